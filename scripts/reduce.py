@@ -1,0 +1,31 @@
+"""Sum all products with MPI.
+
+Start it with a launcher: mpiexec -n 2 python scripts/reduce.py --plan results/plan.tsv --ranks 2
+"""
+
+from argparse import Namespace
+
+from mpi4py import MPI
+from shardwise import cli, planfile, reduce
+
+
+def main(options: Namespace) -> None:
+    """Sum the products of the ledger's shards."""
+    comm = MPI.COMM_WORLD
+    reduce.check_ranks(comm, options.ranks)
+    plan = planfile.load(options.plan)
+    reduce.run(comm, plan, options.statistics)
+    if comm.rank == 0:
+        cli.log.info("%s: the sum of %d matrices", plan.results.root, plan.problem.matrices)
+
+
+if __name__ == "__main__":
+    arguments = cli.parser(__doc__)
+    cli.add_plan(arguments)
+    arguments.add_argument(
+        "--ranks", type=int, default=MPI.COMM_WORLD.size, help="ranks that MPI must have"
+    )
+    arguments.add_argument(
+        "--statistics", nargs="+", choices=["sum", "mean"], default=["sum"], help="what to write"
+    )
+    cli.run(main, arguments, abort=MPI.COMM_WORLD.Abort, announce=MPI.COMM_WORLD.rank == 0)

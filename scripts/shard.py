@@ -1,0 +1,18 @@
+"""Copy the matrices of one shard into a file of their own: shards/SHARD.npy."""
+
+from argparse import Namespace
+
+from shardwise import cli, planfile, shard
+
+
+def main(options: Namespace) -> None:
+    """Materialize one shard."""
+    plan = planfile.load(options.plan)
+    shard.materialize(plan, options.shard)
+    cli.log.info("%s written", plan.results.shard(options.shard))
+
+
+if __name__ == "__main__":
+    arguments = cli.parser(__doc__)
+    cli.add_plan(arguments, shard=True)
+    cli.run(main, arguments)

@@ -1,0 +1,114 @@
+"""What all command lines share: logging, the replay command, signals and exit codes."""
+
+import argparse
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from shardwise.errors import ShardwiseError
+
+log = logging.getLogger("shardwise")
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived: clean up and end."""
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """A parser that shows defaults and explains the exit codes."""
+    return argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="Exit codes: 0 done; 2 bad input or config; 3 an integrity check failed; "
+        "75 try again (device busy, out of memory).",
+    )
+
+
+def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
+    """Add ``--plan``, and ``--shard`` where a stage works on one."""
+    arguments.add_argument(
+        "--plan", type=Path, required=True, help="plan.tsv of the results folder"
+    )
+    if shard:
+        arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
+
+
+def run(
+    work: Callable[[argparse.Namespace], None],
+    arguments: argparse.ArgumentParser,
+    argv: Sequence[str] | None = None,
+    abort: Callable[[int], None] | None = None,
+    announce: bool = True,
+) -> None:
+    """Run a stage and end the process with its exit code.
+
+    Parameters
+    ----------
+    work
+        The stage; it raises :class:`ShardwiseError` where the user has to act.
+    abort
+        Ends all ranks of an MPI job with a code, where one rank fails alone.
+    announce
+        Whether this process speaks for all: logs the host, the command that does the same by
+        hand, and an error that all ranks have agreed on.
+    """
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
+    )
+    options = arguments.parse_args(argv)
+    signal.signal(signal.SIGTERM, _terminate)
+    if announce:
+        _log_start()
+    try:
+        work(options)
+        code = 0
+    except ShardwiseError as error:
+        if announce:
+            log.error("%s", error)
+        code = error.exit_code
+    except BaseException as error:
+        code = _code_of(error)
+        if abort:
+            abort(code)
+    sys.exit(code)
+
+
+def _log_start() -> None:
+    """Log where this runs, and the command that does the same by hand."""
+    command = shlex.join([Path(sys.executable).name, *sys.argv])
+    log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), os.getcwd())
+    log.info("by hand: %s", command)
+
+
+def _code_of(error: BaseException) -> int:
+    """Explain an error that no stage raises on purpose, and give its exit code."""
+    if isinstance(error, Terminated):
+        log.error("ended by SIGTERM: cancelled, preempted, or out of time")
+        return 128 + signal.SIGTERM
+    if isinstance(error, KeyboardInterrupt):
+        log.error("interrupted")
+        return 128 + signal.SIGINT
+    if isinstance(error, PermissionError):
+        log.error("%s", error)
+        return 2
+    if isinstance(error, MemoryError):
+        log.error("out of host memory; ask for more (mem_mb), or try again")
+        return 75
+    if isinstance(error, OSError):
+        log.error("%s; nothing was committed, try again", error)
+        return 75
+    log.error("this is a fault of shardwise, not yours; please report it", exc_info=error)
+    return 1
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise Terminated

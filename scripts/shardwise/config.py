@@ -1,0 +1,186 @@
+"""The only reader of the configuration: schema, defaults, and messages about keys."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shardwise.errors import InputError
+from shardwise.units import parse_bytes
+
+SCHEMA = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
+PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A checked configuration, defaults filled in; sizes in bytes."""
+
+    input: str | None
+    synthetic: dict[str, Any]
+    right: str | None
+    product: str
+    results: str
+    shards: int | str
+    shard_bytes: int
+    materialize: bool
+    keep: str
+    dispatch: str
+    workers: str
+    array_limit: int | None
+    reproducible: bool
+    backend: str
+    precision: str
+    verify: bool
+    nonfinite: str
+    reduce: dict[str, Any]
+
+
+def results_folder(config: Mapping[str, Any]) -> str:
+    """The results folder that a configuration names, without checking anything else."""
+    return str(config.get("results", "results"))
+
+
+def load(config: Mapping[str, Any]) -> Settings:
+    """Check a configuration and fill in the defaults.
+
+    Parameters
+    ----------
+    config
+        The merged mapping, as Snakemake or :func:`read_files` provides it.
+
+    Raises
+    ------
+    InputError
+        With one line for each key that is unknown, of the wrong type, out of range, or not
+        supported yet.
+    """
+    schema = yaml.safe_load(SCHEMA.read_text())
+    problems = _schema_problems(config, schema)
+    if not problems:
+        full = _with_defaults(config, schema)
+        problems = _not_supported_yet(full) + _contradictions(full)
+    if problems:
+        raise InputError("config: " + "\n        ".join(problems))
+    full["shard_bytes"] = parse_bytes(full["shard_bytes"])
+    return Settings(**full)
+
+
+def read_files(files: list[Path]) -> dict[str, Any]:
+    """Merge config files in order, later ones over earlier ones, as Snakemake does."""
+    merged: dict[str, Any] = {}
+    for file in files:
+        try:
+            content = yaml.safe_load(file.read_text())
+        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"config file {file}: {error}") from error
+        if not isinstance(content, dict):
+            raise InputError(f"config file {file}: must hold keys and values, like config.yaml")
+        _merge(merged, content)
+    return merged
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = value
+
+
+def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    full = {}
+    for key, rule in schema["properties"].items():
+        value = config.get(key, rule.get("default"))
+        full[key] = _with_defaults(value, rule) if "properties" in rule else value
+    return full
+
+
+def _schema_problems(config: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    # Imported here: job processes read the results folder from the config and check nothing.
+    from jsonschema import Draft202012Validator
+
+    errors = Draft202012Validator(schema).iter_errors(dict(config))
+    return [line for error in errors for line in _explain(error)]
+
+
+def _explain(error: Any) -> list[str]:
+    """The lines that say what was found at one key, and what is allowed there."""
+    key = ".".join(str(part) for part in error.absolute_path)
+    rule = error.schema
+    if error.validator == "additionalProperties":
+        known = list(rule["properties"])
+        prefix = key + "." if key else ""
+        return [_unknown(prefix, str(k), known) for k in error.instance if k not in known]
+    if error.validator == "enum":
+        allowed = "one of " + ", ".join(map(str, rule["enum"]))
+    elif error.validator == "oneOf":
+        allowed = "auto or a whole number, 1 or more"
+    elif error.validator == "type":
+        allowed = _type_names(rule["type"])
+    elif error.validator == "minimum":
+        allowed = f"{rule['minimum']} or more"
+    elif error.validator in ("minLength", "minItems"):
+        allowed = "not empty"
+    else:
+        allowed = error.message
+    return [f"{key}: {error.instance!r} is not allowed; it must be {allowed}"]
+
+
+def _type_names(types: str | list[str]) -> str:
+    names = {
+        "string": "a text",
+        "integer": "a whole number",
+        "boolean": "true or false",
+        "null": "null",
+        "object": "a mapping of keys",
+        "array": "a list",
+    }
+    return " or ".join(names[t] for t in ([types] if isinstance(types, str) else types))
+
+
+def _unknown(prefix: str, key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(known)
+    return f"{prefix}{key}: unknown key; {hint}"
+
+
+def _not_supported_yet(full: Mapping[str, Any]) -> list[str]:
+    """Values of the contract whose machinery is not there: refused, never ignored."""
+    problems = [
+        f"{key}: {full[key]!r} is not supported yet; use {only!r}"
+        for key, only in (
+            ("dispatch", "jobs"),
+            ("workers", "device"),
+            ("array_limit", None),
+            ("reproducible", True),
+            ("precision", "ieee"),
+        )
+        if full[key] != only
+    ]
+    if full["product"] not in PRODUCTS:
+        user = ".py:" in full["product"]
+        what = "a function of your own is not supported yet" if user else "unknown product"
+        problems.append(f"product: {full['product']!r}: {what}; use one of {', '.join(PRODUCTS)}")
+    later = [s for s in full["reduce"]["statistics"] if s not in ("sum", "mean")]
+    if later:
+        problems.append(
+            f"reduce.statistics: {', '.join(later)} not supported yet; use sum and mean"
+        )
+    return problems
+
+
+def _contradictions(full: Mapping[str, Any]) -> list[str]:
+    problems = []
+    if full["product"] == "A @ B" and full["right"] is None:
+        problems.append("right: the product A @ B needs it; name the .npy file of B")
+    if full["product"] != "A @ B" and full["right"] is not None:
+        problems.append(f"right: the product {full['product']} has no B; remove it, or use A @ B")
+    try:
+        parse_bytes(full["shard_bytes"])
+    except ValueError as error:
+        problems.append(f"shard_bytes: {error}")
+    return problems

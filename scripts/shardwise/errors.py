@@ -1,0 +1,25 @@
+"""The ways a stage can fail, and the exit code that each of them ends with."""
+
+
+class ShardwiseError(Exception):
+    """Base of every failure that is explained to the user in one message."""
+
+    exit_code = 1
+
+
+class InputError(ShardwiseError):
+    """Bad input or bad config: the user has to change something first."""
+
+    exit_code = 2
+
+
+class IntegrityError(ShardwiseError):
+    """A file, a product or a sum is not what its receipt or its proof says."""
+
+    exit_code = 3
+
+
+class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
+    """Nothing is wrong, but it cannot be done now (device busy, out of memory)."""
+
+    exit_code = 75

@@ -1,0 +1,134 @@
+"""The ledger: one row a shard, made from the receipts; what the reduce trusts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise import receipts
+from shardwise.arrays import commit
+from shardwise.errors import IntegrityError
+from shardwise.planfile import Plan
+
+_COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "backend", "host",
+            "device", "attempt", "seconds", "proven")  # fmt: skip
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the reduce needs to know of one shard; ``rows`` is the number of arrays in its file."""
+
+    shard: str
+    path: Path
+    rows: int
+    dtype: str
+    checksum: str
+
+
+def write(plan: Plan) -> None:
+    """Check every receipt against the plan and commit ``ledger.tsv``.
+
+    Raises
+    ------
+    IntegrityError
+        Naming each shard that is missing, damaged or foreign, and the command that repairs it.
+    """
+    import pandas
+
+    rows = [_row(receipt) for receipt in checked_receipts(plan)]
+    table = pandas.DataFrame(rows, columns=list(_COLUMNS))
+    with commit(plan.results.ledger) as file:
+        table.to_csv(file, sep="\t", index=False, lineterminator="\n")
+
+
+def read(plan: Plan) -> list[Entry]:
+    """The entries of the ledger in the plan's order, each still true of the file on disk.
+
+    Raises
+    ------
+    IntegrityError
+        Where the ledger, a receipt or a file does not fit the plan.
+    """
+    import pandas
+
+    path = plan.results.ledger
+    try:
+        table = pandas.read_csv(path, sep="\t", dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise IntegrityError(f"{path}: cannot be read ({error}); run snakemake again") from error
+    now = [{k: str(v) for k, v in _row(r).items()} for r in checked_receipts(plan)]
+    if list(table.columns) != list(_COLUMNS) or table.to_dict("records") != now:
+        raise IntegrityError(
+            f"{path}: does not fit the receipts; remove it and run snakemake again"
+        )
+    return [
+        Entry(
+            r["shard"], plan.results.product(r["shard"]), int(r["rows"]), r["dtype"], r["checksum"]
+        )
+        for r in now
+    ]
+
+
+def checked_receipts(plan: Plan) -> list[dict[str, Any]]:
+    """The receipts of exactly the plan's shards, each checked against its row and its file."""
+    found: list[dict[str, Any]] = []
+    problems: dict[str, str] = {}
+    for shard_id in plan.shards:
+        try:
+            found.append(_checked(plan, shard_id))
+        except IntegrityError as error:
+            problems[shard_id] = str(error)
+    backends = {receipt["backend"] for receipt in found}
+    if len(backends) > 1:
+        for receipt in found:
+            problems[receipt["shard"]] = f"was computed by {receipt['backend']}"
+    if problems:
+        raise IntegrityError(_explain(plan, problems, backends))
+    return found
+
+
+def _checked(plan: Plan, shard_id: str) -> dict[str, Any]:
+    path = plan.results.receipt(shard_id)
+    receipt, row = receipts.read(path), plan.shards[shard_id]
+    try:
+        said = tuple(receipt[key] for key in ("shard", "start", "stop", "fingerprint"))
+        facts, _ = receipt["file"], _row(receipt)
+    except KeyError as error:
+        raise IntegrityError(f"{path}: lacks {error}") from None
+    if said != (shard_id, row.start, row.stop, row.fingerprint):
+        raise IntegrityError(f"{path}: belongs to another plan")
+    receipts.check_file(plan.results.product(shard_id), facts)
+    return receipt
+
+
+def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
+    lines = [f"{shard}: {reason}" for shard, reason in list(problems.items())[:_MOST_NAMED]]
+    if len(problems) > _MOST_NAMED:
+        lines.append(f"… and {len(problems) - _MOST_NAMED} more")
+    if len(backends) > 1:
+        what = f"shards of different backends are never summed ({', '.join(sorted(backends))})"
+        cure = "set backend: numpy or backend: cupy, and run snakemake again"
+    else:
+        what = f"{len(problems)} of {len(plan.shards)} shards cannot be summed"
+        files = " ".join(str(plan.results.receipt(s)) for s in list(problems)[:_MOST_NAMED])
+        cure = f"compute them again: rm -f {files}, then the same snakemake command"
+    return f"{what}; {cure}\n  " + "\n  ".join(lines)
+
+
+def _row(receipt: dict[str, Any]) -> dict[str, Any]:
+    facts = receipt["file"]
+    return {
+        "shard": receipt["shard"],
+        "start": receipt["start"],
+        "stop": receipt["stop"],
+        "rows": facts["shape"][0] if len(facts["shape"]) == 3 else 1,
+        "dtype": facts["dtype"],
+        "bytes": facts["bytes"],
+        "checksum": facts["checksum"],
+        "backend": receipt["backend"],
+        "host": receipt["node"],
+        "device": receipt["device"].get("uuid", receipt["device"]["name"]),
+        "attempt": receipt["attempt"],
+        "seconds": round(receipt["finished"] - receipt["started"], 3),
+        "proven": receipt["proof"] is not None,
+    }

@@ -1,0 +1,75 @@
+"""Every file name of a results folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Results:
+    """The files of one results folder."""
+
+    root: Path
+
+    @classmethod
+    def of_plan(cls, plan: Path) -> "Results":
+        """The results folder that a ``plan.tsv`` lies in."""
+        return cls(plan.parent)
+
+    @property
+    def plan(self) -> Path:
+        """One row a shard; the hub that every stage reads."""
+        return self.root / "plan.tsv"
+
+    @property
+    def plan_facts(self) -> Path:
+        """What holds for all shards: settings, shapes, checksum of the plan; written last."""
+        return self.root / "plan.json"
+
+    @property
+    def sources(self) -> Path:
+        """One row an input file: which matrices it holds."""
+        return self.root / "sources.tsv"
+
+    @property
+    def synthetic(self) -> Path:
+        """The generated stack."""
+        return self.root / "input.npy"
+
+    @property
+    def ledger(self) -> Path:
+        """One row a shard, made from the receipts."""
+        return self.root / "ledger.tsv"
+
+    @property
+    def summary(self) -> Path:
+        """The receipt of the reduce."""
+        return self.root / "summary.json"
+
+    @property
+    def runs(self) -> Path:
+        """The names under which earlier runs submitted jobs to a scheduler."""
+        return self.root / "runs.tsv"
+
+    def shard(self, shard: str) -> Path:
+        """A shard's matrices, where they are materialized."""
+        return self.root / "shards" / f"{shard}.npy"
+
+    def shard_receipt(self, shard: str) -> Path:
+        """The receipt of a materialized shard."""
+        return self.root / "shards" / f"{shard}.json"
+
+    def product(self, shard: str) -> Path:
+        """A shard's products, or their sum."""
+        return self.root / "products" / f"{shard}.npy"
+
+    def receipt(self, shard: str) -> Path:
+        """The receipt of a shard's products."""
+        return self.root / "products" / f"{shard}.json"
+
+    def statistic(self, name: str) -> Path:
+        """A result over all matrices, such as ``sum.npy``."""
+        return self.root / f"{name}.npy"
+
+    def log(self, rule: str, shard: str | None = None) -> Path:
+        """The log of a rule, or of one of its shards."""
+        return self.root / "logs" / rule / f"{shard or rule}.log"

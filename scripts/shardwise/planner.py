@@ -1,0 +1,162 @@
+"""From a config to a plan: look at the headers, do the arithmetic, refuse what cannot work."""
+
+import os
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise import ALGORITHM, planfile
+from shardwise import plan as counts
+from shardwise.arrays import commit
+from shardwise.config import Settings
+from shardwise.errors import InputError
+from shardwise.paths import Results
+from shardwise.plan import Problem, Shard
+from shardwise.planfile import Plan
+from shardwise.sources import Source, Stack, check_product, right_of, stack_of
+from shardwise.units import human_bytes
+
+
+def make(settings: Settings, cache: Path | None = None) -> tuple[Plan, list[Source]]:
+    """The plan for a config, from headers alone; nothing is written.
+
+    Parameters
+    ----------
+    cache
+        A file that keeps the headers of inputs of many files.
+
+    Raises
+    ------
+    InputError
+        Where the input, or its fit with the config, is bad.
+    """
+    results = Results(Path(settings.results))
+    left = stack_of(settings, results.synthetic, cache)
+    right, shared = right_of(settings, left)
+    check_product(settings.product, left, right)
+    problem = Problem(
+        matrices=left.matrices,
+        left=left.shape,
+        product=settings.product,
+        dtype=left.dtype,
+        right=right.shape if right else None,
+        shared_right=shared,
+    )
+    rows = _rows(settings, problem, left, right)
+    own = {key: getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER}
+    facts = {
+        "dtype": left.dtype,
+        "problem": asdict(problem),
+        "settings": own | {"materialize": settings.materialize},
+        "right_sources": [asdict(s) for s in right.sources] if right else [],
+        "synthetic": settings.synthetic if settings.input is None else None,
+        "bytes": _bytes_on_disk(rows, settings),
+    }
+    facts["digest"] = planfile.digest([facts, [asdict(row) for row in rows]])
+    shards = {row.shard: row for row in rows}
+    plan = Plan(results, shards, problem, left.dtype, facts["settings"], facts)
+    return plan, list(left.sources)
+
+
+def write(plan: Plan, sources: list[Source]) -> None:
+    """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
+    tables = {
+        plan.results.sources: planfile.to_tsv(sources, Source),
+        plan.results.plan: planfile.to_tsv(plan.shards.values(), Shard),
+    }
+    for path, raw in tables.items():
+        with commit(path) as file:
+            file.write(raw)
+    checksums = {path.name: planfile.checksum(raw) for path, raw in tables.items()}
+    with commit(plan.results.plan_facts) as file:
+        file.write(planfile.dumps({**plan.facts, "checksums": checksums}))
+
+
+def check_folder(plan: Plan) -> None:
+    """Refuse a results folder that cannot be written, or whose disk is too small.
+
+    Raises
+    ------
+    InputError
+        With what is needed and what there is.
+    """
+    root = plan.results.root
+    existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
+    if not existing.is_dir():
+        raise InputError(f"results: {root} cannot be made: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
+        raise InputError(f"results: {existing} cannot be written; choose another folder")
+    free, needed = shutil.disk_usage(existing).free, sum(plan.facts["bytes"].values())
+    if needed > free:  # only then is it worth looking at what is there already
+        needed -= sum(_size(path) for path in _files_to_be(plan))
+    if needed > free:
+        parts = ", ".join(
+            f"{name} {human_bytes(n)}" for name, n in plan.facts["bytes"].items() if n
+        )
+        raise InputError(
+            f"results: {root} needs {human_bytes(needed)} more ({parts}), but its disk has "
+            f"{human_bytes(free)} free; materialize: false saves the shards, keep: sum the products"
+        )
+
+
+def describe(plan: Plan) -> str:
+    """One line about a plan, for the log and the dry run."""
+    problem, rows = plan.problem, list(plan.shards.values())
+    written = ", ".join(f"{k} {human_bytes(n)}" for k, n in plan.facts["bytes"].items() if n)
+    return (
+        f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {problem.product}, in "
+        f"{len(rows)} shards of {human_bytes(max(r.bytes for r in rows))} or less; "
+        f"{human_bytes(max(r.memory for r in rows))} of memory a task; writes {written}"
+    )
+
+
+def _rows(settings: Settings, problem: Problem, left: Stack, right: Stack | None) -> list[Shard]:
+    total = problem.matrices * problem.matrix_bytes
+    shards = counts.shard_count(problem.matrices, total, settings.shards, settings.shard_bytes)
+    try:
+        rows = counts.table(problem, shards, settings.keep, cuda=settings.backend != "numpy")
+    except ValueError as error:
+        raise InputError(
+            f"shards: {shards} is more than the {problem.matrices} matrices of the input; "
+            f"use {problem.matrices} or fewer"
+        ) from error
+    common = [
+        ALGORITHM["multiply"],
+        ALGORITHM["shard"],
+        asdict(problem),
+        [getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER],
+    ]
+    return [
+        replace(row, fingerprint=_fingerprint(common, row, left, right, problem.shared_right))
+        for row in rows
+    ]
+
+
+def _fingerprint(
+    common: list[Any], row: Shard, left: Stack, right: Stack | None, shared: bool
+) -> str:
+    """Changes exactly when the shard has to be computed again."""
+    files = [[s.path, s.identity] for s in left.between(row.start, row.stop)]
+    if right is not None:
+        files += [[s.path, s.identity] for s in right.sources]
+    return planfile.digest([common, row.start, row.stop, files])
+
+
+def _bytes_on_disk(rows: list[Shard], settings: Settings) -> dict[str, int]:
+    """Bytes that the run writes, by what they are."""
+    read = sum(row.bytes for row in rows)
+    return {
+        "input": read if settings.input is None else 0,
+        "shards": read if settings.materialize else 0,
+        "products": sum(row.product_bytes for row in rows),
+    }
+
+
+def _files_to_be(plan: Plan) -> list[Path]:
+    own = [f(s) for s in plan.shards for f in (plan.results.shard, plan.results.product)]
+    return [plan.results.synthetic, *own]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,84 @@
+"""Receipts: small JSON files, written last, that say a result is whole. No receipt, no result."""
+
+import json
+import os
+import platform
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from shardwise import ALGORITHM, __version__
+from shardwise.arrays import commit, read_header
+from shardwise.errors import InputError, IntegrityError
+
+SCHEMA = 1
+
+
+def write(path: Path, receipt: dict[str, Any]) -> None:
+    """Commit a receipt; the file it speaks of must be on disk already."""
+    with commit(path) as file:
+        file.write(json.dumps({"schema": SCHEMA, **receipt}, indent=1).encode() + b"\n")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a receipt.
+
+    Raises
+    ------
+    IntegrityError
+        Where it is missing, damaged, or of an unknown schema.
+    """
+    try:
+        receipt = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise IntegrityError(f"{path}: the receipt is missing") from None
+    except (ValueError, OSError) as error:
+        raise IntegrityError(f"{path}: the receipt cannot be read ({error})") from error
+    if not isinstance(receipt, dict) or receipt.get("schema") != SCHEMA:
+        raise IntegrityError(f"{path}: is no receipt of schema {SCHEMA}")
+    return receipt
+
+
+def file_facts(path: Path, shape: tuple[int, ...], dtype: str, checksum: str) -> dict[str, Any]:
+    """What a receipt says of the array file beside it."""
+    size = path.stat().st_size
+    return {
+        "name": path.name,
+        "shape": list(shape),
+        "dtype": dtype,
+        "bytes": size,
+        "checksum": checksum,
+    }
+
+
+def check_file(path: Path, facts: dict[str, Any]) -> None:
+    """Compare a file's header and size with its receipt; the checksum is left to its reader.
+
+    Raises
+    ------
+    IntegrityError
+        Where they differ.
+    """
+    try:
+        header = read_header(path)
+    except InputError as error:
+        raise IntegrityError(str(error)) from error
+    found = (list(header.shape), header.native.name, path.stat().st_size)
+    said = (facts["shape"], facts["dtype"], facts["bytes"])
+    if found != said:
+        raise IntegrityError(f"{path}: is {found}, but its receipt says {said}")
+
+
+def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str, Any]:
+    """Which code made a result, where, and when (Unix seconds)."""
+    return {
+        "stage": stage,
+        "algorithm": ALGORITHM[stage],
+        "versions": {"shardwise": __version__, "python": platform.python_version(), **versions},
+        "host": socket.gethostname(),
+        "node": os.environ.get("SLURMD_NODENAME", socket.gethostname()),
+        "job": os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID"),
+        "started": started,
+        "finished": time.time(),
+    }

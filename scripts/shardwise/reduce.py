@@ -1,0 +1,170 @@
+"""The reduce: every rank holds its part of the result and adds all products to it in order.
+
+Ranks split the elements of the result, not the shards: each element is summed by one rank, over
+all matrices in global order, so the bits do not depend on the number of ranks or shards.
+"""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise import plan as counts
+from shardwise import receipts
+from shardwise.arrays import StackWriter, commit, file_checksum, read_header
+from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.ledger import Entry, read
+from shardwise.planfile import Plan
+from shardwise.sums import RunningSum
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 10.0
+
+
+def check_ranks(comm: Any, ranks: int) -> None:
+    """Refuse a communicator that is not of the size asked for.
+
+    A launcher of another MPI starts many worlds of one rank each, without any error of its own.
+    """
+    if comm.size != ranks:
+        raise InputError(
+            f"reduce: asked for {ranks} ranks, but MPI has {comm.size}: the launcher does not fit "
+            "the MPI that mpi4py loads; see the line 'mpi' of the profile"
+        )
+
+
+def run(comm: Any, plan: Plan, statistics: list[str]) -> None:
+    """Sum all products and commit the statistics, then ``summary.json``.
+
+    Parameters
+    ----------
+    comm
+        An MPI communicator; every rank calls this.
+    statistics
+        ``sum``, ``mean``, or both.
+
+    Raises
+    ------
+    IntegrityError
+        On every rank, where a shard is not what its receipt says.
+    InputError
+        On the root, where the sum overflows.
+    """
+    started = time.time()
+    entries = _agree(comm, lambda: read(plan) if comm.rank == 0 else None)
+    entries = comm.bcast(entries)
+    _agree(comm, lambda: _check_files(comm, plan, entries))
+    part = _agree(comm, lambda: _sum_part(comm, plan, entries))
+    total = _agree(comm, lambda: _gathered(comm, part, plan))
+    _agree(comm, lambda: _commit(comm, plan, statistics, total, entries, started))
+
+
+def _agree(comm: Any, work: Any) -> Any:
+    """Run ``work`` on every rank; if it fails on any, raise the lowest rank's error on all."""
+    error, result = None, None
+    try:
+        result = work()
+    except (ShardwiseError, OSError) as caught:
+        error = caught if isinstance(caught, ShardwiseError) else IntegrityError(str(caught))
+    errors = [e for e in comm.allgather(error) if e is not None]
+    if errors:
+        raise errors[0]
+    return result
+
+
+def _check_files(comm: Any, plan: Plan, entries: list[Entry]) -> None:
+    """Compare this rank's share of the files with their checksums."""
+    for entry in entries[comm.rank :: comm.size]:
+        if file_checksum(entry.path) != entry.checksum:
+            raise IntegrityError(
+                f"shard {entry.shard}: {entry.path} is damaged: its checksum differs from its "
+                f"receipt; compute it again: rm -f {entry.path}, then the same snakemake command"
+            )
+
+
+def part_of(size: int, rank: int, ranks: int) -> tuple[int, int]:
+    """Elements ``low`` to ``high`` of a flat result of ``size`` that a rank holds."""
+    return size * rank // ranks, size * (rank + 1) // ranks
+
+
+def _sum_part(comm: Any, plan: Plan, entries: list[Entry]) -> RunningSum:
+    problem = plan.problem
+    size = problem.product_shape[0] * problem.product_shape[1]
+    low, high = part_of(size, comm.rank, comm.size)
+    total = RunningSum((high - low,), counts.sum_dtype(problem.dtype))
+    last = time.monotonic()
+    for number, entry in enumerate(entries, 1):
+        for block in _blocks(entry, size, low, high):
+            with np.errstate(all="ignore"):  # an overflow is found and named at the end
+                total.add(block)
+        if comm.rank == 0 and time.monotonic() - last > _PROGRESS_SECONDS:
+            log.info("reduce: %d of %d shards summed", number, len(entries))
+            last = time.monotonic()
+    return total
+
+
+def _blocks(entry: Entry, size: int, low: int, high: int) -> Any:
+    """A rank's elements of a file, a bounded number of arrays at a time: ``(n, high - low)``."""
+    header = read_header(entry.path)
+    arrays = np.memmap(entry.path, header.dtype, "r", header.offset, (entry.rows, size))
+    step = max(1, counts.SLAB_BYTES // max(1, (high - low) * header.dtype.itemsize))
+    for first in range(0, entry.rows, step):
+        yield np.ascontiguousarray(arrays[first : first + step, low:high])
+
+
+def _gathered(comm: Any, part: RunningSum, plan: Plan) -> np.ndarray | None:
+    """The whole result on rank 0."""
+    own = _agree(comm, part.total)
+    shape = plan.problem.product_shape
+    size = shape[0] * shape[1]
+    if comm.rank != 0:
+        comm.Gatherv(own, None)
+        return None
+    whole = np.empty(size, own.dtype)
+    bounds = [part_of(size, rank, comm.size) for rank in range(comm.size)]
+    lengths, starts = [high - low for low, high in bounds], [low for low, _ in bounds]
+    comm.Gatherv(own, [whole, (lengths, starts)])
+    return whole.reshape(shape)
+
+
+def _commit(
+    comm: Any, plan: Plan, statistics: list[str], total: Any, entries: list[Entry], started: float
+) -> None:
+    if comm.rank != 0:
+        return
+    if plan.settings["nonfinite"] == "error" and not np.isfinite(total).all():
+        where = np.argwhere(~np.isfinite(total))[0].tolist()
+        raise InputError(f"the sum overflows {total.dtype} at element {where}")
+    results = {"sum": total, "mean": total / plan.problem.matrices}
+    files = {}
+    for name in statistics:
+        files[name] = _commit_array(plan.results.statistic(name), results[name])
+    summary = {
+        "matrices": plan.problem.matrices,
+        "shards": len(entries),
+        "product": plan.problem.product,
+        "keep": plan.settings["keep"],
+        "proven": plan.settings["verify"],
+        "plan": plan.facts["digest"],
+        "ranks": comm.size,
+        "files": files,
+        **receipts.provenance("reduce", started, {"numpy": np.__version__, "mpi": _mpi_version()}),
+    }
+    receipts.write(plan.results.summary, summary)
+
+
+def _commit_array(path: Path, array: np.ndarray) -> dict[str, Any]:
+    with commit(path) as file:
+        writer = StackWriter(file, array.shape, array.dtype)
+        writer.append(array)
+        checksum, _ = writer.checksums()
+    return receipts.file_facts(path, array.shape, array.dtype.name, checksum)
+
+
+def _mpi_version() -> str:
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().split("\n")[0].split(",")[0].strip().rstrip("\0")

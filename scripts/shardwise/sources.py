@@ -1,0 +1,266 @@
+"""Where the matrices lie: a stack, a folder, a glob, a sheet, or the synthetic stack."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from glob import glob, has_magic
+from pathlib import Path
+
+import numpy as np
+
+from shardwise import ALGORITHM
+from shardwise.arrays import Header, commit, read_header, read_matrices
+from shardwise.config import Settings
+from shardwise.errors import InputError, IntegrityError
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input file: matrices ``first`` to ``first + count`` of the stack.
+
+    ``identity`` changes when the content may have changed: ``size:time stamp`` of a file, or the
+    recipe of the synthetic stack; empty for a file that a receipt vouches for.
+    """
+
+    path: str
+    first: int
+    count: int
+    identity: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A whole input: N matrices of one shape ``(m, k)`` and one dtype, over one file or many."""
+
+    sources: tuple[Source, ...]
+    matrices: int
+    shape: tuple[int, int]
+    dtype: str
+
+    def between(self, start: int, stop: int) -> list[Source]:
+        """The files that hold matrices ``start`` to ``stop``."""
+        if len(self.sources) == self.matrices:  # one matrix a file: no search
+            return list(self.sources[start:stop])
+        return [s for s in self.sources if s.first < stop and start < s.first + s.count]
+
+
+def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
+    """Find and check the input that the config names, from headers alone.
+
+    Parameters
+    ----------
+    synthetic
+        Where the synthetic stack lies or will lie.
+    cache
+        A file that keeps headers by path, size and time stamp, for inputs of many files.
+
+    Raises
+    ------
+    InputError
+        Where a file is missing, damaged, or does not fit the others.
+    """
+    if settings.input is None:
+        return _synthetic_stack(settings, synthetic)
+    path = Path(settings.input)
+    if path.suffix == ".tsv" and not path.is_dir():
+        return _stack_of_files(_sheet_paths(path), f"sheet {path}", cache)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix == ".npy")
+        return _stack_of_files(files, f"folder {path}", cache)
+    if not path.exists() and has_magic(settings.input):
+        found = sorted(Path(p) for p in glob(settings.input, recursive=True))
+        return _stack_of_files(found, f"glob {settings.input}", cache)
+    return _one_stack(path, "input")
+
+
+def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
+    """The right factor of ``A @ B``, or None, and whether one matrix serves all."""
+    if settings.right is None:
+        return None, False
+    path = Path(settings.right)
+    header = read_header(path)
+    if len(header.shape) == 2:
+        stack = _stack_of_files([path], f"right {path}", None)
+    else:
+        stack = _one_stack(path, "right")
+        if stack.matrices != left.matrices:
+            raise InputError(
+                f"right: {path} holds {stack.matrices} matrices, but the input holds "
+                f"{left.matrices}; give as many, or one 2-D matrix for all"
+            )
+    if stack.dtype != left.dtype:
+        raise InputError(
+            f"right: {path} holds {stack.dtype}, but the input holds {left.dtype}; save both alike"
+        )
+    return stack, len(header.shape) == 2
+
+
+def check_product(product: str, left: Stack, right: Stack | None) -> None:
+    """Refuse factors whose inner dimensions do not match."""
+    m, k = left.shape
+    if product == "A @ A" and m != k:
+        raise InputError(
+            f"product A @ A needs square matrices, but the input's are {(m, k)} @ {(m, k)}; "
+            "use A.T @ A or A @ A.T"
+        )
+    if right is not None and right.shape[0] != k:
+        raise InputError(
+            f"product A @ B: inner dimensions do not match: A is {(m, k)}, B is {right.shape}"
+        )
+
+
+def _synthetic_stack(settings: Settings, path: Path) -> Stack:
+    recipe = settings.synthetic
+    count, dim, dtype = recipe["matrices"], recipe["dim"], recipe["dtype"]
+    identity = json.dumps([recipe, ALGORITHM["synthesize"]], sort_keys=True)
+    source = Source(str(path), 0, count, identity)
+    return Stack((source,), count, (dim, dim), dtype)
+
+
+def _one_stack(path: Path, key: str) -> Stack:
+    if not path.exists():
+        raise InputError(f"{key}: {path} does not exist")
+    header = read_header(path)
+    if len(header.shape) != 3:
+        raise InputError(
+            f"{key}: {path} has shape {header.shape}; a stack has three dimensions (N, m, k). "
+            "For 2-D files, name their folder"
+        )
+    _refuse_empty(path, header.shape)
+    n, m, k = header.shape
+    return Stack((Source(str(path), 0, n, _identity(path)),), n, (m, k), header.native.name)
+
+
+def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack:
+    """Many 2-D files as one stack, in the order given."""
+    if not paths:
+        raise InputError(f"input: {origin} holds no .npy file")
+    headers, identities = _headers(paths, cache)
+    first = headers[0]
+    for path, header in zip(paths, headers, strict=True):
+        if len(header.shape) != 2:
+            raise InputError(
+                f"{origin}: {path} has shape {header.shape}; each file holds one matrix (m, k)"
+            )
+        _refuse_empty(path, header.shape)
+        if header.shape != first.shape or header.native != first.native:
+            raise InputError(
+                f"{origin}: {path} is {header.shape} of {header.native.name}, but {paths[0]} is "
+                f"{first.shape} of {first.native.name}; all must be alike"
+            )
+    sources = tuple(
+        Source(str(path), i, 1, identity)
+        for i, (path, identity) in enumerate(zip(paths, identities, strict=True))
+    )
+    return Stack(sources, len(sources), first.shape, first.native.name)  # type: ignore[arg-type]
+
+
+def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
+    if 0 in shape:
+        raise InputError(f"{path} has shape {shape}: there is nothing to multiply")
+
+
+def _sheet_paths(sheet: Path) -> list[Path]:
+    """The column ``path`` of a sheet, relative to the working directory or the sheet's folder."""
+    import pandas  # here: only sheets need it, and it is slow to import
+
+    if not sheet.exists():
+        raise InputError(f"input: {sheet} does not exist")
+    try:
+        table = pandas.read_csv(sheet, sep="\t", dtype=str, keep_default_na=False)
+    except (ValueError, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"sheet {sheet}: cannot be read as a .tsv table: {error}") from error
+    if "path" not in table.columns:
+        found = ", ".join(map(repr, table.columns))
+        raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {found}")
+    paths = []
+    for row, name in enumerate(table["path"], 2):
+        beside = sheet.parent / name
+        path = Path(name) if Path(name).exists() or not beside.exists() else beside
+        if not name or not path.is_file():
+            raise InputError(f"sheet {sheet}, line {row}: file {name!r} does not exist")
+        paths.append(path)
+    return paths
+
+
+def _identity(path: Path) -> str:
+    status = os.stat(path)
+    return f"{status.st_size}:{status.st_mtime_ns}"
+
+
+def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[str]]:
+    """Headers of many files; those whose size and time stamp are known come from the cache."""
+    known = _load_cache(cache)
+    headers, identities, fresh = [], [], {}
+    for path in paths:
+        try:
+            identity = _identity(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        entry = known.get(str(path))
+        if entry and entry[0] == identity:
+            header = Header(
+                tuple(entry[1]["shape"]), **{k: entry[1][k] for k in ("descr", "fortran", "offset")}
+            )
+        else:
+            header = read_header(path)
+        headers.append(header)
+        identities.append(identity)
+        fresh[str(path)] = [identity, asdict(header)]
+    if cache is not None and fresh != known:
+        with commit(cache) as file:
+            file.write(json.dumps(fresh).encode())
+    return headers, identities
+
+
+def _load_cache(cache: Path | None) -> dict[str, list]:
+    try:
+        return json.loads(cache.read_bytes()) if cache else {}
+    except (OSError, ValueError):
+        return {}  # a cache that cannot be read is no cache
+
+
+class StackReader:
+    """Reads matrices of a stack, whatever files they lie in."""
+
+    def __init__(self, sources: Iterable[Source], shape: tuple[int, int], dtype: str) -> None:
+        self._sources = list(sources)
+        self._shape = shape
+        self._dtype = np.dtype(dtype)
+        self._header: tuple[str, Header] | None = None
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``.
+
+        Raises
+        ------
+        IntegrityError
+            Where a file is not the one that was planned for.
+        """
+        parts = []
+        for source in self._sources:
+            low, high = max(start, source.first), min(stop, source.first + source.count)
+            if low < high:
+                header = self._checked_header(source)
+                path = Path(source.path)
+                parts.append(read_matrices(path, header, low - source.first, high - source.first))
+        block = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if block.shape != (stop - start, *self._shape):
+            raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
+        return block
+
+    def _checked_header(self, source: Source) -> Header:
+        if self._header is None or self._header[0] != source.path:
+            header = read_header(Path(source.path))
+            if source.identity[:1].isdigit() and source.identity != _identity(Path(source.path)):
+                raise IntegrityError(
+                    f"{source.path}: has changed since the plan was made; run snakemake again"
+                )
+            if header.shape[-2:] != self._shape or header.native != self._dtype:
+                raise IntegrityError(
+                    f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "
+                    f"made for {self._shape} of {self._dtype.name}; run snakemake again"
+                )
+            self._header = (source.path, header)
+        return self._header[1]

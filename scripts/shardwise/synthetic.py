@@ -1,0 +1,39 @@
+"""The synthetic stack: input for a first run, and for benchmarks."""
+
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import StackWriter, commit
+from shardwise.paths import Results
+from shardwise.planfile import Plan
+
+INTEGER_LIMIT = 9
+
+
+def write(plan: Plan) -> None:
+    """Write ``input.npy``: standard normal numbers, or small integers, of the recipe's seed.
+
+    Each matrix is drawn from a generator of its own, so its content depends on its index and the
+    seed alone.
+    """
+    recipe: dict[str, Any] = plan.facts["synthetic"]
+    count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
+    with commit(Results(plan.results.root).synthetic) as file:
+        writer = StackWriter(file, (count, dim, dim), dtype)
+        for i in range(count):
+            writer.append(matrix(recipe["seed"], i, dim, dtype))
+        writer.checksums()
+
+
+def matrix(seed: int, index: int, dim: int, dtype: np.dtype) -> np.ndarray:
+    """Matrix ``index`` of the synthetic stack, shape ``(dim, dim)``."""
+    random = np.random.default_rng([seed, index])
+    if dtype.kind in "iu":
+        return random.integers(-INTEGER_LIMIT, INTEGER_LIMIT, (dim, dim), endpoint=True).astype(
+            dtype
+        )
+    real = random.standard_normal((dim, dim))
+    if dtype.kind == "c":
+        return (real + 1j * random.standard_normal((dim, dim))).astype(dtype)
+    return real.astype(dtype)

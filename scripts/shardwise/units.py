@@ -1,0 +1,35 @@
+"""Sizes as people write them."""
+
+import re
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{p}B": 1000**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
+_UNITS |= {f"{p}iB": 1024**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from a number or a size such as ``16GiB`` or ``1.5 TB``.
+
+    Raises
+    ------
+    ValueError
+        For anything else, and for sizes under one byte.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?i?B?)\s*", str(text))
+    if not match or match[2] not in _UNITS:
+        raise ValueError(f"{text!r} is not a size; write for example 512MiB, 16GiB or 2TB")
+    size = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1])
+    size = size if "." in match[1] else size * _UNITS[match[2]]
+    if size < 1:
+        raise ValueError(f"{text!r} is less than one byte")
+    return size
+
+
+def human_bytes(size: int) -> str:
+    """A size for people: at most four digits and a binary unit."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} PiB"

@@ -1,0 +1,27 @@
+# The products of each shard: the jobs that ask for a GPU.
+#
+# REQUIRED INPUTS: plan.tsv, shards/{shard}.npy (or the input files), the right factor of A @ B
+# OUTPUTS: products/{shard}.npy, products/{shard}.json (the receipt)
+
+
+rule multiply:
+    """Multiply the matrices of one shard, prove the products, write them with a receipt."""
+    input:
+        plan=ancient(run.path(run.results.plan)),
+        factors=run.factor_files,
+    output:
+        product=run.pattern(run.results.product),
+        receipt=run.pattern(run.results.receipt),
+    log:
+        run.log_pattern("multiply"),
+    resources:
+        mem_mb=run.multiply_mb,
+        runtime=run.multiply_minutes,
+        attempt=run.attempt,
+    params:
+        fingerprint=run.fingerprint,
+    message:
+        "multiply {wildcards.shard}: computing its products"
+    shell:
+        'python "$SCRIPTS"/multiply.py --plan {input.plan:q} --shard {wildcards.shard}'
+        " --attempt {resources.attempt} 2> {log:q}"

@@ -1,0 +1,41 @@
+# The plan: which matrices each shard holds; and the synthetic stack, where there is no input.
+#
+# REQUIRED INPUTS: the headers of the input files, as the config names them
+# OUTPUTS: plan.tsv, sources.tsv, plan.json; input.npy (synthetic only)
+
+
+rule plan:
+    """Cut the stack into shards, from headers alone."""
+    output:
+        plan=run.path(run.results.plan),
+        sources=run.path(run.results.sources),
+        facts=run.path(run.results.plan_facts),
+    log:
+        run.log_of("plan"),
+    localrule: True
+    params:
+        config=run.config_json,
+        digest=run.plan_digest,
+    message:
+        "plan: cutting the stack into shards"
+    shell:
+        'python "$SCRIPTS"/plan.py --config {params.config:q} 2> {log:q}'
+
+
+rule synthesize:
+    """Generate the stack of the config's key `synthetic`."""
+    input:
+        plan=ancient(run.path(run.results.plan)),
+    output:
+        stack=run.path(run.results.synthetic),
+    log:
+        run.log_of("synthesize"),
+    resources:
+        mem_mb=run.copy_mb,
+        runtime=run.synthesize_minutes,
+    params:
+        digest=run.recipe_digest,
+    message:
+        "synthesize: writing the synthetic stack"
+    shell:
+        'python "$SCRIPTS"/synthesize.py --plan {input.plan:q} 2> {log:q}'

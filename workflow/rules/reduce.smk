@@ -1,0 +1,48 @@
+# The sum over all shards, by MPI.
+#
+# REQUIRED INPUTS: plan.tsv, all products and receipts
+# OUTPUTS: ledger.tsv, sum.npy (and what else `reduce.statistics` names), summary.json
+
+
+rule ledger:
+    """Check every receipt against the plan; one row a shard."""
+    input:
+        plan=run.path(run.results.plan),
+        products=run.all_products,
+    output:
+        ledger=run.path(run.results.ledger),
+    log:
+        run.log_of("ledger"),
+    localrule: True
+    params:
+        digest=run.plan_digest,
+    message:
+        "ledger: checking all receipts"
+    shell:
+        'python "$SCRIPTS"/ledger.py --plan {input.plan:q} --digest {params.digest} 2> {log:q}'
+
+
+rule reduce:
+    """Sum the products of all shards over MPI ranks."""
+    input:
+        plan=ancient(run.path(run.results.plan)),
+        ledger=run.path(run.results.ledger),
+    output:
+        run.statistics(),
+    log:
+        run.log_of("reduce"),
+    resources:
+        # The launcher; the profile names another. Slurm's plugin refuses MPI jobs of one task.
+        mpi="mpiexec",
+        tasks=max(2, run.reduce["ranks"]),
+        mem_mb=run.reduce_mb,
+        runtime=run.reduce_minutes,
+    params:
+        ranks=run.reduce["ranks"],
+        statistics=run.reduce["statistics"],
+        algorithm=run.reduce_algorithm,
+    message:
+        "reduce: summing all products over {params.ranks} ranks"
+    shell:
+        '{resources.mpi} -n {params.ranks} python -m mpi4py "$SCRIPTS"/reduce.py --plan {input.plan:q}'
+        " --ranks {params.ranks} --statistics {params.statistics:q} 2> {log:q}"

@@ -1,0 +1,26 @@
+# One file of matrices a shard, where `materialize` is true.
+#
+# REQUIRED INPUTS: plan.tsv, the input files that hold the shard's matrices
+# OUTPUTS: shards/{shard}.npy, shards/{shard}.json (its receipt)
+
+
+rule shard:
+    """Copy the matrices of one shard into a file of their own."""
+    input:
+        # The digest below, not the plan's time stamp, says whether this shard has changed.
+        plan=ancient(run.path(run.results.plan)),
+        matrices=run.input_files,
+    output:
+        matrices=run.pattern(run.results.shard),
+        receipt=run.pattern(run.results.shard_receipt),
+    log:
+        run.log_pattern("shard"),
+    resources:
+        mem_mb=run.copy_mb,
+        runtime=run.copy_minutes,
+    params:
+        digest=run.shard_digest,
+    message:
+        "shard {wildcards.shard}: copying its matrices"
+    shell:
+        'python "$SCRIPTS"/shard.py --plan {input.plan:q} --shard {wildcards.shard} 2> {log:q}'
