@@ -1,0 +1,63 @@
+# make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
+# make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
+# make lint   formatting and style of Python and Snakemake files
+# make bench  the benchmarks, each prints a table of docs/performance.md
+# make nightly  the long tests
+#
+# CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
+
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+PROFILE ?= profiles/local
+ARGS ?=
+CUDA ?= $(shell PYTHONPATH=scripts $(PYTHON) -c "from shardwise.devices import cuda_extra as c; print(c())")
+
+BIN := .venv/bin
+cupy := $(if $(filter-out none,$(CUDA)),cuda$(CUDA))
+comma := ,
+# An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
+example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(ARGS)))
+
+.PHONY: help run test lint bench nightly clean
+
+help:
+	@sed -n 's/^# make/  make/p' Makefile
+
+run: .venv/.run-$(CUDA) $(example)
+	$(BIN)/snakemake --profile $(PROFILE) $(ARGS)
+
+test: .venv/.test-$(CUDA)
+	$(BIN)/pytest -m "not nightly" $(ARGS)
+
+nightly: .venv/.test-$(CUDA)
+	$(BIN)/pytest -m nightly $(ARGS)
+
+lint: .venv/.test-$(CUDA)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+
+bench: .venv/.run-$(CUDA)
+	$(BIN)/python benchmarks/dry_run.py
+
+examples/%/input.npy: examples/%/make_input.py | .venv/.run-$(CUDA)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[examples]"
+	$(BIN)/python $<
+
+# One stamp a set of packages; a changed pyproject.toml installs again.
+.venv/.run-$(CUDA): pyproject.toml
+	$(call install,$(cupy))
+
+.venv/.test-$(CUDA): pyproject.toml
+	$(call install,test$(if $(cupy),$(comma)$(cupy)))
+
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "shardwise needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".$(if $(1),[$(1)])"
+	@touch $@
+endef
+
+clean:
+	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,15 @@
+"""Write input.npy: the handwritten digits that scikit-learn ships, shape (1797, 8, 8).
+
+Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
+Learning Repository, 1998.
+"""
+
+from pathlib import Path
+
+from shardwise.arrays import StackWriter, commit
+from sklearn.datasets import load_digits
+
+if __name__ == "__main__":
+    images = load_digits().images
+    with commit(Path(__file__).with_name("input.npy")) as file:
+        StackWriter(file, images.shape, images.dtype).append(images)
