@@ -1,6 +1,5 @@
 """Write plan.tsv: which matrices each shard holds, from the headers of the input alone."""
 
-import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from shardwise import cli, config, planner
 def main(options: Namespace) -> None:
     """Check config and input, cut the stack, write the plan."""
     values = config.read_files(options.configfile)
-    if options.config:
-        values = json.loads(options.config)
     plan, sources = planner.make(config.load(values))
     planner.check_folder(plan)
     planner.write(plan, sources)
@@ -27,5 +24,4 @@ if __name__ == "__main__":
         default=[Path("config.yaml")],
         help="config files, later over earlier",
     )
-    arguments.add_argument("--config", help="the whole config as JSON, instead of files")
     cli.run(main, arguments)

@@ -129,7 +129,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Shard:
-    """One row of the plan; ``stop`` is exclusive, sizes are in bytes."""
+    """One row of the plan; ``stop`` is exclusive, sizes are in bytes.
+
+    ``matrices`` is a digest that changes with the matrices of the shard, ``fingerprint`` one that
+    changes with anything its products depend on.
+    """
 
     shard: str
     start: int
@@ -137,6 +141,7 @@ class Shard:
     bytes: int
     product_bytes: int
     memory: int
+    matrices: str = ""
     fingerprint: str = ""
 
 
@@ -224,7 +229,7 @@ def minutes(total_bytes: int, flop: int = 0) -> int:
 
 
 def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
-    """The rows of the plan, fingerprints left empty.
+    """The rows of the plan, digests left empty.
 
     Raises
     ------

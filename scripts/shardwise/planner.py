@@ -123,24 +123,19 @@ def _rows(settings: Settings, problem: Problem, left: Stack, right: Stack | None
         ) from error
     common = [
         ALGORITHM["multiply"],
-        ALGORITHM["shard"],
         asdict(problem),
         [getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER],
+        [[s.path, s.identity] for s in right.sources] if right else [],
     ]
-    return [
-        replace(row, fingerprint=_fingerprint(common, row, left, right, problem.shared_right))
-        for row in rows
-    ]
+    return [_with_digests(row, left, common) for row in rows]
 
 
-def _fingerprint(
-    common: list[Any], row: Shard, left: Stack, right: Stack | None, shared: bool
-) -> str:
-    """Changes exactly when the shard has to be computed again."""
-    files = [[s.path, s.identity] for s in left.between(row.start, row.stop)]
-    if right is not None:
-        files += [[s.path, s.identity] for s in right.sources]
-    return planfile.digest([common, row.start, row.stop, files])
+def _with_digests(row: Shard, left: Stack, common: list[Any]) -> Shard:
+    """A row with the digests that say when the shard has to be copied, and computed, again."""
+    files = [[s.path, s.first, s.identity] for s in left.between(row.start, row.stop)]
+    own = [ALGORITHM["shard"], row.start, row.stop, left.dtype, files]
+    matrices = planfile.digest(own)
+    return replace(row, matrices=matrices, fingerprint=planfile.digest([common, matrices]))
 
 
 def _bytes_on_disk(rows: list[Shard], settings: Settings) -> dict[str, int]:

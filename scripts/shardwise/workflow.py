@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from snakemake.io import ancient
+
 from shardwise import ALGORITHM, planfile
 from shardwise import plan as counts
 from shardwise.config import results_folder
@@ -44,6 +46,9 @@ class Run:
         self.reduce = {"ranks": 2, "statistics": ["sum"]} | dict(config.get("reduce") or {})
         self._sources: list[Any] | None = None
         self.plan = self._checked_plan() if main else planfile.load(self.results.plan)
+        self._before = self._plan_on_disk() if main else None
+        if main:
+            self._write_config()
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 where it is bad."""
@@ -60,6 +65,36 @@ class Run:
             sys.exit(error.exit_code)
         log.info("shardwise: " + planner.describe(plan))
         return plan
+
+    def _plan_on_disk(self) -> Plan | None:
+        """The plan of an earlier run, if there is a whole one."""
+        try:
+            return planfile.load(self.results.plan)
+        except ShardwiseError:
+            return None
+
+    @property
+    def config_file(self) -> str:
+        """The merged config of the run, as the job needs it that writes the plan."""
+        return str(CACHE / f"{planfile.digest(str(self.results.root))}.yaml")
+
+    def _write_config(self) -> None:
+        """Write the config where it, or the plan that follows from it, has changed.
+
+        So the file is newer than the plan exactly when the plan has to be made again, even where
+        Snakemake has lost its own history of the run.
+        """
+        from shardwise.arrays import commit  # here: jobs do not need it
+
+        own = {key: value for key, value in self.config.items() if key != "reduce"}
+        digest = self.plan.facts["digest"]
+        text = f"# {digest}\n{json.dumps(own)}\n".encode()
+        path = Path(self.config_file)
+        current = self._before is None or self._before.facts["digest"] == digest
+        if current and path.exists() and path.read_bytes() == text:
+            return
+        with commit(path) as file:
+            file.write(text)
 
     # File names, as patterns for the wildcard {shard} and as lists.
 
@@ -96,6 +131,32 @@ class Run:
 
     # Inputs
 
+    def plan_for_synthesize(self, wildcards: Any) -> str:
+        """The plan, as the job needs it that writes the synthetic stack."""
+        before = self._before.facts["synthetic"] if self._before else None
+        return self._plan_file(before != self.plan.facts["synthetic"])
+
+    def plan_for_shard(self, wildcards: Any) -> str:
+        """The plan, as the job needs it that copies a shard's matrices."""
+        return self._plan_file(self._changed(wildcards.shard, "matrices"))
+
+    def plan_for_multiply(self, wildcards: Any) -> str:
+        """The plan, as the job needs it that computes a shard's products."""
+        return self._plan_file(self._changed(wildcards.shard, "fingerprint"))
+
+    def _changed(self, shard: str, digest: str) -> bool:
+        before = self._before.shards.get(shard) if self._before else None
+        return getattr(before, digest, None) != getattr(self.plan.shards[shard], digest)
+
+    def _plan_file(self, changed: bool) -> str:
+        """The plan: any rewriting of it reruns the job only where the job's own part changed.
+
+        Snakemake looks at nothing else (parameters, time stamps) in the jobs behind one that runs
+        again, so for those whose part is as before the plan is ancient, and for the others not.
+        """
+        path = str(self.results.plan)
+        return path if self._before and changed else ancient(path)
+
     def input_files(self, wildcards: Any) -> list[str]:
         """The input files that hold a shard's matrices."""
         from shardwise.sources import Stack
@@ -126,8 +187,7 @@ class Run:
 
     def shard_digest(self, wildcards: Any) -> str:
         """Changes with which matrices a shard holds."""
-        row = self.plan.shards[wildcards.shard]
-        return planfile.digest([row.start, row.stop, self.plan.dtype, ALGORITHM["shard"]])
+        return self.plan.shards[wildcards.shard].matrices
 
     def reduce_algorithm(self, wildcards: Any) -> int:
         """Changes with the algorithm of the reduce."""
@@ -136,10 +196,6 @@ class Run:
     def fingerprint(self, wildcards: Any) -> str:
         """Changes with anything that a shard's products depend on."""
         return self.plan.shards[wildcards.shard].fingerprint
-
-    def config_json(self, wildcards: Any) -> str:
-        """The whole config, for the job that writes the plan."""
-        return json.dumps(self.config)
 
     # Resources: from the plan, growing with the attempt.
 

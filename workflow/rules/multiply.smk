@@ -7,7 +7,7 @@
 rule multiply:
     """Multiply the matrices of one shard, prove the products, write them with a receipt."""
     input:
-        plan=ancient(run.path(run.results.plan)),
+        plan=run.plan_for_multiply,
         factors=run.factor_files,
     output:
         product=run.pattern(run.results.product),
@@ -20,8 +20,6 @@ rule multiply:
         attempt=run.attempt,
     params:
         fingerprint=run.fingerprint,
-    message:
-        "multiply {wildcards.shard}: computing its products"
     shell:
         'python "$SCRIPTS"/multiply.py --plan {input.plan:q} --shard {wildcards.shard}'
         " --attempt {resources.attempt} 2> {log:q}"

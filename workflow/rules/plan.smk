@@ -6,6 +6,8 @@
 
 rule plan:
     """Cut the stack into shards, from headers alone."""
+    input:
+        config=run.config_file,
     output:
         plan=run.path(run.results.plan),
         sources=run.path(run.results.sources),
@@ -13,19 +15,14 @@ rule plan:
     log:
         run.log_of("plan"),
     localrule: True
-    params:
-        config=run.config_json,
-        digest=run.plan_digest,
-    message:
-        "plan: cutting the stack into shards"
     shell:
-        'python "$SCRIPTS"/plan.py --config {params.config:q} 2> {log:q}'
+        'python "$SCRIPTS"/plan.py --configfile {input.config:q} 2> {log:q}'
 
 
 rule synthesize:
     """Generate the stack of the config's key `synthetic`."""
     input:
-        plan=ancient(run.path(run.results.plan)),
+        plan=run.plan_for_synthesize,
     output:
         stack=run.path(run.results.synthetic),
     log:
@@ -35,7 +32,5 @@ rule synthesize:
         runtime=run.synthesize_minutes,
     params:
         digest=run.recipe_digest,
-    message:
-        "synthesize: writing the synthetic stack"
     shell:
         'python "$SCRIPTS"/synthesize.py --plan {input.plan:q} 2> {log:q}'

@@ -16,8 +16,6 @@ rule ledger:
     localrule: True
     params:
         digest=run.plan_digest,
-    message:
-        "ledger: checking all receipts"
     shell:
         'python "$SCRIPTS"/ledger.py --plan {input.plan:q} --digest {params.digest} 2> {log:q}'
 
@@ -25,7 +23,7 @@ rule ledger:
 rule reduce:
     """Sum the products of all shards over MPI ranks."""
     input:
-        plan=ancient(run.path(run.results.plan)),
+        plan=run.path(run.results.plan),
         ledger=run.path(run.results.ledger),
     output:
         run.statistics(),
@@ -41,8 +39,6 @@ rule reduce:
         ranks=run.reduce["ranks"],
         statistics=run.reduce["statistics"],
         algorithm=run.reduce_algorithm,
-    message:
-        "reduce: summing all products over {params.ranks} ranks"
     shell:
         '{resources.mpi} -n {params.ranks} python -m mpi4py "$SCRIPTS"/reduce.py --plan {input.plan:q}'
         " --ranks {params.ranks} --statistics {params.statistics:q} 2> {log:q}"

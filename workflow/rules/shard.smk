@@ -7,8 +7,7 @@
 rule shard:
     """Copy the matrices of one shard into a file of their own."""
     input:
-        # The digest below, not the plan's time stamp, says whether this shard has changed.
-        plan=ancient(run.path(run.results.plan)),
+        plan=run.plan_for_shard,
         matrices=run.input_files,
     output:
         matrices=run.pattern(run.results.shard),
@@ -20,7 +19,5 @@ rule shard:
         runtime=run.copy_minutes,
     params:
         digest=run.shard_digest,
-    message:
-        "shard {wildcards.shard}: copying its matrices"
     shell:
         'python "$SCRIPTS"/shard.py --plan {input.plan:q} --shard {wildcards.shard} 2> {log:q}'

@@ -1,0 +1,400 @@
+"""A real Slurm on this one machine: a controller and three virtual nodes with pretended GPUs.
+
+Nothing outside the run folder is written, /etc/slurm included, and no root is needed. The daemons
+listen on the loopback interface only, but believe whoever asks there: not for a machine that is
+shared with people you do not trust.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import random
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from tests.slurm import config, packages, processes
+from tests.slurm.jobs import FINAL_STATES, JOB_FORMAT, Job, parse_jobs
+from tests.slurm.programs import CLIENTS, Programs
+
+# The daemons by what names their logs.
+DAEMONS = ("slurmctld", *(node.name for node in config.NODES))
+
+# Variables that steer Slurm's commands: those of an outer Slurm job must not reach ours.
+STEERING = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
+
+# Step daemons keep a socket in the spool folder, and such a path must stay below 108 bytes.
+LONGEST_RUN_DIR = 60
+
+# Below the range from which the kernel serves outgoing connections.
+PORTS = range(20000, 30000)
+
+START_LIMIT_S = 30
+CLIENT_LIMIT_S = 60
+POLL_S = 0.05
+TAIL_LINES = 20
+
+# A node that takes jobs has one of these states and no flag, such as `+DRAIN`, behind it.
+UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+
+
+class SlurmError(RuntimeError):
+    """The cluster, or one of its commands, failed; the message carries what was logged."""
+
+
+class SlurmCluster:
+    """One controller, and a slurmd for each of `config.NODES`.
+
+    Parameters
+    ----------
+    prefix : Path, optional
+        Slurm as unpacked by `packages.ensure`, which is asked for it by default.
+
+    Examples
+    --------
+    >>> with SlurmCluster().start(tmp_path) as slurm:
+    ...     job = slurm.submit("nvidia-smi", "--gres=gpu:1")
+    ...     slurm.wait_for(job)
+    """
+
+    def __init__(self, prefix: Path | None = None) -> None:
+        self.prefix = prefix if prefix is not None else packages.ensure()
+        self._programs = Programs(self.prefix)
+        self._layout: config.Layout | None = None
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports: dict[str, int] = {}
+
+    def __enter__(self) -> SlurmCluster:
+        """Return the cluster, which the caller has started or will start."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the cluster."""
+        self.stop()
+
+    @property
+    def layout(self) -> config.Layout:
+        """Where the running cluster keeps its files."""
+        if self._layout is None:
+            raise SlurmError("the cluster is not running: call start(run_dir) first")
+        return self._layout
+
+    def start(self, run_dir: Path) -> SlurmCluster:
+        """Start all daemons in `run_dir` and return once every node is idle.
+
+        What an earlier cluster left there, running daemons included, is cleared away first.
+
+        Raises
+        ------
+        SlurmError
+            When a daemon ends, or the nodes are not idle in time; with the ends of the logs.
+        """
+        run_dir = run_dir.resolve()
+        if self._layout is not None:
+            raise SlurmError(f"this cluster runs in {self._layout.run_dir} already")
+        if len(str(run_dir)) > LONGEST_RUN_DIR:
+            raise SlurmError(f"{run_dir}: give a path of at most {LONGEST_RUN_DIR} characters")
+        self._layout = config.Layout(run_dir)
+        try:
+            self._clear()
+            self._write_files()
+            self._launch("slurmctld", "slurmctld", "-D")
+            self._await(lambda: "is UP" in self.call("scontrol", "ping", check=False))
+            for node in config.NODES:
+                self._launch_node(node.name)
+            self._await(lambda: set(self.nodes().values()) == {"IDLE"})
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
+        if self._layout is None:
+            return
+        processes.kill_all(self._own_processes)
+        for daemon in self._daemons.values():
+            daemon.wait()
+        self._daemons.clear()
+        self._layout = None
+
+    def env(self) -> dict[str, str]:
+        """Return this process's environment, with the cluster's commands first in ``PATH``.
+
+        Nothing else is set: the commands know their cluster themselves. A Snakemake job drops all
+        ``SLURM_*`` variables, so ``SLURM_CONF`` would not reach an ``srun`` inside a rule.
+        """
+        env = {key: value for key, value in os.environ.items() if not key.startswith(STEERING)}
+        env["PATH"] = f"{self.layout.bin}:{env.get('PATH', os.defpath)}"
+        return env
+
+    def call(self, command: str, *arguments: str, check: bool = True) -> str:
+        """Run one of Slurm's commands in the run folder and return what it printed.
+
+        Raises
+        ------
+        SlurmError
+            When it takes too long, or fails and `check` is true.
+        """
+        shown = shlex.join((command, *arguments))
+        try:
+            done = subprocess.run(
+                [self.layout.bin / command, *arguments],
+                env=self.env(),
+                cwd=self.layout.run_dir,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=CLIENT_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmError(f"`{shown}` took over {CLIENT_LIMIT_S} s") from None
+        if check and done.returncode != 0:
+            raise SlurmError(f"`{shown}` exited {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def submit(self, command: str, *options: str) -> int:
+        """Submit a shell command as a job, with ``sbatch``'s `options`; return its number."""
+        answer = self.call("sbatch", "--parsable", *options, f"--wrap={command}")
+        return int(answer.partition(";")[0])
+
+    def printed(self, job_id: int) -> str:
+        """Return what a plain job printed so far, where its `options` named no other file."""
+        return self.layout.job_output(job_id).read_text()
+
+    def squeue(self, fmt: str) -> list[str]:
+        """Return a line in ``squeue``'s format for each job and array task, finished or not."""
+        return self.call("squeue", "-h", "-r", "-t", "all", "-o", fmt).splitlines()
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs and array tasks since the start, in order, finished ones included."""
+        return parse_jobs(self.squeue(JOB_FORMAT))
+
+    def show_job(self, job_id: int) -> dict[str, str]:
+        """Return the fields of ``scontrol show job``, such as ``ExitCode`` and ``Restarts``."""
+        line = self.call("scontrol", "-o", "show", "job", str(job_id)).strip()
+        return dict(re.findall(r"([\w:/]+)=(.*?)(?= [\w:/]+=|$)", line))
+
+    def wait_for(
+        self, job_id: int, states: Collection[str] = FINAL_STATES, timeout_s: float = 30
+    ) -> list[Job]:
+        """Wait until a job, or all tasks of an array, are in one of `states`; return them.
+
+        Raises
+        ------
+        SlurmError
+            When they are not within `timeout_s` seconds.
+        """
+        rows: list[Job] = []
+
+        def reached() -> bool:
+            rows[:] = [job for job in self.jobs() if job.array_job_id == job_id]
+            return bool(rows) and all(job.state in states for job in rows)
+
+        self._await(reached, timeout_s)
+        return rows
+
+    def wait_idle(self, timeout_s: float = 60) -> None:
+        """Wait until no job waits, runs or completes; raise `SlurmError` after `timeout_s`."""
+        self._await(lambda: not self.call("squeue", "-h"), timeout_s)
+
+    def cancel_all(self, timeout_s: float = 60) -> None:
+        """Cancel every job and wait until all have gone."""
+        self.call("scancel", f"--user={_user_name()}")
+        self.wait_idle(timeout_s)
+
+    def nodes(self) -> dict[str, str]:
+        """Return each node's state in full, such as ``IDLE`` or ``DOWN+DRAIN``."""
+        shown = self.call("scontrol", "-o", "show", "nodes")
+        return dict(re.findall(r"NodeName=(\S+).*? State=(\S+)", shown))
+
+    def set_down(self, name: str) -> None:
+        """Declare a node down, as an operator does: Slurm ends or requeues its jobs at once.
+
+        A slurmd that lives would take the node back into service by itself; draining it too makes
+        the state last until `resume`.
+        """
+        for state in ("DRAIN", "DOWN"):
+            self.call("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=test")
+
+    def resume(self, name: str, timeout_s: float = START_LIMIT_S) -> None:
+        """Take back `set_down`, and wait until the node takes jobs."""
+        self.call("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        self._await(lambda: self.nodes()[name] in UP_STATES, timeout_s)
+
+    def kill_node(self, name: str) -> None:
+        """Crash a node: everything on it ends at once, and the controller is told nothing.
+
+        slurmd goes first and the step daemons second, since either of them would report the end
+        of a job's processes, and the job would read FAILED in place of NODE_FAIL.
+        """
+        if name not in self._daemons:
+            raise SlurmError(f"node {name} does not run; running: {', '.join(self._daemons)}")
+        slurmd = self._daemons.pop(name)
+        slurmd.kill()
+        slurmd.wait()
+        steps = processes.holders(self.layout.log(name))
+        orphans = processes.descendants(steps)  # once their daemon is gone nothing links them
+        processes.kill(steps)
+        processes.kill(orphans)
+        processes.kill_all(lambda: self._started_here(name))
+
+    def restore_node(self, name: str, timeout_s: float = START_LIMIT_S) -> None:
+        """Start a crashed node again, take back `set_down`, and wait until it takes jobs."""
+        self._launch_node(name)
+        # Soon after a crash the controller still believes in the node: look for ourselves as well.
+        wanted = UP_STATES | {f"{state}+DRAIN" for state in UP_STATES}
+        self._await(lambda: _listens(self._ports[name]) and self.nodes()[name] in wanted, timeout_s)
+        if self.nodes()[name] not in UP_STATES:
+            self.resume(name, timeout_s)
+
+    def _clear(self) -> None:
+        """Remove what an earlier cluster left in the run folder, and nothing else."""
+        processes.kill_all(self._own_processes)
+        layout = self.layout
+        layout.run_dir.mkdir(parents=True, exist_ok=True)
+        spools = [layout.spool(node.name) for node in config.NODES]
+        for folder in (layout.bin, layout.state, layout.devices, *spools):
+            if folder.exists():
+                shutil.rmtree(folder)
+        for daemon in DAEMONS:
+            layout.log(daemon).unlink(missing_ok=True)
+            layout.output(daemon).unlink(missing_ok=True)
+        for output in layout.run_dir.glob(layout.job_output("*").name):
+            output.unlink()
+
+    def _write_files(self) -> None:
+        """Write the configuration, the devices and the command wrappers."""
+        layout = self.layout
+        for folder in (layout.bin, layout.state, layout.devices):
+            folder.mkdir()
+        controller_port, *node_ports = free_ports(1 + len(config.NODES))
+        self._ports = {node.name: port for node, port in zip(config.NODES, node_ports, strict=True)}
+        site = config.Site(
+            host=socket.gethostname().partition(".")[0],
+            user=_user_name(),
+            plugin_dir=self._programs.plugin_dir,
+            controller_port=controller_port,
+            node_ports=self._ports,
+        )
+        layout.conf.write_text(config.slurm_conf(layout, site))
+        layout.conf.with_name("gres.conf").write_text(config.gres_conf(layout))
+        layout.conf.with_name("cgroup.conf").write_text(config.cgroup_conf())
+        for node in config.NODES:
+            layout.spool(node.name).mkdir()
+            for index in range(node.gpus):
+                layout.device(node.name, index).symlink_to(os.devnull)
+        for name in CLIENTS:
+            self._programs.write_wrapper(name, layout.bin, layout.conf)
+
+    def _launch_node(self, name: str) -> None:
+        """Start the slurmd of a node."""
+        slurmstepd = str(self._programs.daemon("slurmstepd"))
+        self._launch(name, "slurmd", "-D", "-N", name, "-d", slurmstepd)
+
+    def _launch(self, name: str, program: str, *arguments: str) -> None:
+        """Start a daemon as a child of ours, so that its end is noticed at once."""
+        env = self.env() | {
+            "SLURM_CONF": str(self.layout.conf),
+            "LD_LIBRARY_PATH": self._programs.library_path,
+        }
+        with self.layout.output(name).open("ab") as output:
+            self._daemons[name] = subprocess.Popen(
+                [self._programs.daemon(program), *arguments],
+                env=env,
+                cwd=self.layout.run_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop us in order
+            )
+
+    def _await(self, condition: Callable[[], bool], timeout_s: float = START_LIMIT_S) -> None:
+        """Poll until `condition` holds; raise `SlurmError` when a daemon ends or time is up."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
+            if ended:
+                raise SlurmError(f"ended by itself: {', '.join(ended)}\n{self._report()}")
+            if time.monotonic() > deadline:
+                raise SlurmError(f"not reached within {timeout_s} s\n{self._report()}")
+            time.sleep(POLL_S)
+
+    def _report(self) -> str:
+        """Return the queue, the nodes and the ends of what the daemons printed, for a message."""
+        controller = self._daemons.get("slurmctld")
+        asked = ("sinfo", "squeue") if controller and controller.poll() is None else ()
+        parts = [self.call(name, check=False) for name in asked]
+        for output in map(self.layout.output, DAEMONS):
+            if output.exists():
+                tail = output.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+                parts.append("\n".join((f"--- {output}", *tail)))
+        return "\n".join(parts)
+
+    def _own_processes(self) -> set[int]:
+        """Return all processes of the cluster in this folder, an earlier one's included.
+
+        The daemons have a log open, most others were started with the cluster's settings, and
+        what remains (a job that cleared its environment) descends from a daemon.
+        """
+        daemons: set[int] = set()
+        for name in DAEMONS:
+            daemons |= processes.holders(self.layout.log(name))
+        return daemons | processes.descendants(daemons) | self._started_here()
+
+    def _started_here(self, node: str | None = None) -> set[int]:
+        """Return the clients and the jobs' processes of this cluster, or those of one node's jobs.
+
+        Snakemake's jobs have lost ``SLURM_CONF`` but not ``PATH`` and ``SLURMD_NODENAME``. ``PATH``
+        alone says nothing: the tests' own Snakemake has the same.
+        """
+        conf, bin_dir = str(self.layout.conf), str(self.layout.bin)
+        found = set()
+        for pid in processes.running():
+            env = processes.environment(pid)
+            here = env.get("SLURM_CONF") == conf or (
+                "SLURMD_NODENAME" in env and bin_dir in env.get("PATH", "").split(":")
+            )
+            if here and node in (None, env.get("SLURMD_NODENAME")):
+                found.add(pid)
+        return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Return TCP ports that are free on the loopback interface, drawn at random.
+
+    Another process could take one before we do; the draw makes that unlikely even for clusters
+    that start at the same moment.
+    """
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise SlurmError(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def _listens(port: int) -> bool:
+    """Whether a daemon takes connections on `port`."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _user_name() -> str:
+    """Return the name of this process's user, which Slurm looks up."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise SlurmError(f"Slurm needs a named user, and uid {os.getuid()} has no name") from None

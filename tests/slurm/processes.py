@@ -1,0 +1,94 @@
+"""Find and end processes by what /proc says of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def running() -> list[int]:
+    """Return the ids of all processes but this one."""
+    own = os.getpid()
+    ids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+    return [pid for pid in ids if pid != own]
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Return the environment a process was started with; empty where it cannot be read."""
+    try:
+        raw = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition("=") for item in os.fsdecode(raw).split("\0") if item)
+    return {key: value for key, _, value in pairs}
+
+
+def holders(path: Path) -> set[int]:
+    """Return the processes that have the file at `path` open."""
+    wanted = {str(path), f"{path} (deleted)"}
+    return {pid for pid in running() if wanted & _open_files(pid)}
+
+
+def _open_files(pid: int) -> set[str]:
+    """Return the targets of a process's file descriptors."""
+    folder = PROC / str(pid) / "fd"
+    targets = set()
+    # Nothing to see where the process has ended or is another user's; one file may close meanwhile.
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                targets.add(str(entry.readlink()))
+    return targets
+
+
+def descendants(roots: Iterable[int]) -> set[int]:
+    """Return the children of `roots`, their children, and so on."""
+    children: dict[int, list[int]] = {}
+    for pid in running():
+        children.setdefault(_parent(pid), []).append(pid)
+    found: set[int] = set()
+    front = list(roots)
+    while front:
+        fresh = set(children.get(front.pop(), ())) - found
+        found |= fresh
+        front.extend(fresh)
+    return found
+
+
+def _parent(pid: int) -> int:
+    """Return the parent's id, or 0 for a process that has ended."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return 0
+    # The name, in parentheses, may hold spaces and parentheses of its own.
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Send SIGKILL to each; one that has ended already is as good."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_all(find: Callable[[], set[int]], timeout_s: float = 10) -> None:
+    """Kill what `find` returns until it returns nothing: a process may fork while we look.
+
+    Raises
+    ------
+    TimeoutError
+        When some are still there after `timeout_s` seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while pids := find():
+        kill(pids)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {sorted(pids)} did not end within {timeout_s} s")
+        time.sleep(0.02)

@@ -1,0 +1,158 @@
+"""Which jobs a run consists of: the sets that dry runs name."""
+
+import os
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.workspace import Workspace
+
+SHARDS = [f"{i:05}" for i in range(4)]
+SUM_UP = {"ledger", "reduce"}
+
+
+def each(rule: str) -> set[str]:
+    """The jobs of a rule for every shard."""
+    return {f"{rule} {shard}" for shard in SHARDS}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run to its end on a folder of eight matrices."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("dag") / "a clone")
+    (workspace.root / "stack").mkdir()
+    for i in range(8):
+        np.save(workspace.root / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
+    workspace.configure(input="stack", shards=4)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    return workspace
+
+
+@pytest.fixture
+def workspace(finished: Workspace, tmp_path: Path) -> Workspace:
+    """A copy of the finished workspace, to be changed."""
+    return finished.clone(tmp_path / "a clone")
+
+
+def later(path: Path) -> None:
+    """Give a file a time stamp after everything that has run."""
+    os.utime(path, (time.time() + 2, time.time() + 2))
+
+
+def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path) -> None:
+    """A first look shows the whole plan and leaves no file."""
+    workspace = Workspace.create(tmp_path / "w")
+    workspace.configure(shards=4)
+    expected = {"plan", "synthesize"} | each("shard") | each("multiply") | SUM_UP
+    assert workspace.dry_run() == expected
+    assert not (workspace.root / "results").exists()
+
+
+def test_both_snakefiles_name_the_same_jobs(tmp_path: Path) -> None:
+    """The root's Snakefile and workflow/Snakefile are one workflow."""
+    workspace = Workspace.create(tmp_path / "w")
+    assert workspace.dry_run() == workspace.dry_run("--snakefile", "workflow/Snakefile")
+
+
+def test_a_finished_run_has_nothing_to_do(workspace: Workspace) -> None:
+    """Touching nothing runs nothing, and says so."""
+    done = workspace.run("--dry-run")
+    assert done.jobs == set()
+    assert "Nothing to be done" in done.output
+
+
+@pytest.mark.parametrize("name", ["00002.npy", "00002.json"])
+def test_a_product_or_receipt_removed_by_hand_is_made_again(
+    workspace: Workspace, name: str
+) -> None:
+    """Only that shard is multiplied again, then the sum."""
+    workspace.file(f"products/{name}").unlink()
+    assert workspace.dry_run() == {"multiply 00002"} | SUM_UP
+    before = workspace.file("products/00001.npy").stat().st_mtime_ns
+    assert workspace.run().code == 0
+    assert workspace.file("products/00001.npy").stat().st_mtime_ns == before
+    assert workspace.dry_run() == set()
+
+
+def test_a_changed_input_file_reruns_its_shard_only(workspace: Workspace) -> None:
+    """One file of a folder changes one shard."""
+    changed = workspace.root / "stack" / "5.npy"
+    np.save(changed, np.full((3, 3), 9.0))
+    later(changed)
+    assert workspace.dry_run() == {"plan", "shard 00002", "multiply 00002"} | SUM_UP
+    assert workspace.run().code == 0
+    stack = np.stack([np.load(workspace.root / "stack" / f"{i}.npy") for i in range(8)])
+    assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
+
+
+def test_a_changed_stack_reruns_everything(tmp_path: Path) -> None:
+    """A new time stamp of the one input file reaches every shard."""
+    workspace = Workspace.create(tmp_path / "w")
+    stack = workspace.root / "stack.npy"
+    np.save(stack, np.ones((8, 3, 3)))
+    workspace.configure(input="stack.npy", shards=4)
+    assert workspace.run().code == 0
+    later(stack)
+    assert workspace.dry_run() == {"plan"} | each("shard") | each("multiply") | SUM_UP
+
+
+def test_a_changed_product_keeps_the_shards(workspace: Workspace) -> None:
+    """What each matrix becomes changes the products, not the copies of the matrices."""
+    workspace.configure(input="stack", shards=4, product="A.T @ A")
+    assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
+
+
+def test_a_changed_cut_reruns_everything(workspace: Workspace) -> None:
+    """Another number of shards is another plan."""
+    workspace.configure(input="stack", shards=2)
+    two = {f"{rule} {i:05}" for rule in ("shard", "multiply") for i in range(2)}
+    assert workspace.dry_run() == {"plan"} | two | SUM_UP
+
+
+@pytest.mark.parametrize("reduce", [{"ranks": 3}, {"statistics": ["sum", "mean"]}])
+def test_a_changed_reduce_only_reduces(workspace: Workspace, reduce: dict[str, object]) -> None:
+    """The products stay when only the sum over them changes."""
+    workspace.configure(input="stack", shards=4, reduce=reduce)
+    assert workspace.dry_run() == {"reduce"}
+
+
+def test_a_raised_algorithm_version_reruns_what_it_computes(workspace: Workspace) -> None:
+    """New code for the products computes all products again; a comment computes nothing."""
+    package = workspace.root / "scripts" / "shardwise" / "__init__.py"
+    text = package.read_text()
+    package.write_text(text + "\n# a comment\n")
+    kernel = package.with_name("multiply.py")
+    kernel.write_text(kernel.read_text() + "\n# a comment\n")
+    assert workspace.dry_run() == set()
+    package.write_text(re.sub(r'"multiply": (\d+)', r'"multiply": 1\1', text))
+    assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
+
+
+def test_nothing_is_copied_without_materialize(tmp_path: Path) -> None:
+    """With materialize false there are no shard jobs and no copies."""
+    workspace = Workspace.create(tmp_path / "w")
+    workspace.configure(materialize=False, shards=4)
+    assert workspace.dry_run() == {"plan", "synthesize"} | each("multiply") | SUM_UP
+
+
+def test_a_changed_config_is_noticed_without_snakemakes_history(workspace: Workspace) -> None:
+    """With .snakemake gone, as in another clone, a results folder still follows its config."""
+    (workspace.root / ".snakemake").rename(workspace.root / "forgotten")
+    workspace.configure(input="stack", shards=4, product="A.T @ A")
+    assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
+    assert workspace.run().code == 0
+    stack = np.stack([np.load(workspace.root / "stack" / f"{i}.npy") for i in range(8)])
+    expected = (stack.transpose(0, 2, 1) @ stack).sum(axis=0)
+    assert np.array_equal(workspace.load("sum.npy"), expected)
+
+
+def test_a_config_that_was_only_looked_at_changes_nothing(workspace: Workspace) -> None:
+    """A dry run of another config leaves the finished results as finished as before."""
+    workspace.configure(input="stack", shards=4, product="A.T @ A")
+    assert workspace.dry_run() != set()
+    workspace.configure(input="stack", shards=4)
+    assert workspace.dry_run() == set()

@@ -1,0 +1,110 @@
+"""A copy of the project to run snakemake in, as a user would in a clone."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+REPO = Path(__file__).parents[1]
+SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
+_PARTS = ("Snakefile", "config.yaml", "workflow", "scripts", "profiles", "examples")
+_JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    .*\n)*", re.MULTILINE)
+_SHARD = re.compile(r"^    wildcards: shard=(\d+)$", re.MULTILINE)
+
+
+@dataclass
+class Workspace:
+    """A folder that holds the project, a config of its own, and what runs in it."""
+
+    root: Path
+    env: dict[str, str] | None = None
+
+    @classmethod
+    def create(cls, root: Path, env: dict[str, str] | None = None) -> "Workspace":
+        """Copy the project's files to ``root``."""
+        root.mkdir(parents=True)
+        for part in _PARTS:
+            source = REPO / part
+            skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            if source.is_dir():
+                shutil.copytree(source, root / part, ignore=skip)
+            else:
+                shutil.copy2(source, root / part)
+        return cls(root, env)
+
+    def clone(self, root: Path) -> "Workspace":
+        """The same workspace with the same history, elsewhere; time stamps are kept."""
+        shutil.copytree(self.root, root, symlinks=True)
+        return Workspace(root, self.env)
+
+    def configure(self, **values: object) -> None:
+        """Write ``mine.yaml``, which every run of this workspace uses."""
+        (self.root / "mine.yaml").write_text(yaml.safe_dump(values))
+
+    def command(self, *arguments: str, profile: str = "local") -> list[str]:
+        """The command line of a run."""
+        own = ["--configfile", "mine.yaml"] if (self.root / "mine.yaml").exists() else []
+        return [SNAKEMAKE, "--profile", f"profiles/{profile}", *own, *arguments]
+
+    def run(self, *arguments: str, profile: str = "local", timeout: int = 240) -> "Finished":
+        """Run snakemake to its end."""
+        done = subprocess.run(
+            self.command(*arguments, profile=profile),
+            cwd=self.root,
+            env=self.env or os.environ.copy(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout + done.stderr)
+
+    def start(self, *arguments: str, profile: str = "local") -> "subprocess.Popen[str]":
+        """Start snakemake in a process group of its own; its output goes to ``run.log``."""
+        with open(self.root / "run.log", "w") as log:
+            return subprocess.Popen(
+                self.command(*arguments, profile=profile),
+                cwd=self.root,
+                env=self.env or os.environ.copy(),
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def dry_run(self, *arguments: str) -> set[str]:
+        """The jobs of a dry run, as ``rule`` or ``rule shard``; empty if there is nothing to do."""
+        done = self.run("--dry-run", *arguments)
+        assert done.code == 0, done.output
+        return done.jobs
+
+    def file(self, name: str) -> Path:
+        """A file of the default results folder."""
+        return self.root / "results" / name
+
+    def load(self, name: str) -> np.ndarray:
+        """An array of the default results folder."""
+        return np.load(self.file(name))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a run of snakemake ended, and all that it printed."""
+
+    code: int
+    output: str
+
+    @property
+    def jobs(self) -> set[str]:
+        """The jobs that it names, as ``rule`` or ``rule shard``."""
+        found = set()
+        for match in _JOB.finditer(self.output):
+            shard = _SHARD.search(match[0])
+            found.add(f"{match[1]} {shard[1]}" if shard else match[1])
+        return found - {"all"}
