@@ -9,14 +9,11 @@ from shardwise.multiply import run_shard
 def main(options: Namespace) -> None:
     """Compute one shard."""
     plan = planfile.load(options.plan)
-    run_shard(plan, options.shard, options.attempt)
+    run_shard(plan, options.shard)
     cli.log.info("%s written", plan.results.receipt(options.shard))
 
 
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     cli.add_plan(arguments, shard=True)
-    arguments.add_argument(
-        "--attempt", type=int, default=1, help="which try this is, for the receipt"
-    )
     cli.run(main, arguments)

@@ -6,15 +6,14 @@ Start it with a launcher: mpiexec -n 2 python scripts/reduce.py --plan results/p
 from argparse import Namespace
 
 from mpi4py import MPI
-from shardwise import cli, planfile, reduce
+from shardwise import cli, reduce
 
 
 def main(options: Namespace) -> None:
     """Sum the products of the ledger's shards."""
     comm = MPI.COMM_WORLD
     reduce.check_ranks(comm, options.ranks)
-    plan = planfile.load(options.plan)
-    reduce.run(comm, plan, options.statistics)
+    plan = reduce.run(comm, options.plan, options.statistics)
     if comm.rank == 0:
         cli.log.info("%s: the sum of %d matrices", plan.results.root, plan.problem.matrices)
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ class Workspace:
                 stderr=log,
                 text=True,
                 start_new_session=True,
+                # A parent that runs in the background ignores Ctrl-C, and so would its children.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads
             )
 
     def dry_run(self, *arguments: str) -> set[str]:

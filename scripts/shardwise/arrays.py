@@ -117,7 +117,9 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
     shape, fortran = fields["shape"], fields["fortran_order"]
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
     if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
-        raise InputError(f"{path}: its header says shape {shape!r}, which is no shape")
+        raise InputError(f"{path}: its header says shape {_short(shape)}, which is no shape")
+    if any(n >= 2**63 for n in shape):
+        raise InputError(f"{path}: its header says a length that no array can have")
     if type(fortran) is not bool:
         raise InputError(f"{path}: damaged .npy header (fortran_order is {fortran!r})")
     return Header(shape, _checked_descr(fields["descr"], path), fortran, offset)
@@ -126,9 +128,9 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
 def _checked_descr(descr: object, path: Path) -> str:
     if not isinstance(descr, str):
         raise InputError(f"{path}: holds a structured dtype; allowed are {ALLOWED}")
-    match = re.fullmatch(r"([<>|=])?([a-zA-Z])(\d*)(\[.*\])?", descr)
+    match = re.fullmatch(r"([<>|=])?([a-zA-Z])(\d{0,9})(\[\w+\])?", descr)
     kind = match[2] if match else "?"
-    if not match or kind + match[3] not in DTYPES:
+    if not match or match[4] or kind + match[3] not in DTYPES:
         names = {
             "O": "holds Python objects, which are never unpickled",
             "U": "holds strings",
@@ -136,9 +138,17 @@ def _checked_descr(descr: object, path: Path) -> str:
             "b": "holds booleans; save them as uint8",
             "V": "holds raw or structured records",
         }
-        what = names.get(kind, f"holds elements of type {descr!r}")
+        what = names.get(kind, f"holds elements of type {_short(descr)}")
         raise InputError(f"{path}: {what}; allowed are {ALLOWED}")
     return descr
+
+
+def _short(value: object) -> str:
+    """Something of a header, for a message; Python refuses to print numbers of 4,300 digits."""
+    try:
+        return f"{value!r:.99}"
+    except ValueError:
+        return "of too many digits"
 
 
 def read_matrices(path: Path, header: Header, start: int, stop: int) -> np.ndarray:
@@ -216,8 +226,8 @@ def commit(path: Path) -> Iterator[BinaryIO]:
     _sweep(path)
     name = f".{path.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     temporary = path.with_name(name)
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w+b") as file:
             yield file
             file.flush()
@@ -260,7 +270,7 @@ def _umask() -> int:
 def _sweep(path: Path) -> None:
     """Remove what dead writers of this file on this host left behind: kill -9 runs no clean-up."""
     host = re.escape(socket.gethostname())
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{host}\.(\d+)\.[0-9a-f]+\.tmp")
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
     with os.scandir(path.parent) as entries:
         stale = [e.path for e in entries if (m := pattern.fullmatch(e.name)) and not _alive(m[1])]
     for name in stale:

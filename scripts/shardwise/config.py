@@ -102,8 +102,12 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
 def _schema_problems(config: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     # Imported here: job processes read the results folder from the config and check nothing.
     from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
 
-    errors = Draft202012Validator(schema).iter_errors(dict(config))
+    # JSON Schema counts 4.0 as an integer; a number of shards is none.
+    whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
+    validator = extend(Draft202012Validator, type_checker=whole)
+    errors = validator(schema).iter_errors(dict(config))
     return [line for error in errors for line in _explain(error)]
 
 

@@ -93,8 +93,8 @@ def _checked(plan: Plan, shard_id: str) -> dict[str, Any]:
     try:
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "fingerprint"))
         facts, _ = receipt["file"], _row(receipt)
-    except KeyError as error:
-        raise IntegrityError(f"{path}: lacks {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise IntegrityError(f"{path}: is damaged ({error!r})") from None
     if said != (shard_id, row.start, row.stop, row.fingerprint):
         raise IntegrityError(f"{path}: belongs to another plan")
     receipts.check_file(plan.results.product(shard_id), facts)

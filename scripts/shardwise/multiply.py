@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _INT64_MAX = 2**63 - 1
 
 
-def run_shard(plan: Plan, shard_id: str, attempt: int = 1) -> None:
+def run_shard(plan: Plan, shard_id: str) -> None:
     """Compute the products of one shard, or their sum, and commit them with a receipt.
 
     Raises
@@ -41,6 +41,7 @@ def run_shard(plan: Plan, shard_id: str, attempt: int = 1) -> None:
     """
     started = time.time()
     shard = plan.shard(shard_id)
+    attempt = receipts.note_start(plan.results.starts(shard_id))
     xp, device = load_backend(plan.settings["backend"])
     try:
         with np.errstate(all="ignore"):  # overflow is found and named by the checks below
@@ -122,6 +123,7 @@ def _compute(plan: Plan, shard: Shard, xp: Any) -> dict[str, Any]:
     else:
         shape = (shard.stop - shard.start, *shape)
     product_file = plan.results.product(shard.shard)
+    checksum_of_input = _expected_checksum(plan, shard)
     seed = int.from_bytes(os.urandom(6)) if plan.settings["verify"] else None
     digest = hasher()
     total = RunningSum(problem.product_shape, counts.sum_dtype(problem.dtype))
@@ -135,7 +137,11 @@ def _compute(plan: Plan, shard: Shard, xp: Any) -> dict[str, Any]:
         if keep == "sum":
             writer.append(_finite_total(total.total(), plan.settings["nonfinite"], shard))
         checksum, _ = writer.checksums()
-        _check_input(plan, shard, digest.hexdigest())
+        if checksum_of_input not in (None, digest.hexdigest()):
+            raise IntegrityError(
+                f"{plan.results.shard(shard.shard)}: is damaged: its checksum differs from its "
+                "receipt; remove it and run snakemake again"
+            )
     return {
         "file": receipts.file_facts(product_file, shape, stored, checksum),
         "input_checksum": digest.hexdigest(),
@@ -153,17 +159,19 @@ def _finite_total(total: np.ndarray, nonfinite: str, shard: Shard) -> np.ndarray
     return total
 
 
-def _check_input(plan: Plan, shard: Shard, checksum: str) -> None:
-    """Compare what was read with the materialized shard's receipt."""
+def _expected_checksum(plan: Plan, shard: Shard) -> str | None:
+    """What the materialized shard's receipt says of its elements; None where nothing was copied."""
     if not plan.settings["materialize"]:
-        return
-    said = receipts.read(plan.results.shard_receipt(shard.shard))["data_checksum"]
-    if said != checksum:
-        path = plan.results.shard(shard.shard)
+        return None
+    path = plan.results.shard_receipt(shard.shard)
+    receipt = receipts.read(path)
+    said = tuple(receipt.get(key) for key in ("shard", "start", "stop", "matrices"))
+    if said != (shard.shard, shard.start, shard.stop, shard.matrices):
         raise IntegrityError(
-            f"{path}: is damaged: its checksum differs from its receipt; remove it and run "
+            f"{path}: belongs to another plan; remove {plan.results.shard(shard.shard)} and run "
             "snakemake again"
         )
+    return str(receipt.get("data_checksum"))
 
 
 def _products(
@@ -182,7 +190,7 @@ def _products(
         other = shared
         if right is not None and shared is None:
             other = _to_device(xp, right.read(low, high))
-        block, other = _checked_factors(xp, block, other, low, plan.settings["nonfinite"])
+        block, other = _checked_factors(xp, problem, block, other, low, plan.settings["nonfinite"])
         yield _proven(xp, problem, block, other, low, seed, plan.settings["nonfinite"])
         log.info(
             "shard %s: %d of %d matrices", shard.shard, high - shard.start, shard.stop - shard.start
@@ -213,10 +221,12 @@ def _to_host(xp: Any, block: Any) -> np.ndarray:
     return block if xp is np else xp.asnumpy(block)
 
 
-def _checked_factors(xp: Any, left: Any, right: Any, first: int, nonfinite: str) -> tuple[Any, Any]:
+def _checked_factors(
+    xp: Any, problem: Problem, left: Any, right: Any, first: int, nonfinite: str
+) -> tuple[Any, Any]:
     """Refuse NaN and Inf, and integers whose products could overflow; integers become int64."""
     if left.dtype.kind in "iu":
-        return _checked_integers(xp, left, right, first)
+        return _checked_integers(xp, problem, left, right, first)
     if nonfinite == "error":
         for name, block in (("input", left), ("right", right)):
             bad = None if block is None else _first_nonfinite(xp, block)
@@ -233,15 +243,26 @@ def _first_nonfinite(xp: Any, block: Any) -> int | None:
     return None if bool(finite.all()) else int(xp.argmin(finite))
 
 
-def _checked_integers(xp: Any, left: Any, right: Any, first: int) -> tuple[Any, Any]:
-    largest = [max(int(b.max()), -int(b.min())) for b in (left, right) if b is not None]
-    inner = max(left.shape[1:]) if right is None else left.shape[2]
-    if max(largest) > _INT64_MAX or inner * largest[0] * largest[-1] > _INT64_MAX:
-        raise InputError(
-            f"integer products of the slab that begins at matrix {first} may not fit int64 (the "
-            f"largest element is {max(largest)}); save the input as float64"
-        )
+def _checked_integers(
+    xp: Any, problem: Problem, left: Any, right: Any, first: int
+) -> tuple[Any, Any]:
+    inner = problem.factor_shapes[0][1]
+    sizes = [_largest(xp, block) for block in (left, right) if block is not None]
+    for i, own in enumerate(sizes[0]):
+        other = sizes[-1][i if len(sizes[-1]) > 1 else 0]
+        if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
+            raise InputError(
+                f"the product of matrix {first + i} may not fit int64 (its largest element is "
+                f"{max(own, other)}); save the input as float64"
+            )
     return left.astype(xp.int64), None if right is None else right.astype(xp.int64)
+
+
+def _largest(xp: Any, block: Any) -> list[int]:
+    """The largest modulus of each matrix, as Python integers, which do not overflow."""
+    flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
+    tops, bottoms = _to_host(xp, flat.max(axis=1)), _to_host(xp, flat.min(axis=1))
+    return [max(int(t), -int(b)) for t, b in zip(tops, bottoms, strict=True)]
 
 
 def _proven(

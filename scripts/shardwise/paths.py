@@ -70,6 +70,10 @@ class Results:
         """A result over all matrices, such as ``sum.npy``."""
         return self.root / f"{name}.npy"
 
+    def starts(self, shard: str) -> Path:
+        """The journal of a shard's attempts: one line each."""
+        return self.root / "logs" / "multiply" / f"{shard}.starts"
+
     def log(self, rule: str, shard: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""
         return self.root / "logs" / rule / f"{shard or rule}.log"

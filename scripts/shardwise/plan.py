@@ -121,6 +121,12 @@ class Problem:
         return self.product_shape[0] * self.product_shape[1] * self.product_item
 
     @property
+    def work_bytes(self) -> int:
+        """Bytes of one A and one B as they are multiplied: integers are widened to int64."""
+        elements = (self.matrix_bytes + (0 if self.shared_right else self.right_bytes)) // self.item
+        return elements * (self.item if self.item == self.product_item else self.product_item)
+
+    @property
     def flop(self) -> int:
         """Floating-point operations of one product."""
         (m, k), (_, p) = self.factor_shapes
@@ -180,7 +186,7 @@ def shard_ids(shards: int) -> list[str]:
 
 def slab_matrices(problem: Problem) -> int:
     """Matrices that a task holds at once: a slab; at least one."""
-    largest = max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes)
+    largest = max(problem.work_bytes, problem.product_bytes)
     return max(1, SLAB_BYTES // largest)
 
 
@@ -198,16 +204,22 @@ def _wide_bytes(problem: Problem) -> int:
 def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
     """Host bytes that the task of a shard of ``count`` matrices needs at most.
 
-    A slab of A, of B and of products, each with one converted copy; the widened matrices of the
-    check and their moduli; and for ``keep: sum`` three arrays of the result.
+    A slab of A, of B and of products, each with one converted copy; the one B that serves all;
+    the widened matrices of the check and their moduli; and for ``keep: sum`` three arrays of the
+    result.
     """
     slab = min(count, slab_matrices(problem))
-    right = problem.right_bytes * (1 if problem.shared_right else slab)
-    slabs = 2 * (slab * (problem.matrix_bytes + problem.product_bytes) + right)
+    shared = problem.right_bytes * problem.product_item // problem.item
+    slabs = 2 * (slab * (problem.work_bytes + problem.product_bytes) + shared)
     check = 2 * min(count, check_matrices(problem)) * _wide_bytes(problem)
     m, p = problem.product_shape
     partial = 3 * problem.sum_item * m * p if keep == "sum" else 0
     return PYTHON_BYTES + (CUDA_BYTES if cuda else 0) + slabs + check + partial
+
+
+def synthetic_memory(problem: Problem) -> int:
+    """Host bytes that the synthetic stack needs: one matrix as drawn, in pairs, and as stored."""
+    return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
 
 
 def copy_memory(problem: Problem) -> int:

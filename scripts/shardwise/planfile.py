@@ -57,10 +57,12 @@ def digest(value: Any) -> str:
 
 def to_tsv(rows: Iterable[Any], kind: type) -> bytes:
     """A table of dataclass rows as bytes; quoted where a path needs it."""
+    table = [[f.name for f in fields(kind)], *(astuple(row) for row in rows)]
+    # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
+    awkward = any("\r" in str(value) for row in table for value in row)
     text = io.StringIO(newline="")
-    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-    writer.writerow(f.name for f in fields(kind))
-    writer.writerows(astuple(row) for row in rows)
+    quoting = csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL
+    csv.writer(text, delimiter="\t", lineterminator="\n", quoting=quoting).writerows(table)
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
@@ -87,8 +89,9 @@ def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
 
 
 def dumps(facts: dict[str, Any]) -> bytes:
-    """JSON as it stands on disk."""
-    return json.dumps(facts, indent=1).encode() + b"\n"
+    """The facts without the checksums, as bytes that a checksum can vouch for."""
+    own = {key: value for key, value in facts.items() if key != "checksums"}
+    return json.dumps(own, sort_keys=True).encode()
 
 
 def load(path: Path) -> Plan:
@@ -104,12 +107,16 @@ def load(path: Path) -> Plan:
     results = Results.of_plan(path)
     try:
         raw, facts = path.read_bytes(), json.loads(results.plan_facts.read_bytes())
-    except FileNotFoundError as error:
+    except OSError as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
-            f"{error.filename} is missing; make the plan first: snakemake, or scripts/plan.py"
+            f"{error.filename} {what}; make the plan first: snakemake, or scripts/plan.py"
         ) from error
-    except ValueError as error:
-        raise IntegrityError(f"{results.plan_facts}: is damaged; run snakemake again") from error
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict) or not isinstance(facts.get("checksums"), dict):
+        raise IntegrityError(f"{results.plan_facts}: is damaged; remove it, run snakemake again")
+    _check(dumps(facts), facts, results.plan_facts)
     _check(raw, facts, path)
     return Plan(
         results=results,
@@ -128,7 +135,10 @@ def load_sources(plan: Plan) -> list[Any]:
     )
 
     path = plan.results.sources
-    raw = path.read_bytes()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(f"{path}: {error.strerror}; remove {plan.results.plan} too") from error
     _check(raw, plan.facts, path)
     return from_tsv(raw, Source, path)
 

@@ -1,5 +1,6 @@
 """From a config to a plan: look at the headers, do the arithmetic, refuse what cannot work."""
 
+import json
 import os
 import shutil
 from dataclasses import asdict, replace
@@ -68,9 +69,10 @@ def write(plan: Plan, sources: list[Source]) -> None:
     for path, raw in tables.items():
         with commit(path) as file:
             file.write(raw)
-    checksums = {path.name: planfile.checksum(raw) for path, raw in tables.items()}
+    checked = {**tables, plan.results.plan_facts: planfile.dumps(plan.facts)}
+    checksums = {path.name: planfile.checksum(raw) for path, raw in checked.items()}
     with commit(plan.results.plan_facts) as file:
-        file.write(planfile.dumps({**plan.facts, "checksums": checksums}))
+        file.write(json.dumps({**plan.facts, "checksums": checksums}, indent=1).encode() + b"\n")
 
 
 def check_folder(plan: Plan) -> None:
@@ -123,7 +125,7 @@ def _rows(settings: Settings, problem: Problem, left: Stack, right: Stack | None
         ) from error
     common = [
         ALGORITHM["multiply"],
-        asdict(problem),
+        asdict(replace(problem, matrices=0)),  # how many there are changes no product
         [getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER],
         [[s.path, s.identity] for s in right.sources] if right else [],
     ]

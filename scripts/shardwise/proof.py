@@ -50,11 +50,32 @@ def residual(xp: Any, left: Any, right: Any, product: Any, signs: Any, compute: 
         return xp.where(wrong.any(axis=(1, 2)), np.inf, 0.0)
     wide = xp.complex128 if product.dtype.kind == "c" else xp.float64
     a, b, c = (x.astype(wide, copy=False) for x in (left, right, product))
+    relative, absolute = tolerance(left.shape[-1], b.shape[-1], str(product.dtype), compute)
+    a, b, c, scale = _scaled(xp, a, b, c)
     gap = xp.abs(c @ signs - a @ (b @ signs))
     ones = xp.ones((b.shape[-1], 1))
     size = xp.abs(a) @ (xp.abs(b) @ ones)
-    relative, absolute = tolerance(left.shape[-1], b.shape[-1], str(product.dtype), compute)
-    return (gap / (relative * size + absolute)).max(axis=(1, 2))
+    floor = xp.maximum(absolute * scale, np.finfo("float64").tiny)
+    return (gap / (relative * size + floor)).max(axis=(1, 2))
+
+
+def _scaled(xp: Any, a: Any, b: Any, c: Any) -> tuple[Any, Any, Any, Any]:
+    """Factors of moduli about 1, the product to match, and its scale ``(n, 1, 1)``.
+
+    All by powers of two, so without rounding: the sums of the check stay in range where the
+    product itself only just does.
+    """
+    ea, eb = _exponent(xp, a), _exponent(xp, b)
+    root = xp.exp2(-(ea + eb) / 2)  # applied twice: the whole factor may be out of range
+    return a * xp.exp2(-ea), b * xp.exp2(-eb), c * root * root, root * root
+
+
+def _exponent(xp: Any, block: Any) -> Any:
+    """An even power of two about as large as the largest modulus of each matrix."""
+    largest = xp.abs(block).max(axis=(-2, -1), keepdims=True)
+    _, exponent = xp.frexp(largest)
+    # Even, so that half the sum of two is whole; within the range whose powers are exact.
+    return xp.clip(2 * (exponent // 2), -1000, 1000).astype(xp.float64)
 
 
 def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:

@@ -40,6 +40,29 @@ def read(path: Path) -> dict[str, Any]:
     return receipt
 
 
+def note_start(path: Path) -> int:
+    """Add one line to the journal of a shard's starts; returns which attempt this is.
+
+    The journal outlives the attempts: a log is removed before the next one, and a receipt is only
+    written by the one that succeeds.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = f"{time.time():.3f}\t{_node()}\t{os.getpid()}\t{_job() or ''}\n"
+    with open(path, "a+b") as file:
+        file.write(line.encode())
+        file.flush()
+        file.seek(0)
+        return file.read().count(b"\n")
+
+
+def _node() -> str:
+    return os.environ.get("SLURMD_NODENAME", socket.gethostname())
+
+
+def _job() -> str | None:
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
+
+
 def file_facts(path: Path, shape: tuple[int, ...], dtype: str, checksum: str) -> dict[str, Any]:
     """What a receipt says of the array file beside it."""
     size = path.stat().st_size
@@ -77,8 +100,8 @@ def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str
         "algorithm": ALGORITHM[stage],
         "versions": {"shardwise": __version__, "python": platform.python_version(), **versions},
         "host": socket.gethostname(),
-        "node": os.environ.get("SLURMD_NODENAME", socket.gethostname()),
-        "job": os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID"),
+        "node": _node(),
+        "job": _job(),
         "started": started,
         "finished": time.time(),
     }

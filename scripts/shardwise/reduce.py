@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from shardwise import plan as counts
-from shardwise import receipts
+from shardwise import planfile, receipts
 from shardwise.arrays import StackWriter, commit, file_checksum, read_header
-from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.ledger import Entry, read
 from shardwise.planfile import Plan
 from shardwise.sums import RunningSum
@@ -36,8 +36,8 @@ def check_ranks(comm: Any, ranks: int) -> None:
         )
 
 
-def run(comm: Any, plan: Plan, statistics: list[str]) -> None:
-    """Sum all products and commit the statistics, then ``summary.json``.
+def run(comm: Any, plan_file: Path, statistics: list[str]) -> Plan:
+    """Sum all products and commit the statistics, then ``summary.json``; the plan, in the end.
 
     Parameters
     ----------
@@ -54,12 +54,14 @@ def run(comm: Any, plan: Plan, statistics: list[str]) -> None:
         On the root, where the sum overflows.
     """
     started = time.time()
+    plan = _agree(comm, lambda: planfile.load(plan_file))
     entries = _agree(comm, lambda: read(plan) if comm.rank == 0 else None)
     entries = comm.bcast(entries)
     _agree(comm, lambda: _check_files(comm, plan, entries))
     part = _agree(comm, lambda: _sum_part(comm, plan, entries))
     total = _agree(comm, lambda: _gathered(comm, part, plan))
     _agree(comm, lambda: _commit(comm, plan, statistics, total, entries, started))
+    return plan
 
 
 def _agree(comm: Any, work: Any) -> Any:
@@ -67,8 +69,10 @@ def _agree(comm: Any, work: Any) -> Any:
     error, result = None, None
     try:
         result = work()
-    except (ShardwiseError, OSError) as caught:
-        error = caught if isinstance(caught, ShardwiseError) else IntegrityError(str(caught))
+    except ShardwiseError as caught:
+        error = caught
+    except OSError as caught:
+        error = TryAgain(f"{caught}; nothing was committed")
     errors = [e for e in comm.allgather(error) if e is not None]
     if errors:
         raise errors[0]
@@ -138,10 +142,10 @@ def _commit(
     if plan.settings["nonfinite"] == "error" and not np.isfinite(total).all():
         where = np.argwhere(~np.isfinite(total))[0].tolist()
         raise InputError(f"the sum overflows {total.dtype} at element {where}")
-    results = {"sum": total, "mean": total / plan.problem.matrices}
     files = {}
     for name in statistics:
-        files[name] = _commit_array(plan.results.statistic(name), results[name])
+        result = total if name == "sum" else total / plan.problem.matrices
+        files[name] = _commit_array(plan.results.statistic(name), result)
     summary = {
         "matrices": plan.problem.matrices,
         "shards": len(entries),

@@ -34,6 +34,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
         "shard": shard_id,
         "start": shard.start,
         "stop": shard.stop,
+        "matrices": shard.matrices,
         "file": receipts.file_facts(path, shape, plan.dtype, checksum),
         "data_checksum": data_checksum,
         **receipts.provenance("shard", started, {"numpy": np.__version__}),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from glob import glob, has_magic
@@ -62,6 +63,14 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     """
     if settings.input is None:
         return _synthetic_stack(settings, synthetic)
+    try:
+        return _stack_on_disk(settings, cache)
+    except OSError as error:  # such as a name that is too long, or a folder that is closed to us
+        raise InputError(f"input: {settings.input}: {error.strerror}") from error
+
+
+def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
+    assert settings.input is not None
     path = Path(settings.input)
     if path.suffix == ".tsv" and not path.is_dir():
         return _stack_of_files(_sheet_paths(path), f"sheet {path}", cache)
@@ -168,14 +177,26 @@ def _sheet_paths(sheet: Path) -> list[Path]:
     if not sheet.exists():
         raise InputError(f"input: {sheet} does not exist")
     try:
-        table = pandas.read_csv(sheet, sep="\t", dtype=str, keep_default_na=False)
-    except (ValueError, UnicodeDecodeError, OSError) as error:
+        with warnings.catch_warnings(action="error"):  # a row that is longer than the header
+            # Each line is a row: no column is an index, and a blank line does not shift the count.
+            table = pandas.read_csv(
+                sheet,
+                sep="\t",
+                dtype=str,
+                keep_default_na=False,
+                index_col=False,
+                skip_blank_lines=False,
+            )
+    except (ValueError, Warning, OSError) as error:
         raise InputError(f"sheet {sheet}: cannot be read as a .tsv table: {error}") from error
     if "path" not in table.columns:
         found = ", ".join(map(repr, table.columns))
         raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {found}")
     paths = []
+    blank = (table == "").all(axis=1)
     for row, name in enumerate(table["path"], 2):
+        if blank[row - 2]:
+            continue
         beside = sheet.parent / name
         path = Path(name) if Path(name).exists() or not beside.exists() else beside
         if not name or not path.is_file():
@@ -207,7 +228,7 @@ def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[
             header = read_header(path)
         headers.append(header)
         identities.append(identity)
-        fresh[str(path)] = [identity, asdict(header)]
+        fresh[str(path)] = [identity, {**asdict(header), "shape": list(header.shape)}]
     if cache is not None and fresh != known:
         with commit(cache) as file:
             file.write(json.dumps(fresh).encode())
@@ -216,9 +237,23 @@ def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[
 
 def _load_cache(cache: Path | None) -> dict[str, list]:
     try:
-        return json.loads(cache.read_bytes()) if cache else {}
+        known = json.loads(cache.read_bytes()) if cache else {}
     except (OSError, ValueError):
-        return {}  # a cache that cannot be read is no cache
+        known = None
+    return known if isinstance(known, dict) else {}  # a cache that cannot be read is no cache
+
+
+def _planned_header(source: Source) -> Header:
+    """The header of a file that the plan knows; a change since then is no fault of the user's."""
+    path = Path(source.path)
+    try:
+        if source.identity[:1].isdigit() and source.identity != _identity(path):
+            raise IntegrityError(
+                f"{path}: has changed since the plan was made; run snakemake again"
+            )
+        return read_header(path)
+    except (InputError, OSError) as error:
+        raise IntegrityError(f"{error}; run snakemake again") from error
 
 
 class StackReader:
@@ -252,11 +287,7 @@ class StackReader:
 
     def _checked_header(self, source: Source) -> Header:
         if self._header is None or self._header[0] != source.path:
-            header = read_header(Path(source.path))
-            if source.identity[:1].isdigit() and source.identity != _identity(Path(source.path)):
-                raise IntegrityError(
-                    f"{source.path}: has changed since the plan was made; run snakemake again"
-                )
+            header = _planned_header(source)
             if header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
                     f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "

@@ -1,6 +1,7 @@
 """Sizes as people write them."""
 
 import re
+from fractions import Fraction
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
@@ -18,10 +19,11 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?i?B?)\s*", str(text))
     if not match or match[2] not in _UNITS:
         raise ValueError(f"{text!r} is not a size; write for example 512MiB, 16GiB or 2TB")
-    size = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1])
-    size = size if "." in match[1] else size * _UNITS[match[2]]
+    size = int(Fraction(match[1]) * _UNITS[match[2]])
     if size < 1:
         raise ValueError(f"{text!r} is less than one byte")
+    if size >= 10**24:
+        raise ValueError(f"{str(text)[:40]}… is a size that no disk has")
     return size
 
 

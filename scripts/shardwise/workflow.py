@@ -26,6 +26,9 @@ from shardwise.planfile import Plan
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 SCRIPTS = Path(__file__).parents[1]
+Growing = Callable[[Any, int], int]
+"""A resource as a function of the wildcards and the attempt."""
+
 CACHE = Path(".snakemake") / "shardwise"
 
 
@@ -114,10 +117,9 @@ class Run:
         """A file name without wildcards."""
         return _escaped(path)
 
-    def all_products(self, _: Any = None) -> list[str]:
-        """Every product and receipt of the plan."""
-        per_shard = (self.results.product, self.results.receipt)
-        return [str(name(shard)) for shard in self.plan.shards for name in per_shard]
+    def all_receipts(self, wildcards: Any = None) -> list[str]:
+        """Every receipt of the plan."""
+        return [str(self.results.receipt(shard)) for shard in self.plan.shards]
 
     def statistics(self) -> list[str]:
         """The files that the reduce writes, the receipt last."""
@@ -126,27 +128,47 @@ class Run:
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """What a complete run has made."""
+        products = [str(self.results.product(shard)) for shard in self.plan.shards]
         names = [self.results.statistic(name) for name in self.reduce["statistics"]]
-        return [*self.all_products(), *(str(p) for p in (*names, self.results.summary))]
+        return [*products, *self.all_receipts(), *(str(p) for p in (*names, self.results.summary))]
 
-    # Inputs
+    # Inputs. Each is a plain name where it is the same for all shards, and a function of the
+    # wildcards only where it has to be: Snakemake takes ten times as long to call a function.
 
-    def plan_for_synthesize(self, wildcards: Any) -> str:
+    @property
+    def plan_for_synthesize(self) -> Any:
         """The plan, as the job needs it that writes the synthetic stack."""
         before = self._before.facts["synthetic"] if self._before else None
         return self._plan_file(before != self.plan.facts["synthetic"])
 
-    def plan_for_shard(self, wildcards: Any) -> str:
-        """The plan, as the job needs it that copies a shard's matrices."""
-        return self._plan_file(self._changed(wildcards.shard, "matrices"))
+    @property
+    def plan_for_shard(self) -> Any:
+        """The plan, as the job needs it that copies a shard's matrices.
 
-    def plan_for_multiply(self, wildcards: Any) -> str:
-        """The plan, as the job needs it that computes a shard's products."""
-        return self._plan_file(self._changed(wildcards.shard, "fingerprint"))
+        Nothing, where the job comes after the synthetic stack, which has waited for the plan.
+        """
+        plan = self._plan_for("matrices")
+        return [] if self.plan.facts["synthetic"] and not callable(plan) else plan
 
-    def _changed(self, shard: str, digest: str) -> bool:
-        before = self._before.shards.get(shard) if self._before else None
-        return getattr(before, digest, None) != getattr(self.plan.shards[shard], digest)
+    @property
+    def plan_for_multiply(self) -> Any:
+        """The plan, as the job needs it that computes a shard's products.
+
+        Nothing, where the job comes after its shard's copy, which has waited for the plan.
+        """
+        plan = self._plan_for("fingerprint")
+        return [] if self.plan.settings["materialize"] and not callable(plan) else plan
+
+    def _plan_for(self, digest: str) -> Any:
+        before = self._before.shards if self._before else {}
+        changed = {
+            shard
+            for shard, row in self.plan.shards.items()
+            if getattr(before.get(shard), digest, None) != getattr(row, digest)
+        }
+        if not self._before or not changed:
+            return self._plan_file(changed=False)
+        return lambda wildcards: self._plan_file(wildcards.shard in changed)
 
     def _plan_file(self, changed: bool) -> str:
         """The plan: any rewriting of it reruns the job only where the job's own part changed.
@@ -154,26 +176,36 @@ class Run:
         Snakemake looks at nothing else (parameters, time stamps) in the jobs behind one that runs
         again, so for those whose part is as before the plan is ancient, and for the others not.
         """
-        path = str(self.results.plan)
+        path = self.path(self.results.plan)
         return path if self._before and changed else ancient(path)
 
-    def input_files(self, wildcards: Any) -> list[str]:
+    @property
+    def input_files(self) -> Any:
         """The input files that hold a shard's matrices."""
-        from shardwise.sources import Stack
-
         if self._sources is None:
             self._sources = planfile.load_sources(self.plan)
+        if len(self._sources) == 1:
+            return [self.path(Path(self._sources[0].path))]
+        return self._own_input_files
+
+    def _own_input_files(self, wildcards: Any) -> list[str]:
+        from shardwise.sources import Stack  # here: a stack of one file does not need it
+
         row, problem = self.plan.shards[wildcards.shard], self.plan.problem
         stack = Stack(tuple(self._sources), problem.matrices, problem.left, problem.dtype)  # type: ignore[arg-type]
         return [source.path for source in stack.between(row.start, row.stop)]
 
-    def factor_files(self, wildcards: Any) -> list[str]:
+    @property
+    def factor_files(self) -> Any:
         """What a shard's products are made from."""
         right = [source["path"] for source in self.plan.facts["right_sources"]]
         if self.plan.settings["materialize"]:
-            own = (self.results.shard, self.results.shard_receipt)
-            return [str(name(wildcards.shard)) for name in own] + right
-        return self.input_files(wildcards) + right
+            own = self.pattern(self.results.shard)
+            return [own, *(self.path(Path(p)) for p in right)]
+        left = self.input_files
+        if callable(left):
+            return lambda wildcards: left(wildcards) + right
+        return left + [self.path(Path(p)) for p in right]
 
     # Digests: a job runs again when the one of its own changes.
 
@@ -197,41 +229,58 @@ class Run:
         """Changes with anything that a shard's products depend on."""
         return self.plan.shards[wildcards.shard].fingerprint
 
-    # Resources: from the plan, growing with the attempt.
+    # Resources: the most that any shard needs, times the attempt.
 
-    def copy_mb(self, wildcards: Any, attempt: int) -> int:
+    @property
+    def copy_mb(self) -> Growing:
         """Memory of the shard stage."""
-        return attempt * -(-counts.copy_memory(self.plan.problem) // MIB)
+        return _growing(-(-counts.copy_memory(self.plan.problem) // MIB))
 
-    def copy_minutes(self, wildcards: Any, attempt: int) -> int:
+    @property
+    def copy_minutes(self) -> Growing:
         """Run time of the shard stage."""
-        return attempt * counts.minutes(2 * self.plan.shards[wildcards.shard].bytes)
+        return _growing(counts.minutes(2 * max(row.bytes for row in self.plan.shards.values())))
 
-    def synthesize_minutes(self, wildcards: Any, attempt: int) -> int:
+    @property
+    def synthesize_mb(self) -> Growing:
+        """Memory of the synthetic stack."""
+        return _growing(-(-counts.synthetic_memory(self.plan.problem) // MIB))
+
+    @property
+    def synthesize_minutes(self) -> Growing:
         """Run time of the synthetic stack."""
-        return attempt * counts.minutes(self.plan.facts["bytes"]["input"])
+        return _growing(counts.minutes(self.plan.facts["bytes"]["input"]))
 
-    def multiply_mb(self, wildcards: Any, attempt: int) -> int:
+    @property
+    def multiply_mb(self) -> Growing:
         """Memory of a shard's products."""
-        return attempt * -(-self.plan.shards[wildcards.shard].memory // MIB)
+        return _growing(max(-(-row.memory // MIB) for row in self.plan.shards.values()))
 
-    def multiply_minutes(self, wildcards: Any, attempt: int) -> int:
+    @property
+    def multiply_minutes(self) -> Growing:
         """Run time of a shard's products."""
-        row = self.plan.shards[wildcards.shard]
-        work = (row.stop - row.start) * self.plan.problem.flop
-        return attempt * counts.minutes(row.bytes + row.product_bytes, work)
+        flop = self.plan.problem.flop
+        rows = self.plan.shards.values()
+        return _growing(
+            max(counts.minutes(r.bytes + r.product_bytes, (r.stop - r.start) * flop) for r in rows)
+        )
 
-    def reduce_mb(self, wildcards: Any, attempt: int) -> int:
+    @property
+    def reduce_mb(self) -> Growing:
         """Memory of all ranks of the reduce."""
-        return attempt * -(-counts.reduce_memory(self.plan.problem, self.reduce["ranks"]) // MIB)
+        return _growing(-(-counts.reduce_memory(self.plan.problem, self.reduce["ranks"]) // MIB))
 
-    def reduce_minutes(self, wildcards: Any, attempt: int) -> int:
+    @property
+    def reduce_minutes(self) -> Growing:
         """Run time of the reduce, which reads every product twice."""
-        return attempt * counts.minutes(2 * self.plan.facts["bytes"]["products"])
+        return _growing(counts.minutes(2 * self.plan.facts["bytes"]["products"]))
 
-    def attempt(self, wildcards: Any, attempt: int) -> int:
-        """Which try a job is."""
-        return attempt
+
+def _growing(amount: int) -> Growing:
+    def resource(wildcards: Any, attempt: int) -> int:
+        return attempt * amount
+
+    return resource
 
 
 def before_jobs(config: Mapping[str, Any]) -> None:
@@ -239,10 +288,12 @@ def before_jobs(config: Mapping[str, Any]) -> None:
     jobs.refuse_beside_living(Results(Path(results_folder(config))))
 
 
-def shell_prefix() -> str:
-    """What every job's shell begins with: strict mode, this Python first, where the scripts are."""
+def shell_prefix(config: Mapping[str, Any]) -> str:
+    """What every job's shell begins with: strict mode, this Python first, scripts and plan."""
     own = shlex.quote(str(Path(sys.executable).parent))
-    return f'set -euo pipefail; export PATH={own}:"$PATH" SCRIPTS={shlex.quote(str(SCRIPTS))}; '
+    plan = shlex.quote(str(Results(Path(results_folder(config))).plan))
+    scripts = shlex.quote(str(SCRIPTS))
+    return f'set -euo pipefail; export PATH={own}:"$PATH" SCRIPTS={scripts} PLAN={plan}; '
 
 
 def _escaped(path: Path) -> str:

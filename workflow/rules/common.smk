@@ -3,6 +3,7 @@
 # REQUIRED INPUTS: config (see workflow/schemas/config.schema.yaml); in a job also results/plan.tsv
 # OUTPUTS: none
 
+import gc
 import sys
 from pathlib import Path
 
@@ -19,7 +20,12 @@ from shardwise.workflow import Run, shell_prefix
 
 run = Run(config, main=workflow.is_main_process)
 progress.attach(workflow, run)
-shell.prefix(shell_prefix())
+shell.prefix(shell_prefix(config))
+
+
+# The jobs of many shards are millions of objects that live to the end of the run: Python's garbage
+# collector would walk them again and again, and find nothing.
+gc.set_threshold(200_000, 100, 100)
 
 
 wildcard_constraints:

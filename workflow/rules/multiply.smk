@@ -17,9 +17,7 @@ rule multiply:
     resources:
         mem_mb=run.multiply_mb,
         runtime=run.multiply_minutes,
-        attempt=run.attempt,
     params:
         fingerprint=run.fingerprint,
     shell:
-        'python "$SCRIPTS"/multiply.py --plan {input.plan:q} --shard {wildcards.shard}'
-        " --attempt {resources.attempt} 2> {log:q}"
+        'python "$SCRIPTS"/multiply.py --plan "$PLAN" --shard {wildcards.shard} 2> {log:q}'

@@ -28,9 +28,9 @@ rule synthesize:
     log:
         run.log_of("synthesize"),
     resources:
-        mem_mb=run.copy_mb,
+        mem_mb=run.synthesize_mb,
         runtime=run.synthesize_minutes,
     params:
         digest=run.recipe_digest,
     shell:
-        'python "$SCRIPTS"/synthesize.py --plan {input.plan:q} 2> {log:q}'
+        'python "$SCRIPTS"/synthesize.py --plan "$PLAN" 2> {log:q}'

@@ -1,6 +1,6 @@
 # The sum over all shards, by MPI.
 #
-# REQUIRED INPUTS: plan.tsv, all products and receipts
+# REQUIRED INPUTS: plan.tsv, all receipts, the products beside them
 # OUTPUTS: ledger.tsv, sum.npy (and what else `reduce.statistics` names), summary.json
 
 
@@ -8,7 +8,7 @@ rule ledger:
     """Check every receipt against the plan; one row a shard."""
     input:
         plan=run.path(run.results.plan),
-        products=run.all_products,
+        receipts=run.all_receipts,
     output:
         ledger=run.path(run.results.ledger),
     log:
@@ -17,7 +17,7 @@ rule ledger:
     params:
         digest=run.plan_digest,
     shell:
-        'python "$SCRIPTS"/ledger.py --plan {input.plan:q} --digest {params.digest} 2> {log:q}'
+        'python "$SCRIPTS"/ledger.py --plan "$PLAN" --digest {params.digest} 2> {log:q}'
 
 
 rule reduce:
@@ -40,5 +40,5 @@ rule reduce:
         statistics=run.reduce["statistics"],
         algorithm=run.reduce_algorithm,
     shell:
-        '{resources.mpi} -n {params.ranks} python -m mpi4py "$SCRIPTS"/reduce.py --plan {input.plan:q}'
+        '{resources.mpi} -n {params.ranks} python -m mpi4py "$SCRIPTS"/reduce.py --plan "$PLAN"'
         " --ranks {params.ranks} --statistics {params.statistics:q} 2> {log:q}"

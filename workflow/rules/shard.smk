@@ -11,7 +11,6 @@ rule shard:
         matrices=run.input_files,
     output:
         matrices=run.pattern(run.results.shard),
-        receipt=run.pattern(run.results.shard_receipt),
     log:
         run.log_pattern("shard"),
     resources:
@@ -20,4 +19,4 @@ rule shard:
     params:
         digest=run.shard_digest,
     shell:
-        'python "$SCRIPTS"/shard.py --plan {input.plan:q} --shard {wildcards.shard} 2> {log:q}'
+        'python "$SCRIPTS"/shard.py --plan "$PLAN" --shard {wildcards.shard} 2> {log:q}'

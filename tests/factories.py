@@ -1,0 +1,117 @@
+"""Seeded makers of stacks, configs and plans; small integers, so that sums are exact to the bit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from shardwise import config, planfile, planner, shard, synthetic
+from shardwise.config import Settings
+from shardwise.planfile import Plan
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "scripts"
+FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
+INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
+REFERENCES = {
+    "A @ A": lambda a, b: a @ a,
+    "A.T @ A": lambda a, b: a.swapaxes(-1, -2) @ a,
+    "A @ A.T": lambda a, b: a @ a.swapaxes(-1, -2),
+    "A @ B": lambda a, b: a @ b,
+}
+
+
+def stack(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """Small integers as elements of a dtype: every product and every sum of them is exact."""
+    random = np.random.default_rng(seed)
+    kind = np.dtype(dtype).kind
+    if kind == "u":
+        return random.integers(0, 4, shape).astype(dtype)
+    numbers = random.integers(-3, 4, shape)
+    if kind == "c":
+        return (numbers + 1j * random.integers(-3, 4, shape)).astype(dtype)
+    return numbers.astype(dtype)
+
+
+def noise(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> np.ndarray:
+    """Standard normal numbers, whose sums do round."""
+    random = np.random.default_rng(seed)
+    if np.dtype(dtype).kind == "c":
+        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)
+
+
+def settings(**over: Any) -> Settings:
+    """A checked config that computes on the CPU."""
+    return config.load({"backend": "numpy", **over})
+
+
+def save(path: Path, array: np.ndarray) -> Path:
+    """A ``.npy`` file, its folder made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, array)
+    return path
+
+
+def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan:
+    """A plan on disk in ``folder/results``, with its input beside it.
+
+    Parameters
+    ----------
+    left, right
+        Arrays to save as the input and as B, or None.
+    over
+        Config keys.
+    """
+    if left is not None:
+        over["input"] = str(save(folder / "input.npy", left))
+    if right is not None:
+        over["right"] = str(save(folder / "right.npy", right))
+    made, sources = planner.make(settings(**{"results": str(folder / "results"), **over}))
+    planner.write(made, sources)
+    return planfile.load(made.results.plan)
+
+
+def copied(made: Plan) -> Plan:
+    """The same plan, its shards on disk where it asks for them."""
+    if made.facts["synthetic"]:
+        synthetic.write(made)
+    if made.settings["materialize"]:
+        for shard_id in made.shards:
+            shard.materialize(made, shard_id)
+    return made
+
+
+def products(made: Plan) -> np.ndarray:
+    """What the product files of a plan hold, one after the other."""
+    files = [np.load(made.results.product(shard_id)) for shard_id in made.shards]
+    return np.stack(files) if made.settings["keep"] == "sum" else np.concatenate(files)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files anywhere under a folder."""
+    return sorted(folder.rglob("*.tmp"))
+
+
+def command(script: str, *words: Any) -> list[str]:
+    """A script's command line."""
+    return [sys.executable, str(SCRIPTS / f"{script}.py"), *map(str, words)]
+
+
+def run(script: str, *words: Any, **options: Any) -> subprocess.CompletedProcess:
+    """Run a script by hand and wait for it."""
+    return subprocess.run(
+        command(script, *words), capture_output=True, text=True, check=False, **options
+    )
+
+
+def mpirun(ranks: int, made: Plan, *words: Any) -> subprocess.CompletedProcess:
+    """Run the reduce of a plan under ``mpiexec``."""
+    launcher = str(Path(sys.executable).parent / "mpiexec")
+    line = [launcher, "-n", str(ranks), *command("reduce", "--plan", made.results.plan, *words)]
+    return subprocess.run(
+        line, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )

@@ -1,0 +1,20 @@
+"""The same tests on NumPy and on cupy, the latter where there is a GPU."""
+
+import pytest
+from shardwise.devices import driver_cuda_version
+from shardwise.multiply import load_backend
+
+HAS_DRIVER = driver_cuda_version() is not None
+needs_gpu = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
+
+
+@pytest.fixture(params=["numpy", pytest.param("cupy", marks=needs_gpu)])
+def backend(request):
+    """The name of an array module, as the config's key ``backend`` takes it."""
+    return request.param
+
+
+@pytest.fixture
+def xp(backend):
+    """The array module itself."""
+    return load_backend(backend)[0]

@@ -1,0 +1,88 @@
+#!/bin/bash
+# Everything that needs real GPUs, in one command: unit tests, then whole runs through a real Slurm.
+#
+#   tests/gpu/run.sh [BUNDLE] [PREFIX]     (default .cache/gpu-bundle, a new folder in /tmp)
+#
+# As root, on a machine with NVIDIA GPUs and without a package index; bundle.sh makes BUNDLE
+# elsewhere. Full logs go to OUT (default PREFIX/out). Exit codes: 0 all is well; 1 something is
+# not; 75 there is no GPU here.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+bundle=${1:-.cache/gpu-bundle}
+if ! nvidia-smi -L 2> /dev/null; then
+  echo "run.sh: no NVIDIA GPU here; nothing was tested" >&2
+  exit 75
+fi
+
+prefix=${2:-$(mktemp -d /tmp/gpu.XXXX)}
+out=${OUT:-$prefix/out}
+mkdir -p "$out"
+failed=()
+last_second=480 # what is not done by then fails, so that its log is still saved
+
+# A named step with a limit in seconds: its whole output to a log, the end of it shown on failure.
+step() {
+  local name=$1 limit=$2 began=$SECONDS code
+  shift 2
+  if ((limit > last_second - SECONDS)); then limit=$((last_second - SECONDS)); fi
+  if ((limit < 1)); then limit=1; fi
+  timeout --signal=INT --kill-after=20 "$limit" "$@" > "$out/$name.log" 2>&1
+  code=$?
+  echo "== $name: exit $code, $((SECONDS - began)) s; $(tail -n 1 "$out/$name.log")"
+  [ "$code" = 0 ] && return
+  failed+=("$name")
+  tail -n 40 "$out/$name.log"
+  return "$code"
+}
+
+# A whole run of the workflow, and what must be true of its results.
+whole_run() {
+  local name=$1 limit=$2 results=results/$1
+  shift 2
+  # The first looks at jobs come early here: the profile's own pauses are for busy clusters.
+  # All is computed anew: what an earlier run left proves nothing about this one.
+  step "$name" "$limit" python3 -m snakemake --profile profiles/slurm --jobs 100 --forceall \
+    --slurm-init-seconds-before-status-checks 2 --configfile "$1" || return
+  shift
+  python3 tests/gpu/check_run.py "$results" "$@" 2>&1 | tee -a "$out/$name.log" ||
+    failed+=("$name.check")
+}
+
+digits() {
+  step digits-input 60 env PYTHONPATH="scripts:$PYTHONPATH" \
+    python3 examples/digits/make_input.py &&
+    whole_run digits 150 examples/digits/config.yaml --exact
+}
+
+finish() {
+  scontrol shutdown > /dev/null 2>&1
+  # What explains a failure, in one file: logs and receipts, not the matrices.
+  find results "$prefix/run" -type f \( -name '*.log' -o -name '*.json' -o -name '*.tsv' \) -print0 |
+    tar --null -czf "$out/results.tar.gz" -T - 2> /dev/null
+}
+
+trap finish EXIT
+step up 60 tests/gpu/up.sh "$bundle" "$prefix"
+# shellcheck source=/dev/null
+. "$prefix/env" || exit 1
+nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u | sed 's/^/driver /'
+python3 - <<'PYTHON'
+import platform, sys
+import cupy, numpy, snakemake
+sys.stdout.write(
+    f"python {platform.python_version()}, numpy {numpy.__version__}, cupy {cupy.__version__}, "
+    f"CUDA {cupy.cuda.runtime.runtimeGetVersion()}, snakemake {snakemake.__version__}\n"
+)
+PYTHON
+# Other versions than the pinned ones may warn, and the machine's own pytest plugins are not ours.
+PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step unit 200 python3 -m pytest -p pytest_timeout -W default \
+  --durations=5 tests/gpu
+if scontrol ping > /dev/null 2>&1; then
+  digits
+  whole_run synthetic-4096 240 tests/gpu/synthetic-4096.yaml
+fi
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "FAILED: ${failed[*]} (logs: $out)" >&2
+  exit 1
+fi
+echo "all passed in $SECONDS s"

@@ -1,0 +1,202 @@
+"""Headers of ``.npy`` files: every good one is read, every bad one is refused by name."""
+
+import io
+import os
+import struct
+import tracemalloc
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise.arrays import DTYPES, Header, read_header
+from shardwise.errors import InputError
+
+from tests.factories import save
+
+FIELDS = "{'descr': %s, 'fortran_order': %s, 'shape': %s}"
+
+
+def raw_file(text, data=b"", version=1, length=None):
+    """The bytes of a .npy file with any text as its header."""
+    body = text.encode("utf-8" if version == 3 else "latin-1")
+    size = struct.pack("<H" if version == 1 else "<I", len(body) if length is None else length)
+    return b"\x93NUMPY" + bytes([version, 0]) + size + body + data
+
+
+def fields(descr="'<f4'", fortran="False", shape="(2, 2)"):
+    """The header's dictionary as text, each value as it is written."""
+    return FIELDS % (descr, fortran, shape)
+
+
+def refusal(path):
+    """The message that refuses a file."""
+    with pytest.raises(InputError) as caught:
+        read_header(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+GOOD = [
+    (order, version, kind, byte_order)
+    for order, version, kind, byte_order in product("CF", (1, 2, 3), DTYPES, "<>")
+    if not (kind.endswith("1") and byte_order == ">")
+]
+
+
+@pytest.mark.parametrize(("order", "version", "kind", "byte_order"), GOOD)
+def test_good_headers_are_read(tmp_path, order, version, kind, byte_order):
+    """Both memory orders, both byte orders, all dtypes and format versions are understood."""
+    array = np.asarray(np.arange(24).reshape(2, 3, 4), dtype=byte_order + kind, order=order)
+    path = tmp_path / "a.npy"
+    with open(path, "wb") as file:
+        np.lib.format.write_array(file, array, version=(version, 0))
+    header = read_header(path)
+    assert header.shape == (2, 3, 4)
+    assert header.fortran == (order == "F")
+    assert header.dtype == array.dtype
+    assert header.native == np.dtype(kind)
+    assert header.offset == path.stat().st_size - array.nbytes
+
+
+@pytest.mark.parametrize("shape", ["()", "(0, 3, 3)", "(1,)", "(2, 1, 1, 1)"])
+def test_odd_ranks_are_left_to_the_caller(tmp_path, shape):
+    """A header of any rank is a header; whether it fits is decided where it is used."""
+    count = int(np.prod(eval(shape)))
+    path = tmp_path / "a.npy"
+    path.write_bytes(raw_file(fields(shape=shape), b"1234" * count))
+    assert read_header(path).shape == eval(shape)
+
+
+@pytest.mark.parametrize("descr", ["=f4", "|f4", "f4"])
+def test_native_byte_order_has_other_spellings(tmp_path, descr):
+    """A dtype without a byte order is this machine's own."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(raw_file(fields(f"'{descr}'"), b"1234" * 4))
+    assert read_header(path).native == np.float32
+
+
+BAD = {
+    "empty file": (b"", "is not a .npy file"),
+    "text file": (b"hello, this is no array", "is not a .npy file"),
+    "magic only": (b"\x93NUMPY", "is not a .npy file"),
+    "npz": (b"PK\x03\x04 and so on", "is not a .npy file"),
+    "version 0": (raw_file(fields(), b"1234" * 4, 1).replace(b"Y\x01", b"Y\x00"), "version 0"),
+    "version 9": (raw_file(fields(), b"1234" * 4, 1).replace(b"Y\x01", b"Y\x09"), "version 9"),
+    "no length": (b"\x93NUMPY\x01\x00\x01", "length is not plausible"),
+    "huge length": (raw_file(fields(), version=2, length=2**32 - 1), "length is not plausible"),
+    "cut header": (raw_file(fields(), length=200), "truncated inside the .npy header"),
+    "truncated": (raw_file(fields(), b"1234" * 3), "is truncated: its header says shape (2, 2)"),
+    "no data": (raw_file(fields()), "is truncated"),
+    "trailing": (raw_file(fields(), b"1234" * 5), "has trailing bytes"),
+    "trailing one": (raw_file(fields(), b"1234" * 4 + b"\n"), "has trailing bytes"),
+    "objects": (raw_file(fields("'|O'"), b"12345678" * 4), "never unpickled"),
+    "structured": (raw_file(fields("[('x', '<f4')]"), b"1234" * 4), "holds a structured dtype"),
+    "void": (raw_file(fields("'|V4'"), b"1234" * 4), "raw or structured"),
+    "unicode": (raw_file(fields("'<U1'"), b"1234" * 4), "holds strings"),
+    "bytes": (raw_file(fields("'|S4'"), b"1234" * 4), "holds strings"),
+    "booleans": (raw_file(fields("'|b1'"), b"1234"), "save them as uint8"),
+    "longdouble": (raw_file(fields("'<f16'"), b"1" * 64), "holds elements of type '<f16'"),
+    "complex 256": (raw_file(fields("'<c32'"), b"1" * 128), "holds elements of type '<c32'"),
+    "datetime": (raw_file(fields("'<M8[ns]'"), b"1" * 32), "holds elements of type '<M8[ns]'"),
+    "timedelta": (raw_file(fields("'<m8[s]'"), b"1" * 32), "holds elements of type"),
+    "unit on a float": (raw_file(fields("'<f4[ns]'"), b"1234" * 4), "f4[ns]"),
+    "no dtype": (raw_file(fields("'hello world'"), b"1234" * 4), "holds elements of type"),
+    "descr is a number": (raw_file(fields("4"), b"1234" * 4), "allowed are float16"),
+    "negative": (raw_file(fields(shape="(-2, -2)"), b"1234" * 4), "which is no shape"),
+    "boolean dims": (raw_file(fields(shape="(True, 4)"), b"1234" * 4), "which is no shape"),
+    "float dims": (raw_file(fields(shape="(2.0, 2)"), b"1234" * 4), "which is no shape"),
+    "list shape": (raw_file(fields(shape="[2, 2]"), b"1234" * 4), "which is no shape"),
+    "shape is a number": (raw_file(fields(shape="4"), b"1234" * 4), "which is no shape"),
+    "fortran is a number": (raw_file(fields(fortran="0"), b"1234" * 4), "fortran_order is 0"),
+    "garbage": (raw_file("%$!\x01\x02", b"1234" * 4), "damaged .npy header"),
+    "null bytes": (raw_file("\x00" * 80, b"1234" * 4), "damaged .npy header"),
+    "no dictionary": (raw_file("[1, 2]", b"1234" * 4), "descr, fortran_order and shape"),
+    "key missing": (raw_file("{'descr': '<f4', 'shape': (2, 2)}", b"1234" * 4), "expected"),
+    "key too many": (raw_file(fields()[:-1] + ", 'x': 1}", b"1234" * 4), "expected"),
+    "a call": (raw_file("__import__('os').abort()", b"1234" * 4), "damaged .npy header"),
+    "unhashable key": (raw_file("{[]: 1}", b"1234" * 4), "damaged .npy header"),
+    "deep parentheses": (raw_file("(" * 60000, b"1234" * 4), "damaged .npy header"),
+    "deep minus": (raw_file("-" * 60000 + "1", b"1234" * 4), "damaged .npy header"),
+    "deep sum": (raw_file("1" + "+1" * 30000, b"1234" * 4), "damaged .npy header"),
+    "deep lists": (raw_file("[" * 150 + "]" * 150, b"1234" * 4), "damaged .npy header"),
+    "dims of 4000 digits": (raw_file(fields(shape=f"({'9' * 4000}, {'9' * 4000})")), "header"),
+    "hexadecimal dims": (raw_file(fields(shape=f"(0x{'f' * 20000},)")), "header"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files_are_refused(tmp_path, case):
+    """What is wrong with a file is said in one message that names the file."""
+    raw, told = BAD[case]
+    path = tmp_path / "bad.npy"
+    path.write_bytes(raw)
+    assert told in refusal(path)
+
+
+def test_missing_files_are_refused(tmp_path):
+    """A file that is not there cannot be read."""
+    assert "cannot be read: No such file" in refusal(tmp_path / "none.npy")
+
+
+def test_folders_are_refused(tmp_path):
+    """A folder is no array, whatever its name."""
+    (tmp_path / "folder.npy").mkdir()
+    assert "cannot be read" in refusal(tmp_path / "folder.npy")
+
+
+@pytest.mark.parametrize("shape", ["(10**12,)", "(1000000, 1000000)", "(1000000000000, 1, 1)"])
+def test_a_header_that_lies_takes_no_memory(tmp_path, shape):
+    """A claim of 10¹² elements is refused by the size of the file, before memory is taken."""
+    path = tmp_path / "lie.npy"
+    path.write_bytes(raw_file(fields(shape=shape), b"1234" * 4))
+    tracemalloc.start()
+    told = refusal(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert ("is truncated" in told and "4000000000" in told) or "damaged" in told
+    assert peak < 1_000_000
+
+
+def test_a_size_that_overflows_64_bits_is_refused(tmp_path):
+    """2⁶⁴ elements times 4 bytes are not 0 bytes."""
+    path = tmp_path / "lie.npy"
+    path.write_bytes(raw_file(fields(shape=f"({2**32}, {2**32})")))
+    assert "is truncated" in refusal(path)
+
+
+@pytest.mark.parametrize("array", [np.array([{}, None]), np.array(["a"]), np.array([True])])
+def test_what_numpy_itself_writes_is_refused_too(tmp_path, array):
+    """Objects, strings and booleans as numpy.save writes them are refused, never unpickled."""
+    assert "allowed are float16" in refusal(save(tmp_path / "a.npy", array))
+
+
+@given(st.data())
+def test_a_damaged_header_is_a_header_or_an_input_error(tmp_path, data):
+    """Whatever happens to the bytes of a header, nothing but InputError comes out."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(12, dtype=data.draw(st.sampled_from(DTYPES))).reshape(3, 2, 2))
+    raw = bytearray(buffer.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, min(len(raw), 128) - 1))
+        what = data.draw(st.sampled_from(["replace", "insert", "delete"]))
+        some = data.draw(
+            st.sampled_from(list(b"\x00 0129,()[]{}'<>=|-+jfbicuOSVM:TrueFalse\xff\n"))
+        )
+        if what == "replace":
+            raw[place] = some
+        elif what == "insert":
+            raw.insert(place, some)
+        else:
+            del raw[place]
+    path = tmp_path / f"{os.getpid()}.npy"
+    path.write_bytes(raw)
+    try:
+        header = read_header(path)
+    except InputError:
+        return
+    assert isinstance(header, Header)
+    assert header.native.kind in "fciu"
+    size = int(np.prod(header.shape, dtype=object)) * header.dtype.itemsize
+    assert header.offset + size == len(raw)

@@ -1,0 +1,58 @@
+"""The byte model against the memory that real processes take."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from shardwise import plan
+
+from tests import factories
+from tests.factories import command, save, settings
+
+
+def peak(words):
+    """Largest resident memory of a command, in bytes."""
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    told = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stderr.close()
+    assert process.returncode == 0, told.decode()
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+def test_multiply_stays_within_its_model(tmp_path, keep):
+    """On a stack of 100 MB the real peak is at most what the plan asks for."""
+    path = save(tmp_path / "a.npy", np.ones((64, 640, 640), "float32"))
+    over = {"keep": keep, "materialize": False, "shards": 1}
+    made = factories.plan(tmp_path, input=str(path), **over)
+    words = command("multiply", "--plan", made.results.plan, "--shard", "00000")
+    assert peak(words) <= made.shards["00000"].memory
+
+
+def test_multiply_of_narrow_integers_stays_within_its_model(tmp_path):
+    """int8 rows and columns with tiny products: the int64 copies are counted."""
+    left, right = np.ones((7000, 1, 10_007), "int8"), np.ones((7000, 10_007, 1), "int8")
+    over = {"product": "A @ B", "materialize": False, "shards": 1}
+    made = factories.plan(tmp_path, left, right, **over)
+    words = command("multiply", "--plan", made.results.plan, "--shard", "00000")
+    assert peak(words) <= made.shards["00000"].memory
+
+
+def test_copying_stays_within_its_model(tmp_path):
+    """shard.py of 100 MB takes no more than its stage asks for."""
+    path = save(tmp_path / "a.npy", np.ones((64, 640, 640), "float32"))
+    made = factories.plan(tmp_path, input=str(path), shards=1)
+    words = command("shard", "--plan", made.results.plan, "--shard", "00000")
+    assert peak(words) <= plan.copy_memory(made.problem)
+
+
+def test_the_model_of_a_small_machine_is_no_bluff():
+    """A laptop's demo is asked for less than a laptop has."""
+    made, _ = factories.planner.make(settings())
+    assert max(row.memory for row in made.shards.values()) < 2 * plan.GIB
+    assert resource.getpagesize() < plan.PYTHON_BYTES

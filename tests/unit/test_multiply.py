@@ -1,0 +1,418 @@
+"""The kernel and its pipeline on NumPy: right products, proven, committed whole or not at all."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from shardwise import multiply, plan, receipts
+from shardwise.arrays import file_checksum
+from shardwise.errors import InputError, IntegrityError
+
+from tests import factories
+from tests.factories import (
+    FLOATS,
+    INTEGERS,
+    PRODUCTS,
+    REFERENCES,
+    copied,
+    leftovers,
+    noise,
+    products,
+    save,
+    stack,
+)
+
+
+def computed(made):
+    """A plan whose shards have all been multiplied."""
+    for shard_id in copied(made).shards:
+        multiply.run_shard(made, shard_id)
+    return made
+
+
+def nothing_committed(made):
+    """No product, no receipt and no temporary file lies in the results."""
+    names = (made.results.product, made.results.receipt)
+    whole = [name(s) for s in made.shards for name in names if name(s).exists()]
+    return not whole and not leftovers(made.results.root)
+
+
+def refusal(made, error=InputError, shard_id="00000"):
+    """The message that refuses a shard, which leaves nothing behind."""
+    with pytest.raises(error) as caught:
+        multiply.run_shard(made, shard_id)
+    assert nothing_committed(made)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_products_are_those_of_numpy(tmp_path, dtype, product):
+    """All products of all dtypes are NumPy's; integers become int64."""
+    left = stack((7, 5, 5) if product == "A @ A" else (7, 3, 5), dtype)
+    right = stack((7, 5, 4), dtype, 1) if product == "A @ B" else None
+    made = computed(factories.plan(tmp_path, left, right, product=product, shards=3))
+    wide = "int64" if np.dtype(dtype).kind in "iu" else "complex128"
+    expected = REFERENCES[product](left.astype(wide), None if right is None else right.astype(wide))
+    found = products(made)
+    assert found.dtype == (np.int64 if wide == "int64" else np.dtype(dtype))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("product", ["A @ A", "A.T @ A", "A @ A.T"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_products_of_noise_are_numpys_to_the_bit(tmp_path, dtype, product):
+    """Each matrix is multiplied as numpy.matmul does it alone."""
+    left = noise((5, 33, 33), dtype)
+    made = computed(factories.plan(tmp_path, left, product=product, shards=2))
+    expected = np.stack([REFERENCES[product](a, None) for a in left])
+    assert products(made).tobytes() == expected.tobytes()
+
+
+def test_transposes_are_not_conjugated(tmp_path):
+    """A.T @ A of complex matrices uses the plain transpose, as the schema says."""
+    left = np.array([[[1j, 0], [0, 2j]]], "complex128")
+    made = computed(factories.plan(tmp_path, left, product="A.T @ A", shards=1))
+    np.testing.assert_array_equal(products(made)[0], [[-1, 0], [0, -4]])
+
+
+def test_float16_is_accumulated_in_float32(tmp_path):
+    """4096 + 1 + … + 1 loses nothing on the way and is rounded once."""
+    left = np.ones((1, 1, 3001), "float16")
+    left[0, 0, 0] = 32
+    made = computed(factories.plan(tmp_path, left, product="A @ A.T", shards=1))
+    assert products(made)[0, 0, 0] == np.float16(1024 + 3000)
+
+
+def test_one_right_factor_for_all(tmp_path):
+    """A 2-D B serves every matrix of every shard."""
+    left, right = stack((7, 3, 5)), stack((5, 4), seed=1)
+    made = computed(factories.plan(tmp_path, left, right, product="A @ B", shards=3))
+    np.testing.assert_array_equal(products(made), left @ right)
+
+
+def layouts(tmp_path, left):
+    """The same stack as it may lie on disk, by name."""
+    swapped = left.dtype.newbyteorder(">")
+    for i, matrix in enumerate(left):
+        save(tmp_path / "folder" / f"{i}.npy", np.asfortranarray(matrix) if i % 2 else matrix)
+    rows = "".join(f"folder/{i}.npy\n" for i in range(len(left)))
+    (tmp_path / "s.tsv").write_text("path\n" + rows)
+    return {
+        "C": save(tmp_path / "c.npy", left),
+        "F": save(tmp_path / "f.npy", np.asfortranarray(left)),
+        "big-endian": save(tmp_path / "b.npy", left.astype(swapped)),
+        "big-endian F": save(tmp_path / "bf.npy", np.asfortranarray(left.astype(swapped))),
+        "folder": tmp_path / "folder",
+        "sheet": tmp_path / "s.tsv",
+    }
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int16"])
+def test_layout_and_copying_change_no_bit(tmp_path, dtype, keep):
+    """Whatever lies on disk however, copied first or read in place: the same bits."""
+    left = stack((7, 6, 6), dtype) if dtype == "int16" else noise((7, 6, 6), dtype)
+    seen = set()
+    for name, path in layouts(tmp_path, left).items():
+        for materialize in (True, False):
+            folder = tmp_path / f"{name}{materialize}"
+            over = {"materialize": materialize, "keep": keep, "shards": 3, "input": str(path)}
+            seen.add(products(computed(factories.plan(folder, **over))).tobytes())
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
+    """keep: sum writes one array a shard, wide: the shard's products added up exactly."""
+    left = stack((7, 3, 3), dtype)
+    made = computed(factories.plan(tmp_path, left, keep="sum", shards=2))
+    found = products(made)
+    wide = {"i": "int64", "c": "complex128"}.get(np.dtype(dtype).kind, "float64")
+    whole = (left.astype(wide) @ left.astype(wide)).astype(wide)
+    assert found.dtype == wide
+    np.testing.assert_array_equal(found, [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_size_of_a_slab_changes_no_bit(tmp_path, monkeypatch, product, keep):
+    """One matrix a slab, a few, or all: the same bits."""
+    left = noise((11, 20, 20), "float32")
+    right = noise((11, 20, 20), "float32", 1) if product == "A @ B" else None
+    seen = set()
+    for slab in (1, 3 * 1600, 10**9):
+        monkeypatch.setattr(plan, "SLAB_BYTES", slab)
+        monkeypatch.setattr(plan, "CHECK_BYTES", slab)
+        over = {"product": product, "keep": keep, "shards": 2}
+        seen.add(products(computed(factories.plan(tmp_path / str(slab), left, right, **over)))
+                 .tobytes())  # fmt: skip
+    assert len(seen) == 1
+
+
+def test_the_cut_changes_no_product(tmp_path):
+    """One shard or eleven: product i has the same bits."""
+    left = noise((11, 20, 20), "float32")
+    seen = {
+        products(computed(factories.plan(tmp_path / str(n), left, shards=n))).tobytes()
+        for n in (1, 3, 11)
+    }
+    assert len(seen) == 1
+
+
+def test_the_receipt_says_what_was_done(tmp_path):
+    """Range, fingerprint, checksum, proof, backend and attempt stand in the receipt."""
+    made = computed(factories.plan(tmp_path, stack((5, 3, 3)), shards=2))
+    receipt, row = receipts.read(made.results.receipt("00001")), made.shards["00001"]
+    product = made.results.product("00001")
+    assert (receipt["shard"], receipt["start"], receipt["stop"]) == ("00001", 2, 5)
+    assert receipt["fingerprint"] == row.fingerprint
+    assert receipt["attempt"] == 1
+    assert receipt["backend"] == "numpy"
+    assert receipt["proof"]["method"] == "freivalds"
+    assert receipt["file"]["shape"] == [3, 3, 3]
+    assert receipt["file"]["bytes"] == product.stat().st_size
+    assert receipt["file"]["checksum"] == file_checksum(product)
+
+
+def test_without_verification_the_receipt_says_so(tmp_path):
+    """verify: false computes the same and claims no proof."""
+    made = computed(factories.plan(tmp_path, stack((2, 3, 3)), shards=1, verify=False))
+    assert receipts.read(made.results.receipt("00000"))["proof"] is None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_first_nonfinite_matrix_is_named(tmp_path, dtype, bad):
+    """nonfinite: error names the matrix by its place in the whole stack, and leaves nothing."""
+    left = stack((9, 3, 3), dtype)
+    left[6, 1, 2] = left[8, 0, 0] = bad
+    made = copied(factories.plan(tmp_path, left, shards=3))
+    assert "input: matrix 6 holds NaN or Inf" in refusal(made, shard_id="00002")
+    multiply.run_shard(made, "00000")
+    multiply.run_shard(made, "00001")
+
+
+@pytest.mark.parametrize("shape", [(9, 3, 3), (3, 3)])
+def test_a_nonfinite_right_factor_is_told_from_the_input(tmp_path, shape):
+    """The message says that it is B."""
+    right = stack(shape, seed=1)
+    right[..., 1, 1] = np.nan
+    made = copied(factories.plan(tmp_path, stack((9, 3, 3)), right, product="A @ B", shards=3))
+    told = "right: matrix 3 holds" if len(shape) == 3 else "right: the matrix holds"
+    assert told in refusal(made, shard_id="00001")
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_allowed_nonfinite_numbers_go_through(tmp_path, keep, verify):
+    """nonfinite: allow computes with them; the other products are proven as ever."""
+    left = stack((4, 3, 3), "float64")
+    left[1, 0, 0], left[2, 1, 1] = np.nan, np.inf
+    over = {"nonfinite": "allow", "keep": keep, "verify": verify, "shards": 1}
+    made = computed(factories.plan(tmp_path, left, **over))
+    with np.errstate(invalid="ignore"):
+        expected = left @ left
+        expected = expected.sum(axis=0)[np.newaxis] if keep == "sum" else expected
+    np.testing.assert_array_equal(products(made), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("float16", 300), ("float32", 1e25), ("float64", 1e200), ("complex64", 1e25)],
+)
+def test_overflow_is_named(tmp_path, dtype, value):
+    """A product that overflows from finite factors names its matrix and the dtype."""
+    left = stack((4, 3, 3), dtype)
+    left[2] = value
+    made = copied(factories.plan(tmp_path, left, shards=1))
+    told = refusal(made)
+    assert f"the product of matrix 2 overflows {dtype}" in told
+    allowed = computed(factories.plan(tmp_path / "x", left, shards=1, nonfinite="allow"))
+    assert not np.isfinite(products(allowed)[2]).any()
+
+
+def test_a_shards_sum_that_overflows_is_named(tmp_path):
+    """Finite products whose sum is not finite are told as such."""
+    left = np.zeros((3, 2, 2))
+    left[:, 0, 0] = 1.2e154
+    made = copied(factories.plan(tmp_path, left, shards=1, keep="sum"))
+    assert "the sum of shard 00000 overflows float64" in refusal(made)
+
+
+def test_honest_products_near_the_largest_number_are_not_refused(tmp_path):
+    """No device is suspected where every product is finite and right."""
+    left = np.full((2, 2, 2), 9e153)
+    made = computed(factories.plan(tmp_path, left, shards=1))
+    np.testing.assert_array_equal(products(made), left @ left)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "fits"),
+    [
+        ("int64", 2**31, True),
+        ("int64", 2**32, False),
+        ("int64", -(2**63), False),
+        ("uint64", 2**64 - 1, False),
+        ("uint64", 2**31, True),
+        ("int32", -(2**31), True),
+        ("uint32", 2**32 - 1, False),
+        ("int8", -128, True),
+        ("uint8", 255, True),
+        ("int16", -32768, True),
+    ],
+)
+def test_integers_are_exact_or_refused(tmp_path, dtype, value, fits):
+    """Products that may not fit int64 are refused before they are computed; others are exact."""
+    left = np.full((3, 1, 1), value, dtype)
+    made = copied(factories.plan(tmp_path, left, shards=1))
+    if fits:
+        multiply.run_shard(made, "00000")
+        assert products(made).ravel().tolist() == [value * value] * 3
+    else:
+        assert "may not fit int64" in refusal(made)
+
+
+def test_integers_are_refused_by_what_is_multiplied_only(tmp_path):
+    """The bound of a matrix comes from its own factors: a large A beside a small B passes."""
+    left = np.array([[[2**40]], [[1]]], "int64")
+    right = np.array([[[1]], [[2**40]]], "int64")
+    for shards in (1, 2):
+        over = {"product": "A @ B", "shards": shards}
+        made = computed(factories.plan(tmp_path / str(shards), left, right, **over))
+        assert products(made).ravel().tolist() == [2**40, 2**40]
+
+
+def test_the_inner_dimension_bounds_integers(tmp_path):
+    """A @ A.T of tall matrices has short inner products: their length, not the height, counts."""
+    left = np.full((1, 100, 1), 2**31, "int64")
+    made = computed(factories.plan(tmp_path, left, product="A @ A.T", shards=1))
+    assert (products(made) == 2**62).all()
+
+
+@pytest.mark.parametrize("materialize", [True, False])
+def test_an_input_that_changed_after_planning_is_refused(tmp_path, materialize):
+    """Another file under the planned name is never multiplied under the old fingerprint."""
+    made = factories.plan(tmp_path, stack((4, 3, 3)), shards=2, materialize=materialize)
+    path = save(tmp_path / "input.npy", stack((4, 3, 3), seed=5))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(IntegrityError, match="has changed since the plan was made"):
+        computed(made)
+    assert nothing_committed(made)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 3), (3, 3)])
+def test_a_right_factor_that_changed_after_planning_is_refused(tmp_path, shape):
+    """B is checked as the input is."""
+    over = {"product": "A @ B", "shards": 2}
+    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), stack(shape), **over))
+    os.utime(save(tmp_path / "right.npy", stack(shape, seed=5)), ns=(1, 1))
+    assert "has changed since the plan" in refusal(made, IntegrityError)
+
+
+def damage(path, how):
+    """Damage a file in one of several ways."""
+    raw = path.read_bytes()
+    path.write_bytes(
+        {
+            "flip": raw[:-1] + bytes([raw[-1] ^ 1]),
+            "truncate": raw[:-4],
+            "append": raw + b"1234",
+            "empty": b"",
+            "header": b"garbage" + raw[7:],
+        }[how]
+    )
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "append", "empty", "header"])
+def test_a_damaged_shard_is_refused(tmp_path, how):
+    """A shard file that is not what its receipt says fails its integrity check."""
+    made = copied(factories.plan(tmp_path, stack((4, 3, 3), "int32"), shards=2))
+    damage(made.results.shard("00000"), how)
+    assert "00000.npy" in refusal(made, IntegrityError)
+
+
+def test_a_missing_shard_is_an_integrity_error_or_bad_input(tmp_path):
+    """Without its shard file a task names it."""
+    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), shards=2))
+    made.results.shard("00000").unlink()
+    assert "00000.npy" in refusal(made, (IntegrityError, InputError))
+
+
+@pytest.mark.parametrize("raw", [None, b"", b"{", b"[]", b"{}", b'{"schema": 1}', b'{"schema": 9}'])
+def test_a_damaged_shard_receipt_is_refused(tmp_path, raw):
+    """A copy without a whole receipt is no shard."""
+    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), shards=2))
+    path = made.results.shard_receipt("00000")
+    path.unlink() if raw is None else path.write_bytes(raw)
+    assert "00000.json" in refusal(made, IntegrityError)
+
+
+def test_a_shard_of_another_plan_is_refused(tmp_path):
+    """A whole shard file that was copied from an earlier input does not get this plan's receipt."""
+    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), shards=2))
+    save(tmp_path / "input.npy", stack((4, 3, 3), seed=5))
+    os.utime(tmp_path / "input.npy", ns=(1, 1))
+    again = factories.plan(tmp_path, input=str(tmp_path / "input.npy"), shards=2)
+    assert again.shards["00000"].fingerprint != made.shards["00000"].fingerprint
+    refusal(again, IntegrityError)
+
+
+def test_a_shard_of_another_range_is_refused(tmp_path):
+    """A shard file of the same size that holds other matrices is refused."""
+    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), shards=2))
+    for name in (made.results.shard, made.results.shard_receipt):
+        name("00000").write_bytes(name("00001").read_bytes())
+    refusal(made, IntegrityError)
+
+
+def test_a_wrong_product_is_refused(tmp_path, monkeypatch):
+    """A device that computes wrong numbers is suspected by matrix, and nothing is committed."""
+    matmul = np.matmul
+    calls = []
+
+    def faulty(a, b, **into):
+        result = matmul(a, b, **into)
+        if isinstance(a, np.ndarray) and a.shape == (8, 8):
+            calls.append(a)
+            if len(calls) == 4:
+                result[2, 3] += 1
+        return result
+
+    made = copied(factories.plan(tmp_path, stack((6, 8, 8)), shards=1))
+    monkeypatch.setattr(multiply.np, "matmul", faulty)
+    assert "the product of matrix 3 is wrong: Freivalds' check" in refusal(made, IntegrityError)
+
+
+def test_a_failure_keeps_an_earlier_result(tmp_path):
+    """A rerun that fails leaves the committed product and receipt as they were."""
+    made = computed(factories.plan(tmp_path, stack((4, 3, 3)), shards=1))
+    before = [
+        made.results.product("00000").read_bytes(),
+        made.results.receipt("00000").read_bytes(),
+    ]
+    damage(made.results.shard("00000"), "flip")
+    with pytest.raises(IntegrityError):
+        multiply.run_shard(made, "00000")
+    after = [made.results.product("00000").read_bytes(), made.results.receipt("00000").read_bytes()]
+    assert after == before
+    assert not leftovers(tmp_path)
+
+
+def test_cupy_without_a_driver_is_bad_config(monkeypatch):
+    """backend: cupy on a machine without a driver says what to do; auto falls back with a word."""
+    monkeypatch.setattr(multiply, "driver_cuda_version", lambda: None)
+    with pytest.raises(InputError, match="backend: cupy needs an NVIDIA driver"):
+        multiply.load_backend("cupy")
+    assert multiply.load_backend("auto")[0] is np
+    assert multiply.load_backend("numpy")[0] is np
+
+
+def test_a_receipt_is_json_that_people_can_read(tmp_path):
+    """One key a line, ending in a line end."""
+    made = computed(factories.plan(tmp_path, stack((2, 3, 3)), shards=1))
+    raw = made.results.receipt("00000").read_text()
+    assert raw.endswith("}\n")
+    assert '\n "checksum"' in raw.replace("\n  ", "\n ")
+    assert json.loads(raw)["schema"] == receipts.SCHEMA

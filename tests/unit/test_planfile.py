@@ -1,0 +1,171 @@
+"""The plan on disk: what is written is read, and damage is noticed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from shardwise import planfile, planner
+from shardwise.errors import InputError, IntegrityError
+from shardwise.plan import Shard
+from shardwise.sources import Source
+
+from tests import factories
+from tests.factories import save, settings, stack
+
+NAMES = ["plain", "a b", "tab\tin", "line\nend", "return\rin", 'quote"s', "'single'", "b\udcffd"]
+NAMES += ["ü–名", "a\r\nb", '"', "#x", "=1+1", "\\n", "a,b;c", " lead", "{shard}", "-n"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_file_name_survives_the_plan(tmp_path, name):
+    """Folders and files of any name come back from the plan as they went in."""
+    folder = tmp_path / name
+    for i in range(3):
+        save(folder / f"{name}{i}.npy", stack((2, 2), seed=i))
+    made = factories.plan(folder, input=str(folder), results=str(tmp_path / f"{name}-results"))
+    back = planfile.load_sources(made)
+    assert sorted(source.path for source in back) == [
+        str(p) for p in sorted(folder.glob("*.npy"), key=str)
+    ]
+    assert [source.first for source in back] == [0, 1, 2]
+
+
+@example(["return\rin", "\r"])
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=()), min_size=1),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_tables_round_trip(names):
+    """Any text without a zero byte that can be a file name is the same after a round trip."""
+    rows = []
+    for name in names:
+        try:
+            name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            continue  # no file can have this name
+        if name.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape") == name:
+            rows.append(Source(name, 3, 5, "7:11"))
+    raw = planfile.to_tsv(rows, Source)
+    assert planfile.from_tsv(raw, Source, Path("x")) == rows
+
+
+def test_a_plan_is_read_as_it_was_made(tmp_path):
+    """Rows, problem and settings survive the disk."""
+    over = {"product": "A @ B", "shards": 3, "keep": "sum", "results": str(tmp_path / "r")}
+    left = save(tmp_path / "a.npy", stack((7, 2, 3)))
+    right = save(tmp_path / "b.npy", stack((3, 5)))
+    made, sources = planner.make(settings(input=str(left), right=str(right), **over))
+    planner.write(made, sources)
+    back = planfile.load(tmp_path / "r" / "plan.tsv")
+    assert back.shards == made.shards
+    assert back.problem == made.problem
+    assert back.settings == made.settings
+    assert planfile.load_sources(back) == sources
+    assert back.problem.right == (3, 5)
+    assert back.problem.shared_right is True
+
+
+def test_unknown_shards_are_refused_with_the_known_ones(tmp_path):
+    """The message for a wrong id names the first and the last id."""
+    made = factories.plan(tmp_path, stack((7, 2, 2)), shards=3)
+    for bad in ("7", "0", "00003", "", "all"):
+        with pytest.raises(InputError, match="it holds 00000 to 00002"):
+            made.shard(bad)
+
+
+@pytest.mark.parametrize("name", ["plan.tsv", "plan.json"])
+def test_a_missing_plan_is_bad_input(tmp_path, name):
+    """Half a plan is no plan: the message says how to make one."""
+    made = factories.plan(tmp_path, stack((4, 2, 2)))
+    (made.results.root / name).unlink()
+    with pytest.raises(InputError, match=rf"{name} is missing; make the plan first"):
+        planfile.load(made.results.plan)
+
+
+def test_missing_sources_are_noticed(tmp_path):
+    """Without sources.tsv the plan is incomplete, which a new plan repairs."""
+    made = factories.plan(tmp_path, stack((4, 2, 2)))
+    made.results.sources.unlink()
+    with pytest.raises((InputError, IntegrityError), match=r"sources\.tsv"):
+        planfile.load_sources(made)
+
+
+@pytest.mark.parametrize("name", ["plan.tsv", "sources.tsv"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "append", "empty", "row", "swap"])
+def test_damaged_tables_are_noticed(tmp_path, name, damage):
+    """One changed byte, line or order in a table is an integrity error."""
+    for i in range(4):
+        save(tmp_path / "in" / f"{i}.npy", stack((2, 2)))
+    made = factories.plan(tmp_path, input=str(tmp_path / "in"), shards=4)
+    path = made.results.root / name
+    raw = path.read_bytes()
+    lines = raw.splitlines(keepends=True)
+    path.write_bytes(
+        {
+            "cut": raw[:-1],
+            "flip": raw[:-3] + bytes([raw[-3] ^ 1]) + raw[-2:],
+            "append": raw + b"\n",
+            "empty": b"",
+            "row": b"".join(lines[:-1]),
+            "swap": b"".join([lines[0], lines[2], lines[1], *lines[3:]]),
+        }[damage]
+    )
+    with pytest.raises(IntegrityError, match="does not fit"):
+        planfile.load_sources(planfile.load(made.results.plan))
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"{}", b'"x"', b"5"])
+def test_damaged_facts_are_noticed(tmp_path, raw):
+    """A plan.json that is not JSON, or not a plan's, is an integrity error."""
+    made = factories.plan(tmp_path, stack((4, 2, 2)))
+    made.results.plan_facts.write_bytes(raw)
+    with pytest.raises(IntegrityError):
+        planfile.load(made.results.plan)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("settings", "verify", False),
+        ("settings", "nonfinite", "allow"),
+        ("settings", "keep", "sum"),
+        ("problem", "product", "A.T @ A"),
+        ("problem", "matrices", 3),
+        ("problem", "left", [1, 4]),
+    ],
+)
+def test_facts_changed_by_hand_are_noticed(tmp_path, section, key, value):
+    """A plan.json whose settings were edited does not fit the fingerprints it was made with."""
+    made = factories.plan(tmp_path, stack((4, 2, 2)))
+    facts = json.loads(made.results.plan_facts.read_bytes())
+    facts[section][key] = value
+    made.results.plan_facts.write_bytes(planfile.dumps(facts))
+    with pytest.raises(IntegrityError):
+        planfile.load(made.results.plan)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"shard\tstart\n",
+        b"shard\tstart\tstop\tbytes\tproduct_bytes\tmemory\tfingerprint\n00000\t0\n",
+        b"shard\tstart\tstop\tbytes\tproduct_bytes\tmemory\tfingerprint\n0\tx\t1\t1\t1\t1\tf\n",
+    ],
+)
+def test_rows_that_do_not_fit_are_noticed(raw):
+    """A table with other columns, or with a row that does not fit them, is damaged."""
+    with pytest.raises(IntegrityError, match="is damaged"):
+        planfile.from_tsv(raw, Shard, Path("plan.tsv"))
+
+
+def test_digests_see_values_not_the_order_of_keys():
+    """Equal values have equal digests; other values have others."""
+    assert planfile.digest({"a": 1, "b": [2]}) == planfile.digest({"b": [2], "a": 1})
+    assert planfile.digest({"a": 1}) != planfile.digest({"a": "1"})
+    assert planfile.digest([1, 2]) != planfile.digest([2, 1])

@@ -1,0 +1,189 @@
+"""From a config to a plan: what it checks, and which shards a change computes again."""
+
+import os
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from shardwise import planner
+from shardwise.errors import InputError
+
+from tests.factories import save, settings, stack
+
+
+def fingerprints(**over):
+    """The fingerprints of a config's plan, in order."""
+    made, _ = planner.make(settings(**over))
+    return [row.fingerprint for row in made.shards.values()]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of six matrices with old time stamps."""
+    for i in range(6):
+        path = save(tmp_path / "in" / f"{i}.npy", stack((3, 3), seed=i))
+        os.utime(path, ns=(10**18, 10**18))
+    return tmp_path / "in"
+
+
+def test_every_shard_has_a_fingerprint_of_its_own(folder):
+    """Shards of one plan differ in their fingerprints, and a second plan repeats them."""
+    own = fingerprints(input=str(folder), shards=3)
+    assert len(set(own)) == 3
+    assert fingerprints(input=str(folder), shards=3) == own
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"product": "A.T @ A"},
+        {"keep": "sum"},
+        {"backend": "auto"},
+        {"verify": False},
+        {"nonfinite": "allow"},
+        {"shards": 2},
+    ],
+    ids=str,
+)
+def test_what_changes_products_changes_every_fingerprint(folder, over):
+    """A setting that products, proofs or the cut depend on computes all shards again."""
+    before = fingerprints(input=str(folder), shards=3)
+    after = fingerprints(**{"input": str(folder), "shards": 3, **over})
+    assert not set(before) & set(after)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"reduce": {"ranks": 7}},
+        {"reduce": {"statistics": ["mean"]}},
+        {"materialize": False},
+        {"shard_bytes": 1},
+        {"synthetic": {"dim": 3}},
+        {"results": "elsewhere"},
+    ],
+    ids=str,
+)
+def test_what_leaves_products_alone_changes_no_fingerprint(folder, over):
+    """A setting that no product depends on computes nothing again."""
+    before = fingerprints(input=str(folder), shards=3)
+    assert fingerprints(**{"input": str(folder), "shards": 3, **over}) == before
+
+
+def test_one_changed_file_changes_its_own_shard_only(folder):
+    """In a folder, the time stamp of one file belongs to one shard."""
+    before = fingerprints(input=str(folder), shards=3)
+    os.utime(folder / "2.npy", ns=(10**18, 10**18 + 1))
+    after = fingerprints(input=str(folder), shards=3)
+    assert [b == a for b, a in zip(before, after, strict=True)] == [True, False, True]
+
+
+def test_a_changed_stack_changes_every_shard(tmp_path):
+    """In one file nobody knows which matrices changed."""
+    path = save(tmp_path / "a.npy", stack((6, 3, 3)))
+    before = fingerprints(input=str(path), shards=3)
+    os.utime(path, ns=(10**18, 10**18))
+    assert not set(before) & set(fingerprints(input=str(path), shards=3))
+
+
+def test_a_changed_right_factor_changes_every_shard(tmp_path):
+    """B belongs to all products."""
+    left = save(tmp_path / "a.npy", stack((6, 3, 3)))
+    right = save(tmp_path / "b.npy", stack((3, 3)))
+    over = {"input": str(left), "right": str(right), "product": "A @ B", "shards": 3}
+    before = fingerprints(**over)
+    os.utime(right, ns=(10**18, 10**18))
+    assert not set(before) & set(fingerprints(**over))
+
+
+@pytest.mark.parametrize("key", ["seed", "dim", "dtype", "matrices"])
+def test_the_synthetic_recipe_is_in_the_fingerprint(key):
+    """Another recipe is another input."""
+    recipe = {"matrices": 6, "dim": 3, "dtype": "float32", "seed": 0}
+    other = {"matrices": 7, "dim": 4, "dtype": "float64", "seed": 1}[key]
+    before = fingerprints(synthetic=recipe, shards=3)
+    assert not set(before) & set(fingerprints(synthetic={**recipe, key: other}, shards=3))
+
+
+def test_the_algorithm_is_in_the_fingerprint(folder, monkeypatch):
+    """A raised version of the kernel's algorithm computes all shards again."""
+    before = fingerprints(input=str(folder), shards=3)
+    monkeypatch.setitem(planner.ALGORITHM, "multiply", 10**6)
+    assert not set(before) & set(fingerprints(input=str(folder), shards=3))
+
+
+def test_the_plans_digest_sees_what_fingerprints_do_not(folder):
+    """Copying the shards changes the plan, though no product."""
+    one, _ = planner.make(settings(input=str(folder)))
+    two, _ = planner.make(settings(input=str(folder), materialize=False))
+    assert one.facts["digest"] != two.facts["digest"]
+
+
+def test_more_shards_than_matrices_are_refused(folder):
+    """The message says how many there are at most."""
+    with pytest.raises(InputError, match="shards: 7 is more than the 6 matrices of the input"):
+        planner.make(settings(input=str(folder), shards=7))
+
+
+def test_bytes_on_disk_are_foretold(tmp_path):
+    """The plan states what it will write: input, copies and products."""
+    recipe = {"matrices": 5, "dim": 7, "dtype": "int8"}
+    made, _ = planner.make(settings(synthetic=recipe))
+    assert made.facts["bytes"] == {"input": 5 * 49, "shards": 5 * 49, "products": 5 * 49 * 8}
+    path = save(tmp_path / "a.npy", stack((5, 7, 7), "float32"))
+    over = {"input": str(path), "materialize": False, "keep": "sum", "shards": 2}
+    made, _ = planner.make(settings(**over))
+    assert made.facts["bytes"] == {"input": 0, "shards": 0, "products": 2 * 49 * 8}
+
+
+def test_a_full_disk_is_told_before_any_job(tmp_path, monkeypatch):
+    """What is needed, for what, and what is free stand in one message."""
+    made, _ = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
+    with pytest.raises(InputError, match=r"needs 2\.2 MiB more .*1\.0 KiB free; materialize"):
+        planner.check_folder(made)
+
+
+def test_what_lies_there_already_counts(tmp_path, monkeypatch):
+    """A rerun on a nearly full disk needs only what is still missing."""
+    made, _ = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
+    whole = sum(made.facts["bytes"].values())
+    made.results.root.mkdir()
+    made.results.synthetic.write_bytes(bytes(whole - 1024))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
+    planner.check_folder(made)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1023))
+    with pytest.raises(InputError, match="free"):
+        planner.check_folder(made)
+
+
+def test_a_petabyte_is_refused_in_time(tmp_path):
+    """A synthetic stack larger than any disk is refused with its size."""
+    recipe = {"matrices": 10**6, "dim": 10**5}
+    made, _ = planner.make(settings(results=str(tmp_path), synthetic=recipe))
+    with pytest.raises(InputError, match="PiB"):
+        planner.check_folder(made)
+
+
+@pytest.mark.parametrize("kind", ["file", "under a file", "dangling link", "/proc/nothing"])
+def test_results_that_cannot_be_made_are_refused(tmp_path, kind):
+    """A results folder that is no folder, or cannot become one, is bad config."""
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    root = {
+        "file": tmp_path / "file",
+        "under a file": tmp_path / "file" / "r",
+        "dangling link": tmp_path / "link",
+        "/proc/nothing": "/proc/nothing",
+    }[kind]
+    made, _ = planner.make(settings(results=str(root)))
+    with pytest.raises(InputError, match="results: "):
+        planner.check_folder(made)
+
+
+def test_one_line_describes_a_plan():
+    """The log's line has the counts, the shapes and the bytes."""
+    made, _ = planner.make(settings(synthetic={"matrices": 6, "dim": 64}, shards=3))
+    line = planner.describe(made)
+    assert "6 matrices (64, 64) of float32, A @ A, in 3 shards of 32.0 KiB or less" in line
+    assert "writes input 96.0 KiB, shards 96.0 KiB, products 96.0 KiB" in line

@@ -1,0 +1,187 @@
+"""Freivalds' check: never a false alarm, and no wrong product gets through."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import multiply, proof
+
+from tests.factories import FLOATS, noise, stack
+
+SHAPES = [(1, 1, 1), (1, 64, 1), (64, 1, 64), (7, 13, 5), (48, 48, 48), (3, 500, 2)]
+LARGE = {"float16": 1e1, "float32": 1e15, "float64": 1e30, "complex64": 1e15, "complex128": 1e30}
+SMALL = {"float16": 1e-6, "float32": 1e-30, "float64": 1e-30}
+SMALL |= {"complex64": 1e-30, "complex128": 1e-30}
+
+
+def ratio(left, right, product, compute, seed=0):
+    """The residuals of a stack of products."""
+    signs = proof.vectors(seed, right.shape[-1], product.dtype.kind == "i")
+    with np.errstate(all="ignore"):
+        return proof.residual(np, left, right, product, signs, compute)
+
+
+def honest(left, right):
+    """Products by the kernel, with the dtype they were accumulated in."""
+    with np.errstate(all="ignore"):
+        return multiply.multiply(np, left, right)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("scale", ["small", "one", "large", "mixed"])
+def test_honest_products_pass(dtype, shape, scale):
+    """For every dtype, shape and scale that can be represented, an honest product is proven."""
+    m, k, p = shape
+    factor = {"small": SMALL[dtype], "one": 1.0, "large": LARGE[dtype]}.get(scale)
+    for seed in range(5):
+        left, right = noise((4, m, k), "complex128", seed), noise((4, k, p), "complex128", seed + 9)
+        if factor is None:  # rows of very different size
+            left = left * np.logspace(-3, 1 if dtype == "float16" else 12, m)[:, np.newaxis]
+            factor = 1.0
+        if "complex" not in dtype:
+            left, right = left.real, right.real
+        left, right = (left * factor).astype(dtype), (right * factor).astype(dtype)
+        product, compute = honest(left, right)
+        keep = np.isfinite(product).all(axis=(1, 2))
+        assert keep.any()
+        assert (ratio(left, right, product, compute, seed)[keep] <= 1.0).all()
+
+
+@given(
+    st.sampled_from(FLOATS),
+    st.integers(1, 12),
+    st.integers(1, 40),
+    st.integers(1, 12),
+    st.integers(-30, 30),
+    st.integers(-30, 30),
+    st.integers(0, 2**32),
+)
+def test_no_false_alarm_at_any_scale(dtype, m, k, p, one, two, seed):
+    """Factors of 1e-30 … 1e30, independently scaled, pass wherever the product is finite."""
+    with np.errstate(all="ignore"):
+        left = (noise((2, m, k), "float64", seed) * 10.0**one).astype(dtype)
+        right = (noise((2, k, p), "float64", seed + 1) * 10.0**two).astype(dtype)
+    product, compute = honest(left, right)
+    finite = np.isfinite(left).all() and np.isfinite(right).all() and np.isfinite(product).all()
+    if finite:
+        assert (ratio(left, right, product, compute, seed) <= 1.0).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("value", [9e153, 6e153])
+def test_products_near_the_largest_number_pass(dtype, value):
+    """Where a product is finite, the check itself does not overflow into a false alarm."""
+    left = np.full((1, 2, 2), value, dtype)
+    product, compute = honest(left, left)
+    assert np.isfinite(product).all()
+    for seed in range(8):
+        assert (ratio(left, left, product, compute, seed) <= 1.0).all()
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int64"])
+def test_one_wrong_element_is_found(dtype):
+    """A single element that is off by a thousandth of the largest is found, and its matrix."""
+    for seed in range(20):
+        left, right = stack((3, 16, 16), dtype, seed), stack((3, 16, 16), dtype, seed + 1)
+        product, compute = honest(left, right)
+        i, j = seed % 16, (seed * 7) % 16
+        product[1, i, j] += 64 if dtype == "float16" else 1
+        found = ratio(left, right, product, compute, seed)
+        assert found[0] <= 1.0
+        assert found[1] > 1.0
+        assert found[2] <= 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_a_flipped_bit_of_the_exponent_is_found(dtype):
+    """Damage in memory that changes one exponent bit of one element is found."""
+    left = noise((1, 24, 24), dtype, 1)
+    product, compute = honest(left, left)
+    bits = product.view("u4" if dtype == "float32" else "u8")
+    bits[0, 5, 6] ^= np.array(1 << (25 if dtype == "float32" else 54), bits.dtype)
+    with np.errstate(all="ignore"):
+        assert not ratio(left, left, product, compute) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int64"])
+def test_swapped_matrices_are_found(dtype):
+    """The right products in the wrong order are wrong products."""
+    left = stack((4, 8, 8), dtype, 3)
+    product, compute = honest(left, left)
+    found = ratio(left, left, product[[0, 2, 1, 3]], compute)
+    assert (found <= 1.0).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("kind", ["zeros", "transposed", "left only", "nan", "inf", "one row lost"])
+def test_gross_errors_are_found(kind):
+    """Products that were never computed, or of other factors, are found."""
+    left = noise((1, 20, 20), "float32", 5)
+    good, compute = honest(left, left)
+    row = good.copy()
+    row[0, 3] = 0
+    wrong = {
+        "zeros": np.zeros_like(good),
+        "transposed": good.swapaxes(1, 2).copy(),
+        "left only": left,
+        "nan": np.full_like(good, np.nan),
+        "inf": np.full_like(good, np.inf),
+        "one row lost": row,
+    }[kind]
+    assert not ratio(left, left, wrong, compute)[0] <= 1.0
+
+
+@pytest.mark.parametrize("dim", [16, 64])
+def test_a_run_at_lower_precision_is_found(dim):
+    """float32 products computed from factors rounded to ten bits, as tf32 does, are refused."""
+    left = noise((4, dim, dim), "float32", 5)
+    short = (left.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    product, _ = honest(short, short)
+    assert (ratio(left, left, product, "float32") > 1.0).all()
+
+
+def test_float64_products_computed_in_float32_are_found():
+    """A double-precision product that was computed in single precision is refused."""
+    left = noise((4, 64, 64), "float64", 5)
+    product = honest(left.astype("float32"), left.astype("float32"))[0].astype("float64")
+    assert (ratio(left, left, product, "float64") > 1.0).all()
+
+
+def test_integers_are_checked_without_any_tolerance():
+    """One unit in one element of large integers is found, though floats would not see it."""
+    left = np.full((2, 4, 4), 2**30, "int64")
+    product, compute = honest(left, left)
+    assert (ratio(left, left, product, compute) == 0).all()
+    product[1, 0, 0] += 1
+    assert (ratio(left, left, product, compute) <= 1.0).tolist() == [True, False]
+
+
+def test_one_right_factor_serves_all():
+    """The check knows a shared B."""
+    left, right = noise((3, 4, 5), "float32"), noise((5, 6), "float32")
+    product, compute = honest(left, right)
+    assert (ratio(left, right, product, compute) <= 1.0).all()
+    product[2, 1, 1] += 1
+    assert (ratio(left, right, product, compute) <= 1.0).tolist() == [True, True, False]
+
+
+def test_vectors_are_signs_or_any_integers():
+    """Vectors are ±1 for floats, any int64 for integers, and repeat with their seed."""
+    signs, whole = proof.vectors(1, 1000, False), proof.vectors(1, 1000, True)
+    assert set(np.unique(signs)) == {-1.0, 1.0}
+    assert abs(signs.mean()) < 0.1
+    assert whole.dtype == np.int64
+    assert whole.max() > 2**60
+    assert whole.min() < -(2**60)
+    assert signs.shape == whole.shape == (1000, proof.VECTORS)
+    assert (proof.vectors(1, 1000, False) == signs).all()
+    assert (proof.vectors(2, 1000, False) != signs).any()
+
+
+def test_an_error_that_cancels_is_missed_no_more_often_than_promised():
+    """Two errors that cancel for half of all signs get past VECTORS vectors in 1 of 2**VECTORS."""
+    left = np.zeros((1, 1, 1))
+    product = np.array([[[1.0, 1.0]]])
+    right = np.zeros((1, 1, 2))
+    missed = sum(ratio(left, right, product, "float64", seed)[0] <= 1.0 for seed in range(2000))
+    assert 0 < missed <= 2000 * 2.0**-proof.VECTORS * 1.5

@@ -1,0 +1,376 @@
+"""Where matrices lie: every kind of input, and every way it can be wrong."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from shardwise import sources
+from shardwise.errors import InputError, IntegrityError
+from shardwise.sources import StackReader, check_product, right_of, stack_of
+
+from tests.factories import save, settings, stack
+
+
+def found(tmp_path, cache=None, **over):
+    """The stack that a config names."""
+    return stack_of(settings(**over), tmp_path / "input.npy", cache)
+
+
+def refusal(tmp_path, **over):
+    """The message that refuses an input."""
+    with pytest.raises(InputError) as caught:
+        found(tmp_path, **over)
+    return str(caught.value)
+
+
+def files(folder, count=3, shape=(2, 4), dtype="float32"):
+    """A folder of 2-D files, made in reverse order."""
+    return [save(folder / f"m{i}.npy", stack(shape, dtype, i)) for i in reversed(range(count))][
+        ::-1
+    ]
+
+
+def sheet(path, rows, head="path"):
+    """A .tsv sheet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([head, *map(str, rows)]) + "\n")
+    return str(path)
+
+
+def everything(made):
+    """All matrices of a stack, read in one go."""
+    return StackReader(made.sources, made.shape, made.dtype).read(0, made.matrices)
+
+
+def test_one_stack(tmp_path):
+    """A file of three dimensions is the whole input."""
+    array = stack((5, 2, 3), ">f8")
+    made = found(tmp_path, input=str(save(tmp_path / "a.npy", array)))
+    assert (made.matrices, made.shape, made.dtype) == (5, (2, 3), "float64")
+    np.testing.assert_array_equal(everything(made), array)
+
+
+def test_a_folder_in_the_order_of_names(tmp_path):
+    """A folder's .npy files are taken by name; other files are left alone."""
+    paths = files(tmp_path / "in")
+    (tmp_path / "in" / "README").write_text("not an array")
+    (tmp_path / "in" / ".m0.npy.host.1.ab.tmp").write_text("half a file")
+    made = found(tmp_path, input=str(tmp_path / "in"))
+    assert [s.path for s in made.sources] == [str(p) for p in paths]
+    np.testing.assert_array_equal(everything(made), [np.load(p) for p in paths])
+
+
+def test_a_glob(tmp_path):
+    """A pattern takes what it matches, in the order of names, through folders too."""
+    paths = files(tmp_path / "x") + files(tmp_path / "y")
+    made = found(tmp_path, input=str(tmp_path / "**" / "*.npy"))
+    assert [s.path for s in made.sources] == [str(p) for p in paths]
+    assert found(tmp_path, input=str(tmp_path / "x" / "m[12].npy")).matrices == 2
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
+    """What exists under exactly this name is taken as it is."""
+    path = save(tmp_path / "a[1].npy", stack((2, 3, 3)))
+    assert found(tmp_path, input=str(path)).matrices == 2
+
+
+def test_a_sheet_relative_to_itself(tmp_path, monkeypatch):
+    """A sheet's rows are found beside it, in their order, also twice."""
+    paths = files(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    named = sheet(tmp_path / "data" / "s.tsv", ["m2.npy", "m0.npy", "m2.npy"])
+    made = found(tmp_path, input=named)
+    np.testing.assert_array_equal(everything(made), [np.load(paths[i]) for i in (2, 0, 2)])
+
+
+def test_a_sheet_relative_to_the_working_directory(tmp_path, monkeypatch):
+    """A row that exists from the working directory is that file."""
+    files(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    made = found(tmp_path, input=sheet(tmp_path / "sheets" / "s.tsv", ["data/m1.npy"]))
+    assert made.sources[0].path == "data/m1.npy"
+
+
+def test_a_sheet_with_other_columns_and_line_ends(tmp_path):
+    """Further columns are ignored; Windows line ends and a missing last one are read."""
+    paths = files(tmp_path / "data")
+    text = f"label\tpath\tx\r\nNA\t{paths[1]}\t1\r\n\t{paths[0]}\t2"
+    (tmp_path / "s.tsv").write_bytes(text.encode())
+    made = found(tmp_path, input=str(tmp_path / "s.tsv"))
+    assert [s.path for s in made.sources] == [str(paths[1]), str(paths[0])]
+
+
+def test_a_sheet_reads_the_word_na_as_a_name(tmp_path, monkeypatch):
+    """A file called NA is a file."""
+    np.save(tmp_path / "NA.npy", stack((2, 2)))
+    (tmp_path / "NA.npy").rename(tmp_path / "NA")
+    assert found(tmp_path, input=sheet(tmp_path / "s.tsv", ["NA"])).matrices == 1
+
+
+def test_the_synthetic_stack(tmp_path):
+    """Without an input the stack is the recipe's, of the shape it will have."""
+    made = found(tmp_path, synthetic={"matrices": 4, "dim": 3, "dtype": "int8"})
+    assert (made.matrices, made.shape, made.dtype) == (4, (3, 3), "int8")
+    assert made.sources[0].path == str(tmp_path / "input.npy")
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ((3, 3), "has shape (3, 3); a stack has three dimensions"),
+        ((2, 2, 2, 2), "has shape (2, 2, 2, 2)"),
+        ((4,), "has shape (4,)"),
+        ((), "has shape ()"),
+        ((0, 3, 3), "there is nothing to multiply"),
+        ((3, 0, 3), "there is nothing to multiply"),
+        ((3, 3, 0), "there is nothing to multiply"),
+    ],
+)
+def test_stacks_of_a_wrong_shape_are_refused(tmp_path, shape, told):
+    """Anything but N matrices with at least one element is told with its shape."""
+    path = save(tmp_path / "a.npy", np.zeros(shape))
+    assert told in refusal(tmp_path, input=str(path))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 4), (4,), (), (0, 4), (2, 0), (4, 2)])
+def test_files_of_a_wrong_shape_are_refused(tmp_path, shape):
+    """One file among good ones that is no matrix, or another one, is named."""
+    files(tmp_path / "in")
+    save(tmp_path / "in" / "m9.npy", np.zeros(shape, "float32"))
+    assert "m9.npy" in refusal(tmp_path, input=str(tmp_path / "in"))
+
+
+def test_mixed_dtypes_are_refused(tmp_path):
+    """Both files, both shapes and both dtypes stand in the message."""
+    files(tmp_path / "in")
+    save(tmp_path / "in" / "m9.npy", stack((2, 4), "float64"))
+    told = refusal(tmp_path, input=str(tmp_path / "in"))
+    assert "m9.npy is (2, 4) of float64" in told
+    assert "m0.npy is (2, 4) of float32" in told
+
+
+def test_mixed_byte_and_memory_orders_are_the_same_numbers(tmp_path):
+    """Files may differ in how they lie on disk."""
+    expected = stack((3, 2, 4), "float32")
+    save(tmp_path / "in" / "0.npy", expected[0])
+    save(tmp_path / "in" / "1.npy", expected[1].astype(">f4"))
+    save(tmp_path / "in" / "2.npy", np.asfortranarray(expected[2]))
+    np.testing.assert_array_equal(everything(found(tmp_path, input=str(tmp_path / "in"))), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("none.npy", "does not exist"),
+        ("none.tsv", "does not exist"),
+        ("none", "does not exist"),
+        ("*.npy", "holds no .npy file"),
+        ("empty", "holds no .npy file"),
+        ("a" * 300, ""),
+    ],
+)
+def test_inputs_that_are_not_there_are_refused(tmp_path, name, told):
+    """A missing file, an empty folder and a pattern without a match are bad input."""
+    (tmp_path / "empty").mkdir()
+    assert told in refusal(tmp_path, input=str(tmp_path / name))
+
+
+def test_a_bad_file_in_a_folder_is_named(tmp_path):
+    """A truncated file among many is found from its header and size alone."""
+    paths = files(tmp_path / "in", 5)
+    os.truncate(paths[3], paths[3].stat().st_size - 1)
+    assert "m3.npy: is truncated" in refusal(tmp_path, input=str(tmp_path / "in"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "cannot be read as a .tsv table"),
+        ("file\nx.npy\n", "has no column 'path'; its columns are 'file'"),
+        ("path\n", "holds no .npy file"),
+        ("path\nm0.npy\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
+        ("label\tpath\na\t\n", "line 2: file '' does not exist"),
+        ("path\n.\n", "line 2: file '.' does not exist"),
+        ('path\n"m0.npy\n', "cannot be read as a .tsv table"),
+        (b"path\n\xff\xfe\xfa.npy\n", "cannot be read as a .tsv table"),
+        ("path\n\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
+    ],
+)
+def test_bad_sheets_are_refused(tmp_path, text, told):
+    """What is wrong with a sheet is said with its line."""
+    files(tmp_path)
+    path = tmp_path / "s.tsv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert told in refusal(tmp_path, input=str(path))
+
+
+def test_a_sheet_with_a_tab_too_many_is_not_read_askew(tmp_path):
+    """A trailing tab on every line is refused: it must not move the columns."""
+    files(tmp_path)
+    path = tmp_path / "s.tsv"
+    path.write_text("path\nm0.npy\t\nm1.npy\t\n")
+    with pytest.raises(InputError, match="does not match length"):
+        found(tmp_path, input=str(path))
+
+
+def right(tmp_path, array, left=(4, 2, 3), dtype="float32"):
+    """The right factor that a config names, beside a left stack."""
+    own = save(tmp_path / "a.npy", stack(left, dtype))
+    other = save(tmp_path / "b.npy", array)
+    given = settings(input=str(own), right=str(other), product="A @ B")
+    made = stack_of(given, tmp_path / "x")
+    factor, shared = right_of(given, made)
+    check_product("A @ B", made, factor)
+    return factor, shared
+
+
+def test_one_right_factor_for_all(tmp_path):
+    """A 2-D right factor serves every matrix."""
+    factor, shared = right(tmp_path, stack((3, 5)))
+    assert (factor.shape, shared) == ((3, 5), True)
+
+
+def test_a_right_factor_each(tmp_path):
+    """A stack of N goes along with the input."""
+    factor, shared = right(tmp_path, stack((4, 3, 5)))
+    assert (factor.shape, factor.matrices, shared) == ((3, 5), 4, False)
+
+
+@pytest.mark.parametrize(
+    ("array", "told"),
+    [
+        (stack((3, 3, 5)), "holds 3 matrices, but the input holds 4"),
+        (stack((1, 3, 5)), "holds 1 matrices, but the input holds 4"),
+        (stack((3, 5), "float64"), "holds float64, but the input holds float32"),
+        (stack((4, 3, 5), "float16"), "holds float16, but the input holds float32"),
+        (stack((2, 5)), "inner dimensions do not match: A is (2, 3), B is (2, 5)"),
+        (stack((4, 5, 3)), "inner dimensions do not match: A is (2, 3), B is (5, 3)"),
+        (stack((3,)), "has shape (3,)"),
+        (stack((1, 4, 3, 5)), "has shape (1, 4, 3, 5)"),
+        (stack((3, 0)), "there is nothing to multiply"),
+        (stack((4, 3, 0)), "there is nothing to multiply"),
+    ],
+    ids=lambda v: str(getattr(v, "shape", ""))[:20],
+)
+def test_right_factors_that_do_not_fit_are_refused(tmp_path, array, told):
+    """Count, dtype and inner dimensions of B are compared with A's, both told."""
+    with pytest.raises(InputError) as caught:
+        right(tmp_path, array)
+    assert told in str(caught.value)
+
+
+def test_a_missing_right_factor_is_named(tmp_path):
+    """B that is not there is bad input."""
+    own = save(tmp_path / "a.npy", stack((4, 2, 3)))
+    given = settings(input=str(own), right=str(tmp_path / "b.npy"), product="A @ B")
+    with pytest.raises(InputError, match=r"b\.npy"):
+        right_of(given, stack_of(given, tmp_path / "x"))
+
+
+def test_rectangles_cannot_be_squared(tmp_path):
+    """A @ A of rectangular matrices shows both factors and what works instead."""
+    made = found(tmp_path, input=str(save(tmp_path / "a.npy", stack((4, 2, 3)))))
+    with pytest.raises(InputError, match=r"\(2, 3\) @ \(2, 3\); use A\.T @ A or A @ A\.T"):
+        check_product("A @ A", made, None)
+    for product in ("A.T @ A", "A @ A.T"):
+        check_product(product, made, None)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The names of all files whose headers are read from disk."""
+    names = []
+    read_header = sources.read_header
+
+    def counted(path):
+        names.append(path.name)
+        return read_header(path)
+
+    monkeypatch.setattr(sources, "read_header", counted)
+    return names
+
+
+def test_headers_are_read_once(tmp_path, reads):
+    """A second look at the same files reads no header, and finds the same."""
+    files(tmp_path / "in", 4)
+    cache = tmp_path / "cache" / "c.json"
+    first = found(tmp_path, cache, input=str(tmp_path / "in"))
+    assert len(reads) == 4
+    assert found(tmp_path, cache, input=str(tmp_path / "in")) == first
+    assert len(reads) == 4
+
+
+@pytest.mark.parametrize("change", ["time stamp", "size"])
+def test_a_changed_file_is_read_again(tmp_path, reads, change):
+    """A new time stamp or size makes the cache forget one file, and only it."""
+    paths = files(tmp_path / "in", 4)
+    cache = tmp_path / "c.json"
+    found(tmp_path, cache, input=str(tmp_path / "in"))
+    reads.clear()
+    if change == "size":
+        was = paths[1].stat().st_mtime_ns
+        save(paths[1], stack((9, 9)))
+        os.utime(paths[1], ns=(was, was))
+        assert "m1.npy is (9, 9)" in refusal_with(tmp_path, cache)
+    else:
+        os.utime(paths[1], ns=(1, 1))
+        found(tmp_path, cache, input=str(tmp_path / "in"))
+    assert reads == ["m1.npy"]
+
+
+def refusal_with(tmp_path, cache):
+    """The message that refuses the folder, with a cache."""
+    with pytest.raises(InputError) as caught:
+        found(tmp_path, cache, input=str(tmp_path / "in"))
+    return str(caught.value)
+
+
+def test_a_cache_without_news_is_not_written_again(tmp_path):
+    """The second run over the same files leaves the cache as it is."""
+    files(tmp_path / "in", 4)
+    cache = tmp_path / "c.json"
+    found(tmp_path, cache, input=str(tmp_path / "in"))
+    before = cache.stat().st_ino
+    found(tmp_path, cache, input=str(tmp_path / "in"))
+    assert cache.stat().st_ino == before
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'{"%s": []}', b'{"%s": ["1:1", {}]}'])
+def test_a_damaged_cache_is_no_cache(tmp_path, raw):
+    """Whatever the cache holds, the plan is made from the files."""
+    paths = files(tmp_path / "in", 2)
+    cache = tmp_path / "c.json"
+    name = json.dumps(str(paths[0]))[1:-1].encode()
+    cache.write_bytes(raw.replace(b"%s", name))
+    assert found(tmp_path, cache, input=str(tmp_path / "in")).matrices == 2
+
+
+def test_a_reader_crosses_files(tmp_path):
+    """Any run of matrices is read, whatever files it lies in."""
+    for name, count in (("a", 2), ("b", 3), ("c", 1)):
+        save(tmp_path / f"{name}.npy", stack((count, 2, 2), seed=ord(name)))
+    whole = np.concatenate([np.load(tmp_path / f"{n}.npy") for n in "abc"])
+    parts, first = [], 0
+    for name, count in (("a", 2), ("b", 3), ("c", 1)):
+        parts.append(sources.Source(str(tmp_path / f"{name}.npy"), first, count, ""))
+        first += count
+    reader = StackReader(parts, (2, 2), "float32")
+    for start in range(6):
+        for stop in range(start + 1, 7):
+            np.testing.assert_array_equal(reader.read(start, stop), whole[start:stop])
+
+
+@pytest.mark.parametrize("change", ["time stamp", "content", "shape", "dtype"])
+def test_a_reader_refuses_another_file_than_planned(tmp_path, change):
+    """A file that changed after planning is never read as if it had not."""
+    path = save(tmp_path / "a.npy", stack((3, 2, 2)))
+    made = found(tmp_path, input=str(path))
+    if change == "time stamp":
+        os.utime(path, ns=(1, 1))
+    else:
+        shape = (3, 1, 4) if change == "shape" else (3, 2, 2)
+        save(path, stack(shape, "int32" if change == "dtype" else "float32", seed=9))
+        os.utime(path, ns=(2, 2))
+    with pytest.raises(IntegrityError, match="run snakemake again"):
+        everything(made)

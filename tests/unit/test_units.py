@@ -1,0 +1,70 @@
+"""Sizes as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise.units import human_bytes, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        (4096, 4096),
+        ("7B", 7),
+        ("16GiB", 16 * 2**30),
+        ("2TB", 2 * 10**12),
+        ("1.5 TB", 15 * 10**11),
+        (" 3 KB ", 3000),
+        ("0.5KiB", 512),
+        ("1PiB", 2**50),
+    ],
+)
+def test_sizes_are_read(text, size):
+    """A number or a size with a unit is read to the byte."""
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "GiB", "-1", "1e3", "16gib", "1 XB", "16K", "1i", "0", "0.1B", "nan", "inf", "1,5GB"],
+)
+def test_other_text_is_refused(text):
+    """What is no size, or is less than one byte, is refused."""
+    with pytest.raises(ValueError, match=r"size|less than one byte"):
+        parse_bytes(text)
+
+
+def test_absurd_size_is_refused_like_any_other():
+    """A size that no float holds ends in the same error as other bad sizes."""
+    with pytest.raises(ValueError, match="size"):
+        parse_bytes("9" * 400 + ".5")
+
+
+@given(st.integers(1, 2**70), st.sampled_from(["", "B", "KB", "MiB", "PB"]))
+def test_whole_sizes_are_exact(number, unit):
+    """Whole numbers are never rounded, however large."""
+    factor = {"": 1, "B": 1, "KB": 1000, "MiB": 2**20, "PB": 10**15}[unit]
+    assert parse_bytes(f"{number}{unit}") == number * factor
+
+
+@given(st.integers(1, 2**60))
+def test_people_read_nearly_the_size(size):
+    """A size for people parses back to within half of its last digit."""
+    back = parse_bytes(human_bytes(size).replace(" ", ""))
+    assert abs(back - size) <= max(0.05 * 2**10, size * 0.051)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (3 * 2**29, "1.5 GiB"),
+        (2**61, "2048.0 PiB"),
+    ],
+)
+def test_sizes_are_written(size, text):
+    """Sizes are written with a binary unit."""
+    assert human_bytes(size) == text
