@@ -2,7 +2,7 @@
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the benchmarks, each prints a table of docs/performance.md
-# make nightly  the long tests
+# make install  set up .venv and nothing else
 #
 # CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
 
@@ -18,19 +18,18 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(ARGS)))
 
-.PHONY: help run test lint bench nightly clean
+.PHONY: help install run test lint bench clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
+
+install: .venv/.run-$(CUDA)
 
 run: .venv/.run-$(CUDA) $(example)
 	$(BIN)/snakemake --profile $(PROFILE) $(ARGS)
 
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest -m "not nightly" $(ARGS)
-
-nightly: .venv/.test-$(CUDA)
-	$(BIN)/pytest -m nightly $(ARGS)
+	$(BIN)/pytest $(ARGS)
 
 lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .

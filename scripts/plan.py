@@ -8,7 +8,7 @@ from shardwise import cli, config, planner
 
 def main(options: Namespace) -> None:
     """Check config and input, cut the stack, write the plan."""
-    values = config.read_files(options.configfile)
+    values = config.read_files([Path(file) for file in options.configfile])
     plan, sources = planner.make(config.load(values))
     planner.check_folder(plan)
     planner.write(plan, sources)
@@ -19,9 +19,8 @@ if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--configfile",
-        type=Path,
         nargs="+",
-        default=[Path("config.yaml")],
+        default=["config.yaml"],
         help="config files, later over earlier",
     )
     cli.run(main, arguments)

@@ -8,10 +8,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 
+from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
+from shardwise.paths import Results
 
 log = logging.getLogger("shardwise")
 
@@ -69,7 +72,8 @@ def run(
     if announce:
         _log_start()
     try:
-        work(options)
+        with _at_work(options):
+            work(options)
         code = 0
     except ShardwiseError as error:
         if announce:
@@ -80,6 +84,13 @@ def run(
         if abort:
             abort(code)
     sys.exit(code)
+
+
+def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
+    """Mark the results folder as worked on, for the stages that take a plan."""
+    if not hasattr(options, "plan") or not options.plan.parent.is_dir():
+        return nullcontext()
+    return jobs.working(Results.of_plan(options.plan))
 
 
 def _log_start() -> None:

@@ -1,6 +1,7 @@
 """The only reader of the configuration: schema, defaults, and messages about keys."""
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,7 +156,7 @@ def _unknown(prefix: str, key: str, known: list[str]) -> str:
 def _not_supported_yet(full: Mapping[str, Any]) -> list[str]:
     """Values of the contract whose machinery is not there: refused, never ignored."""
     problems = [
-        f"{key}: {full[key]!r} is not supported yet; use {only!r}"
+        f"{key}: {json.dumps(full[key])} is not supported yet; use {json.dumps(only)}"
         for key, only in (
             ("dispatch", "jobs"),
             ("workers", "device"),

@@ -17,9 +17,9 @@ from shardwise import proof, receipts
 from shardwise.arrays import StackWriter, commit, hasher, raw_bytes
 from shardwise.devices import driver_cuda_version, facts, granted
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.plan import Problem, Shard
+from shardwise.plan import Problem, Shard, Source
 from shardwise.planfile import Plan, load_sources
-from shardwise.sources import Source, StackReader
+from shardwise.sources import StackReader
 from shardwise.sums import RunningSum
 
 log = logging.getLogger(__name__)

@@ -50,6 +50,11 @@ class Results:
         """The names under which earlier runs submitted jobs to a scheduler."""
         return self.root / "runs.tsv"
 
+    @property
+    def living(self) -> Path:
+        """The file on which every job at work holds a lock."""
+        return self.root / "logs" / "living.lock"
+
     def shard(self, shard: str) -> Path:
         """A shard's matrices, where they are materialized."""
         return self.root / "shards" / f"{shard}.npy"

@@ -151,6 +151,36 @@ class Shard:
     fingerprint: str = ""
 
 
+@dataclass(frozen=True)
+class Source:
+    """One input file: matrices ``first`` to ``first + count`` of the stack.
+
+    ``identity`` changes when the content may have changed: ``size:time stamp`` of a file, or the
+    recipe of the synthetic stack; empty for a file that a receipt vouches for.
+    """
+
+    path: str
+    first: int
+    count: int
+    identity: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A whole input: N matrices of one shape ``(m, k)`` and one dtype, over one file or many."""
+
+    sources: tuple[Source, ...]
+    matrices: int
+    shape: tuple[int, int]
+    dtype: str
+
+    def between(self, start: int, stop: int) -> list[Source]:
+        """The files that hold matrices ``start`` to ``stop``."""
+        if len(self.sources) == self.matrices:  # one matrix a file: no search
+            return list(self.sources[start:stop])
+        return [s for s in self.sources if s.first < stop and start < s.first + s.count]
+
+
 def shard_count(matrices: int, total_bytes: int, shards: int | str, shard_bytes: int) -> int:
     """Number of shards that the config asks for.
 

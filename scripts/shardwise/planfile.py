@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwise.errors import InputError, IntegrityError
 from shardwise.paths import Results
-from shardwise.plan import Problem, Shard
+from shardwise.plan import Problem, Shard, Source
 
 SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify", "nonfinite")
 """Settings that a shard's products or their proof depend on; each stands in the fingerprint."""
@@ -128,12 +128,8 @@ def load(path: Path) -> Plan:
     )
 
 
-def load_sources(plan: Plan) -> list[Any]:
-    """The input files of a plan, as :class:`shardwise.sources.Source` rows."""
-    from shardwise.sources import (
-        Source,  # here: it needs NumPy, which the workflow's parsing avoids
-    )
-
+def load_sources(plan: Plan) -> list[Source]:
+    """The input files of a plan."""
     path = plan.results.sources
     try:
         raw = path.read_bytes()

@@ -13,9 +13,9 @@ from shardwise.arrays import commit
 from shardwise.config import Settings
 from shardwise.errors import InputError
 from shardwise.paths import Results
-from shardwise.plan import Problem, Shard
+from shardwise.plan import Problem, Shard, Source, Stack
 from shardwise.planfile import Plan
-from shardwise.sources import Source, Stack, check_product, right_of, stack_of
+from shardwise.sources import check_product, right_of, stack_of
 from shardwise.units import human_bytes
 
 
@@ -36,6 +36,7 @@ def make(settings: Settings, cache: Path | None = None) -> tuple[Plan, list[Sour
     left = stack_of(settings, results.synthetic, cache)
     right, shared = right_of(settings, left)
     check_product(settings.product, left, right)
+    _refuse_braces(settings, [*left.sources, *(right.sources if right else ())])
     problem = Problem(
         matrices=left.matrices,
         left=left.shape,
@@ -111,6 +112,13 @@ def describe(plan: Plan) -> str:
         f"{len(rows)} shards of {human_bytes(max(r.bytes for r in rows))} or less; "
         f"{human_bytes(max(r.memory for r in rows))} of memory a task; writes {written}"
     )
+
+
+def _refuse_braces(settings: Settings, sources: list[Source]) -> None:
+    """Braces mark wildcards in Snakemake's file names, and it knows no way around that."""
+    for name in (settings.results, *(source.path for source in sources)):
+        if "{" in name or "}" in name:
+            raise InputError(f"{name}: file names with braces cannot be used; rename it")
 
 
 def _rows(settings: Settings, problem: Problem, left: Stack, right: Stack | None) -> list[Shard]:

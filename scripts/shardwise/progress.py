@@ -95,13 +95,14 @@ class Listener(logging.Handler):
         log = next((str(p) for p in record.log or [] if p), "")
         reason = explain(Path(log) if log else None, record.rule_msg)
         self._state.failures[record.jobid] = Failure(f"{rule} {shard}".strip(), reason, log)
-        self._line(rule)
+        self._line(rule, at_once=True)
 
-    def _line(self, rule: str) -> None:
-        """One line on the stage that just moved, at most one a second."""
+    def _line(self, rule: str, at_once: bool = False) -> None:
+        """One line on the stage that just moved, at most one a second unless it is news."""
         done, all_jobs = self._counts(rule)
         now = time.monotonic()
-        if now - self._last_line < _SECONDS_BETWEEN_LINES and done < all_jobs:
+        at_once |= done == all_jobs
+        if now - self._last_line < _SECONDS_BETWEEN_LINES and not at_once:
             return
         self._last_line = now
         failed = sum(1 for f in self._state.failures.values() if f.name.split()[0] == rule)
@@ -131,7 +132,8 @@ class Listener(logging.Handler):
             return
         failures = sorted(self._state.failures.values(), key=lambda f: f.name)
         done, shards = self._counts("multiply")
-        say(f"\nshardwise: not finished: {done} of {shards} shards have their products.")
+        open_ = "no sum yet" if done == shards else f"{shards - done} shards are missing"
+        say(f"\nshardwise: not finished: {done} of {shards} shards have their products; {open_}.")
         for failure in failures:
             say(f"  failed: {failure.name}: {failure.reason}")
             say(f"          log: {failure.log or 'none'}")

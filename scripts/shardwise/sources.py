@@ -4,7 +4,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -14,36 +14,7 @@ from shardwise import ALGORITHM
 from shardwise.arrays import Header, commit, read_header, read_matrices
 from shardwise.config import Settings
 from shardwise.errors import InputError, IntegrityError
-
-
-@dataclass(frozen=True)
-class Source:
-    """One input file: matrices ``first`` to ``first + count`` of the stack.
-
-    ``identity`` changes when the content may have changed: ``size:time stamp`` of a file, or the
-    recipe of the synthetic stack; empty for a file that a receipt vouches for.
-    """
-
-    path: str
-    first: int
-    count: int
-    identity: str
-
-
-@dataclass(frozen=True)
-class Stack:
-    """A whole input: N matrices of one shape ``(m, k)`` and one dtype, over one file or many."""
-
-    sources: tuple[Source, ...]
-    matrices: int
-    shape: tuple[int, int]
-    dtype: str
-
-    def between(self, start: int, stop: int) -> list[Source]:
-        """The files that hold matrices ``start`` to ``stop``."""
-        if len(self.sources) == self.matrices:  # one matrix a file: no search
-            return list(self.sources[start:stop])
-        return [s for s in self.sources if s.first < stop and start < s.first + s.count]
+from shardwise.plan import Source, Stack
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:

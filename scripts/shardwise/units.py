@@ -22,7 +22,7 @@ def parse_bytes(text: str | int) -> int:
     size = int(Fraction(match[1]) * _UNITS[match[2]])
     if size < 1:
         raise ValueError(f"{text!r} is less than one byte")
-    if size >= 10**24:
+    if size >= 10**40:
         raise ValueError(f"{str(text)[:40]}… is a size that no disk has")
     return size
 

@@ -8,6 +8,7 @@ import json
 import logging
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from shardwise.config import results_folder
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
 from shardwise.paths import Results
-from shardwise.plan import MIB
+from shardwise.plan import MIB, Stack
 from shardwise.planfile import Plan
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
@@ -91,31 +92,25 @@ class Run:
 
         own = {key: value for key, value in self.config.items() if key != "reduce"}
         digest = self.plan.facts["digest"]
-        text = f"# {digest}\n{json.dumps(own)}\n".encode()
+        text = f"# {digest}\n{json.dumps(own)}\n"
         path = Path(self.config_file)
-        current = self._before is None or self._before.facts["digest"] == digest
-        if current and path.exists() and path.read_bytes() == text:
+        if self._before is None and self.results.plan.exists():
+            # Half a plan is lost: a text that Snakemake has not seen makes it look.
+            text = f"# plan lost at {time.time()}\n{text}"
+        elif self._before and self._before.facts["digest"] == digest and _ends(path, text):
             return
         with commit(path) as file:
-            file.write(text)
+            file.write(text.encode())
 
     # File names, as patterns for the wildcard {shard} and as lists.
 
     def pattern(self, name: Callable[[str], Path]) -> str:
-        """The pattern of a per-shard file; braces in the folder's own name stay what they are."""
-        return _escaped(name("\0")).replace("\0", "{shard}")
-
-    def log_of(self, rule: str) -> str:
-        """The log of a rule that runs once."""
-        return _escaped(self.results.log(rule))
+        """The pattern of a per-shard file."""
+        return str(name("{shard}"))
 
     def log_pattern(self, rule: str) -> str:
         """The log of a rule that runs for every shard."""
-        return self.pattern(lambda shard: self.results.log(rule, shard))
-
-    def path(self, path: Path) -> str:
-        """A file name without wildcards."""
-        return _escaped(path)
+        return str(self.results.log(rule, "{shard}"))
 
     def all_receipts(self, wildcards: Any = None) -> list[str]:
         """Every receipt of the plan."""
@@ -124,13 +119,12 @@ class Run:
     def statistics(self) -> list[str]:
         """The files that the reduce writes, the receipt last."""
         names = [self.results.statistic(name) for name in self.reduce["statistics"]]
-        return [_escaped(path) for path in (*names, self.results.summary)]
+        return [str(path) for path in (*names, self.results.summary)]
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """What a complete run has made."""
         products = [str(self.results.product(shard)) for shard in self.plan.shards]
-        names = [self.results.statistic(name) for name in self.reduce["statistics"]]
-        return [*products, *self.all_receipts(), *(str(p) for p in (*names, self.results.summary))]
+        return [*products, *self.all_receipts(), *self.statistics()]
 
     # Inputs. Each is a plain name where it is the same for all shards, and a function of the
     # wildcards only where it has to be: Snakemake takes ten times as long to call a function.
@@ -143,21 +137,13 @@ class Run:
 
     @property
     def plan_for_shard(self) -> Any:
-        """The plan, as the job needs it that copies a shard's matrices.
-
-        Nothing, where the job comes after the synthetic stack, which has waited for the plan.
-        """
-        plan = self._plan_for("matrices")
-        return [] if self.plan.facts["synthetic"] and not callable(plan) else plan
+        """The plan, as the job needs it that copies a shard's matrices."""
+        return self._plan_for("matrices")
 
     @property
     def plan_for_multiply(self) -> Any:
-        """The plan, as the job needs it that computes a shard's products.
-
-        Nothing, where the job comes after its shard's copy, which has waited for the plan.
-        """
-        plan = self._plan_for("fingerprint")
-        return [] if self.plan.settings["materialize"] and not callable(plan) else plan
+        """The plan, as the job needs it that computes a shard's products."""
+        return self._plan_for("fingerprint")
 
     def _plan_for(self, digest: str) -> Any:
         before = self._before.shards if self._before else {}
@@ -176,7 +162,7 @@ class Run:
         Snakemake looks at nothing else (parameters, time stamps) in the jobs behind one that runs
         again, so for those whose part is as before the plan is ancient, and for the others not.
         """
-        path = self.path(self.results.plan)
+        path = str(self.results.plan)
         return path if self._before and changed else ancient(path)
 
     @property
@@ -185,12 +171,10 @@ class Run:
         if self._sources is None:
             self._sources = planfile.load_sources(self.plan)
         if len(self._sources) == 1:
-            return [self.path(Path(self._sources[0].path))]
+            return [self._sources[0].path]
         return self._own_input_files
 
     def _own_input_files(self, wildcards: Any) -> list[str]:
-        from shardwise.sources import Stack  # here: a stack of one file does not need it
-
         row, problem = self.plan.shards[wildcards.shard], self.plan.problem
         stack = Stack(tuple(self._sources), problem.matrices, problem.left, problem.dtype)  # type: ignore[arg-type]
         return [source.path for source in stack.between(row.start, row.stop)]
@@ -200,12 +184,11 @@ class Run:
         """What a shard's products are made from."""
         right = [source["path"] for source in self.plan.facts["right_sources"]]
         if self.plan.settings["materialize"]:
-            own = self.pattern(self.results.shard)
-            return [own, *(self.path(Path(p)) for p in right)]
+            return [self.pattern(self.results.shard), *right]
         left = self.input_files
         if callable(left):
             return lambda wildcards: left(wildcards) + right
-        return left + [self.path(Path(p)) for p in right]
+        return left + right
 
     # Digests: a job runs again when the one of its own changes.
 
@@ -276,6 +259,10 @@ class Run:
         return _growing(counts.minutes(2 * self.plan.facts["bytes"]["products"]))
 
 
+def _ends(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text().endswith(text)
+
+
 def _growing(amount: int) -> Growing:
     def resource(wildcards: Any, attempt: int) -> int:
         return attempt * amount
@@ -290,11 +277,9 @@ def before_jobs(config: Mapping[str, Any]) -> None:
 
 def shell_prefix(config: Mapping[str, Any]) -> str:
     """What every job's shell begins with: strict mode, this Python first, scripts and plan."""
-    own = shlex.quote(str(Path(sys.executable).parent))
-    plan = shlex.quote(str(Results(Path(results_folder(config))).plan))
-    scripts = shlex.quote(str(SCRIPTS))
+    plan = Results(Path(results_folder(config))).plan
+    folders = (Path(sys.executable).parent, SCRIPTS, plan)
+    # Snakemake formats the prefix like every command: braces in a name are doubled.
+    doubled = [str(path).replace("{", "{{").replace("}", "}}") for path in folders]
+    own, scripts, plan = map(shlex.quote, doubled)
     return f'set -euo pipefail; export PATH={own}:"$PATH" SCRIPTS={scripts} PLAN={plan}; '
-
-
-def _escaped(path: Path) -> str:
-    return str(path).replace("{", "{{").replace("}", "}}")

@@ -145,13 +145,13 @@ def test_whole_floats_never_reach_the_plan_as_floats(values):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"dispatch": "array"}, "dispatch: 'array' is not supported yet; use 'jobs'"),
-        ({"dispatch": "pool"}, "dispatch: 'pool' is not supported yet"),
-        ({"dispatch": "mpi"}, "dispatch: 'mpi' is not supported yet"),
-        ({"workers": "node"}, "workers: 'node' is not supported yet; use 'device'"),
-        ({"array_limit": 3}, "array_limit: 3 is not supported yet; use None"),
-        ({"reproducible": False}, "reproducible: False is not supported yet; use True"),
-        ({"precision": "tf32"}, "precision: 'tf32' is not supported yet; use 'ieee'"),
+        ({"dispatch": "array"}, 'dispatch: "array" is not supported yet; use "jobs"'),
+        ({"dispatch": "pool"}, 'dispatch: "pool" is not supported yet'),
+        ({"dispatch": "mpi"}, 'dispatch: "mpi" is not supported yet'),
+        ({"workers": "node"}, 'workers: "node" is not supported yet; use "device"'),
+        ({"array_limit": 3}, "array_limit: 3 is not supported yet; use null"),
+        ({"reproducible": False}, "reproducible: false is not supported yet; use true"),
+        ({"precision": "tf32"}, 'precision: "tf32" is not supported yet; use "ieee"'),
         ({"product": "mine.py:f"}, "a function of your own is not supported yet"),
         ({"product": "A + A"}, "product: 'A + A': unknown product; use one of A @ A, "),
         *(

@@ -9,11 +9,11 @@ rule plan:
     input:
         config=run.config_file,
     output:
-        plan=run.path(run.results.plan),
-        sources=run.path(run.results.sources),
-        facts=run.path(run.results.plan_facts),
+        plan=run.results.plan,
+        sources=run.results.sources,
+        facts=run.results.plan_facts,
     log:
-        run.log_of("plan"),
+        run.results.log("plan"),
     localrule: True
     shell:
         'python "$SCRIPTS"/plan.py --configfile {input.config:q} 2> {log:q}'
@@ -24,9 +24,9 @@ rule synthesize:
     input:
         plan=run.plan_for_synthesize,
     output:
-        stack=run.path(run.results.synthetic),
+        stack=run.results.synthetic,
     log:
-        run.log_of("synthesize"),
+        run.results.log("synthesize"),
     resources:
         mem_mb=run.synthesize_mb,
         runtime=run.synthesize_minutes,

@@ -7,12 +7,12 @@
 rule ledger:
     """Check every receipt against the plan; one row a shard."""
     input:
-        plan=run.path(run.results.plan),
+        plan=run.results.plan,
         receipts=run.all_receipts,
     output:
-        ledger=run.path(run.results.ledger),
+        ledger=run.results.ledger,
     log:
-        run.log_of("ledger"),
+        run.results.log("ledger"),
     localrule: True
     params:
         digest=run.plan_digest,
@@ -23,12 +23,12 @@ rule ledger:
 rule reduce:
     """Sum the products of all shards over MPI ranks."""
     input:
-        plan=run.path(run.results.plan),
-        ledger=run.path(run.results.ledger),
+        plan=run.results.plan,
+        ledger=run.results.ledger,
     output:
         run.statistics(),
     log:
-        run.log_of("reduce"),
+        run.results.log("reduce"),
     resources:
         # The launcher; the profile names another. Slurm's plugin refuses MPI jobs of one task.
         mpi="mpiexec",

@@ -1,16 +1,20 @@
 """One Snakemake job a shard: what a new run owes to the jobs of an earlier one.
 
-When Snakemake is killed, the jobs that it submitted live on. A second job for the same shard would
+When Snakemake is killed, the jobs that it started live on. A second job for the same shard would
 cost twice, and Snakemake would remove a file that the first has just finished. So a run that finds
 living jobs of an earlier run on its results folder does not start: it says how to wait for them, or
-how to cancel them.
+how to cancel them. Jobs that work are known by a lock that each holds on one file of the results
+folder, and that the kernel drops however they end; jobs that wait are known to the scheduler.
 """
 
+import contextlib
+import fcntl
 import logging
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from shardwise.paths import Results
 
@@ -26,8 +30,37 @@ def remember(results: Results, scheduler: str, name: str) -> None:
         file.write(f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}\n")
 
 
+@contextlib.contextmanager
+def working(results: Results) -> Iterator[None]:
+    """Hold the lock that says: a job works on these results."""
+    with contextlib.ExitStack() as stack:
+        # A disk that is full, read-only or without locks must not stop a job; its stage will say.
+        with contextlib.suppress(OSError):
+            results.living.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(results.living, "ab"))
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def _somebody_works(results: Results) -> bool:
+    try:
+        with open(results.living, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # no job has ever worked here, or this disk knows no locks
+    return False
+
+
 def refuse_beside_living(results: Results) -> None:
     """End with 75 where jobs of an earlier run still wait or work on these results."""
+    if _somebody_works(results):
+        log.error(
+            f"jobs of an earlier run still work on {results.root}. Let them finish, or end them "
+            f"(see: squeue, or pgrep -af {results.plan}); then run the same command again."
+        )
+        sys.exit(75)
     names = _names(results)
     if not names or not shutil.which("squeue"):
         return

@@ -1,0 +1,215 @@
+"""The main job under profiles/local: right sums, bad nights, bad input, hostile names."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from tests.workspace import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A fresh copy of the project."""
+    return Workspace.create(tmp_path / "w")
+
+
+def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
+    """Small whole matrices: every sum over their products is exact."""
+    shape = (count, rows, columns)
+    return np.random.default_rng(3).integers(-9, 9, shape).astype(np.float64)
+
+
+@pytest.mark.parametrize("shards", [1, 7, 64])
+def test_digits_have_the_bits_of_a_plain_sum(workspace: Workspace, shards: int) -> None:
+    """Handwritten digits: any number of shards and ranks gives NumPy's exact sum."""
+    digits = load_digits().images
+    np.save(workspace.root / "digits.npy", digits)
+    expected = (digits @ digits).sum(axis=0)
+    for ranks in (1, 2, 3):
+        workspace.configure(input="digits.npy", shards=shards, reduce={"ranks": ranks})
+        done = workspace.run()
+        assert done.code == 0, done.output
+        assert workspace.load("sum.npy").tobytes() == expected.tobytes()
+        assert f"multiply: {shards} of {shards} shards done" in done.output or ranks > 1
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("materialize", [True, False])
+def test_a_product_of_two_stacks(workspace: Workspace, keep: str, materialize: bool) -> None:
+    """A @ B with sum and mean, whatever is kept and whether or not shards are copied."""
+    left, right = whole_numbers(9, 3, 5), whole_numbers(9, 5, 2)
+    np.save(workspace.root / "a.npy", np.asfortranarray(left))
+    np.save(workspace.root / "b.npy", right.astype(">f8"))
+    workspace.configure(
+        input="a.npy",
+        right="b.npy",
+        product="A @ B",
+        keep=keep,
+        materialize=materialize,
+        shards=2,
+        reduce={"statistics": ["sum", "mean"]},
+    )
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert np.array_equal(workspace.load("sum.npy"), (left @ right).sum(axis=0))
+    assert np.array_equal(workspace.load("mean.npy"), (left @ right).sum(axis=0) / 9)
+    assert workspace.file("shards").exists() == materialize
+
+
+def test_a_failed_shard_costs_that_shard(workspace: Workspace) -> None:
+    """The others finish; the last words say what failed, why, and how to go on; that heals."""
+    stack = whole_numbers(6)
+    folder = workspace.root / "stack"
+    folder.mkdir()
+    for i, matrix in enumerate(stack):
+        np.save(folder / f"{i}.npy", matrix if i != 3 else np.full((4, 4), np.inf))
+    workspace.configure(input="stack", shards=3)
+    done = workspace.run()
+    assert done.code == 1
+    assert sorted(p.name for p in workspace.file("products").glob("*.json")) == [
+        "00000.json",
+        "00002.json",
+    ]
+    words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
+    assert "failed: multiply 00001: input: matrix 3 holds NaN or Inf" in words
+    assert "log: results/logs/multiply/00001.log" in words
+    assert f"cd {workspace.root} && " in words
+    assert "1 failed so far" in done.output
+
+    np.save(folder / "3.npy", stack[3])
+    healed = workspace.run()
+    assert healed.code == 0, healed.output
+    assert {job for job in healed.jobs if "multiply" in job} == {"multiply 00001"}
+    assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
+
+
+def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> None:
+    """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
+    # Integers have no fast product in NumPy: the two shards take seconds.
+    recipe = {"matrices": 16, "dim": 800, "dtype": "int64"}
+    workspace.configure(synthetic=recipe, shards=2, materialize=False)
+    run = workspace.start("--cores", "2")
+    logs = workspace.file("logs/multiply")
+    until(lambda: len(list(logs.glob("*.starts"))) == 2 if logs.exists() else False)
+    run.kill()  # snakemake alone: its jobs live on
+    run.wait()
+    assert workspace.run("--unlock").code == 0
+    refused = workspace.run()
+    assert refused.code == 75
+    assert "jobs of an earlier run still work on results" in refused.output
+
+    until(lambda: len(list(workspace.file("products").glob("*.json"))) == 2)
+    until(lambda: "still work on" not in (done := workspace.run()).output and done.code == 0)
+    starts = [path.read_text().count("\n") for path in logs.glob("*.starts")]
+    assert starts == [1, 1]
+    stack = workspace.load("input.npy")
+    assert np.array_equal(workspace.load("sum.npy"), sum(m @ m for m in stack))
+
+
+def until(true: Callable[[], bool], limit_s: float = 90) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.1)
+
+
+HOSTILE = "a b'c\"$(touch pwned);`touch pwned`&"
+
+
+def test_names_are_never_executed(workspace: Workspace) -> None:
+    """Spaces, quotes and $() in the names of input and results are just names."""
+    stack = whole_numbers(4)
+    np.save(workspace.root / f"{HOSTILE}.npy", stack)
+    workspace.configure(input=f"{HOSTILE}.npy", results=f"out {HOSTILE}", shards=2)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert np.array_equal(
+        np.load(workspace.root / f"out {HOSTILE}" / "sum.npy"), (stack @ stack).sum(axis=0)
+    )
+    assert not list(workspace.root.rglob("pwned"))
+
+
+def test_a_changed_plan_reruns_once(workspace: Workspace) -> None:
+    """After a change has been computed, there is nothing to do."""
+    workspace.configure(shards=3, synthetic={"matrices": 6, "dim": 4})
+    assert workspace.run().code == 0
+    for change in ({"product": "A.T @ A"}, {"materialize": False}, {"keep": "sum"}):
+        workspace.configure(shards=3, synthetic={"matrices": 6, "dim": 4}, **change)
+        assert workspace.run().code == 0
+        assert workspace.dry_run() == set(), change
+
+
+def test_a_lost_part_of_the_plan_is_made_again(workspace: Workspace) -> None:
+    """Without plan.json there is no plan: the next run that needs it writes it."""
+    workspace.configure(shards=2, synthetic={"matrices": 4, "dim": 4})
+    assert workspace.run().code == 0
+    workspace.file("plan.json").unlink()
+    workspace.file("products/00001.npy").unlink()
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert workspace.dry_run() == set()
+
+
+def bad_stack(root: Path, name: str) -> str:
+    """A stack that cannot be used, for each way in which that can be."""
+    path = root / "bad.npy"
+    if name == "no array":
+        path.write_text("hello")
+    elif name == "truncated":
+        np.save(path, np.ones((4, 3, 3)))
+        os.truncate(path, path.stat().st_size - 1)
+    elif name == "lying":
+        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000, 1000)}"
+        text = header.ljust(117) + "\n"
+        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+    elif name == "objects":
+        np.save(path, np.array([[[None]]]), allow_pickle=True)
+    elif name == "rank":
+        np.save(path, np.ones((3, 3)))
+    elif name == "empty":
+        np.save(path, np.ones((0, 3, 3)))
+    elif name == "not square":
+        np.save(path, np.ones((4, 2, 3)))
+    else:
+        np.save(path, np.ones((4, 3, 3)))
+    return "bad.npy"
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("missing", {"input": "none.npy"}, "input: none.npy does not exist"),
+        ("no array", {}, "is not a .npy file"),
+        ("truncated", {}, "is truncated"),
+        ("lying", {}, "is truncated: its header says shape (1000000, 1000, 1000) of float32"),
+        ("objects", {}, "holds Python objects"),
+        ("rank", {}, "a stack has three dimensions"),
+        ("empty", {}, "there is nothing to multiply"),
+        ("not square", {}, "(2, 3) @ (2, 3)"),
+        ("good", {"shards": 5}, "shards: 5 is more than the 4 matrices"),
+        ("good", {"shards": 0}, "shards: 0 is not allowed"),
+        ("good", {"shards": -1}, "shards: -1 is not allowed"),
+        ("good", {"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number"),
+        ("good", {"shards": True}, "shards: True is not allowed"),
+        ("good", {"shard": 4}, "shard: unknown key; did you mean shards?"),
+        ("good", {"dispatch": "array"}, 'dispatch: "array" is not supported yet'),
+        ("good", {"results": "bad.npy/x"}, "bad.npy is not a folder"),
+        ("good", {"results": "{x}"}, "{x}: file names with braces cannot be used"),
+    ],
+)
+def test_bad_input_ends_with_2_before_any_job(
+    workspace: Workspace, name: str, config: dict[str, object], message: str
+) -> None:
+    """One clear message, exit code 2, and nothing written; a dry run says the same."""
+    workspace.configure(**{"input": bad_stack(workspace.root, name), "shards": 1, **config})
+    done = workspace.run("--dry-run")
+    assert done.code == 2
+    assert message in done.output
+    assert "Traceback" not in done.output
+    assert not (workspace.root / "results").exists()
