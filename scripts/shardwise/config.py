@@ -45,6 +45,11 @@ def results_folder(config: Mapping[str, Any]) -> str:
     return str(config.get("results", "results"))
 
 
+def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the reduce, which are no part of a plan; the config has been checked."""
+    return {"ranks": 2, "statistics": ["sum"]} | dict(config.get("reduce") or {})
+
+
 def load(config: Mapping[str, Any]) -> Settings:
     """Check a configuration and fill in the defaults.
 

@@ -95,7 +95,8 @@ class Listener(logging.Handler):
         log = next((str(p) for p in record.log or [] if p), "")
         reason = explain(Path(log) if log else None, record.rule_msg)
         self._state.failures[record.jobid] = Failure(f"{rule} {shard}".strip(), reason, log)
-        self._line(rule, at_once=True)
+        if rule in _STAGES:
+            self._line(rule, at_once=True)
 
     def _line(self, rule: str, at_once: bool = False) -> None:
         """One line on the stage that just moved, at most one a second unless it is news."""
@@ -132,8 +133,8 @@ class Listener(logging.Handler):
             return
         failures = sorted(self._state.failures.values(), key=lambda f: f.name)
         done, shards = self._counts("multiply")
-        open_ = "no sum yet" if done == shards else f"{shards - done} shards are missing"
-        say(f"\nshardwise: not finished: {done} of {shards} shards have their products; {open_}.")
+        lack = "the sum is missing" if done == shards else f"{shards - done} missing"
+        say(f"\nshardwise: not finished: {done} of {shards} shards have their products; {lack}.")
         for failure in failures:
             say(f"  failed: {failure.name}: {failure.reason}")
             say(f"          log: {failure.log or 'none'}")

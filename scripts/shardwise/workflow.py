@@ -17,11 +17,11 @@ from snakemake.io import ancient
 
 from shardwise import ALGORITHM, planfile
 from shardwise import plan as counts
-from shardwise.config import results_folder
+from shardwise.config import reduce_settings, results_folder
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
 from shardwise.paths import Results
-from shardwise.plan import MIB, Stack
+from shardwise.plan import MIB, Source, Stack
 from shardwise.planfile import Plan
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
@@ -47,9 +47,9 @@ class Run:
     def __init__(self, config: Mapping[str, Any], main: bool) -> None:
         self.config = dict(config)
         self.results = Results(Path(results_folder(config)))
-        self.reduce = {"ranks": 2, "statistics": ["sum"]} | dict(config.get("reduce") or {})
-        self._sources: list[Any] | None = None
+        self._sources: list[Source] | None = None
         self.plan = self._checked_plan() if main else planfile.load(self.results.plan)
+        self.reduce = reduce_settings(config)
         self._before = self._plan_on_disk() if main else None
         if main:
             self._write_config()

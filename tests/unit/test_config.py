@@ -206,3 +206,8 @@ def test_a_missing_file_is_named(tmp_path):
     """A config file that is not there is bad input."""
     with pytest.raises(InputError, match=r"nowhere\.yaml"):
         config.read_files([tmp_path / "nowhere.yaml"])
+
+
+def test_the_reduce_has_the_defaults_of_the_schema():
+    """Jobs, which do not read the schema, fill in the same values."""
+    assert config.reduce_settings({}) == config.load({}).reduce
