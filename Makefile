@@ -12,11 +12,15 @@ PROFILE ?= profiles/local
 ARGS ?=
 CUDA ?= $(shell PYTHONPATH=scripts $(PYTHON) -c "from shardwise.devices import cuda_extra as c; print(c())")
 
+ifeq ($(filter 12 13 none,$(CUDA)),)
+$(error CUDA is "$(CUDA)"; it must be 12, 13 or none)
+endif
+
 BIN := .venv/bin
 cupy := $(if $(filter-out none,$(CUDA)),cuda$(CUDA))
 comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
-example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(ARGS)))
+example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
 .PHONY: help install run test lint bench clean
 

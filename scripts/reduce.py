@@ -3,7 +3,9 @@
 Start it with a launcher: mpiexec -n 2 python scripts/reduce.py --plan results/plan.tsv --ranks 2
 """
 
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 from mpi4py import MPI
 from shardwise import cli, reduce
@@ -27,4 +29,6 @@ if __name__ == "__main__":
     arguments.add_argument(
         "--statistics", nargs="+", choices=["sum", "mean"], default=["sum"], help="what to write"
     )
-    cli.run(main, arguments, abort=MPI.COMM_WORLD.Abort, announce=MPI.COMM_WORLD.rank == 0)
+    world = MPI.COMM_WORLD
+    launcher = (str(Path(sys.executable).with_name("mpiexec")), "-n", str(world.size))
+    cli.run(main, arguments, abort=world.Abort, announce=world.rank == 0, launcher=launcher)

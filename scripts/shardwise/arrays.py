@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import socket
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,8 @@ def read_header(path: Path) -> Header:
         shorter or longer than its header says.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
+            raise InputError(f"{path}: is not a file")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             text, offset = _header_text(file, path)
@@ -211,11 +214,17 @@ def file_checksum(path: Path) -> str:
 
 
 @contextmanager
-def commit(path: Path) -> Iterator[BinaryIO]:
+def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
     """Write a file so that it exists whole or not at all, whatever happens.
 
     A temporary file of a unique name in the same folder is written, flushed to the disk and
     renamed; then the folder is flushed. Two writers of one file leave one whole file.
+
+    Parameters
+    ----------
+    sweep
+        Whether to look for what dead writers of this file left behind. It lists the folder, so it
+        is for the large files.
 
     Yields
     ------
@@ -223,7 +232,8 @@ def commit(path: Path) -> Iterator[BinaryIO]:
         The temporary file, open for reading and writing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
+    if sweep:
+        _sweep(path)
     name = f".{path.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     temporary = path.with_name(name)
     try:

@@ -48,6 +48,7 @@ def run(
     argv: Sequence[str] | None = None,
     abort: Callable[[int], None] | None = None,
     announce: bool = True,
+    launcher: Sequence[str] = (),
 ) -> None:
     """Run a stage and end the process with its exit code.
 
@@ -60,6 +61,8 @@ def run(
     announce
         Whether this process speaks for all: logs the host, the command that does the same by
         hand, and an error that all ranks have agreed on.
+    launcher
+        What starts this command's ranks, for the command by hand.
     """
     logging.basicConfig(
         level=logging.INFO,
@@ -70,7 +73,7 @@ def run(
     options = arguments.parse_args(argv)
     signal.signal(signal.SIGTERM, _terminate)
     if announce:
-        _log_start()
+        _log_start(launcher)
     try:
         with _at_work(options):
             work(options)
@@ -88,16 +91,16 @@ def run(
 
 def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
     """Mark the results folder as worked on, for the stages that take a plan."""
-    if not hasattr(options, "plan") or not options.plan.parent.is_dir():
+    if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()
     return jobs.working(Results.of_plan(options.plan))
 
 
-def _log_start() -> None:
+def _log_start(launcher: Sequence[str]) -> None:
     """Log where this runs, and the command that does the same by hand."""
-    command = shlex.join([Path(sys.executable).name, *sys.argv])
+    command = shlex.join([*launcher, sys.executable, *sys.argv])
     log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), os.getcwd())
-    log.info("by hand: %s", command)
+    log.info("by hand: cd %s && %s", shlex.quote(os.getcwd()), command)
 
 
 def _code_of(error: BaseException) -> int:

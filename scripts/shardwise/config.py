@@ -189,6 +189,11 @@ def _contradictions(full: Mapping[str, Any]) -> list[str]:
         problems.append("right: the product A @ B needs it; name the .npy file of B")
     if full["product"] != "A @ B" and full["right"] is not None:
         problems.append(f"right: the product {full['product']} has no B; remove it, or use A @ B")
+    problems += [
+        f"{key}: {full[key]} begins with ~, which is not expanded here; write the whole path"
+        for key in ("input", "right", "results")
+        if str(full[key]).startswith("~")
+    ]
     try:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:

@@ -1,5 +1,7 @@
 """The ledger: one row a shard, made from the receipts; what the reduce trusts."""
 
+import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +55,8 @@ def read(plan: Plan) -> list[Entry]:
 
     path = plan.results.ledger
     try:
-        table = pandas.read_csv(path, sep="\t", dtype=str, keep_default_na=False)
+        with open(path, newline="") as file:  # pandas itself would expand a leading ~
+            table = pandas.read_csv(file, sep="\t", dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise IntegrityError(f"{path}: cannot be read ({error}); run snakemake again") from error
     now = [{k: str(v) for k, v in _row(r).items()} for r in checked_receipts(plan)]
@@ -110,9 +113,16 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
         cure = "set backend: numpy or backend: cupy, and run snakemake again"
     else:
         what = f"{len(problems)} of {len(plan.shards)} shards cannot be summed"
-        files = " ".join(str(plan.results.receipt(s)) for s in list(problems)[:_MOST_NAMED])
-        cure = f"compute them again: rm -f {files}, then the same snakemake command"
+        cure = f"compute them again: {remove_receipts(plan, problems)}, then snakemake as before"
     return f"{what}; {cure}\n  " + "\n  ".join(lines)
+
+
+def remove_receipts(plan: Plan, shards: Iterable[str]) -> str:
+    """The command, for bash, that makes the next run compute some shards again."""
+    ids = list(shards)
+    names = ids[0] if len(ids) == 1 else "{" + ",".join(ids) + "}"
+    folder = shlex.quote(str(plan.results.receipt("").parent))
+    return f"rm -f {folder}/{names}.json"
 
 
 def _row(receipt: dict[str, Any]) -> dict[str, Any]:

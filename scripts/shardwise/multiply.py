@@ -6,6 +6,7 @@ depend on its factors alone, never on how many matrices come with it.
 
 import logging
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from shardwise.devices import driver_cuda_version, facts, granted
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.plan import Problem, Shard, Source
 from shardwise.planfile import Plan, load_sources
+from shardwise.shard import materialize
 from shardwise.sources import StackReader
 from shardwise.sums import RunningSum
 
@@ -127,7 +129,7 @@ def _compute(plan: Plan, shard: Shard, xp: Any) -> dict[str, Any]:
     seed = int.from_bytes(os.urandom(6)) if plan.settings["verify"] else None
     digest = hasher()
     total = RunningSum(problem.product_shape, counts.sum_dtype(problem.dtype))
-    with commit(product_file) as file:
+    with commit(product_file, sweep=True) as file:
         writer = StackWriter(file, shape, np.dtype(stored))
         for block in _products(plan, shard, xp, seed, digest):
             if keep == "sum":
@@ -140,7 +142,8 @@ def _compute(plan: Plan, shard: Shard, xp: Any) -> dict[str, Any]:
         if checksum_of_input not in (None, digest.hexdigest()):
             raise IntegrityError(
                 f"{plan.results.shard(shard.shard)}: is damaged: its checksum differs from its "
-                "receipt; remove it and run snakemake again"
+                f"receipt; rm {shlex.quote(str(plan.results.shard_receipt(shard.shard)))}, then "
+                "snakemake as before"
             )
     return {
         "file": receipts.file_facts(product_file, shape, stored, checksum),
@@ -164,12 +167,15 @@ def _expected_checksum(plan: Plan, shard: Shard) -> str | None:
     if not plan.settings["materialize"]:
         return None
     path = plan.results.shard_receipt(shard.shard)
+    if not path.exists():  # no receipt, no shard: the copy is made again
+        log.warning("%s is missing: copying the matrices of the shard again", path)
+        materialize(plan, shard.shard)
     receipt = receipts.read(path)
     said = tuple(receipt.get(key) for key in ("shard", "start", "stop", "matrices"))
     if said != (shard.shard, shard.start, shard.stop, shard.matrices):
         raise IntegrityError(
-            f"{path}: belongs to another plan; remove {plan.results.shard(shard.shard)} and run "
-            "snakemake again"
+            f"{path}: belongs to another plan; rm {shlex.quote(str(path))}, then snakemake "
+            "as before"
         )
     return str(receipt.get("data_checksum"))
 

@@ -51,6 +51,11 @@ class Results:
         return self.root / "runs.tsv"
 
     @property
+    def running(self) -> Path:
+        """The file on which the one run on this folder holds a lock."""
+        return self.root / "logs" / "run.lock"
+
+    @property
     def living(self) -> Path:
         """The file on which every job at work holds a lock."""
         return self.root / "logs" / "living.lock"

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 MIB = 1024**2
-GIB = 1024**3
 
 SLAB_BYTES = 64 * MIB
 """Input and output bytes that a task holds at once, unless one matrix is larger."""

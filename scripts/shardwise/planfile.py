@@ -17,8 +17,11 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.paths import Results
 from shardwise.plan import Problem, Shard, Source
 
-SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify", "nonfinite")
-"""Settings that a shard's products or their proof depend on; each stands in the fingerprint."""
+SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify")
+"""Settings that a shard's products or their proof depend on; each stands in the fingerprint.
+
+``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
+"""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import os
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from shardwise import ALGORITHM, planfile
 from shardwise import plan as counts
@@ -36,7 +35,8 @@ def make(settings: Settings, cache: Path | None = None) -> tuple[Plan, list[Sour
     left = stack_of(settings, results.synthetic, cache)
     right, shared = right_of(settings, left)
     check_product(settings.product, left, right)
-    _refuse_braces(settings, [*left.sources, *(right.sources if right else ())])
+    given = [s for s in left.sources if settings.input is not None]
+    _refuse_names(results, [*given, *(right.sources if right else ())])
     problem = Problem(
         matrices=left.matrices,
         left=left.shape,
@@ -50,12 +50,12 @@ def make(settings: Settings, cache: Path | None = None) -> tuple[Plan, list[Sour
     facts = {
         "dtype": left.dtype,
         "problem": asdict(problem),
-        "settings": own | {"materialize": settings.materialize},
+        "settings": own | {"materialize": settings.materialize, "nonfinite": settings.nonfinite},
         "right_sources": [asdict(s) for s in right.sources] if right else [],
         "synthetic": settings.synthetic if settings.input is None else None,
         "bytes": _bytes_on_disk(rows, settings),
     }
-    facts["digest"] = planfile.digest([facts, [asdict(row) for row in rows]])
+    facts["digest"] = planfile.digest([facts, [vars(row) for row in rows]])
     shards = {row.shard: row for row in rows}
     plan = Plan(results, shards, problem, left.dtype, facts["settings"], facts)
     return plan, list(left.sources)
@@ -114,11 +114,19 @@ def describe(plan: Plan) -> str:
     )
 
 
-def _refuse_braces(settings: Settings, sources: list[Source]) -> None:
-    """Braces mark wildcards in Snakemake's file names, and it knows no way around that."""
-    for name in (settings.results, *(source.path for source in sources)):
+def _refuse_names(results: Results, sources: list[Source]) -> None:
+    """Refuse names that Snakemake cannot handle, and input where a run writes its own files."""
+    for name in (str(results.root), *(source.path for source in sources)):
         if "{" in name or "}" in name:
             raise InputError(f"{name}: file names with braces cannot be used; rename it")
+    root = results.root.resolve()
+    own = {root, root / "shards", root / "products"}
+    for source in sources:
+        if Path(source.path).resolve().parent in own:
+            raise InputError(
+                f"{source.path} lies where the run writes its own files; choose another folder "
+                "for the results"
+            )
 
 
 def _rows(settings: Settings, problem: Problem, left: Stack, right: Stack | None) -> list[Shard]:
@@ -137,10 +145,11 @@ def _rows(settings: Settings, problem: Problem, left: Stack, right: Stack | None
         [getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER],
         [[s.path, s.identity] for s in right.sources] if right else [],
     ]
-    return [_with_digests(row, left, common) for row in rows]
+    settings_digest = planfile.digest(common)
+    return [_with_digests(row, left, settings_digest) for row in rows]
 
 
-def _with_digests(row: Shard, left: Stack, common: list[Any]) -> Shard:
+def _with_digests(row: Shard, left: Stack, common: str) -> Shard:
     """A row with the digests that say when the shard has to be copied, and computed, again."""
     files = [[s.path, s.first, s.identity] for s in left.between(row.start, row.stop)]
     own = [ALGORITHM["shard"], row.start, row.stop, left.dtype, files]

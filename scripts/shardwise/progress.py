@@ -35,6 +35,7 @@ class Failure:
 class State:
     """What has happened so far, counted by rule."""
 
+    whole: bool = False  # whether everything was asked for, not single files
     planned: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     names: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -64,17 +65,19 @@ class Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take note of one event."""
-        event = str(getattr(getattr(record, "event", None), "value", ""))
+        event = getattr(getattr(record, "event", None), "value", "")
         act = getattr(self, f"_on_{event}", None)
         try:
-            if act is not None and not self._workflow.dryrun:
-                act(record)
+            if act is not None:
+                if not self._workflow.dryrun:
+                    act(record)
             elif match := _RUN_NAME.search(record.getMessage()):
                 jobs.remember(self._run.results, "slurm", match[1])
         except Exception:  # a fault in counting must never end a run
             self.handleError(record)
 
     def _on_run_info(self, record: Any) -> None:
+        self._state.whole = "all" in record.stats
         self._state.planned = Counter({r: n for r, n in record.stats.items() if r in _STAGES})
 
     def _on_job_info(self, record: Any) -> None:
@@ -118,7 +121,7 @@ class Listener(logging.Handler):
     def _counts(self, rule: str) -> tuple[int, int]:
         """Jobs done and jobs in all, those of earlier runs included."""
         planned, done = self._state.planned[rule], self._state.done[rule]
-        if rule not in _PER_SHARD:
+        if rule not in _PER_SHARD or not self._state.whole:
             return done, planned
         shards = len(self._run.plan.shards)
         return shards - planned + done, shards
@@ -129,7 +132,8 @@ class Listener(logging.Handler):
         if not self._state.names or not planned:
             return
         if sum(self._state.done.values()) == planned:
-            say(f"shardwise: done: {', '.join(self._run.targets()[-2:])}")
+            whole = ", ".join(self._run.statistics())
+            say(f"shardwise: done: {whole if self._state.whole else 'what was asked for'}")
             return
         failures = sorted(self._state.failures.values(), key=lambda f: f.name)
         done, shards = self._counts("multiply")
@@ -149,8 +153,16 @@ def say(text: str) -> None:
 
 def rerun_command(argv: list[str], folder: str) -> str:
     """The command that continues a run: the same one, without what would force finished work."""
-    words = [word for word in argv if word not in ("-F", "--forceall")]
-    return f"cd {shlex.quote(folder)} && {shlex.join(words)}"
+    program = argv[:1]
+    if Path(argv[0]).name == "__main__.py":
+        program = [sys.executable, "-m", "snakemake"]
+    words, forced = [], False
+    for word in argv[1:]:
+        # The rules that -R names follow it, up to the next option.
+        forced = word in ("-R", "--forcerun") or (forced and not word.startswith("-"))
+        if not forced and word not in ("-F", "--forceall", "-f", "--force"):
+            words.append(word)
+    return f"cd {shlex.quote(folder)} && {shlex.join(program + words)}"
 
 
 def explain(log: Path | None, scheduler_says: str | None) -> str:
@@ -164,6 +176,8 @@ def explain(log: Path | None, scheduler_says: str | None) -> str:
     errors = [m[2] for line in lines if (m := _LOG_LINE.match(line)) and m[1] == "ERROR"]
     if errors:
         parts.append(errors[-1])
+    elif lines and _LOG_LINE.match(lines[-1]) is None:
+        parts.append(lines[-1])  # not of our own logging: Python, MPI or a launcher
     elif not parts:
         parts.append("it left no error in its log: killed, lost with its node, or never started")
     return "; ".join(parts)

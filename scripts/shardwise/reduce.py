@@ -15,7 +15,7 @@ from shardwise import plan as counts
 from shardwise import planfile, receipts
 from shardwise.arrays import StackWriter, commit, file_checksum, read_header
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
-from shardwise.ledger import Entry, read
+from shardwise.ledger import Entry, read, remove_receipts
 from shardwise.planfile import Plan
 from shardwise.sums import RunningSum
 
@@ -85,7 +85,8 @@ def _check_files(comm: Any, plan: Plan, entries: list[Entry]) -> None:
         if file_checksum(entry.path) != entry.checksum:
             raise IntegrityError(
                 f"shard {entry.shard}: {entry.path} is damaged: its checksum differs from its "
-                f"receipt; compute it again: rm -f {entry.path}, then the same snakemake command"
+                f"receipt; compute it again: {remove_receipts(plan, [entry.shard])}, then "
+                "snakemake as before"
             )
 
 

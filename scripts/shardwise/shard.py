@@ -25,7 +25,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
     shape = (shard.stop - shard.start, *problem.left)
     step = max(1, counts.SLAB_BYTES // problem.matrix_bytes)
     path = plan.results.shard(shard_id)
-    with commit(path) as file:
+    with commit(path, sweep=True) as file:
         writer = StackWriter(file, shape, np.dtype(plan.dtype))
         for low in range(shard.start, shard.stop, step):
             writer.append(reader.read(low, min(low + step, shard.stop)))

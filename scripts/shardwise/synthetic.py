@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import StackWriter, commit
-from shardwise.paths import Results
 from shardwise.planfile import Plan
 
 INTEGER_LIMIT = 9
@@ -19,7 +18,7 @@ def write(plan: Plan) -> None:
     """
     recipe: dict[str, Any] = plan.facts["synthetic"]
     count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
-    with commit(Results(plan.results.root).synthetic) as file:
+    with commit(plan.results.synthetic, sweep=True) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
         for i in range(count):
             writer.append(matrix(recipe["seed"], i, dim, dtype))

@@ -105,7 +105,25 @@ def test_every_shard_has_a_device_of_its_own(night: Night) -> None:
     for intervals in uses.values():
         for (_, end), (start, _) in itertools.pairwise(sorted(intervals)):
             assert end <= start, f"two shards at once on one device: {uses}"
+    journals = night.workspace.file("logs/multiply").glob("*.starts")
+    assert [path.read_text().count("\n") for path in journals] == [1] * 24
     assert "multiply: 24 of 24 shards done" in done.output
+
+
+def test_the_shipped_job_runs_as_it_is(night: Night) -> None:
+    """The synthetic stack, its copies and their products: every kind of job goes through Slurm."""
+    night.workspace.configure(shards=2)
+    done = night.workspace.run(*QUICK, profile="slurm")
+    assert done.code == 0, done.output
+    rules = [
+        "synthesize",
+        "reduce",
+        *(f"{r} 0000{i}" for r in ("shard", "multiply") for i in (0, 1)),
+    ]
+    assert night.starts() == Counter(rules)
+    stack = night.workspace.load("input.npy")
+    expected = sum((m @ m).astype(np.float64) for m in stack)
+    assert np.allclose(night.workspace.load("sum.npy"), expected, rtol=1e-5, atol=1e-3)
 
 
 def test_a_bad_night_costs_its_own_shards_only(night: Night) -> None:

@@ -28,7 +28,7 @@ def test_the_whole_pipeline_by_hand(tmp_path):
     done = planned(tmp_path, synthetic=recipe, shards=2, results="out")
     assert done.returncode == 0, done.stderr
     assert "in 2 shards" in done.stderr
-    assert "by hand: python" in done.stderr
+    assert "by hand: cd " in done.stderr
     plan = tmp_path / "out" / "plan.tsv"
     lines = [
         ("synthesize",),

@@ -164,7 +164,7 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path):
 def test_what_a_living_writer_writes_is_not_swept(tmp_path):
     """A second writer never removes the temporary file of one that still works."""
     path = tmp_path / "a"
-    with commit(path) as file:
+    with commit(path, sweep=True) as file:
         file.write(b"slow")
         write(path, b"fast")
         assert len(leftovers(tmp_path)) == 1

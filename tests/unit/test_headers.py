@@ -143,7 +143,7 @@ def test_missing_files_are_refused(tmp_path):
 def test_folders_are_refused(tmp_path):
     """A folder is no array, whatever its name."""
     (tmp_path / "folder.npy").mkdir()
-    assert "cannot be read" in refusal(tmp_path / "folder.npy")
+    assert "is not a file" in refusal(tmp_path / "folder.npy")
 
 
 @pytest.mark.parametrize("shape", ["(10**12,)", "(1000000, 1000000)", "(1000000000000, 1, 1)"])

@@ -54,5 +54,5 @@ def test_copying_stays_within_its_model(tmp_path):
 def test_the_model_of_a_small_machine_is_no_bluff():
     """A laptop's demo is asked for less than a laptop has."""
     made, _ = factories.planner.make(settings())
-    assert max(row.memory for row in made.shards.values()) < 2 * plan.GIB
+    assert max(row.memory for row in made.shards.values()) < 2048 * plan.MIB
     assert resource.getpagesize() < plan.PYTHON_BYTES

@@ -40,7 +40,6 @@ def test_every_shard_has_a_fingerprint_of_its_own(folder):
         {"keep": "sum"},
         {"backend": "auto"},
         {"verify": False},
-        {"nonfinite": "allow"},
         {"shards": 2},
     ],
     ids=str,

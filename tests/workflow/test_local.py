@@ -1,6 +1,8 @@
 """The main job under profiles/local: right sums, bad nights, bad input, hostile names."""
 
 import os
+import re
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -156,7 +158,65 @@ def test_a_lost_part_of_the_plan_is_made_again(workspace: Workspace) -> None:
     assert workspace.dry_run() == set()
 
 
-def bad_stack(root: Path, name: str) -> str:
+def test_a_file_of_the_users_is_never_removed(workspace: Workspace) -> None:
+    """An input inside the results folder is refused, and still there afterwards."""
+    stack = whole_numbers(4)
+    workspace.file("").mkdir()
+    np.save(workspace.file("input.npy"), stack)
+    workspace.configure(input="results/input.npy", shards=2)
+    assert workspace.run().code == 2
+    assert np.array_equal(workspace.load("input.npy"), stack)
+
+
+def test_a_lost_receipt_of_a_copy_heals(workspace: Workspace) -> None:
+    """Without its receipt a shard is no shard: it is copied again before it is multiplied."""
+    workspace.configure(shards=2, synthetic={"matrices": 4, "dim": 4})
+    assert workspace.run().code == 0
+    before = workspace.load("sum.npy")
+    workspace.file("shards/00001.json").unlink()
+    workspace.file("products/00001.json").unlink()
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert np.array_equal(workspace.load("sum.npy"), before)
+
+
+def test_the_cure_in_a_message_works_when_pasted(tmp_path: Path) -> None:
+    """A damaged product under a hostile name: the command that is printed heals it, no more."""
+    workspace = Workspace.create(tmp_path / "w")
+    results = f"out {HOSTILE}"
+    workspace.configure(results=results, shards=2, synthetic={"matrices": 4, "dim": 4})
+    assert workspace.run().code == 0
+    product = workspace.root / results / "products" / "00001.npy"
+    right = product.read_bytes()
+    product.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    (workspace.root / results / "sum.npy").unlink()
+    done = workspace.run()
+    assert done.code == 1
+    command = re.search(r"compute it again: (rm .*), then snakemake as before", done.output)
+    assert command, done.output
+    subprocess.run(["bash", "-c", command[1]], cwd=workspace.root, check=True)
+    assert not list(workspace.root.rglob("pwned"))
+    assert workspace.run().code == 0
+    assert product.read_bytes() == right
+
+
+def test_two_runs_never_share_a_results_folder(workspace: Workspace, tmp_path: Path) -> None:
+    """A second run on the same results, from another clone, is told and starts nothing."""
+    other = Workspace.create(tmp_path / "other")
+    recipe = {"matrices": 16, "dim": 800, "dtype": "int64"}
+    for clone in (workspace, other):
+        clone.configure(results=str(tmp_path / "shared"), synthetic=recipe, shards=2)
+    run = workspace.start()
+    until((tmp_path / "shared" / "plan.json").exists)
+    refused = other.run()
+    assert refused.code == 75
+    assert "another snakemake works on" in refused.output
+    assert run.wait(timeout=120) == 0
+    starts = (tmp_path / "shared" / "logs" / "multiply").glob("*.starts")
+    assert [path.read_text().count("\n") for path in starts] == [1, 1]
+
+
+def bad_stack(root: Path, name: str) -> str:  # noqa: PLR0912 - one branch a way
     """A stack that cannot be used, for each way in which that can be."""
     path = root / "bad.npy"
     if name == "no array":
@@ -174,6 +234,24 @@ def bad_stack(root: Path, name: str) -> str:
         np.save(path, np.ones((3, 3)))
     elif name == "empty":
         np.save(path, np.ones((0, 3, 3)))
+    elif name == "pipe":
+        os.mkfifo(path)
+    elif name == "trailing":
+        np.save(path, np.ones((4, 3, 3)))
+        path.write_bytes(path.read_bytes() + b"!")
+    elif name == "text":
+        np.save(path, np.array([[["a"]]]))
+    elif name == "records":
+        np.save(path, np.zeros((1, 1, 1), [("x", "f4")]))
+    elif name == "factors":
+        np.save(path, np.ones((4, 3, 3)))
+        np.save(root / "b.npy", np.ones((4, 2, 3)))
+    elif name == "mixed":
+        (root / "folder").mkdir()
+        np.save(root / "folder" / "0.npy", np.ones((3, 3)))
+        np.save(root / "folder" / "1.npy", np.ones((3, 4)))
+    elif name == "sheet":
+        (root / "bad.tsv").write_text("file\nx.npy\n")
     elif name == "not square":
         np.save(path, np.ones((4, 2, 3)))
     else:
@@ -200,6 +278,15 @@ def bad_stack(root: Path, name: str) -> str:
         ("good", {"shard": 4}, "shard: unknown key; did you mean shards?"),
         ("good", {"dispatch": "array"}, 'dispatch: "array" is not supported yet'),
         ("good", {"results": "bad.npy/x"}, "bad.npy is not a folder"),
+        ("good", {"results": "."}, "bad.npy lies where the run writes its own files"),
+        ("good", {"results": "~/x"}, "begins with ~"),
+        ("pipe", {}, "bad.npy: is not a file"),
+        ("trailing", {}, "has trailing bytes"),
+        ("text", {}, "holds strings"),
+        ("records", {}, "structured"),
+        ("factors", {"product": "A @ B", "right": "b.npy"}, "A is (3, 3), B is (2, 3)"),
+        ("mixed", {"input": "folder"}, "all must be alike"),
+        ("sheet", {"input": "bad.tsv"}, "has no column 'path'"),
         ("good", {"results": "{x}"}, "{x}: file names with braces cannot be used"),
     ],
 )

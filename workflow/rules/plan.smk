@@ -19,18 +19,21 @@ rule plan:
         'python "$SCRIPTS"/plan.py --configfile {input.config:q} 2> {log:q}'
 
 
-rule synthesize:
-    """Generate the stack of the config's key `synthetic`."""
-    input:
-        plan=run.plan_for_synthesize,
-    output:
-        stack=run.results.synthetic,
-    log:
-        run.results.log("synthesize"),
-    resources:
-        mem_mb=run.synthesize_mb,
-        runtime=run.synthesize_minutes,
-    params:
-        digest=run.recipe_digest,
-    shell:
-        'python "$SCRIPTS"/synthesize.py --plan "$PLAN" 2> {log:q}'
+# Only without an input: a file of the user's must never be the output of a rule.
+if run.plan.facts["synthetic"]:
+
+    rule synthesize:
+        """Generate the stack of the config's key `synthetic`."""
+        input:
+            plan=run.plan_for_synthesize,
+        output:
+            stack=run.results.synthetic,
+        log:
+            run.results.log("synthesize"),
+        resources:
+            mem_mb=run.synthesize_mb,
+            runtime=run.synthesize_minutes,
+        params:
+            digest=run.recipe_digest,
+        shell:
+            'python "$SCRIPTS"/synthesize.py --plan="$PLAN" 2> {log:q}'

@@ -17,7 +17,7 @@ rule ledger:
     params:
         digest=run.plan_digest,
     shell:
-        'python "$SCRIPTS"/ledger.py --plan "$PLAN" --digest {params.digest} 2> {log:q}'
+        'python "$SCRIPTS"/ledger.py --plan="$PLAN" --digest={params.digest} 2> {log:q}'
 
 
 rule reduce:
@@ -40,5 +40,5 @@ rule reduce:
         statistics=run.reduce["statistics"],
         algorithm=run.reduce_algorithm,
     shell:
-        '{resources.mpi} -n {params.ranks} python -m mpi4py "$SCRIPTS"/reduce.py --plan "$PLAN"'
+        '{resources.mpi} -n {params.ranks} python -m mpi4py "$SCRIPTS"/reduce.py --plan="$PLAN"'
         " --ranks {params.ranks} --statistics {params.statistics:q} 2> {log:q}"

@@ -19,4 +19,4 @@ rule shard:
     params:
         digest=run.shard_digest,
     shell:
-        'python "$SCRIPTS"/shard.py --plan "$PLAN" --shard {wildcards.shard} 2> {log:q}'
+        'python "$SCRIPTS"/shard.py --plan="$PLAN" --shard {wildcards.shard} 2> {log:q}'

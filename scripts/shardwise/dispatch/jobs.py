@@ -15,12 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 from shardwise.paths import Results
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _QUERY_SECONDS = 30
+_HELD: list[BinaryIO] = []
+"""Files whose locks this process holds to its end."""
 
 
 def remember(results: Results, scheduler: str, name: str) -> None:
@@ -37,14 +41,14 @@ def working(results: Results) -> Iterator[None]:
         # A disk that is full, read-only or without locks must not stop a job; its stage will say.
         with contextlib.suppress(OSError):
             results.living.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(results.living, "ab"))
+            file = stack.enter_context(open(results.living, "a+b"))
             fcntl.flock(file, fcntl.LOCK_SH)
         yield
 
 
 def _somebody_works(results: Results) -> bool:
     try:
-        with open(results.living, "ab") as file:
+        with open(results.living, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -53,14 +57,39 @@ def _somebody_works(results: Results) -> bool:
     return False
 
 
+def claim(results: Results) -> None:
+    """Be the only run on these results until this process ends; end with 75 where that fails."""
+    if not _hold(results.running):
+        _refuse(f"another snakemake works on {results.root}; let it finish, then run again.")
+    refuse_beside_living(results)
+
+
+def _hold(path: Path) -> bool:
+    """Lock a file for the life of this process; False where somebody else holds it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+b")  # noqa: SIM115 - it stays open, and with it the lock
+        _HELD.append(file)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a disk without locks: Snakemake's own lock of the working directory remains
+    return True
+
+
+def _refuse(message: str) -> None:
+    log.error(message)
+    sys.exit(75)
+
+
 def refuse_beside_living(results: Results) -> None:
     """End with 75 where jobs of an earlier run still wait or work on these results."""
     if _somebody_works(results):
-        log.error(
+        _refuse(
             f"jobs of an earlier run still work on {results.root}. Let them finish, or end them "
-            f"(see: squeue, or pgrep -af {results.plan}); then run the same command again."
+            "(see: squeue --me, or pgrep -af scripts/); then run the same command again."
         )
-        sys.exit(75)
     names = _names(results)
     if not names or not shutil.which("squeue"):
         return
@@ -70,16 +99,14 @@ def refuse_beside_living(results: Results) -> None:
             command, capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True
         )
     except (subprocess.SubprocessError, OSError) as error:
-        log.error(f"Slurm does not say whether jobs of an earlier run live ({error}); try again")
-        sys.exit(75)
+        _refuse(f"Slurm does not say whether jobs of an earlier run live ({error}); try again")
     living = answer.stdout.split()
     if living:
-        log.error(
+        _refuse(
             f"{len(living)} jobs of an earlier run still wait or work on {results.root}. "
             f"Let them finish (see: squeue -j {','.join(living)}), or cancel them "
             f"(scancel {' '.join(living)}); then run the same command again."
         )
-        sys.exit(75)
 
 
 def _names(results: Results) -> list[str]:
