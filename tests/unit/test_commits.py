@@ -22,7 +22,7 @@ class BrokenError(Exception):
 
 def write(path, content):
     """Commit some bytes."""
-    with commit(path) as file:
+    with commit(path, sweep=True) as file:
         file.write(content)
 
 
