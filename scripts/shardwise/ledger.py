@@ -23,7 +23,6 @@ class Entry:
     shard: str
     path: Path
     rows: int
-    dtype: str
     checksum: str
 
 
@@ -65,9 +64,7 @@ def read(plan: Plan) -> list[Entry]:
             f"{path}: does not fit the receipts; remove it and run snakemake again"
         )
     return [
-        Entry(
-            r["shard"], plan.results.product(r["shard"]), int(r["rows"]), r["dtype"], r["checksum"]
-        )
+        Entry(r["shard"], plan.results.product(r["shard"]), int(r["rows"]), r["checksum"])
         for r in now
     ]
 

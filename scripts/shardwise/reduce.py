@@ -142,7 +142,10 @@ def _commit(
         return
     if plan.settings["nonfinite"] == "error" and not np.isfinite(total).all():
         where = np.argwhere(~np.isfinite(total))[0].tolist()
-        raise InputError(f"the sum overflows {total.dtype} at element {where}")
+        raise InputError(
+            f"the sum overflows {total.dtype} at element {where}, or holds NaN or Inf of products "
+            "that were computed under nonfinite: allow"
+        )
     files = {}
     for name in statistics:
         result = total if name == "sum" else total / plan.problem.matrices
