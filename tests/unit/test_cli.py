@@ -225,7 +225,9 @@ def test_a_signal_leaves_no_product(tmp_path, number, code):
     left = stack((60, 512, 512), "int32")  # integers take seconds: the signal comes in the middle
     made = factories.plan(tmp_path, left, shards=1, materialize=False)
     words = command("multiply", "--plan", made.results.plan, "--shard", "00000")
-    job = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    # A parent that runs in the background ignores Ctrl-C, and so would its children.
+    default = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    job = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=default)  # noqa: PLW1509
     while not leftovers(tmp_path) and job.poll() is None:
         time.sleep(0.002)
     job.send_signal(number)
