@@ -4,12 +4,13 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardwise import cli, config, planner
+from shardwise.paths import CACHE
 
 
 def main(options: Namespace) -> None:
     """Check config and input, cut the stack, write the plan."""
     values = config.read_files([Path(file) for file in options.configfile])
-    plan, sources = planner.make(config.load(values))
+    plan, sources = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
     planner.check_folder(plan)
     planner.write(plan, sources)
     cli.log.info("%s: %s", plan.results.plan, planner.describe(plan))

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from shardwise.units import parse_bytes
 
 SCHEMA = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
+_FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ def results_folder(config: Mapping[str, Any]) -> str:
 def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the reduce, which are no part of a plan; the config has been checked."""
     return {"ranks": 2, "statistics": ["sum"]} | dict(config.get("reduce") or {})
+
+
+def function_parts(product: str) -> tuple[str, str] | None:
+    """File and name of a product ``file.py:function``; None where it is no such product."""
+    match = _FUNCTION.fullmatch(product)
+    return (match[1], match[2]) if match else None
 
 
 def load(config: Mapping[str, Any]) -> Settings:
@@ -171,10 +179,6 @@ def _not_supported_yet(full: Mapping[str, Any]) -> list[str]:
         )
         if full[key] != only
     ]
-    if full["product"] not in PRODUCTS:
-        user = ".py:" in full["product"]
-        what = "a function of your own is not supported yet" if user else "unknown product"
-        problems.append(f"product: {full['product']!r}: {what}; use one of {', '.join(PRODUCTS)}")
     later = [s for s in full["reduce"]["statistics"] if s not in ("sum", "mean")]
     if later:
         problems.append(
@@ -183,15 +187,34 @@ def _not_supported_yet(full: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def _product_problems(full: Mapping[str, Any]) -> list[str]:
+    product = full["product"]
+    if function_parts(product):
+        if full["reproducible"]:
+            return []
+        return [
+            "reproducible: false has no meaning for a function of your own: it lets sums "
+            "accumulate inside the GEMM, and there is none; use true"
+        ]
+    if product in PRODUCTS:
+        return []
+    if ".py" in product:
+        return [f"product: {product!r} names no function; write it as path/to/file.py:function"]
+    near = difflib.get_close_matches(product, PRODUCTS, n=1)
+    hint = f"did you mean {near[0]}? Known are" if near else "use one of"
+    known = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
+    return [f"product: {product!r}: unknown product; {hint} {known}"]
+
+
 def _contradictions(full: Mapping[str, Any]) -> list[str]:
-    problems = []
+    problems = _product_problems(full)
     if full["product"] == "A @ B" and full["right"] is None:
         problems.append("right: the product A @ B needs it; name the .npy file of B")
     if full["product"] != "A @ B" and full["right"] is not None:
         problems.append(f"right: the product {full['product']} has no B; remove it, or use A @ B")
     problems += [
         f"{key}: {full[key]} begins with ~, which is not expanded here; write the whole path"
-        for key in ("input", "right", "results")
+        for key in ("input", "right", "product", "results")
         if str(full[key]).startswith("~")
     ]
     try:

@@ -39,6 +39,17 @@ def cuda_extra() -> str:
     return str(CUDA_MAJORS[0]) if login_node else "none"
 
 
+def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
+    """The exceptions by which cupy tells that a device is lost, busy or full; none of NumPy."""
+    if not hasattr(xp, "cuda"):
+        return ()
+    return (
+        xp.cuda.memory.OutOfMemoryError,
+        xp.cuda.runtime.CUDARuntimeError,
+        xp.cuda.driver.CUDADriverError,
+    )
+
+
 def facts(cupy: Any) -> dict[str, Any]:
     """Name, UUID and memory in bytes of the current device, for the receipt."""
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from shardwise import functions, proof, receipts
 from shardwise import plan as counts
-from shardwise import proof, receipts
 from shardwise.arrays import StackWriter, commit, hasher, raw_bytes
-from shardwise.devices import driver_cuda_version, facts, granted
+from shardwise.devices import device_errors, driver_cuda_version, facts, granted
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.plan import Problem, Shard, Source
 from shardwise.planfile import Plan, load_sources
@@ -48,7 +48,7 @@ def run_shard(plan: Plan, shard_id: str) -> None:
     try:
         with np.errstate(all="ignore"):  # overflow is found and named by the checks below
             body = _compute(plan, shard, xp)
-    except _device_errors(xp) as error:
+    except device_errors(xp) as error:
         raise TryAgain(f"device {device.get('uuid', '?')}: {error}") from error
     versions = {"numpy": np.__version__} | ({"cupy": xp.__version__} if xp is not np else {})
     receipts.write(
@@ -98,37 +98,28 @@ def load_backend(requested: str) -> tuple[Any, dict[str, Any]]:
         cupy.cuda.Device(0).use()
         cupy.zeros(1)
         return cupy, facts(cupy)
-    except _device_errors(cupy) as error:
+    except device_errors(cupy) as error:
         raise TryAgain(
             f"there is an NVIDIA driver but no usable device: {error} "
             f"(CUDA_VISIBLE_DEVICES={granted()!r})"
         ) from error
 
 
-def _device_errors(xp: Any) -> tuple[type[BaseException], ...]:
-    if xp is np:
-        return ()
-    return (
-        xp.cuda.memory.OutOfMemoryError,
-        xp.cuda.runtime.CUDARuntimeError,
-        xp.cuda.driver.CUDADriverError,
-    )
-
-
 def _compute(plan: Plan, shard: Shard, xp: Any) -> dict[str, Any]:
     """Stream the slabs of a shard through the device; the receipt's account of it."""
     problem, keep = plan.problem, plan.settings["keep"]
-    stored = counts.product_dtype(problem.dtype)
+    stored = problem.product_dtype
     shape = problem.product_shape
     if keep == "sum":
-        stored = counts.sum_dtype(problem.dtype)
+        stored = problem.sum_dtype
     else:
         shape = (shard.stop - shard.start, *shape)
     product_file = plan.results.product(shard.shard)
     checksum_of_input = _expected_checksum(plan, shard)
-    seed = int.from_bytes(os.urandom(6)) if plan.settings["verify"] else None
+    provable = plan.settings["verify"] and problem.result is None
+    seed = int.from_bytes(os.urandom(6)) if provable else None
     digest = hasher()
-    total = RunningSum(problem.product_shape, counts.sum_dtype(problem.dtype))
+    total = RunningSum(problem.product_shape, problem.sum_dtype)
     with commit(product_file, sweep=True) as file:
         writer = StackWriter(file, shape, np.dtype(stored))
         for block in _products(plan, shard, xp, seed, digest):
@@ -187,6 +178,9 @@ def _products(
     problem = plan.problem
     left, right = _readers(plan, shard)
     shared = _to_device(xp, right.read(0, 1)[0]) if right and problem.shared_right else None
+    function = None
+    if problem.result:
+        function = functions.load(problem.product, plan.facts["function"])
     slab = counts.slab_matrices(problem)
     for low in range(shard.start, shard.stop, slab):
         high = min(low + slab, shard.stop)
@@ -196,8 +190,12 @@ def _products(
         other = shared
         if right is not None and shared is None:
             other = _to_device(xp, right.read(low, high))
-        block, other = _checked_factors(xp, problem, block, other, low, plan.settings["nonfinite"])
-        yield _proven(xp, problem, block, other, low, seed, plan.settings["nonfinite"])
+        nonfinite = plan.settings["nonfinite"]
+        if function is not None:
+            yield _applied(xp, problem, function, block, low, nonfinite)
+        else:
+            block, other = _checked_factors(xp, problem, block, other, low, nonfinite)
+            yield _proven(xp, problem, block, other, low, seed, nonfinite)
         log.info(
             "shard %s: %d of %d matrices", shard.shard, high - shard.start, shard.stop - shard.start
         )
@@ -234,14 +232,17 @@ def _checked_factors(
     if left.dtype.kind in "iu":
         return _checked_integers(xp, problem, left, right, first)
     if nonfinite == "error":
-        for name, block in (("input", left), ("right", right)):
-            bad = None if block is None else _first_nonfinite(xp, block)
-            if bad is not None:
-                where = f"matrix {first + bad}" if block.ndim == 3 else "the matrix"
-                raise InputError(
-                    f"{name}: {where} holds NaN or Inf; correct it, or set nonfinite: allow"
-                )
+        _refuse_nonfinite(xp, "input", left, first)
+        if right is not None:
+            _refuse_nonfinite(xp, "right", right, first)
     return left, right
+
+
+def _refuse_nonfinite(xp: Any, name: str, block: Any, first: int) -> None:
+    bad = _first_nonfinite(xp, block)
+    if bad is not None:
+        where = f"matrix {first + bad}" if block.ndim == 3 else "the matrix"
+        raise InputError(f"{name}: {where} holds NaN or Inf; correct it, or set nonfinite: allow")
 
 
 def _first_nonfinite(xp: Any, block: Any) -> int | None:
@@ -269,6 +270,24 @@ def _largest(xp: Any, block: Any) -> list[int]:
     flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
     tops, bottoms = _to_host(xp, flat.max(axis=1)), _to_host(xp, flat.min(axis=1))
     return [max(int(t), -int(b)) for t, b in zip(tops, bottoms, strict=True)]
+
+
+def _applied(
+    xp: Any, problem: Problem, function: functions.Function, block: Any, first: int, nonfinite: str
+) -> np.ndarray:
+    """What a user's function makes of one slab, in host memory."""
+    if nonfinite == "error" and block.dtype.kind in "fc":
+        _refuse_nonfinite(xp, "input", block, first)
+    product = functions.call(function, xp, block, first, problem)
+    bad = None
+    if nonfinite == "error" and product.dtype.kind != "i":
+        bad = _first_nonfinite(xp, product)
+    if bad is not None:
+        raise InputError(
+            f"product: {function.spec} made NaN or Inf of matrix {first + bad}, which is finite; "
+            "correct it, or set nonfinite: allow"
+        )
+    return _to_host(xp, product)
 
 
 def _proven(

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+CACHE = Path(".snakemake") / "shardwise"
+"""What the main process keeps from run to run: headers, results of trials, merged configs."""
+
 
 @dataclass(frozen=True)
 class Results:

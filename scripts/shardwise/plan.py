@@ -25,6 +25,9 @@ _SLOW_BYTES_PER_S = 50e6
 _SLOW_FLOP_PER_S = 5e9
 _START_MINUTES = 10
 
+FUNCTION_COPIES = 8
+"""A guess: the memory that a user's function takes, in blocks of its input and of its result."""
+
 Shape = tuple[int, ...]
 
 
@@ -63,6 +66,9 @@ class Problem:
         Element type of the input, by name.
     shared_right
         True where one B serves all matrices.
+    result, result_dtype
+        Shape ``(p, q)`` and element type of what a user's function makes of one A, as it was seen
+        on one matrix; None for a product of two factors.
     """
 
     matrices: int
@@ -71,6 +77,8 @@ class Problem:
     dtype: str
     right: Shape | None = None
     shared_right: bool = False
+    result: Shape | None = None
+    result_dtype: str | None = None
 
     @property
     def item(self) -> int:
@@ -78,24 +86,36 @@ class Problem:
         return ITEM_BYTES[self.dtype]
 
     @property
+    def product_dtype(self) -> str:
+        """Element type of products."""
+        return self.result_dtype or product_dtype(self.dtype)
+
+    @property
+    def sum_dtype(self) -> str:
+        """Element type of sums."""
+        return sum_dtype(self.product_dtype)
+
+    @property
     def product_item(self) -> int:
         """Bytes of an element of a product."""
-        return ITEM_BYTES[product_dtype(self.dtype)]
+        return ITEM_BYTES[self.product_dtype]
 
     @property
     def sum_item(self) -> int:
         """Bytes of an element of a sum."""
-        return ITEM_BYTES[sum_dtype(self.dtype)]
+        return ITEM_BYTES[self.sum_dtype]
 
     @property
     def product_shape(self) -> Shape:
-        """Shape ``(m, p)`` of one product."""
+        """Shape ``(m, p)`` of one product, or ``(p, q)`` of a function's result."""
+        if self.result:
+            return self.result
         (m, _), (_, p) = self.factor_shapes
         return (m, p)
 
     @property
     def factor_shapes(self) -> tuple[Shape, Shape]:
-        """Shapes of the two factors, as multiplied."""
+        """Shapes of the two factors, as multiplied; a user's function has none."""
         m, k = self.left
         pairs = {
             "A @ A": ((m, k), (m, k)),
@@ -121,13 +141,21 @@ class Problem:
 
     @property
     def work_bytes(self) -> int:
-        """Bytes of one A and one B as they are multiplied: integers are widened to int64."""
+        """Bytes of one A and one B as they are multiplied: integers are widened to int64.
+
+        A user's function gets A as it is.
+        """
+        if self.result:
+            return self.matrix_bytes
         elements = (self.matrix_bytes + (0 if self.shared_right else self.right_bytes)) // self.item
         return elements * (self.item if self.item == self.product_item else self.product_item)
 
     @property
     def flop(self) -> int:
-        """Floating-point operations of one product."""
+        """Floating-point operations of one product; for a user's function a guess: of ``A @ A``."""
+        if self.result:
+            m, k = self.left
+            return 2 * m * k * max(m, k)
         (m, k), (_, p) = self.factor_shapes
         return 2 * m * k * p
 
@@ -235,12 +263,15 @@ def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
 
     A slab of A, of B and of products, each with one converted copy; the one B that serves all;
     the widened matrices of the check and their moduli; and for ``keep: sum`` three arrays of the
-    result.
+    result. A user's function has no check: in its place stands a guess of what it takes itself.
     """
     slab = min(count, slab_matrices(problem))
     shared = problem.right_bytes * problem.product_item // problem.item
     slabs = 2 * (slab * (problem.work_bytes + problem.product_bytes) + shared)
-    check = 2 * min(count, check_matrices(problem)) * _wide_bytes(problem)
+    if problem.result:
+        check = FUNCTION_COPIES * slab * (problem.matrix_bytes + problem.product_bytes)
+    else:
+        check = 2 * min(count, check_matrices(problem)) * _wide_bytes(problem)
     m, p = problem.product_shape
     partial = 3 * problem.sum_item * m * p if keep == "sum" else 0
     return PYTHON_BYTES + (CUDA_BYTES if cuda else 0) + slabs + check + partial

@@ -156,5 +156,5 @@ def _check(raw: bytes, facts: dict[str, Any], path: Path) -> None:
 
 
 def _problem(facts: dict[str, Any]) -> Problem:
-    right = tuple(facts["right"]) if facts["right"] else None
-    return Problem(**{**facts, "left": tuple(facts["left"]), "right": right})
+    shapes = {key: tuple(facts[key]) for key in ("left", "right", "result") if facts.get(key)}
+    return Problem(**{**facts, **shapes})

@@ -1,30 +1,42 @@
 """From a config to a plan: look at the headers, do the arithmetic, refuse what cannot work."""
 
 import json
+import logging
 import os
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from shardwise import ALGORITHM, planfile
+import numpy as np
+
+from shardwise import ALGORITHM, functions, planfile, synthetic
 from shardwise import plan as counts
 from shardwise.arrays import commit
-from shardwise.config import Settings
+from shardwise.config import Settings, function_parts
 from shardwise.errors import InputError
 from shardwise.paths import Results
 from shardwise.plan import Problem, Shard, Source, Stack
 from shardwise.planfile import Plan
-from shardwise.sources import check_product, right_of, stack_of
+from shardwise.sources import StackReader, check_product, right_of, stack_of
 from shardwise.units import human_bytes
 
+_LOG = logging.getLogger(__name__)
 
-def make(settings: Settings, cache: Path | None = None) -> tuple[Plan, list[Source]]:
-    """The plan for a config, from headers alone; nothing is written.
+
+def make(
+    settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG
+) -> tuple[Plan, list[Source]]:
+    """The plan for a config, from headers alone; nothing is written but the cache.
+
+    A user's function is tried on the first matrix, to learn what it returns.
 
     Parameters
     ----------
     cache
-        A file that keeps the headers of inputs of many files.
+        A folder that keeps the headers of inputs of many files, and what functions returned.
+    log
+        Where to say that a function is tried.
 
     Raises
     ------
@@ -32,11 +44,16 @@ def make(settings: Settings, cache: Path | None = None) -> tuple[Plan, list[Sour
         Where the input, or its fit with the config, is bad.
     """
     results = Results(Path(settings.results))
-    left = stack_of(settings, results.synthetic, cache)
+    headers = cache and cache / f"{planfile.digest(settings.input)}.json"
+    left = stack_of(settings, results.synthetic, headers)
     right, shared = right_of(settings, left)
     check_product(settings.product, left, right)
     given = [s for s in left.sources if settings.input is not None]
     _refuse_names(results, [*given, *(right.sources if right else ())])
+    function = functions.content_digest(settings.product) if _is_function(settings) else None
+    result, result_dtype = (
+        _tried(settings, function, left, cache, log) if function else (None, None)
+    )
     problem = Problem(
         matrices=left.matrices,
         left=left.shape,
@@ -44,13 +61,16 @@ def make(settings: Settings, cache: Path | None = None) -> tuple[Plan, list[Sour
         dtype=left.dtype,
         right=right.shape if right else None,
         shared_right=shared,
+        result=result,
+        result_dtype=result_dtype,
     )
-    rows = _rows(settings, problem, left, right)
+    rows = _rows(settings, problem, left, right, function)
     own = {key: getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER}
     facts = {
         "dtype": left.dtype,
         "problem": asdict(problem),
         "settings": own | {"materialize": settings.materialize, "nonfinite": settings.nonfinite},
+        "function": function,
         "right_sources": [asdict(s) for s in right.sources] if right else [],
         "synthetic": settings.synthetic if settings.input is None else None,
         "bytes": _bytes_on_disk(rows, settings),
@@ -59,6 +79,39 @@ def make(settings: Settings, cache: Path | None = None) -> tuple[Plan, list[Sour
     shards = {row.shard: row for row in rows}
     plan = Plan(results, shards, problem, left.dtype, facts["settings"], facts)
     return plan, list(left.sources)
+
+
+def _is_function(settings: Settings) -> bool:
+    return function_parts(settings.product) is not None
+
+
+def _tried(
+    settings: Settings, function: str, left: Stack, cache: Path | None, log: logging.Logger
+) -> tuple[counts.Shape, str]:
+    """Shape and element type of what a user's function makes of a matrix, tried once a content."""
+    key = planfile.digest([settings.product, function, left.shape, left.dtype])
+    known = cache and cache / f"function-{key}.json"
+    try:
+        entry = json.loads(known.read_bytes()) if known else {}
+        return tuple(entry["shape"]), str(entry["dtype"])
+    except (OSError, ValueError, KeyError, TypeError):  # a cache that cannot be read is no cache
+        pass
+    # As one text: Snakemake's logger prints messages as they are.
+    log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
+    shape, dtype = functions.probe(settings.product, _first_matrix(settings, left))
+    if known:
+        with commit(known) as file:
+            file.write(json.dumps({"shape": shape, "dtype": dtype}).encode())
+    return shape, dtype
+
+
+def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
+    """The first matrix of the input, shape ``(1, m, k)``; a synthetic one need not be on disk."""
+    if settings.input is not None:
+        return StackReader(left.sources, left.shape, left.dtype).read(0, 1)
+    recipe: dict[str, Any] = settings.synthetic
+    dtype = np.dtype(recipe["dtype"])
+    return synthetic.matrix(recipe["seed"], 0, recipe["dim"], dtype)[np.newaxis]
 
 
 def write(plan: Plan, sources: list[Source]) -> None:
@@ -107,8 +160,11 @@ def describe(plan: Plan) -> str:
     """One line about a plan, for the log and the dry run."""
     problem, rows = plan.problem, list(plan.shards.values())
     written = ", ".join(f"{k} {human_bytes(n)}" for k, n in plan.facts["bytes"].items() if n)
+    product = problem.product
+    if problem.result:
+        product += f" to {problem.result} of {problem.result_dtype} (which nothing can prove)"
     return (
-        f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {problem.product}, in "
+        f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
         f"{len(rows)} shards of {human_bytes(max(r.bytes for r in rows))} or less; "
         f"{human_bytes(max(r.memory for r in rows))} of memory a task; writes {written}"
     )
@@ -129,7 +185,9 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
             )
 
 
-def _rows(settings: Settings, problem: Problem, left: Stack, right: Stack | None) -> list[Shard]:
+def _rows(
+    settings: Settings, problem: Problem, left: Stack, right: Stack | None, function: str | None
+) -> list[Shard]:
     total = problem.matrices * problem.matrix_bytes
     shards = counts.shard_count(problem.matrices, total, settings.shards, settings.shard_bytes)
     try:
@@ -144,6 +202,7 @@ def _rows(settings: Settings, problem: Problem, left: Stack, right: Stack | None
         asdict(replace(problem, matrices=0)),  # how many there are changes no product
         [getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER],
         [[s.path, s.identity] for s in right.sources] if right else [],
+        function,
     ]
     settings_digest = planfile.digest(common)
     return [_with_digests(row, left, settings_digest) for row in rows]

@@ -99,7 +99,7 @@ def _sum_part(comm: Any, plan: Plan, entries: list[Entry]) -> RunningSum:
     problem = plan.problem
     size = problem.product_shape[0] * problem.product_shape[1]
     low, high = part_of(size, comm.rank, comm.size)
-    total = RunningSum((high - low,), counts.sum_dtype(problem.dtype))
+    total = RunningSum((high - low,), problem.sum_dtype)
     last = time.monotonic()
     for number, entry in enumerate(entries, 1):
         for block in _blocks(entry, size, low, high):
@@ -155,7 +155,7 @@ def _commit(
         "shards": len(entries),
         "product": plan.problem.product,
         "keep": plan.settings["keep"],
-        "proven": plan.settings["verify"],
+        "proven": plan.settings["verify"] and plan.problem.result is None,
         "plan": plan.facts["digest"],
         "ranks": comm.size,
         "files": files,

@@ -21,7 +21,7 @@ from shardwise import plan as counts
 from shardwise.config import reduce_settings, results_folder
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
-from shardwise.paths import Results
+from shardwise.paths import CACHE, Results
 from shardwise.plan import MIB, Source, Stack
 from shardwise.planfile import Plan
 
@@ -30,8 +30,6 @@ log = logging.getLogger("snakemake.logging")  # it prints messages as they are: 
 SCRIPTS = Path(__file__).parents[1]
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
-
-CACHE = Path(".snakemake") / "shardwise"
 
 
 class Run:
@@ -61,9 +59,7 @@ class Run:
 
         try:
             settings = config.load(self.config)
-            plan, self._sources = planner.make(
-                settings, CACHE / f"{planfile.digest(settings.input)}.json"
-            )
+            plan, self._sources = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
         except ShardwiseError as error:
             log.error(str(error))

@@ -1,0 +1,269 @@
+"""A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
+
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from shardwise.config import function_parts
+from shardwise.devices import device_errors
+from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.plan import ITEM_BYTES, Problem, Shape, product_dtype
+
+RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
+"""Element types that a function may return; integers are widened to int64, which holds these."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A user's function, loaded.
+
+    Attributes
+    ----------
+    spec
+        ``file.py:function``, as in the config.
+    file
+        The file's whole path, as its traceback shows it.
+    target
+        What is called with ``(xp, block)``.
+    """
+
+    spec: str
+    file: str
+    target: Callable[[Any, Any], Any]
+
+
+def content_digest(spec: str) -> str:
+    """Sixteen hexadecimal digits that change with the file of a function, not with its imports.
+
+    Raises
+    ------
+    InputError
+        Where the file cannot be read.
+    """
+    return _digest(_source(spec))
+
+
+def load(spec: str, digest: str | None = None) -> Function:
+    """Import the file of a function by its path, under a private name, and find the function.
+
+    ``sys.path`` is left alone, and no ``.pyc`` file is read or written: what runs is what the
+    digest was taken of.
+
+    Parameters
+    ----------
+    spec
+        ``file.py:function``.
+    digest
+        What :func:`content_digest` said when the plan was made, or None.
+
+    Raises
+    ------
+    InputError
+        Where there is no such file or function, the file fails on import, or the function does
+        not take ``(xp, block)``.
+    IntegrityError
+        Where the file has changed since the plan was made.
+    """
+    source = _source(spec)
+    path, name = function_parts(spec)
+    if digest not in (None, _digest(source)):
+        raise IntegrityError(f"{path}: has changed since the plan was made; run snakemake again")
+    module = _module(path, source)
+    target = getattr(module, name, None)
+    if target is None:
+        raise InputError(f"product: {path} has no function {name!r}; {_nearest(module, name)}")
+    if not callable(target):
+        raise InputError(f"product: {spec} is {_kind(target)}, not a function")
+    _check_parameters(spec, target)
+    return Function(spec, str(module.__file__), target)
+
+
+def call(
+    function: Function, xp: Any, block: Any, first: int, problem: Problem | None = None
+) -> Any:
+    """Call a function on the matrices of a block, and check what it returns.
+
+    The function's block cannot be written to under NumPy. Its result is made C-contiguous, and
+    copied where it shares memory with the block.
+
+    Parameters
+    ----------
+    block
+        Matrices ``(n, m, k)`` of the input's element type.
+    first
+        Index of the first of them in the whole stack.
+    problem
+        What was planned, or None while the plan is made.
+
+    Returns
+    -------
+    xp.ndarray
+        Shape ``(n, p, q)``; integers as int64.
+
+    Raises
+    ------
+    InputError
+        Where the function raises an exception, or returns what was not planned. Lack of memory,
+        errors of the device, and whatever is no ``Exception`` pass through.
+    """
+    where = _matrices(first, block.shape[0])
+    given = block
+    if xp is np:
+        given = block.view()
+        given.flags.writeable = False
+    try:
+        with np.errstate(all="ignore"):
+            result = function.target(xp, given)
+    except (MemoryError, *device_errors(xp)):
+        raise
+    except Exception as error:
+        raise InputError(
+            _failure(f"{function.spec} failed on {where}", error, function.file)
+        ) from error
+    result = _checked(function.spec, xp, result, block.shape[0], where, problem)
+    return result.copy() if xp.may_share_memory(result, block) else result
+
+
+def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
+    """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
+
+    Raises
+    ------
+    InputError
+        Where the function cannot be loaded, fails, or returns no stack of results.
+    TryAgain
+        Where this machine has too little memory for it.
+    """
+    function = load(spec)
+    try:
+        result = call(function, np, matrix, 0)
+    except SystemExit as error:
+        raise InputError(f"product: {spec} ended the process ({error!r}) on matrix 0") from error
+    except MemoryError as error:
+        raise TryAgain(
+            f"product: {spec} ran out of memory on one matrix {matrix.shape[1:]}, where it is "
+            "tried before any job; start snakemake on a machine with more"
+        ) from error
+    return result.shape[1:], result.dtype.name
+
+
+def _source(spec: str) -> bytes:
+    path, _ = function_parts(spec)
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(
+            f"product: {path} does not exist; a relative path counts from the working directory"
+        ) from error
+    except OSError as error:
+        raise InputError(f"product: {path} cannot be read: {error.strerror}") from error
+
+
+def _digest(source: bytes) -> str:
+    return hashlib.blake2b(source, digest_size=8).hexdigest()
+
+
+def _module(path: str, source: bytes) -> ModuleType:
+    """Run a file as a module of a private name, which its classes and pickles can look up."""
+    name = f"_shardwise_product_{_digest(source)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # it ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        exec(compile(source, str(spec.origin), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise InputError(_failure(f"{path} cannot be imported", error, str(spec.origin))) from error
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _failure(what: str, error: BaseException, file: str) -> str:
+    """A message with the traceback of an error, from the user's file on down."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename != file:
+        frame = frame.tb_next
+    lines = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
+    last = traceback.format_exception_only(error)[-1].partition("\n")[0]
+    return f"product: {what}: {last}\n{lines}"
+
+
+def _nearest(module: ModuleType, name: str) -> str:
+    own = [
+        key
+        for key, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__
+    ]
+    near = difflib.get_close_matches(name, own, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return "it has " + ", ".join(own) if own else "it has none"
+
+
+def _check_parameters(spec: str, target: Callable[..., Any]) -> None:
+    try:
+        parameters = inspect.signature(target)
+    except (TypeError, ValueError):  # some callables of C have no signature
+        return
+    try:
+        parameters.bind(np, None)
+    except TypeError as error:
+        raise InputError(
+            f"product: {spec} takes {parameters}, but is called with (xp, block): the array module "
+            "and a stack (n, m, k)"
+        ) from error
+
+
+def _checked(
+    spec: str, xp: Any, result: Any, count: int, where: str, problem: Problem | None
+) -> Any:
+    """A result that is what was planned, or at least something that can be planned for."""
+    told = f"product: {spec} returned "
+    if type(result) is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
+        raise InputError(
+            f"{told}{_kind(result)} for {where}; it must return a {xp.__name__}.ndarray"
+        )
+    shape, name = result.shape, result.dtype.name
+    if len(shape) != 3 or shape[0] != count or 0 in shape:
+        raise InputError(
+            f"{told}shape {shape} for {where}; it must return ({count}, p, q): one array a matrix, "
+            "in their order"
+        )
+    if name not in RESULTS:
+        raise InputError(f"{told}{name} for {where}; allowed are {', '.join(RESULTS)}")
+    stored = product_dtype(name)
+    planned = problem and (problem.product_shape, problem.product_dtype)
+    if planned and (shape[1:], stored) != planned:
+        raise InputError(
+            f"{told}{shape[1:]} of {stored} for each of {where}, but {planned[0]} of {planned[1]} "
+            "for the matrix that it was tried on with NumPy when the plan was made; all must be "
+            "alike. If what the file imports has changed since: rm -r .snakemake/shardwise"
+        )
+    return xp.ascontiguousarray(result, dtype=stored)
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    if value is None:
+        return "None"
+    name = (
+        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    )
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _matrices(first: int, count: int) -> str:
+    return f"matrix {first}" if count == 1 else f"matrices {first} to {first + count - 1}"
