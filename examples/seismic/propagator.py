@@ -160,7 +160,7 @@ def _check(xp: Any, velocity: Any, sources: Any, spacing: float, step: float) ->
         raise ValueError(
             f"unstable: v step / spacing = {fastest:g} m/s x {step:g} s / {spacing:g} m = "
             f"{ratio:.3f}, but at most {COURANT:.3f} is stable; take a step of "
-            f"{COURANT * spacing / fastest:.2g} s or less"
+            f"{0.99 * COURANT * spacing / fastest:.3g} s or less"
         )
     limits = xp.asarray(velocity.shape[1:])
     outside = (sources < xp.asarray([1, 0])) | (sources >= limits)

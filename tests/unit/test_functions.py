@@ -1,0 +1,566 @@
+"""A product of the user's own: found, tried once, checked at every call."""
+
+import json
+import logging
+import os
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from shardwise import config, functions, ledger, multiply, plan, planner, receipts
+from shardwise.errors import InputError, IntegrityError, TryAgain
+
+from tests import factories
+from tests.factories import copied, leftovers, products, settings, stack
+
+DOUBLE = "def own(xp, block):\n    return 2 * block\n"
+ROWS = """
+def own(xp, block):
+    n, m, k = block.shape
+    return xp.concatenate([block, block], axis=2)[:, :1, :].astype(xp.float64)
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a Python file; the spec of its function ``own``."""
+
+    def make(text, name="own"):
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        return f"{path}:{name}"
+
+    return make
+
+
+def body(line):
+    """The text of a file whose function has one line."""
+    return f"import numpy as np\ndef own(xp, block):\n    {line}\n"
+
+
+def refusal(act, *arguments, error=InputError):
+    """The message that refuses something."""
+    with pytest.raises(error) as caught:
+        act(*arguments)
+    return str(caught.value)
+
+
+def called(spec, block, first=0, problem=None):
+    """What a function makes of a block with NumPy, checked."""
+    return functions.call(functions.load(spec), np, block, first, problem)
+
+
+# Config.
+
+
+@pytest.mark.parametrize(
+    "product", ["mine.py:f", "a folder/b.c.py:own_2", "/x/y.py:_f", "a:b.py:g"]
+)
+def test_a_function_is_a_product(product):
+    """A file and a name in it are accepted as they stand."""
+    assert config.load({"product": product}).product == product
+
+
+@pytest.mark.parametrize(
+    ("product", "told"),
+    [
+        ("A @A", "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
+        ("A + A", "unknown product; did you mean A @ A?"),
+        ("inverse", "unknown product; use one of A @ A, A.T @ A, A @ A.T, A @ B, or a function"),
+        ("mine.py", "names no function; write it as path/to/file.py:function"),
+        ("mine.py:", "names no function"),
+        ("mine.py:2f", "names no function"),
+        ("mine.py:f()", "names no function"),
+        ("mine.txt:f", "unknown product"),
+        (".py:f", "names no function"),
+        ("~/mine.py:f", "begins with ~"),
+        ("", "unknown product"),
+    ],
+)
+def test_other_products_are_refused(product, told):
+    """What is neither known nor a function is named with what is near."""
+    assert told in refusal(config.load, {"product": product})
+
+
+def test_what_a_function_cannot_have_is_refused():
+    """A function has no B, and no GEMM to accumulate in."""
+    told = refusal(config.load, {"product": "m.py:f", "right": "b.npy", "reproducible": False})
+    assert "right: the product m.py:f has no B" in told
+    assert "reproducible: false has no meaning for a function of your own" in told
+
+
+# Loading.
+
+
+def test_a_function_is_loaded_without_a_trace(write, tmp_path):
+    """No folder joins sys.path, no .pyc is written, and the module has a private name."""
+    before = list(sys.path)
+    function = functions.load(write(DOUBLE))
+    assert sys.path == before
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.py"]
+    assert "mine" not in sys.modules
+    assert function.target(np, np.ones((1, 2, 2))).sum() == 8
+
+
+def test_an_edit_of_the_same_size_is_seen(write):
+    """The file itself is run, whatever its time stamp: no stale code under a new digest."""
+    spec = write(DOUBLE)
+    path = spec.rpartition(":")[0]
+    os.utime(path, ns=(10**18, 10**18))
+    first = called(spec, np.ones((1, 2, 2)))
+    write(DOUBLE.replace("2", "3"))
+    os.utime(path, ns=(10**18, 10**18))
+    assert called(spec, np.ones((1, 2, 2))).sum() == 1.5 * first.sum()
+
+
+def test_classes_of_the_file_work(write):
+    """Dataclasses look their module up by name: it is there."""
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Twice:\n    factor: float = 2.0\n"
+        "    def __call__(self, xp, block):\n        return self.factor * block\n"
+        "own = Twice()\n"
+    )
+    assert called(write(text), np.ones((1, 1, 1))) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def owm(xp, block): ...", "has no function 'own'; did you mean owm?"),
+        ("def f(xp, block): ...\nclass G: ...", "has no function 'own'; it has f, G"),
+        ("from math import sin", "has no function 'own'; it has none"),
+        ("own = 3.5", "mine.py:own is a float, not a function"),
+        ("def own(block): ...", "takes (block), but is called with (xp, block)"),
+        ("def own(xp, block, rate): ...", "takes (xp, block, rate), but is called with"),
+        ("def own(xp, *, block): ...", "but is called with (xp, block)"),
+    ],
+)
+def test_a_name_that_is_no_function_is_told(write, text, told):
+    """The message says what the file has instead."""
+    assert told in refusal(functions.load, write(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["own = np.add", "def own(*both): ...", "def own(xp, b, c=1): ..."]
+)
+def test_callables_that_take_two_are_accepted(write, text):
+    """Only what cannot be called with (xp, block) is refused before it is."""
+    functions.load(write("import numpy as np\n" + text))
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "lines"),
+    [
+        ("import os\nx = 1 / 0\n", "ZeroDivisionError: division by zero", ["line 2, in <module>"]),
+        ("def own(xp, block:\n", "SyntaxError: ", ["line 1", "def own(xp, block:"]),
+        ("import no_such_module_here\n", "ModuleNotFoundError: No module named", ["line 1"]),
+        ("import sys\nsys.exit(0)\n", "SystemExit: 0", ["line 2, in <module>"]),
+        ("x = '\0'", "SyntaxError: ", []),
+        (
+            "def f():\n    raise OSError('a')\ntry:\n    f()\n"
+            "except OSError as e:\n    raise ValueError('b') from e\n",
+            "ValueError: b",
+            ["line 2, in f", "direct cause", "line 6, in <module>"],
+        ),
+    ],
+)
+def test_a_file_that_fails_shows_its_own_lines_only(write, text, told, lines):
+    """An error on import is shown from the user's file on down, and leaves no module behind."""
+    before = set(sys.modules)
+    message = refusal(functions.load, write(text))
+    assert message.splitlines()[0].startswith("product: ")
+    assert f"mine.py cannot be imported: {told}" in message.splitlines()[0]
+    assert all(line in message for line in lines)
+    assert "functions.py" not in message
+    assert not [name for name in set(sys.modules) - before if "shardwise_product" in name]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    """A missing file and a folder are bad input."""
+    (tmp_path / "folder.py").mkdir()
+    assert "none.py does not exist" in refusal(functions.load, "none.py:own")
+    told = refusal(functions.load, f"{tmp_path}/folder.py:own")
+    assert "folder.py cannot be read: Is a directory" in told
+
+
+def test_a_file_that_changed_since_planning_is_refused(write):
+    """A job never runs a function that the plan does not know."""
+    digest = functions.content_digest(write(DOUBLE))
+    spec = write(DOUBLE + "# new\n")
+    told = refusal(functions.load, spec, digest, error=IntegrityError)
+    assert "has changed since the plan was made; run snakemake again" in told
+
+
+# Calls.
+
+
+def test_a_call_gets_the_module_and_the_block_as_it_is(write):
+    """The block has the dtype of the input, and cannot be written to under NumPy."""
+    spec = write(body("assert xp is np and block.dtype == 'i2'; block[0] = 0; return block"))
+    block = np.ones((2, 3, 4), "int16")
+    told = refusal(called, spec, block)
+    assert "ValueError: assignment destination is read-only" in told
+    assert block.flags.writeable
+    assert (block == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("line", "dtype"),
+    [
+        ("return block.astype('f2')", "float16"),
+        ("return block.astype('>f8')", "float64"),
+        ("return block * 1j", "complex128"),
+        ("return block.astype('u4')", "int64"),
+        ("return block.astype('i1')", "int64"),
+        ("return block.transpose(0, 2, 1).copy().transpose(0, 2, 1)", "float64"),
+        ("return np.broadcast_to(block[:, :, :1], block.shape)", "float64"),
+    ],
+)
+def test_results_become_plain_stacks(write, line, dtype):
+    """Whatever the byte order and layout: C-contiguous, native, integers as int64."""
+    block = np.arange(12.0).reshape(1, 3, 4)
+    result = called(write(body(line)), block)
+    assert result.dtype == np.dtype(dtype)
+    assert result.dtype.isnative
+    assert result.flags.c_contiguous
+    expected = np.broadcast_to(block[:, :, :1], block.shape) if "broadcast" in line else block
+    np.testing.assert_array_equal(result, expected * 1j if "1j" in line else expected)
+
+
+@pytest.mark.parametrize("line", ["return block", "return block[:, ::-1]", "return block[:, :2]"])
+def test_a_result_never_shares_memory_with_its_block(write, line):
+    """A slab can be filled again while its results wait to be written."""
+    block = np.arange(24.0).reshape(2, 3, 4)
+    result = called(write(body(line)), block)
+    assert not np.shares_memory(result, block)
+    assert result.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("return None", "returned None for matrices 12 to 13; it must return a numpy.ndarray"),
+        ("return [1.0]", "returned a list"),
+        ("return np.float64(3)", "returned a numpy.float64"),
+        ("return np.ma.masked_array(block)", "returned a numpy.ma.MaskedArray"),
+        (
+            "return block[0]",
+            "returned shape (3, 4) for matrices 12 to 13; it must return (2, p, q)",
+        ),
+        ("return block[:1]", "returned shape (1, 3, 4)"),
+        ("return block.sum(axis=(1, 2))", "returned shape (2,)"),
+        ("return block[:, :0]", "returned shape (2, 0, 4)"),
+        ("return block > 0", "returned bool for matrices 12 to 13; allowed are float16, float32"),
+        ("return block.astype('u8')", "returned uint64"),
+        ("return block.astype(object)", "returned object"),
+        ("return block.astype('g')", "returned float128"),
+        ("return block.astype('M8[s]')", "returned datetime64[s]"),
+    ],
+)
+def test_what_is_no_stack_of_results_is_refused(write, line, told):
+    """The message says what came back, and what has to."""
+    message = refusal(called, write(body(line)), np.ones((2, 3, 4)), 12)
+    assert told in message
+    assert "mine.py:own" in message
+
+
+def test_the_planned_shape_and_dtype_are_held_to(write):
+    """A result that differs from the one that was planned for is told with both."""
+    spec = write(DOUBLE)
+    planned = plan.Problem(9, (3, 4), spec, "float64", result=(3, 4), result_dtype="float64")
+    assert called(spec, np.ones((2, 3, 4)), 5, planned).shape == (2, 3, 4)
+    told = refusal(called, spec, np.ones((2, 4, 3)), 5, planned)
+    assert "returned (4, 3) of float64 for each of matrices 5 to 6, but (3, 4) of float64" in told
+    told = refusal(called, spec, np.ones((1, 3, 4), "float32"), 5, planned)
+    assert "returned (3, 4) of float32 for each of matrix 5, but (3, 4) of float64" in told
+    assert "rm -r .snakemake/shardwise" in told
+
+
+@pytest.mark.parametrize(("count", "where"), [(1, "matrix 12:"), (8, "matrices 12 to 19:")])
+def test_an_error_shows_the_users_lines_only(write, count, where):
+    """First the matrices and the error, then the traceback from the user's file on down."""
+    text = (
+        "def deep(x):\n    raise ValueError('too\\nfast')\ndef own(xp, block):\n    deep(block)\n"
+    )
+    told = refusal(called, write(text), np.ones((count, 2, 2)), 12)
+    lines = told.splitlines()
+    assert lines[0].endswith(f"mine.py:own failed on {where} ValueError: too")
+    assert lines[1] == "Traceback (most recent call last):"
+    assert "line 4, in own" in lines[2]
+    assert "line 2, in deep" in told
+    assert told.endswith("ValueError: too\nfast")
+    assert "functions.py" not in told
+
+
+def test_an_error_in_a_library_is_shown_below_the_users_line(write):
+    """The frames that the user's line led to belong to it."""
+    told = refusal(called, write(body("return np.linalg.inv(block)")), np.zeros((1, 2, 2)))
+    assert "in own" in told
+    assert "LinAlgError: Singular matrix" in told.splitlines()[0]
+    assert told.index("in own") < told.index("in inv")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, GeneratorExit])
+def test_what_is_no_fault_of_the_function_passes_through(write, error):
+    """Ctrl-C, the end of the process and lack of memory are for the caller."""
+    spec = write(f"def own(xp, block):\n    raise {error.__name__}\n")
+    with pytest.raises(error):
+        called(spec, np.ones((1, 2, 2)))
+
+
+class LostError(RuntimeError):
+    """An error of a made-up device."""
+
+
+class Device:
+    """A made-up array module with a device: arrays of its own, errors of its own."""
+
+    __name__ = "cupy"
+    cuda = SimpleNamespace(
+        memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+        runtime=SimpleNamespace(CUDARuntimeError=LostError),
+        driver=SimpleNamespace(CUDADriverError=LostError),
+    )
+
+    class ndarray(np.ndarray):  # noqa: N801 - the name that array modules give it
+        """Told apart from NumPy's own."""
+
+
+def test_errors_of_the_device_pass_through(write, monkeypatch):
+    """A lost device is not the function's fault; elsewhere the same error is."""
+    monkeypatch.setattr(np, "test_lost", LostError, raising=False)
+    spec = write(body("raise np.test_lost('gone')"))
+    with pytest.raises(LostError):
+        functions.call(functions.load(spec), Device(), np.ones((1, 2, 2)), 0)
+    assert "LostError: gone" in refusal(called, spec, np.ones((1, 2, 2)))
+
+
+def test_an_array_of_the_other_module_is_refused(write):
+    """With cupy, an array in host memory is a mistake that is named."""
+    function = functions.load(write(body("return np.array(block)")))
+    told = refusal(functions.call, function, Device(), np.ones((1, 2, 2)), 0)
+    assert "returned a numpy.ndarray for matrix 0; it must return a cupy.ndarray" in told
+
+
+# Planning.
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64", "int8"])
+def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype):
+    """Shapes, dtypes and bytes are those of the result, and survive the disk."""
+    spec = write(ROWS if dtype[0] == "f" else body("return block[:, :1, :]"))
+    left = stack((7, 3, 5), dtype)
+    made = factories.plan(tmp_path, left, product=spec, keep=keep, shards=2)
+    own = made.problem
+    columns, stored = (10, "float64") if dtype[0] == "f" else (5, plan.product_dtype(dtype))
+    wide = plan.sum_dtype(stored)
+    assert (own.result, own.result_dtype, own.sum_dtype) == ((1, columns), stored, wide)
+    assert own.product_shape == (1, columns)
+    assert own.work_bytes == own.matrix_bytes == 15 * left.itemsize
+    size = columns * np.dtype(stored).itemsize
+    whole = 2 * columns * np.dtype(wide).itemsize if keep == "sum" else 7 * size
+    assert made.facts["bytes"]["products"] == whole
+
+
+def test_a_task_is_given_memory_for_the_function(monkeypatch):
+    """Its guess covers so many blocks and results of a slab; the stack's length does not count."""
+    own = plan.Problem(10**6, (3, 5), "m.py:f", "float32", result=(7, 11), result_dtype="float64")
+    for unit in (1, 5000):
+        monkeypatch.setattr(plan, "SLAB_BYTES", unit)
+        slab = plan.slab_matrices(own)
+        assert slab == max(1, unit // (7 * 11 * 8))
+        held = (2 + plan.FUNCTION_COPIES) * slab * (3 * 5 * 4 + 7 * 11 * 8)
+        asked = plan.task_memory(own, own.matrices, "products", cuda=False)
+        assert asked - plan.PYTHON_BYTES == held
+    assert own.flop == 2 * 3 * 5 * 5
+
+
+def test_a_function_is_tried_once_a_content(tmp_path, write, caplog):
+    """The trial is told, kept, and done again only where file, function or matrices changed."""
+    ran = tmp_path / "ran"
+    note = f"with open({str(ran)!r}, 'a') as file: file.write('x')"
+    text = f"def own(xp, block):\n    {note}\n    return block\n"
+    spec = write(text)
+    over = {"product": spec, "synthetic": {"dim": 3}}
+    caplog.set_level(logging.INFO, "shardwise.planner")
+    for changed, trials in (
+        (over, 1),
+        (over, 1),
+        ({**over, "keep": "sum", "shards": 3}, 1),
+        ({**over, "synthetic": {"dim": 4}}, 2),
+        ({**over, "synthetic": {"dim": 3, "dtype": "int8"}}, 3),
+    ):
+        made, _ = planner.make(settings(**changed), tmp_path / "cache")
+        assert made.problem.result == made.problem.left
+        assert len(ran.read_text()) == trials
+    write(text + "# a comment\n")
+    planner.make(settings(**over), tmp_path / "cache")
+    assert len(ran.read_text()) == 4
+    said = [r.getMessage() for r in caplog.records if "trying" in r.getMessage()]
+    assert said == [f"shardwise: trying {spec} on the first matrix, with NumPy"] * 4
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"{}", b"null", b'{"shape": 3}'])
+def test_a_damaged_cache_is_no_cache(tmp_path, write, raw):
+    """The function is tried again."""
+    over = settings(product=write(ROWS), synthetic={"dim": 3})
+    planner.make(over, tmp_path / "cache")
+    (entry,) = (tmp_path / "cache").glob("function-*.json")
+    kept = entry.read_bytes()
+    entry.write_bytes(raw)
+    made, _ = planner.make(over, tmp_path / "cache")
+    assert (made.problem.result, made.problem.result_dtype) == ((1, 6), "float64")
+    assert entry.read_bytes() == kept
+
+
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_the_first_matrix_is_the_one_tried(tmp_path, write, synthetic):
+    """A function whose result depends on what it is given sees real data."""
+    spec = write(body("return np.full((len(block), int(abs(block[0, 0, 0])) + 1, 1), 1.0)"))
+    recipe = {"matrices": 4, "dim": 3, "dtype": "int16", "seed": 5}
+    over = {"product": spec, "synthetic": recipe}
+    if synthetic:
+        first = factories.synthetic.matrix(5, 0, 3, np.dtype("int16"))
+        made, _ = planner.make(settings(**over))
+    else:
+        left = stack((4, 3, 3), seed=2)
+        left[0, 0, 0], first = -7, np.full((3, 3), -7)
+        made = factories.plan(tmp_path, left, product=spec)
+    assert made.problem.result == (abs(int(first[0, 0])) + 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "told"),
+    [
+        ("raise ValueError('no')", InputError, "failed on matrix 0: ValueError: no"),
+        ("return block[0]", InputError, "it must return (1, p, q)"),
+        ("raise SystemExit(0)", InputError, "ended the process (SystemExit(0)) on matrix 0"),
+        ("raise MemoryError", TryAgain, "ran out of memory on one matrix (3, 3)"),
+    ],
+)
+def test_a_function_that_fails_is_refused_before_any_job(tmp_path, write, line, error, told):
+    """Nothing is kept of a trial that failed."""
+    over = settings(product=write(body(line)), synthetic={"dim": 3})
+    assert told in refusal(planner.make, over, tmp_path / "cache", error=error)
+    assert not list(tmp_path.glob("cache/*"))
+
+
+def fingerprints(**over):
+    """The fingerprints of a plan."""
+    made, _ = planner.make(settings(synthetic={"matrices": 6, "dim": 3}, shards=3, **over))
+    return {row.fingerprint for row in made.shards.values()}
+
+
+def test_an_edited_file_changes_every_fingerprint(write):
+    """The content of the file counts, not its time stamp."""
+    spec = write(DOUBLE)
+    before = fingerprints(product=spec)
+    os.utime(spec.rpartition(":")[0], ns=(1, 1))
+    assert fingerprints(product=spec) == before
+    write(DOUBLE + "\n")
+    assert not before & fingerprints(product=spec)
+
+
+def test_another_function_of_the_file_changes_every_fingerprint(write):
+    """Its name is part of the product."""
+    text = DOUBLE + "other = own\n"
+    assert not fingerprints(product=write(text)) & fingerprints(product=write(text, "other"))
+
+
+def test_one_line_describes_the_plan_of_a_function(write):
+    """What comes out, and that nothing proves it."""
+    made, _ = planner.make(settings(product=write(ROWS), synthetic={"dim": 3}))
+    assert "mine.py:own to (1, 6) of float64 (which nothing can prove), in" in planner.describe(
+        made
+    )
+
+
+# Whole shards.
+
+
+def computed(made):
+    """A plan whose shards have all been computed."""
+    for shard_id in copied(made).shards:
+        multiply.run_shard(made, shard_id)
+    return made
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("materialize", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int16"])
+def test_products_are_what_the_function_returns(tmp_path, write, keep, materialize, dtype):
+    """Every shard holds the function's results, or their sum, in the planned dtype."""
+    left = stack((7, 3, 4), dtype)
+    spec = write(body("return block[:, ::2] * block[:, :1, ::-1]"))
+    over = {"product": spec, "keep": keep, "materialize": materialize, "shards": 3}
+    made = computed(factories.plan(tmp_path, left, **over))
+    stored = plan.product_dtype(dtype) if keep == "products" else plan.sum_dtype(dtype)
+    expected = left[:, ::2].astype(stored) * left[:, :1, ::-1]
+    if keep == "sum":
+        parts = [(row.start, row.stop) for row in made.shards.values()]
+        expected = np.stack([expected[low:high].sum(axis=0) for low, high in parts])
+    found = products(made)
+    assert found.dtype == np.dtype(stored)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_blocks_are_slabs_of_whole_matrices(tmp_path, write, monkeypatch):
+    """A function sees the matrices in order, a slab at a time, and the message counts from 0."""
+    monkeypatch.setattr(plan, "SLAB_BYTES", 3 * 2 * 2 * 8)
+    text = body(
+        "if (block[:, 0, 0] == 8).any(): raise ValueError(len(block))\n    return 2 * block"
+    )
+    left = np.arange(10.0)[:, np.newaxis, np.newaxis] * np.ones((2, 2))
+    made = copied(factories.plan(tmp_path, left, product=write(text), shards=2))
+    multiply.run_shard(made, "00000")
+    told = refusal(multiply.run_shard, made, "00001")
+    assert "failed on matrices 8 to 9: ValueError: 2" in told
+    assert not made.results.receipt("00001").exists()
+    assert not leftovers(tmp_path)
+
+
+def test_nothing_is_said_to_be_proven(tmp_path, write):
+    """Receipt and ledger are honest although verify is true."""
+    made = computed(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=2))
+    assert made.settings["verify"] is True
+    assert receipts.read(made.results.receipt("00000"))["proof"] is None
+    ledger.write(made)
+    rows = made.results.ledger.read_text().splitlines()
+    assert rows[0].endswith("\tproven")
+    assert [row.rpartition("\t")[2] for row in rows[1:]] == ["False", "False"]
+
+
+def test_nonfinite_numbers_are_refused_or_allowed(tmp_path, write):
+    """NaN in the input and NaN made of finite input are told apart, by matrix."""
+    left = stack((6, 3, 3), "float64")
+    left[4, 1, 1] = 1e200
+    over = {"product": write(body("return block * block")), "shards": 1}
+    told = refusal(multiply.run_shard, copied(factories.plan(tmp_path, left, **over)), "00000")
+    assert "mine.py:own made NaN or Inf of matrix 4, which is finite" in told
+    made = computed(factories.plan(tmp_path, left, nonfinite="allow", **over))
+    assert np.isinf(products(made)[4, 1, 1])
+    left[2, 0, 0] = np.nan
+    told = refusal(multiply.run_shard, copied(factories.plan(tmp_path, left, **over)), "00000")
+    assert "input: matrix 2 holds NaN or Inf" in told
+
+
+def test_a_job_refuses_a_function_edited_after_planning(tmp_path, write):
+    """Results never stand under the fingerprint of another text."""
+    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=1))
+    write(DOUBLE.replace("2", "3"))
+    told = refusal(multiply.run_shard, made, "00000", error=IntegrityError)
+    assert "mine.py: has changed since the plan was made" in told
+    assert not made.results.product("00000").exists()
+
+
+def test_the_plan_file_carries_the_functions_digest(tmp_path, write):
+    """plan.json names the content that jobs have to find."""
+    spec = write(DOUBLE)
+    made = factories.plan(tmp_path, stack((4, 3, 3)), product=spec)
+    facts = json.loads(made.results.plan_facts.read_bytes())
+    assert facts["function"] == functions.content_digest(spec)
+    other = factories.plan(tmp_path, stack((4, 3, 3)))
+    assert other.facts["function"] is None
