@@ -1,0 +1,131 @@
+// Adds n arrays to the binned sums of bins.py, which has the method and its proof: the same planes
+// to the bit as there. One thread an element; neighbouring threads hold neighbouring elements.
+//
+// stack   (n, elements), products
+// heads   (elements), the highest level of each element, and its flags
+// planes  (1 + LEVELS, elements), the accumulators from the highest level after a plane unused here
+
+typedef long long int64;
+
+constexpr int LEVELS = 4;
+constexpr int BATCH = 8;  // loads of one thread in flight: one alone leaves the memory idle
+constexpr int LEVEL_BITS = 0xFF, NAN_SEEN = 0x100, PLUS_SEEN = 0x200, MINUS_SEEN = 0x400;
+// Moduli as the integers of the same bits, which are in the same order.
+constexpr int64 ONE_EXPONENT = 1LL << 52;
+constexpr int64 LIMIT = (1023 + 960) * ONE_EXPONENT;
+constexpr int64 INFINITE = 2047 * ONE_EXPONENT;
+
+struct Half {
+    unsigned short bits;
+};
+
+// In PTX, because cupy compiles with -ftz=true: a cast would turn subnormal float32 into zero.
+__device__ double widened(Half number) {
+    float single;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(single) : "h"(number.bits));
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(single));
+    return wide;
+}
+
+__device__ double widened(float number) {
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(number));
+    return wide;
+}
+
+__device__ double widened(double number) { return number; }
+
+// The largest modulus that a top allows: 2^31 units of the level, and below the limit.
+__device__ int64 largest(int top) {
+    const int64 modulus = (32 * top - 20) * ONE_EXPONENT;
+    return modulus < LIMIT ? modulus : LIMIT - 1;
+}
+
+template <typename Number>
+__device__ void add_reals(
+    const Number* stack, int64 n, int64 elements, short* heads, int64* planes) {
+    const int64 element = (int64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (element >= elements) return;
+    const int head = heads[element];
+    const int top_before = head & LEVEL_BITS;
+    int top = top_before;
+    int flags = head & ~LEVEL_BITS;
+    int64 allowed = largest(top);
+    int64 sums[LEVELS] = {};  // of this launch; the highest level first
+
+    for (int64 first = 0; first < n; first += BATCH) {
+        Number batch[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i)
+            if (first + i < n) batch[i] = stack[(first + i) * elements + element];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            if (first + i >= n) break;
+            double rest = widened(batch[i]);
+            const int64 modulus = __double_as_longlong(rest) & 0x7FFFFFFFFFFFFFFFLL;
+            if (modulus > allowed) {
+                if (modulus >= LIMIT) {
+                    flags |= modulus > INFINITE ? NAN_SEEN : rest > 0 ? PLUS_SEEN : MINUS_SEEN;
+                    continue;
+                }
+                while (modulus > allowed) {
+                    allowed = largest(++top);
+#pragma unroll
+                    for (int level = LEVELS - 1; level > 0; --level) sums[level] = sums[level - 1];
+                    sums[0] = 0;
+                }
+            }
+#pragma unroll
+            for (int level = 0; level < LEVELS; ++level) {
+                // 1.5 * 2^52 units of the level: adding it rounds to whole units.
+                const int64 magic = (32 * (top - level) + 1) * ONE_EXPONENT + ONE_EXPONENT / 2;
+                const double shifted = rest + __longlong_as_double(magic);
+                sums[level] += __double_as_longlong(shifted) - magic;
+                rest -= shifted - __longlong_as_double(magic);
+                if (rest == 0) break;
+            }
+        }
+    }
+
+    const int grown = top - top_before;
+    int64* accumulators = planes + elements + element;
+#pragma unroll
+    for (int level = LEVELS - 1; level >= 0; --level) {  // upwards, since each reads from above
+        if (sums[level] == 0 && grown == 0) continue;
+        const int64 before = level >= grown ? accumulators[(level - grown) * elements] : 0;
+        accumulators[level * elements] = before + sums[level];
+    }
+    if ((flags | top) != head) heads[element] = (short)(flags | top);
+}
+
+extern "C" __global__ void add_float16(
+    const Half* stack, int64 n, int64 elements, short* heads, int64* planes) {
+    add_reals(stack, n, elements, heads, planes);
+}
+
+extern "C" __global__ void add_float32(
+    const float* stack, int64 n, int64 elements, short* heads, int64* planes) {
+    add_reals(stack, n, elements, heads, planes);
+}
+
+extern "C" __global__ void add_float64(
+    const double* stack, int64 n, int64 elements, short* heads, int64* planes) {
+    add_reals(stack, n, elements, heads, planes);
+}
+
+// planes: (2, elements), the sums of the high and of the low halves
+extern "C" __global__ void add_int64(
+    const int64* stack, int64 n, int64 elements, int64* planes) {
+    const int64 element = (int64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (element >= elements) return;
+    int64 high = planes[element], low = planes[elements + element];
+#pragma unroll 8
+    for (int64 i = 0; i < n; ++i) {
+        const int64 number = stack[i * elements + element];
+        high += number >> 32;
+        low += number & 0xFFFFFFFFLL;
+    }
+    planes[element] = high;
+    planes[elements + element] = low;
+}

@@ -1,0 +1,399 @@
+"""Sums that do not depend on the order, to the bit: binned accumulation on a fixed grid.
+
+A real number is cut into slices on the grid of units u_j = 2^(32 j - 1074), j = 0, 1, …, and the
+slices of each level j are added as integers. With RN for rounding to the nearest integer, ties to
+even, the slice of v at level j is
+
+    s_j(v) = RN(v / u_j) - 2³² RN(v / u_(j+1)).
+
+An element of the result has a highest level, its top: the smallest j ≥ 3 such that
+|v| ≤ 2³¹ u_j for all its terms v. Its state is the top and the sums A_j = Σ s_j(v) of the four
+levels j = top … top - 3.
+
+*The state is a function of the terms, not of their order or grouping.* The top is one of a
+maximum. Each s_j(v) is a function of v and j alone: no slice depends on the top of the moment. At
+levels above the top of v it is 0, as |v| ≤ u_(j+1) / 2 rounds to 0, the tie included. So when the
+top grows, the new levels begin at 0 and the lowest are dropped, which leaves what a sum would hold
+that had started with that top. Integers are added exactly, so the state of two groups of terms is
+the sum of their states, brought to the larger top. Carries are *not* moved between the levels
+before the end: they would add up the parts of different terms below a level, which a top that
+grows later has to drop term by term.
+
+*The slices come out of float64 arithmetic.* With M = 1.5 · 2⁵² u_j, fl(v + M) = M + RN(v / u_j) u_j
+where |v| ≤ 2³¹ u_j, as the unit in the last place is u_j there and M / u_j is even, so that ties
+agree; the slice is the difference of the two numbers' bits, and the rest v - (fl(v + M) - M) is
+exact. The same on the rest gives the slice of level j - 1: what was taken away is an even multiple
+of u_(j-1), so RN(rest / u_(j-1)) = RN(v / u_(j-1)) - 2³² RN(v / u_j). And |rest| ≤ u_j / 2 =
+2³¹ u_(j-1), so |slice| ≤ 2³¹ at all levels, and 2³¹ terms cannot overflow int64. M is a normal
+number down to u_0 = 2^-1074, of which every float64 is a multiple: subnormal numbers are exact.
+
+*Error.* The levels together hold Σ RN(v / u_L) exactly, L = top - 3, and this is rounded once: the
+result is off by at most n u_L / 2, and half a unit in its last place. u_L / 2 < 2^-96 max|v|, or
+there is no error but the last at top = 3. Plain float64 summation is within (n - 1) 2^-53 Σ|v|.
+
+*Special values.* NaN, infinities, and numbers of modulus 2⁹⁶⁰ or more, which count as infinite,
+add 0 and set a flag of their element, whose sum is then NaN or ±Inf by the rules of IEEE 754.
+A sum of zeros of any sign is +0.
+
+After J. Demmel and H. D. Nguyen, "Parallel Reproducible Summation", IEEE Trans. Computers 64(7),
+2015, and P. Ahrens, J. Demmel and H. D. Nguyen, "Algorithms for Efficient Reproducible Floating
+Point Summation", ACM TOMS 46(3), 2020. From there: a grid that is fixed in advance, slices by
+adding a constant, only the highest levels are kept. Different here: they add slices in floating
+point, renormalise with carry counts, and set the last bit of the addend to break ties. Here the
+constant is the same for all terms, so ties do no harm; slices are added as integers, and there is
+nothing to renormalise; the result is the correctly rounded value of the state.
+
+Integers are kept as the sums of their high and low halves of 32 bits, exactly.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import InputError
+
+LEVELS = 4
+"""Levels kept for each real number of the result."""
+
+LIMIT = 2.0**960
+"""Modulus from which a finite number counts as infinite."""
+
+MAX_TERMS = 2**31
+"""The most arrays that one sum takes."""
+
+_LOWEST_TOP = LEVELS - 1
+_LEVEL_BITS, _NAN, _PLUS, _MINUS = 0xFF, 0x100, 0x200, 0x400
+_LOW = 0xFFFFFFFF
+_CHUNK = 32768  # numbers at a time on the CPU: two float64 buffers of it fit a core's cache
+_ROWS = 8  # arrays at a time, at least, where there are so many: the sums are touched less often
+_THREADS = 256
+
+
+def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
+    """Shape of the planes of int64 that hold a sum of arrays of ``shape``.
+
+    Parameters
+    ----------
+    shape
+        Shape of the arrays, ``(m, p)`` for products.
+    dtype
+        Their dtype: ``float16/32/64``, ``complex64/128`` or ``int64``.
+
+    Returns
+    -------
+    tuple of int
+        ``(1 + LEVELS, *shape)`` for real, ``(1 + LEVELS, *shape, 2)`` for complex numbers (real
+        and imaginary part), ``(2, *shape)`` for integers.
+    """
+    if dtype == "int64":
+        return (2, *shape)
+    return (1 + LEVELS, *shape, *((2,) if "complex" in dtype else ()))
+
+
+class BinnedSum:
+    """Adds arrays of one shape and dtype, in any order and any grouping with the same bits.
+
+    On a GPU, work is queued on the current stream and nothing waits for it. Beside the planes it
+    takes 2 bytes a real number, and on the CPU some 0.5 MB.
+
+    Parameters
+    ----------
+    xp
+        ``numpy`` or ``cupy``.
+    shape
+        Shape of the arrays, ``(m, p)`` for products.
+    dtype
+        Their dtype: ``float16/32/64``, ``complex64/128`` or ``int64``.
+    """
+
+    def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
+        self._xp, self._shape, self._dtype = xp, tuple(shape), np.dtype(dtype)
+        self._planes = xp.zeros(plane_shape(shape, dtype), xp.int64)
+        numbers = math.prod(self._planes.shape[1:])
+        self._flat = self._planes.reshape(len(self._planes), numbers)
+        self._heads = None
+        if dtype != "int64":
+            self._heads = xp.full(numbers, _LOWEST_TOP, xp.int16)
+        self._kernel = None if xp is np else _kernel(xp, self._dtype)
+        self._terms = 0
+
+    def add(self, stack: Any) -> None:
+        """Add the arrays of a stack.
+
+        Parameters
+        ----------
+        stack
+            Array of ``xp``, shape ``(n, *shape)``, of the sum's dtype, C-contiguous.
+
+        Raises
+        ------
+        InputError
+            Where the sum would be of more than ``MAX_TERMS`` arrays.
+        """
+        if stack.dtype != self._dtype or stack.shape[1:] != self._shape:
+            raise ValueError(f"a stack of {stack.dtype} {stack.shape} for {self._dtype}")
+        if not stack.flags.c_contiguous:
+            raise ValueError("the stack is not C-contiguous")
+        self._count(len(stack))
+        if not stack.size:
+            return
+        if self._dtype.kind == "c":
+            stack = stack.view(f"f{self._dtype.itemsize // 2}")
+        rows = stack.reshape(len(stack), self._flat.shape[1])
+        if self._xp is not np:
+            self._launch(rows)
+        elif self._heads is None:
+            _add_integers(self._flat, rows)
+        else:
+            with np.errstate(invalid="ignore"):  # the cast of a signalling NaN says so
+                _add_reals(self._flat[1:], self._heads, rows)
+
+    def _count(self, terms: int) -> None:
+        self._terms += terms
+        if self._terms > MAX_TERMS:
+            raise InputError(
+                f"the sum is of more than {MAX_TERMS} products, which is the most that "
+                "reproducible: true allows; set reproducible: false, or split the input"
+            )
+
+    def _launch(self, rows: Any) -> None:
+        n, numbers = rows.shape
+        state = (self._flat,) if self._heads is None else (self._heads, self._flat)
+        blocks = -(-numbers // _THREADS)
+        arguments = (rows, np.int64(n), np.int64(numbers), *state)
+        self._kernel((blocks,), (_THREADS,), arguments)
+
+    def merge(self, planes: np.ndarray, terms: int) -> None:
+        """Add what another sum of the same kind holds; on NumPy only.
+
+        Parameters
+        ----------
+        planes
+            What :meth:`planes` returned there, shape ``plane_shape(shape, dtype)``.
+        terms
+            Number of arrays that it is the sum of.
+
+        Raises
+        ------
+        InputError
+            Where the sum would be of more than ``MAX_TERMS`` arrays.
+        """
+        if planes.dtype != np.int64 or planes.shape != self._planes.shape:
+            raise ValueError(f"planes of {planes.dtype} {planes.shape} for {self._planes.shape}")
+        self._count(terms)
+        others = planes.reshape(self._flat.shape)
+        if self._heads is None:
+            self._flat += others
+            return
+        for part in _parts(others.shape[1], _CHUNK):
+            _merge_reals(self._flat[1:, part], self._heads[part], others[:, part])
+
+    def planes(self) -> Any:
+        """The state, as it goes into a file: the same bits for the same arrays in any order.
+
+        Plane 0 of real numbers holds the top in bits 0 to 7 and flags in bit 8 (NaN), 9 (+Inf) and
+        10 (-Inf); planes 1 to 4 hold the sums of the levels, from the top down. Integers: the sums
+        of the high halves (signed), and of the low halves (unsigned).
+
+        Returns
+        -------
+        array of int64 of ``xp``, shape ``plane_shape(shape, dtype)``
+            The sum's own memory, not a copy: it holds until the next addition.
+        """
+        if self._heads is not None:
+            self._flat[0] = self._heads
+        return self._planes
+
+
+def rounded(planes: np.ndarray, dtype: str) -> np.ndarray:
+    """The sum that planes hold, rounded once to the nearest number, ties to even.
+
+    Parameters
+    ----------
+    planes
+        What :meth:`BinnedSum.planes` returned, on the CPU, shape ``plane_shape(shape, dtype)``.
+    dtype
+        Dtype of the arrays that were added.
+
+    Returns
+    -------
+    numpy.ndarray, shape ``shape``
+        float64, complex128 or int64.
+
+    Raises
+    ------
+    InputError
+        Where a sum of integers does not fit int64.
+    """
+    numbers = math.prod(planes.shape[1:])
+    flat = planes.reshape(len(planes), numbers)
+    total = np.empty(planes.shape[1:], np.int64 if dtype == "int64" else np.float64)
+    out = total.reshape(numbers)
+    for part in _parts(numbers, _CHUNK):
+        out[part] = (_whole if dtype == "int64" else _nearest)(flat[:, part])
+    return total.view(np.complex128)[..., 0] if "complex" in dtype else total
+
+
+def _kernel(xp: Any, dtype: np.dtype) -> Any:
+    """The kernel of bins.cu that adds arrays of a dtype; cupy compiles it once."""
+    source = Path(__file__).with_name("bins.cu").read_text("utf-8")
+    # Neither option changes a sum or a difference; the second is there for whoever adds a product.
+    module = xp.RawModule(code=source, options=("-std=c++17", "-fmad=false"))
+    name = f"float{4 * dtype.itemsize}" if dtype.kind == "c" else dtype.name
+    return module.get_function(f"add_{name}")
+
+
+def _parts(length: int, step: int) -> list[slice]:
+    return [slice(low, min(low + step, length)) for low in range(0, length, step)]
+
+
+def _add_integers(planes: np.ndarray, rows: np.ndarray) -> None:
+    """Add ``rows`` ``(n, numbers)`` to the sums of the halves ``(2, numbers)``."""
+    for part in _parts(rows.shape[1], _CHUNK):
+        for row in rows[:, part]:
+            planes[0, part] += row >> 32
+            planes[1, part] += row & _LOW
+
+
+def _add_reals(sums: np.ndarray, heads: np.ndarray, rows: np.ndarray) -> None:
+    """Add ``rows`` ``(n, numbers)`` to the levels ``(LEVELS, numbers)``, a block at a time."""
+    n, numbers = rows.shape
+    width = min(numbers, max(1, _CHUNK // min(n, _ROWS)))
+    height = min(n, max(1, _CHUNK // width))
+    buffers = np.empty((2, height * width))
+    for columns in _parts(numbers, width):
+        tops = _tops(heads[columns])
+        for lines in _parts(n, height):
+            block = rows[lines, columns]
+            rest, scratch = (b[: block.size].reshape(block.shape) for b in buffers)
+            np.copyto(rest, block)
+            np.abs(rest, out=scratch)
+            # Written so that NaN is not within.
+            if not (scratch <= _largest(tops)).all():
+                _grow(sums[:, columns], heads[columns], rest)
+                tops = _tops(heads[columns])
+            _add_slices(sums[:, columns], tops, rest, scratch)
+
+
+def _add_slices(sums: np.ndarray, tops: np.ndarray, rest: np.ndarray, scratch: np.ndarray) -> None:
+    """Cut all of ``rest`` ``(n, numbers)``, which is used up, into slices and add them."""
+    for level in range(LEVELS):
+        magic = _magic(tops - level)
+        np.add(rest, magic, out=scratch)
+        # Slices are differences of bits; modulo 2⁶⁴ those of M can be taken away all at once.
+        bits = np.add.reduce(scratch.view(np.int64), axis=0)
+        sums[level] += bits - len(rest) * magic.view(np.int64)
+        if level == LEVELS - 1:
+            return
+        scratch -= magic
+        rest -= scratch
+        if not rest.any():
+            return
+
+
+def _tops(heads: np.ndarray) -> np.ndarray:
+    """The tops of elements; one for all where they are equal, which is faster."""
+    tops = (heads & _LEVEL_BITS).astype(np.int64)
+    return tops[:1] if (tops == tops[0]).all() else tops
+
+
+def _magic(levels: np.ndarray) -> np.ndarray:
+    """The constants M = 1.5 · 2⁵² u of levels, from their bits: 1023 + 52 + 32 j - 1074."""
+    return (((32 * levels + 1) << 52) | (1 << 51)).view(np.float64)
+
+
+def _largest(tops: np.ndarray) -> np.ndarray:
+    """The largest moduli that tops allow: 2³¹ u, from its bits 1023 + 31 + 32 j - 1074."""
+    return np.minimum(((32 * tops - 20) << 52).view(np.float64), np.nextafter(LIMIT, 0))
+
+
+def _top(moduli: np.ndarray) -> np.ndarray:
+    """The smallest levels whose ``_largest`` is not below the moduli."""
+    # The bits of a modulus grow with it, by 2⁵² at each power of two: this is a division, up.
+    return (moduli.view(np.int64) + (20 << 52) + (1 << 57) - 1) >> 57
+
+
+def _grow(sums: np.ndarray, heads: np.ndarray, block: np.ndarray) -> None:
+    """Raise tops to what a block ``(n, numbers)`` needs; flag what is no number, and zero it."""
+    moduli = np.abs(block)
+    wild = ~(moduli < LIMIT)
+    if wild.any():
+        flags = np.where(np.isnan(block), _NAN, np.where(block > 0, _PLUS, _MINUS))
+        heads |= np.bitwise_or.reduce(np.where(wild, flags, 0), axis=0).astype(np.int16)
+        moduli[wild] = block[wild] = 0
+    tops = (heads & _LEVEL_BITS).astype(np.int64)
+    grown = np.maximum(_top(moduli.max(axis=0)) - tops, 0)
+    sums[:] = _lowered(sums, grown)
+    heads += grown.astype(np.int16)
+
+
+def _lowered(sums: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Levels ``(LEVELS, numbers)`` seen from tops that are higher ``by`` so many levels."""
+    source = np.arange(LEVELS)[:, np.newaxis] - by
+    return np.where(source >= 0, np.take_along_axis(sums, np.maximum(source, 0), 0), 0)
+
+
+def _merge_reals(sums: np.ndarray, heads: np.ndarray, others: np.ndarray) -> None:
+    """Add the planes ``others`` ``(1 + LEVELS, numbers)`` to sums and heads."""
+    other_tops, tops = others[0] & _LEVEL_BITS, (heads & _LEVEL_BITS).astype(np.int64)
+    more = others[1:]
+    if (other_tops != tops).any():
+        highest = np.maximum(tops, other_tops)
+        sums[:] = _lowered(sums, highest - tops)
+        more = _lowered(more, highest - other_tops)
+        heads += (highest - tops).astype(np.int16)
+    sums += more
+    heads |= (others[0] & ~_LEVEL_BITS).astype(np.int16)
+
+
+def _whole(planes: np.ndarray) -> np.ndarray:
+    """Sums of integers from those of their halves ``(2, numbers)``."""
+    high = planes[0] + (planes[1] >> 32)
+    if high.max() >= 2**31 or high.min() < -(2**31):
+        raise InputError(
+            "the sum of the integer products does not fit int64; save the input as float64"
+        )
+    return (high << 32) | (planes[1] & _LOW)
+
+
+def _nearest(planes: np.ndarray) -> np.ndarray:
+    """Sums of real numbers from their planes ``(1 + LEVELS, numbers)``, correctly rounded."""
+    digits = _digits(planes[1:])
+    negative = digits[0] < 0
+    digits = _digits(np.where(negative, -planes[1:], planes[1:]))
+    # The first digit that is not 0, and 64 bits after it; all that follows only decides ties.
+    first = (digits != 0).argmax(axis=0)
+    places = first + np.arange(3)[:, np.newaxis]
+    leading, *after = np.take_along_axis(np.pad(digits, ((0, 2), (0, 0))), places, 0)
+    following = ((after[0] << 32) | after[1]).view(np.uint64)
+    behind = ((digits != 0) & (np.arange(LEVELS + 1)[:, np.newaxis] > places[2])).any(axis=0)
+    # Moved to 63 bits, so that the conversion to float64 is the one rounding.
+    dropped = np.frexp(leading.astype(np.float64))[1] + 1
+    cut = dropped.astype(np.uint64)
+    number = (leading << (64 - dropped)) | (following >> cut).view(np.int64)
+    number |= behind | (following & ((np.uint64(1) << cut) - np.uint64(1)) != 0)
+    lowest = (planes[0] & _LEVEL_BITS) - (LEVELS - 1)
+    exponent = 32 * (LEVELS - 2 - first) + dropped + 32 * lowest - 1074
+    total = np.ldexp(number.astype(np.float64), exponent.astype(np.int32))
+    return _flagged(np.where(negative, -total, total), planes[0])
+
+
+def _digits(sums: np.ndarray) -> np.ndarray:
+    """Levels ``(LEVELS, numbers)`` as one number each: LEVELS + 1 digits of 32 bits, signed."""
+    digits = np.empty((LEVELS + 1, sums.shape[1]), np.int64)
+    carry = np.zeros(sums.shape[1], np.int64)
+    for level in reversed(range(LEVELS)):
+        carry = carry + sums[level]
+        digits[level + 1] = carry & _LOW
+        carry >>= 32
+    digits[0] = carry
+    return digits
+
+
+def _flagged(total: np.ndarray, heads: np.ndarray) -> np.ndarray:
+    """NaN and infinities where heads have flags."""
+    plus, minus = heads & _PLUS != 0, heads & _MINUS != 0
+    total = np.where(plus, np.inf, np.where(minus, -np.inf, total))
+    return np.where((heads & _NAN != 0) | (plus & minus), np.nan, total)
