@@ -17,7 +17,7 @@ import numpy as np
 from shardwise.config import function_parts
 from shardwise.devices import device_errors
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.plan import ITEM_BYTES, Problem, Shape, product_dtype
+from shardwise.problem import ITEM_BYTES, Problem, Shape, product_dtype
 
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 """Element types that a function may return; integers are widened to int64, which holds these."""

@@ -3,167 +3,23 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-MIB = 1024**2
-
-SLAB_BYTES = 64 * MIB
-"""Input and output bytes that a task holds at once, unless one matrix is larger."""
-
-CHECK_BYTES = 32 * MIB
-"""Widened bytes that the check of the products holds at once, unless one matrix is larger."""
+from shardwise import sizes
+from shardwise.problem import Problem, Shape
 
 MAX_AUTO_SHARDS = 1000
 """Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price."""
-
-PYTHON_BYTES = 512 * MIB
-"""Host memory of the interpreter, NumPy and the two Snakemake processes around a job."""
-
-CUDA_BYTES = 768 * MIB
-"""Host memory of a CUDA context and its libraries."""
 
 # Rates that a slow node still reaches; run times asked for are a limit, not a forecast.
 _SLOW_BYTES_PER_S = 50e6
 _SLOW_FLOP_PER_S = 5e9
 _START_MINUTES = 10
 
-FUNCTION_COPIES = 8
-"""A guess: the memory that a user's function takes, in blocks of its input and of its result."""
-
-Shape = tuple[int, ...]
-
-
-ITEM_BYTES = {
-    **{"float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16},
-    **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
-}
-"""Bytes of an element, by the name of its dtype."""
-
-
-def product_dtype(dtype: str) -> str:
-    """Element type of products: the input's own, int64 for integers."""
-    return "int64" if "int" in dtype else dtype
-
-
-def sum_dtype(dtype: str) -> str:
-    """Element type of sums: float64, complex128 or int64."""
-    if "int" in dtype:
-        return "int64"
-    return "complex128" if "complex" in dtype else "float64"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is computed, as numbers.
-
-    Attributes
-    ----------
-    matrices
-        Number of matrices N.
-    left, right
-        Shapes ``(m, k)`` of A and ``(k, p)`` of B; ``right`` is None where B is made from A.
-    product
-        ``A @ A``, ``A.T @ A``, ``A @ A.T`` or ``A @ B``.
-    dtype
-        Element type of the input, by name.
-    shared_right
-        True where one B serves all matrices.
-    result, result_dtype
-        Shape ``(p, q)`` and element type of what a user's function makes of one A, as it was seen
-        on one matrix; None for a product of two factors.
-    """
-
-    matrices: int
-    left: Shape
-    product: str
-    dtype: str
-    right: Shape | None = None
-    shared_right: bool = False
-    result: Shape | None = None
-    result_dtype: str | None = None
-
-    @property
-    def item(self) -> int:
-        """Bytes of an element of the input."""
-        return ITEM_BYTES[self.dtype]
-
-    @property
-    def product_dtype(self) -> str:
-        """Element type of products."""
-        return self.result_dtype or product_dtype(self.dtype)
-
-    @property
-    def sum_dtype(self) -> str:
-        """Element type of sums."""
-        return sum_dtype(self.product_dtype)
-
-    @property
-    def product_item(self) -> int:
-        """Bytes of an element of a product."""
-        return ITEM_BYTES[self.product_dtype]
-
-    @property
-    def sum_item(self) -> int:
-        """Bytes of an element of a sum."""
-        return ITEM_BYTES[self.sum_dtype]
-
-    @property
-    def product_shape(self) -> Shape:
-        """Shape ``(m, p)`` of one product, or ``(p, q)`` of a function's result."""
-        if self.result:
-            return self.result
-        (m, _), (_, p) = self.factor_shapes
-        return (m, p)
-
-    @property
-    def factor_shapes(self) -> tuple[Shape, Shape]:
-        """Shapes of the two factors, as multiplied; a user's function has none."""
-        m, k = self.left
-        pairs = {
-            "A @ A": ((m, k), (m, k)),
-            "A.T @ A": ((k, m), (m, k)),
-            "A @ A.T": ((m, k), (k, m)),
-        }
-        return pairs[self.product] if self.right is None else ((m, k), self.right)
-
-    @property
-    def matrix_bytes(self) -> int:
-        """Bytes of one A."""
-        return self.left[0] * self.left[1] * self.item
-
-    @property
-    def right_bytes(self) -> int:
-        """Bytes of one B, or 0 where B is made from A."""
-        return self.right[0] * self.right[1] * self.item if self.right else 0
-
-    @property
-    def product_bytes(self) -> int:
-        """Bytes of one product."""
-        return self.product_shape[0] * self.product_shape[1] * self.product_item
-
-    @property
-    def work_bytes(self) -> int:
-        """Bytes of one A and one B as they are multiplied: integers are widened to int64.
-
-        A user's function gets A as it is.
-        """
-        if self.result:
-            return self.matrix_bytes
-        elements = (self.matrix_bytes + (0 if self.shared_right else self.right_bytes)) // self.item
-        return elements * (self.item if self.item == self.product_item else self.product_item)
-
-    @property
-    def flop(self) -> int:
-        """Floating-point operations of one product; for a user's function a guess: of ``A @ A``."""
-        if self.result:
-            m, k = self.left
-            return 2 * m * k * max(m, k)
-        (m, k), (_, p) = self.factor_shapes
-        return 2 * m * k * p
-
 
 @dataclass(frozen=True)
 class Shard:
     """One row of the plan; ``stop`` is exclusive, sizes are in bytes.
 
+    ``memory`` and ``device_memory`` are what its task takes at most on the host and on a GPU.
     ``matrices`` is a digest that changes with the matrices of the shard, ``fingerprint`` one that
     changes with anything its products depend on.
     """
@@ -174,6 +30,7 @@ class Shard:
     bytes: int
     product_bytes: int
     memory: int
+    device_memory: int
     matrices: str = ""
     fingerprint: str = ""
 
@@ -241,59 +98,6 @@ def shard_ids(shards: int) -> list[str]:
     return [f"{i:0{width}}" for i in range(shards)]
 
 
-def slab_matrices(problem: Problem) -> int:
-    """Matrices that a task holds at once: a slab; at least one."""
-    largest = max(problem.work_bytes, problem.product_bytes)
-    return max(1, SLAB_BYTES // largest)
-
-
-def check_matrices(problem: Problem) -> int:
-    """Matrices whose products are proven at once; at least one."""
-    return max(1, CHECK_BYTES // _wide_bytes(problem))
-
-
-def _wide_bytes(problem: Problem) -> int:
-    """Bytes of one A, one B and one product, widened to the element type of sums."""
-    (m, k), (_, p) = problem.factor_shapes
-    return problem.sum_item * (m * k + k * p + m * p)
-
-
-def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
-    """Host bytes that the task of a shard of ``count`` matrices needs at most.
-
-    A slab of A, of B and of products, each with one converted copy; the one B that serves all;
-    the widened matrices of the check and their moduli; and for ``keep: sum`` three arrays of the
-    result. A user's function has no check: in its place stands a guess of what it takes itself.
-    """
-    slab = min(count, slab_matrices(problem))
-    shared = problem.right_bytes * problem.product_item // problem.item
-    slabs = 2 * (slab * (problem.work_bytes + problem.product_bytes) + shared)
-    if problem.result:
-        check = FUNCTION_COPIES * slab * (problem.matrix_bytes + problem.product_bytes)
-    else:
-        check = 2 * min(count, check_matrices(problem)) * _wide_bytes(problem)
-    m, p = problem.product_shape
-    partial = 3 * problem.sum_item * m * p if keep == "sum" else 0
-    return PYTHON_BYTES + (CUDA_BYTES if cuda else 0) + slabs + check + partial
-
-
-def synthetic_memory(problem: Problem) -> int:
-    """Host bytes that the synthetic stack needs: one matrix as drawn, in pairs, and as stored."""
-    return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
-
-
-def copy_memory(problem: Problem) -> int:
-    """Host bytes that materializing a shard needs at most."""
-    return PYTHON_BYTES + 3 * max(SLAB_BYTES, problem.matrix_bytes)
-
-
-def reduce_memory(problem: Problem, ranks: int) -> int:
-    """Host bytes of all ranks of the reduce: a block and two accumulators each, and the whole."""
-    result = problem.sum_item * problem.product_shape[0] * problem.product_shape[1]
-    block = max(SLAB_BYTES, problem.product_bytes)
-    return ranks * (PYTHON_BYTES + 2 * block) + 4 * result
-
-
 def minutes(total_bytes: int, flop: int = 0) -> int:
     """Run time to ask for, in minutes: start-up, bytes over a slow disk, work on a slow CPU."""
     seconds = total_bytes / _SLOW_BYTES_PER_S + flop / _SLOW_FLOP_PER_S
@@ -303,15 +107,20 @@ def minutes(total_bytes: int, flop: int = 0) -> int:
 def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
     """The rows of the plan, digests left empty.
 
+    Parameters
+    ----------
+    cuda
+        Whether the shards may be computed on a GPU.
+
     Raises
     ------
     ValueError
         Unless ``1 <= shards <= problem.matrices``.
     """
-    runs = cut(problem.matrices, shards)
-    partial = problem.sum_item * problem.product_shape[0] * problem.product_shape[1]
     rows = []
-    for shard, (start, stop) in zip(shard_ids(shards), runs, strict=True):
+    for shard, (start, stop) in zip(
+        shard_ids(shards), cut(problem.matrices, shards), strict=True
+    ):
         count = stop - start
         rows.append(
             Shard(
@@ -319,8 +128,9 @@ def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
                 start=start,
                 stop=stop,
                 bytes=count * problem.matrix_bytes,
-                product_bytes=partial if keep == "sum" else count * problem.product_bytes,
-                memory=task_memory(problem, count, keep, cuda),
+                product_bytes=sizes.result_bytes(problem, count, keep),
+                memory=sizes.task_memory(problem, count, keep, cuda),
+                device_memory=sizes.device_memory(problem, count, keep) if cuda else 0,
             )
         )
     return rows

@@ -15,7 +15,8 @@ from typing import Any
 
 from shardwise.errors import InputError, IntegrityError
 from shardwise.paths import Results
-from shardwise.plan import Problem, Shard, Source
+from shardwise.plan import Shard, Source
+from shardwise.problem import Problem
 
 SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify")
 """Settings that a shard's products or their proof depend on; each stands in the fingerprint.

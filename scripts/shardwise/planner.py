@@ -16,7 +16,8 @@ from shardwise.arrays import commit
 from shardwise.config import Settings, function_parts
 from shardwise.errors import InputError
 from shardwise.paths import Results
-from shardwise.plan import Problem, Shard, Source, Stack
+from shardwise.plan import Shard, Source, Stack
+from shardwise.problem import Problem, Shape
 from shardwise.planfile import Plan
 from shardwise.sources import StackReader, check_product, right_of, stack_of
 from shardwise.units import human_bytes
@@ -87,7 +88,7 @@ def _is_function(settings: Settings) -> bool:
 
 def _tried(
     settings: Settings, function: str, left: Stack, cache: Path | None, log: logging.Logger
-) -> tuple[counts.Shape, str]:
+) -> tuple[Shape, str]:
     """Shape and element type of what a user's function makes of a matrix, tried once a content."""
     key = planfile.digest([settings.product, function, left.shape, left.dtype])
     known = cache and cache / f"function-{key}.json"

@@ -22,7 +22,9 @@ from shardwise.config import reduce_settings, results_folder
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
 from shardwise.paths import CACHE, Results
-from shardwise.plan import MIB, Source, Stack
+from shardwise import sizes
+from shardwise.plan import Source, Stack
+from shardwise.sizes import MIB
 from shardwise.planfile import Plan
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
@@ -218,7 +220,7 @@ class Run:
     @property
     def copy_mb(self) -> int:
         """Memory of the shard stage: a buffer of a known size, which no attempt outgrows."""
-        return -(-counts.copy_memory(self.plan.problem) // MIB)
+        return -(-sizes.copy_memory(self.plan.problem) // MIB)
 
     @property
     def copy_minutes(self) -> Growing:
@@ -228,7 +230,7 @@ class Run:
     @property
     def synthesize_mb(self) -> Growing:
         """Memory of the synthetic stack."""
-        return _growing(-(-counts.synthetic_memory(self.plan.problem) // MIB))
+        return _growing(-(-sizes.synthetic_memory(self.plan.problem) // MIB))
 
     @property
     def synthesize_minutes(self) -> Growing:
@@ -252,7 +254,7 @@ class Run:
     @property
     def reduce_mb(self) -> Growing:
         """Memory of all ranks of the reduce."""
-        return _growing(-(-counts.reduce_memory(self.plan.problem, self.reduce["ranks"]) // MIB))
+        return _growing(-(-sizes.reduce_memory(self.plan.problem, self.reduce["ranks"]) // MIB))
 
     @property
     def reduce_minutes(self) -> Growing:

@@ -1,0 +1,354 @@
+"""What is done with a batch: check the input, multiply, prove, and add where the sum is kept."""
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from shardwise import functions, proof, sizes
+from shardwise.bins import BinnedSum, plane_shape
+from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.kernels import kernel
+from shardwise.planfile import Plan
+from shardwise.problem import Problem
+from shardwise.units import human_bytes
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass
+class Report:
+    """What is to be looked at once a batch is done: one number a matrix each, or None.
+
+    Attributes
+    ----------
+    first, count
+        The matrices, by their index in the whole stack.
+    left, right, product
+        Largest moduli; infinite or NaN where an element is.
+    ratio
+        How far products are from those of their factors, in units of the tolerance. One number
+        where the products were added up before.
+    """
+
+    first: int
+    count: int
+    left: Any = None
+    right: Any = None
+    product: Any = None
+    ratio: Any = None
+
+    def fetched(self, lane: Any) -> "Report":
+        """The same in host memory."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Report(**{k: lane.fetch(v) if hasattr(v, "shape") else v for k, v in found.items()})
+
+
+class Worker:
+    """The work on the batches of one shard, and the memory they lie in.
+
+    Parameters
+    ----------
+    lane
+        Where the batches live.
+    count
+        Matrices of the shard.
+
+    Attributes
+    ----------
+    matrices
+        Matrices of a batch.
+    compute
+        Name of the arithmetic that products are accumulated in.
+    proof
+        What the receipt says of the proof; None where there is none.
+
+    Raises
+    ------
+    TryAgain
+        Where the smallest batch does not fit the memory that is free.
+    """
+
+    def __init__(self, lane: Any, plan: Plan, count: int) -> None:
+        self._lane, self._plan, self._problem = lane, plan, plan.problem
+        problem, settings = plan.problem, plan.settings
+        self._sums = settings["keep"] == "sum"
+        exact = settings["reproducible"] or problem.product_dtype == "int64"
+        self._in_gemm = self._sums and not exact
+        provable = settings["verify"] and problem.result is None
+        self._seed = int.from_bytes(os.urandom(6))
+        self.proof = None
+        if provable:
+            self.proof = {"method": "freivalds", "vectors": proof.VECTORS, "seed": self._seed}
+        self._function = self._kernel = self._checker = None
+        if problem.result:
+            self._function = functions.load(problem.product, plan.facts["function"])
+            self.compute = problem.product_dtype
+        else:
+            self._kernel = kernel(lane.xp, problem, settings["precision"])
+            self.compute = self._kernel.compute
+        self._right = None
+        self._allocate(count)
+
+    # The file that the shard becomes.
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the shard's file."""
+        if not self._sums:
+            return self._problem.product_dtype
+        return self._problem.sum_dtype if self._in_gemm else "int64"
+
+    def shape(self, count: int) -> tuple[int, ...]:
+        """Shape of the file of a shard of ``count`` matrices."""
+        shape = self._problem.product_shape
+        if not self._sums:
+            return (count, *shape)
+        return shape if self._in_gemm else plane_shape(shape, self._problem.product_dtype)
+
+    # Memory.
+
+    def _allocate(self, count: int) -> None:
+        """Take the memory of the batches: as large as is planned, or smaller while it is short."""
+        cuda = self._lane.xp is not np
+        for batches, matrices in sizes.ladder(self._problem, count, cuda):
+            try:
+                self._take(batches, matrices)
+            except self._lane.memory_errors:
+                self._lefts = self._rights = self._outs = self._total = None
+                self._lane.release()
+            else:
+                return
+        needed = batches * sizes.batch_bytes(self._problem, matrices) + sizes.work_bytes(
+            self._problem, matrices, self._plan.settings["keep"]
+        )
+        raise TryAgain(
+            f"a batch of {matrices} needs {human_bytes(needed)}, but {self._lane.free()}; "
+            "ask for a larger device, or wait until this one is free"
+        )
+
+    def _take(self, batches: int, matrices: int) -> None:
+        problem, zeros = self._problem, self._lane.zeros
+        self.matrices = matrices
+        self._lefts = [zeros((matrices, *problem.left), problem.dtype) for _ in range(batches)]
+        self._rights = [None]
+        if problem.right and not problem.shared_right:
+            self._rights = [zeros((matrices, *problem.right), problem.dtype) for _ in self._lefts]
+        # Sums take the products at once, so the next batch may overwrite them.
+        outs = 0 if self._in_gemm else 1 if self._sums else batches
+        shape = (matrices, *problem.product_shape)
+        self._outs = [zeros(shape, problem.product_dtype) for _ in range(outs)]
+        with self._lane.work():
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """The checker and the sum, which hold memory too."""
+        xp, problem = self._lane.xp, self._problem
+        self._total = None
+        if self._in_gemm:
+            self._total = xp.zeros(problem.product_shape, problem.sum_dtype)
+        elif self._sums:
+            self._total = BinnedSum(xp, problem.product_shape, problem.product_dtype)
+        if self._kernel and not self._in_gemm:
+            self._checker = proof.Checker(
+                xp, problem.product, problem.left, problem.right, problem.dtype,
+                self.compute, self._seed, self.matrices,
+            )  # fmt: skip
+
+    def share(self, right: np.ndarray) -> None:
+        """Take the one B ``(k, p)`` that serves all matrices."""
+        self._right = self._lane.zeros(right.shape, right.dtype.name)
+        self._lane.upload([as_bytes(right)], as_bytes(self._right)).wait()
+        if self._plan.settings["nonfinite"] == "error" and not np.isfinite(right).all():
+            raise InputError(
+                "right: the matrix holds NaN or Inf; correct it, or set nonfinite: allow"
+            )
+
+    def inputs(self, number: int, count: int) -> list[Any]:
+        """Where the bytes of the factors of a batch belong."""
+        stacks = (self._lefts, self._rights)
+        taken = [stack[number % len(stack)] for stack in stacks]
+        return [as_bytes(block[:count]) for block in taken if block is not None]
+
+    @property
+    def batches(self) -> int:
+        """Batches that are under way at once."""
+        return len(self._lefts)
+
+    # Work.
+
+    def work(self, number: int, first: int, count: int) -> tuple[Report, Any]:
+        """Multiply the batch of a number, on the work track.
+
+        Returns
+        -------
+        report
+            What to look at when the work is done.
+        products
+            The bytes to write, or None where they were added up.
+        """
+        left = self._lefts[number % len(self._lefts)]
+        right = self._rights[number % len(self._rights)]
+        right = self._right if right is None else right
+        report = Report(first, count)
+        if self._in_gemm:
+            self._add_in_gemm(report, left, right)
+            return report, None
+        out = self._outs[number % len(self._outs)]
+        if self._function:
+            self._apply(report, left[:count], out[:count])
+        else:
+            self._multiply(report, left, right, out)
+        if self._sums:
+            self._total.add(out[:count])
+            return report, None
+        return report, as_bytes(out[:count])
+
+    def result(self) -> Any:
+        """The bytes of the sum; None where the products themselves are kept."""
+        if not self._sums:
+            return None
+        return as_bytes(self._total if self._in_gemm else self._total.planes())
+
+    def _multiply(self, report: Report, left: Any, right: Any, out: Any) -> None:
+        count, product = report.count, out[: report.count]
+        block = left[:count]
+        other = right[:count] if right is not None and right.ndim == 3 else right
+        if block.dtype.kind in "iu":
+            if self.compute == "int64":
+                _check_integers(self._lane.xp, self._problem, block, other, report.first)
+        else:
+            report.left = self._checker.largest(block)
+            if right is not None and right.ndim == 3:
+                report.right = self._checker.largest(other)
+        self._kernel.multiply(left, right, out, count)
+        if product.dtype.kind != "i":
+            report.product = self._checker.largest(product)
+        if self.proof:
+            report.ratio = self._checker.check(_signed(block), _signed(other), product)
+
+    def _apply(self, report: Report, block: Any, out: Any) -> None:
+        """What a user's function makes of a batch."""
+        xp, strict = self._lane.xp, self._plan.settings["nonfinite"] == "error"
+        if strict and block.dtype.kind != "i":
+            # Before the call: what a function makes of NaN is nobody's fault but the input's.
+            self.examine(Report(report.first, report.count, left=_largest(xp, block)), xp)
+        out[...] = functions.call(self._function, xp, block, report.first, self._problem)
+        if out.dtype.kind != "i":
+            report.product = _largest(xp, out)
+
+    def _add_in_gemm(self, report: Report, left: Any, right: Any) -> None:
+        """Add the products of a batch inside the product of all of them laid side by side."""
+        xp, problem, block = self._lane.xp, self._problem, left[: report.count]
+        other = right[: report.count] if right is not None and right.ndim == 3 else right
+        product, wide, tall, total = self._kernel.accumulate(block, other)
+        report.left = _largest(xp, block)
+        if other is not None:
+            report.right = _largest(xp, other)
+        report.product = _largest(xp, total[None])
+        self._total += total
+        if not self.proof:
+            return
+        dtype, compute = problem.dtype, self.compute
+        if dtype == "float16":
+            # The checker takes one dtype. The bound of tf32 covers float32 sums of tensor cores.
+            dtype, compute = "float32", "tf32"
+            wide, tall = (x if x is None else x.astype(dtype) for x in (wide, tall))
+        shapes = wide.shape, None if tall is None else tall.shape
+        checker = proof.Checker(xp, product, *shapes, dtype, compute, self._seed, 1)
+        report.ratio = checker.check(wide[None], tall, total[None])
+
+    # What came out.
+
+    def examine(self, report: Report, xp: Any = np) -> None:
+        """Refuse what a batch's report says is wrong.
+
+        Raises
+        ------
+        InputError
+            Where the input is not finite, or a product overflows.
+        IntegrityError
+            Where a product fails its proof.
+        """
+        finite: Any = True
+        for name in ("left", "right", "product"):
+            largest = getattr(report, name)
+            if largest is None:
+                continue
+            own = xp.isfinite(largest)
+            if self._plan.settings["nonfinite"] == "error" and not own.all():
+                raise InputError(self._refusal(name, report, int(own.argmin())))
+            # The sum of a whole batch has one ratio, of which one bad matrix proves nothing.
+            alone = report.ratio is not None and len(own) == len(report.ratio)
+            finite = finite & (own if alone else own.all())
+        if report.ratio is None:
+            return
+        wrong = ~(report.ratio <= 1.0) & finite  # what is not finite was allowed
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise IntegrityError(
+                f"{self._product(report, i)} is wrong: Freivalds' check is off by "
+                f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "
+                "another"
+            )
+
+    def _product(self, report: Report, i: int) -> str:
+        """A product by name, or the sum of all of a batch."""
+        if self._in_gemm:
+            return f"the sum of the products {report.first} to {report.first + report.count - 1}"
+        return f"the product of matrix {report.first + i}"
+
+    def _refusal(self, name: str, report: Report, i: int) -> str:
+        if name != "product":
+            key = "input" if name == "left" else "right"
+            return (
+                f"{key}: matrix {report.first + i} holds NaN or Inf; correct it, or set "
+                "nonfinite: allow"
+            )
+        if self._function:
+            return (
+                f"product: {self._function.spec} made NaN or Inf of matrix {report.first + i}, "
+                "which is finite; correct it, or set nonfinite: allow"
+            )
+        dtype = "float32" if self._in_gemm and self.compute != "float64" else self._problem.dtype
+        return (
+            f"{self._product(report, i)} overflows {dtype}, although its factors are finite; "
+            "save the input as float64 (or scale it), or set nonfinite: allow"
+        )
+
+
+def as_bytes(block: Any) -> Any:
+    """The bytes of a C-contiguous array, without a copy."""
+    return block.reshape(-1).view("uint8")
+
+
+def _signed(block: Any) -> Any:
+    """Integers whose arithmetic is that of int64; 64 bits without a sign hold no larger ones."""
+    return block.view("int64") if block is not None and block.dtype == "uint64" else block
+
+
+def _largest(xp: Any, stack: Any) -> Any:
+    """The largest modulus of each matrix, NaN where it holds one; not for integers."""
+    moduli = xp.abs(stack) if stack.dtype.kind != "c" else xp.abs(stack.real) + xp.abs(stack.imag)
+    return moduli.reshape(len(stack), -1).max(axis=1)
+
+
+def _check_integers(xp: Any, problem: Problem, left: Any, right: Any, first: int) -> None:
+    """Refuse integers whose products might not fit int64."""
+    inner = problem.factor_shapes[0][1]
+    sizes_of = [_moduli(xp, block) for block in (left, right) if block is not None]
+    for i, own in enumerate(sizes_of[0]):
+        other = sizes_of[-1][i if len(sizes_of[-1]) > 1 else 0]
+        if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
+            raise InputError(
+                f"the product of matrix {first + i} may not fit int64 (its largest element is "
+                f"{max(own, other)}); save the input as float64"
+            )
+
+
+def _moduli(xp: Any, block: Any) -> list[int]:
+    """The largest modulus of each matrix, as Python integers, which do not overflow."""
+    flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
+    tops, bottoms = flat.max(axis=1).tolist(), flat.min(axis=1).tolist()
+    return [max(top, -bottom) for top, bottom in zip(tops, bottoms, strict=True)]

@@ -1,0 +1,275 @@
+"""The kernels: which routine multiplies a batch of matrices, chosen by dtype and shape alone.
+
+On a GPU every product is a strided-batched GEMM of cuBLAS, called for a fixed number of matrices,
+or a rank-k update where the product is symmetric and large. On NumPy it is ``numpy.matmul``. What
+is chosen never depends on how many matrices come or on free memory, so a product's bits do not
+either; the matrices that a last call computes too many lie in the batch's unused places.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from shardwise import sizes
+from shardwise.problem import Problem
+
+# cuBLAS's cudaDataType_t, and the arithmetic that accumulates each.
+_TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
+_SYRK = {"float32": "ssyrk", "float64": "dsyrk", "complex64": "csyrk", "complex128": "zsyrk"}
+
+_MIRROR = r"""
+// Copy the upper triangle of square matrices (row-major, n by n) to the lower one.
+template <typename T> __global__ void mirror(T* block, long long n) {
+    __shared__ T tile[32][33];
+    if (blockIdx.y > blockIdx.x) return;  // a tile below the diagonal is written by its mirror
+    T* matrix = block + blockIdx.z * n * n;
+    long long row = 32LL * blockIdx.y, column = 32LL * blockIdx.x;
+    for (int i = threadIdx.y; i < 32; i += blockDim.y)
+        if (row + i < n && column + threadIdx.x < n)
+            tile[i][threadIdx.x] = matrix[(row + i) * n + column + threadIdx.x];
+    __syncthreads();
+    for (int i = threadIdx.y; i < 32; i += blockDim.y) {
+        long long r = column + i, c = row + threadIdx.x;
+        if (r < n && c < n && r > c) matrix[r * n + c] = tile[threadIdx.x][i];
+    }
+}
+"""
+
+
+def kernel(xp: Any, problem: Problem, precision: str) -> Any:
+    """The kernel of a problem: an object with ``multiply``, ``accumulate`` and ``compute``.
+
+    Parameters
+    ----------
+    xp
+        ``numpy`` or ``cupy``.
+    precision
+        ``ieee`` or ``tf32``; NumPy has no tf32 and computes in float32.
+    """
+    if problem.product_dtype == "int64":
+        return Integers(xp, problem)
+    return NumpyKernel(problem) if xp is np else CublasKernel(xp, problem, precision)
+
+
+def factors(product: str, block: Any, other: Any) -> tuple[Any, Any]:
+    """The two factors of a product, as stacks; transposes are views."""
+    transposed = block.swapaxes(-1, -2)
+    return {
+        "A @ A": (block, block),
+        "A.T @ A": (transposed, block),
+        "A @ A.T": (block, transposed),
+        "A @ B": (block, other),
+    }[product]
+
+
+class Integers:
+    """Products of integers, exact, as int64.
+
+    In float64 where no inner product can pass 2⁵³: by BLAS, which has no integers. Else in int64,
+    whose range whoever calls has checked.
+    """
+
+    def __init__(self, xp: Any, problem: Problem) -> None:
+        self._xp, self._problem = xp, problem
+        self.compute = problem.compute_dtype
+
+    def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
+        """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
+        left, right = factors(self._problem.product, block[:count], other)
+        for i in range(count):  # one by one: widened copies of all would take much memory
+            b = right[i] if right.ndim == 3 else right
+            out[i] = self._xp.matmul(left[i].astype(self.compute), b.astype(self.compute))
+
+
+class NumpyKernel:
+    """Products by ``numpy.matmul``, which calls BLAS once a matrix.
+
+    Attributes
+    ----------
+    compute
+        Name of the dtype that inner products are accumulated in.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self.compute = problem.compute_dtype
+
+    def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
+        """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
+        left, right = factors(self._problem.product, block[:count], other)
+        if self.compute == self._problem.dtype:
+            np.matmul(left, right[:count] if right.ndim == 3 else right, out=out[:count])
+            return
+        for i in range(count):  # one by one: widened copies of all would double the memory
+            b = right[i] if right.ndim == 3 else right
+            out[i] = np.matmul(left[i].astype(self.compute), b.astype(self.compute))
+
+    def accumulate(self, block: Any, other: Any) -> tuple[str, Any, Any, Any]:
+        """The sum of the products of a batch as one product; see `CublasKernel.accumulate`."""
+        product, wide, tall = _side_by_side(np, self._problem.product, block, other)
+        left, right = (x[0].astype(self.compute, copy=False)
+                       for x in factors(product, wide[None], None if tall is None else tall[None]))
+        return product, wide, tall, np.matmul(left, right)
+
+
+class CublasKernel:
+    """Products by cuBLAS.
+
+    Parameters
+    ----------
+    xp
+        ``cupy``.
+    precision
+        ``tf32`` rounds both factors of float32 and complex64 products to 11 significant bits.
+
+    Attributes
+    ----------
+    compute
+        Name of the arithmetic that inner products are accumulated in: a dtype, or ``tf32``.
+    """
+
+    def __init__(self, xp: Any, problem: Problem, precision: str) -> None:
+        self._xp, self._problem = xp, problem
+        self._cublas = xp.cuda.cublas
+        self._handle = xp.cuda.device.get_cublas_handle()
+        self._dtype = np.dtype(problem.dtype)
+        tf32 = precision == "tf32" and problem.dtype in ("float32", "complex64")
+        self.compute = "tf32" if tf32 else problem.compute_dtype
+        names = {"tf32": "32F_FAST_TF32", "float64": "64F", "complex128": "64F"}
+        kind = names.get(self.compute, "32F")
+        self._compute_type = getattr(self._cublas, f"CUBLAS_COMPUTE_{kind}")
+        # cuBLAS reads the scalars from here during the call: they have to stay.
+        scalar = np.dtype("float32") if problem.dtype == "float16" else self._dtype
+        self._one, self._zero = np.ones(1, scalar), np.zeros(1, scalar)
+        self._per_call = sizes.call_matrices(problem)
+        self._padded = self._workspaces() if sizes.padded(problem) else None
+        self._syrk = sizes.symmetric(problem) and not tf32 and problem.dtype in _SYRK
+        self._mirror = self._mirror_kernel() if self._syrk else None
+
+    def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
+        """Write the products of a batch to ``out``, on the current stream.
+
+        Parameters
+        ----------
+        block, other, out
+            C-contiguous stacks ``(n, m, k)``, ``(n, k, p)`` and ``(n, m, p)``, ``n`` a multiple
+            of `plan.call_matrices`; ``other`` may be one matrix for all ``(k, p)``, or None.
+        count
+            How many matrices count; whole calls are computed, so ``out`` may hold more.
+        """
+        for low in range(0, count, self._per_call):
+            part = slice(low, low + self._per_call)
+            right = other[part] if other is not None and other.ndim == 3 else other
+            if self._padded:
+                self._multiply_padded(block[part], right, out[part])
+            else:
+                self._multiply_aligned(block[part], right, out[part])
+
+    def _multiply_aligned(self, block: Any, other: Any, out: Any) -> None:
+        if self._syrk:
+            self._rank_k(block, out)
+        else:
+            self._gemm(*factors(self._problem.product, block, other), out)
+
+    def accumulate(self, block: Any, other: Any) -> tuple[str, Any, Any, Any]:
+        """The sum of the products of a batch as one product.
+
+        The matrices are laid side by side along the inner dimension, so the sum is formed inside
+        the GEMM: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ … Aₙ] [B₁; …; Bₙ]``. It is rounded as one inner product of
+        length n k is, in the dtype that products are accumulated in.
+
+        Parameters
+        ----------
+        block, other
+            Stacks ``(n, m, k)`` and ``(n, k, p)``; ``other`` may be one matrix for all, or None.
+
+        Returns
+        -------
+        product, wide, tall, total
+            ``total`` ``(m, p)`` is that product of the two matrices ``wide`` and ``tall``, the
+            latter None where it is made from ``wide``.
+        """
+        xp, problem = self._xp, self._problem
+        product, wide, tall = _side_by_side(xp, problem.product, block, other)
+        total = xp.empty((1, *problem.product_shape), self._one.dtype)
+        self._gemm(*factors(product, wide[None], None if tall is None else tall[None]), total)
+        return product, wide, tall, total[0]
+
+    def _gemm(self, left: Any, right: Any, out: Any) -> None:
+        """One call of cuBLAS, which is column-major: it computes outᵀ = rightᵀ leftᵀ."""
+        n, m, p = out.shape
+        item = left.dtype.itemsize
+        a, a_op, lda = _operand(left)
+        b, b_op, ldb = _operand(right)
+        stride_b = b.strides[0] // item if b.ndim == 3 else 0
+        kind, out_kind = _TYPES[left.dtype.name], _TYPES[out.dtype.name]
+        self._cublas.gemmStridedBatchedEx(
+            self._handle, b_op, a_op, p, m, left.shape[-1],
+            self._one.ctypes.data, b.data.ptr, kind, ldb, stride_b,
+            a.data.ptr, kind, lda, a.strides[0] // item,
+            self._zero.ctypes.data, out.data.ptr, out_kind, p, m * p,
+            n, self._compute_type, self._cublas.CUBLAS_GEMM_DEFAULT,
+        )  # fmt: skip
+
+    def _rank_k(self, block: Any, out: Any) -> None:
+        """Half of each symmetric product by a rank-k update, then its mirror image."""
+        _, rows, columns = block.shape
+        update = getattr(self._cublas, _SYRK[self._dtype.name])
+        # Row-major A is column-major Aᵀ. The lower triangle of columns is the upper one of rows.
+        transposed = self._problem.product == "A @ A.T"
+        n, k = (rows, columns) if transposed else (columns, rows)
+        for a, c in zip(block, out, strict=True):
+            update(
+                self._handle, self._cublas.CUBLAS_FILL_MODE_LOWER, int(transposed), n, k,
+                self._one.ctypes.data, a.data.ptr, columns,
+                self._zero.ctypes.data, c.data.ptr, n,
+            )  # fmt: skip
+        tiles = -(-n // 32)
+        self._mirror((tiles, tiles, len(out)), (32, 8), (out, np.int64(n)))
+
+    def _mirror_kernel(self) -> Any:
+        types = {"float32": "float", "float64": "double", "complex64": "float2",
+                 "complex128": "double2"}  # fmt: skip
+        name = f"mirror<{types[self._dtype.name]}>"
+        module = self._xp.RawModule(code=_MIRROR, options=("-std=c++17",), name_expressions=(name,))
+        return module.get_function(name)
+
+    def _workspaces(self) -> dict[str, Any]:
+        """Zeroed stacks of one call, their rows lengthened so that tensor cores can load them."""
+        problem, n = self._problem, self._per_call
+        shapes = sizes.padded_shapes(problem)
+        return {k: self._xp.zeros((n, *s), self._dtype) for k, s in shapes.items()}
+
+    def _multiply_padded(self, block: Any, other: Any, out: Any) -> None:
+        space = self._padded
+        self._xp.copyto(_corner(space["left"], block), block)
+        right = None
+        if other is not None:
+            right = space["right"] if other.ndim == 3 else space["right"][0]
+            self._xp.copyto(_corner(right, other), other)
+        self._multiply_aligned(space["left"], right, space["out"])
+        self._xp.copyto(out, _corner(space["out"], out))
+
+
+def _corner(stack: Any, like: Any) -> Any:
+    return stack[..., : like.shape[-2], : like.shape[-1]]
+
+
+def _operand(stack: Any) -> tuple[Any, int, int]:
+    """A stack as stored, whether cuBLAS has to transpose it, and its leading dimension."""
+    item = stack.dtype.itemsize
+    transposed = stack.strides[-1] != item and stack.shape[-1] > 1
+    stored = stack.swapaxes(-1, -2) if transposed else stack
+    return stored, int(transposed), max(stored.strides[-2] // item, stored.shape[-1])
+
+
+def _side_by_side(xp: Any, product: str, block: Any, other: Any) -> tuple[str, Any, Any]:
+    """One product of matrices, as stored, that is the sum of the products of a stack."""
+    n, rows, columns = block.shape
+    if product == "A.T @ A":  # the stack itself, its matrices one below the other: no copy
+        return product, block.reshape(n * rows, columns), None
+    wide = xp.ascontiguousarray(block.transpose(1, 0, 2)).reshape(rows, n * columns)
+    if product == "A @ A.T":
+        return product, wide, None
+    other = block if other is None else xp.broadcast_to(other, (n, *other.shape[-2:]))
+    return "A @ B", wide, xp.ascontiguousarray(other).reshape(n * columns, -1)

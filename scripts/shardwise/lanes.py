@@ -1,0 +1,189 @@
+"""Where a batch lives while it is multiplied, and how bytes get there and back.
+
+A lane has host memory that copies start from (slabs), batches that kernels work on, and three
+tracks that run side by side: up, work and down. On NumPy all of it is this machine's memory, and
+every step is done when its call returns.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from shardwise.disk import PAGE, aligned_empty
+from shardwise.units import human_bytes
+
+
+class HostLane:
+    """NumPy: the slabs and the batches both lie in host memory."""
+
+    xp = np
+    memory_errors = (MemoryError,)
+
+    def release(self) -> None:
+        """Give back memory that is no longer used."""
+
+    def free(self) -> str:
+        """How much memory there is, in words."""
+        return "this machine has less"
+
+    def bind(self) -> None:
+        """Make the calling thread use this lane's device."""
+
+    def slab(self, nbytes: int) -> np.ndarray:
+        """Host memory to read into or write from, as bytes that begin at a page."""
+        return aligned_empty(nbytes)
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A batch; its unused places hold zeros."""
+        return np.zeros(shape, dtype)
+
+    def upload(self, views: Sequence[np.ndarray], target: Any) -> Any:
+        """Copy bytes of a slab to bytes of a batch; the mark says when the slab is free."""
+        return self._copied(views, target)
+
+    def download(self, source: Any, target: np.ndarray) -> Any:
+        """Copy bytes of a batch to bytes of a slab; the mark says when they are there."""
+        return self._copied([source], target)
+
+    def _copied(self, views: Sequence[np.ndarray], target: np.ndarray) -> Any:
+        began, at = time.perf_counter(), 0
+        for view in views:
+            np.copyto(target[at : at + view.nbytes], view)
+            at += view.nbytes
+        return _Done(time.perf_counter() - began)
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """What is called inside runs on the work track, after all uploads so far."""
+        yield
+
+    def worked(self, began: float) -> Any:
+        """A mark of all work so far; ``began`` is `time.perf_counter` before it."""
+        return _Done(time.perf_counter() - began)
+
+    def reuse(self, mark: Any) -> None:
+        """Hold back later uploads until the work of a mark is done."""
+
+    def follow(self, mark: Any) -> None:
+        """Hold back later downloads until the work of a mark is done."""
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """A small array in host memory, after the work that was followed."""
+        return array
+
+
+class _Done:
+    """A mark of something that is done."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wait(self) -> float:
+        """Wait until it is done; how many seconds it took."""
+        return self._seconds
+
+
+class CudaLane:
+    """cupy: pinned slabs in host memory, batches on the device, one CUDA stream a track.
+
+    Parameters
+    ----------
+    xp
+        ``cupy``.
+    """
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+        self._device = xp.cuda.Device()
+        self._up, self._work, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
+        self.memory_errors = (xp.cuda.memory.OutOfMemoryError,)
+
+    def release(self) -> None:
+        """Give back memory that is no longer used."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def free(self) -> str:
+        """How much memory there is, in words."""
+        free, total = self._device.mem_info
+        return f"the device has {human_bytes(free)} free of {human_bytes(total)}"
+
+    def bind(self) -> None:
+        """Make the calling thread use this lane's device."""
+        self._device.use()
+
+    def slab(self, nbytes: int) -> np.ndarray:
+        """Pinned host memory, as bytes that begin at a page."""
+        raw = np.frombuffer(self.xp.cuda.alloc_pinned_memory(nbytes + PAGE), np.uint8)
+        first = -raw.ctypes.data % PAGE
+        return raw[first : first + nbytes]
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A batch on the device; its unused places hold zeros."""
+        with self._work:
+            block = self.xp.zeros(shape, dtype)
+            self._up.wait_event(self._work.record())
+        return block
+
+    def upload(self, views: Sequence[np.ndarray], target: Any) -> Any:
+        """Copy bytes of a slab to bytes of a batch; the mark says when the slab is free."""
+        runtime, began, at = self.xp.cuda.runtime, self._event(self._up), 0
+        for view in views:
+            runtime.memcpyAsync(
+                target.data.ptr + at, view.ctypes.data, view.nbytes,
+                runtime.memcpyHostToDevice, self._up.ptr,
+            )  # fmt: skip
+            at += view.nbytes
+        return _Mark(self.xp, began, self._event(self._up))
+
+    def download(self, source: Any, target: np.ndarray) -> Any:
+        """Copy bytes of a batch to bytes of a slab; the mark says when they are there."""
+        runtime, began = self.xp.cuda.runtime, self._event(self._down)
+        runtime.memcpyAsync(
+            target.ctypes.data, source.data.ptr, source.nbytes,
+            runtime.memcpyDeviceToHost, self._down.ptr,
+        )  # fmt: skip
+        return _Mark(self.xp, began, self._event(self._down))
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """What is called inside runs on the work track, after all uploads so far."""
+        self._work.wait_event(self._event(self._up))
+        with self._work:
+            self._began = self._event(self._work)
+            yield
+
+    def worked(self, began: float) -> Any:
+        """A mark of all work so far, timed from where `work` was entered last."""
+        return _Mark(self.xp, self._began, self._event(self._work))
+
+    def reuse(self, mark: Any) -> None:
+        """Hold back later uploads until the work of a mark is done."""
+        self._up.wait_event(mark.event)
+
+    def follow(self, mark: Any) -> None:
+        """Hold back later downloads until the work of a mark is done."""
+        self._down.wait_event(mark.event)
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """A small array in host memory, after the work that was followed."""
+        return array.get(stream=self._down)
+
+    def _event(self, stream: Any) -> Any:
+        event = self.xp.cuda.Event()
+        event.record(stream)
+        return event
+
+
+class _Mark:
+    """A point in a stream, and the one where what is timed began."""
+
+    def __init__(self, xp: Any, began: Any, event: Any) -> None:
+        self._xp, self._began, self.event = xp, began, event
+
+    def wait(self) -> float:
+        """Wait until the stream has come here; how many seconds it took from the beginning."""
+        self.event.synchronize()
+        return self._xp.cuda.get_elapsed_time(self._began, self.event) / 1e3

@@ -1,0 +1,206 @@
+"""The pipeline: slabs of bytes from files into batches, and from batches into a file.
+
+Reads, uploads, work, downloads and writes of different slabs go on side by side. The number of
+slabs is fixed before, so memory is too: whoever is ahead waits for a slab.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import PieceChecksum, StackWriter
+from shardwise.disk import SLACK_BYTES, ExtentReader
+from shardwise.sources import StackReader
+
+
+class Stopwatch:
+    """Seconds that each stage was busy, added up over its threads."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Note that a stage was busy."""
+        with self._lock:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    def timed(self, stage: str, work: Callable[[], Any]) -> Any:
+        """Do something, and note how long it took."""
+        began = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.add(stage, time.perf_counter() - began)
+
+
+class Feed:
+    """A run of matrices on its way from files into batches.
+
+    Parameters
+    ----------
+    lane
+        Where the batches live.
+    stack, files
+        Who knows where the matrices lie, and who reads files.
+    run
+        First and last byte of the stack, the last exclusive.
+    slab_bytes, slabs
+        Size and number of slabs; a slab is a piece of the checksum as well.
+    checksum
+        Takes the bytes as they come, or None.
+    """
+
+    def __init__(
+        self,
+        lane: Any,
+        stack: StackReader,
+        files: ExtentReader,
+        run: tuple[int, int],
+        slab_bytes: int,
+        slabs: int,
+        checksum: PieceChecksum | None,
+        watch: Stopwatch,
+    ) -> None:
+        self._lane, self._stack, self._files = lane, stack, files
+        self._begin, self._end = run
+        self._slab_bytes, self._checksum, self._watch = slab_bytes, checksum, watch
+        self._next = self._begin
+        self._pool = ThreadPoolExecutor(slabs, "slab")
+        self._ahead: deque[tuple[int, np.ndarray, Future]] = deque()
+        self._views: list[np.ndarray] = []
+        self._left: Any = None
+        size = min(slab_bytes, self._end - self._begin)
+        for _ in range(min(slabs, -(-(self._end - self._begin) // slab_bytes))):
+            self._read_ahead(lane.slab(size + SLACK_BYTES), None)
+
+    def close(self) -> None:
+        """Wait for the reads under way; the slabs are free then."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def fill(self, target: Any) -> None:
+        """Copy the next bytes of the run into the bytes of a batch, all of it."""
+        at = 0
+        while at < target.nbytes:
+            if not self._views:
+                slab, future = self._ahead.popleft()
+                self._views = self._watch.timed("waited_for_reads", future.result)
+                self._current = slab
+            taken, self._views = _split(self._views, target.nbytes - at)
+            size = sum(view.nbytes for view in taken)
+            mark = self._lane.upload(taken, target[at : at + size])
+            at += size
+            if not self._views:
+                self._read_ahead(self._current, mark)
+
+    def _read_ahead(self, slab: np.ndarray, mark: Any) -> None:
+        """Begin to read the next slab of the run, if there is one, once its memory is free."""
+        low = self._next
+        self._next = high = min(low + self._slab_bytes, self._end)
+        if low < high or mark is not None:
+            self._ahead.append((slab, self._pool.submit(self._read, slab, mark, low, high)))
+
+    def _read(self, slab: np.ndarray, mark: Any, low: int, high: int) -> list[np.ndarray]:
+        self._lane.bind()
+        if mark is not None:
+            self._watch.add("upload", mark.wait())
+        if low == high:
+            return []
+        views = self._watch.timed(
+            "read", lambda: self._stack.read_bytes(self._files, slab, low, high)
+        )
+        if self._checksum is not None:
+            self._watch.timed(
+                "checksum", lambda: self._checksum.update(low - self._begin, views)
+            )
+        return views
+
+
+def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Views of the first ``nbytes`` bytes, or of all there are, and of the rest."""
+    taken = []
+    for i, view in enumerate(views):
+        if view.nbytes > nbytes:
+            first = [view[:nbytes]] if nbytes else []
+            return taken + first, [view[nbytes:], *views[i + 1 :]]
+        taken.append(view)
+        nbytes -= view.nbytes
+    return taken, []
+
+
+class Drain:
+    """Batches on their way into a file, in order.
+
+    Parameters
+    ----------
+    lane
+        Where the batches live.
+    writer
+        The file; its pieces are slabs.
+    slabs
+        Number of slabs.
+    """
+
+    def __init__(self, lane: Any, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
+        self._lane, self._writer, self._watch = lane, writer, watch
+        size, total = writer.piece_bytes, writer.nbytes
+        slabs = min(slabs, -(-total // size))
+        self._pool = ThreadPoolExecutor(max(1, slabs), "write")
+        self._free: deque[tuple[np.ndarray, Future | None]] = deque(
+            (lane.slab(min(size, total)), None) for _ in range(slabs)
+        )
+        self._slab: np.ndarray | None = None
+        self._marks: list[Any] = []
+        self._done = self._filled = 0
+
+    def close(self) -> None:
+        """Wait for the writes under way."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def write(self, source: Any) -> None:
+        """Write the next bytes of the file; they may be overwritten when this returns."""
+        at, last = 0, None
+        while at < source.nbytes:
+            slab = self._slab_to_fill()
+            size = min(source.nbytes - at, slab.nbytes - self._filled)
+            last = self._lane.download(
+                source[at : at + size], slab[self._filled : self._filled + size]
+            )
+            self._marks.append(last)
+            self._filled += size
+            at += size
+            if self._filled == slab.nbytes or self._done + self._filled == self._writer.nbytes:
+                self._flush()
+        if last is not None:
+            last.wait()
+
+    def finish(self) -> None:
+        """Wait until all is written; raise what went wrong."""
+        for _, future in self._free:
+            if future is not None:
+                future.result()
+
+    def _slab_to_fill(self) -> np.ndarray:
+        if self._slab is None:
+            self._slab, future = self._free.popleft()
+            if future is not None:
+                self._watch.timed("waited_for_writes", future.result)
+        return self._slab
+
+    def _flush(self) -> None:
+        slab, marks, offset = self._slab[: self._filled], self._marks, self._done
+        future = self._pool.submit(self._write_piece, slab, marks, offset)
+        self._free.append((self._slab, future))
+        self._done += self._filled
+        self._slab, self._marks, self._filled = None, [], 0
+
+    def _write_piece(self, slab: np.ndarray, marks: list[Any], offset: int) -> None:
+        self._lane.bind()
+        for mark in marks:
+            self._watch.add("download", mark.wait())
+        self._watch.timed("write", lambda: self._writer.write_at(offset, [slab]))

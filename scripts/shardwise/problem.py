@@ -1,0 +1,137 @@
+"""What is computed, as numbers: shapes, element types, bytes of one matrix and one product."""
+
+from dataclasses import dataclass
+
+Shape = tuple[int, ...]
+
+
+ITEM_BYTES = {
+    **{"float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16},
+    **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
+}
+"""Bytes of an element, by the name of its dtype."""
+
+
+def product_dtype(dtype: str) -> str:
+    """Element type of products: the input's own, int64 for integers."""
+    return "int64" if "int" in dtype else dtype
+
+
+def sum_dtype(dtype: str) -> str:
+    """Element type of sums: float64, complex128 or int64."""
+    if "int" in dtype:
+        return "int64"
+    return "complex128" if "complex" in dtype else "float64"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed, as numbers.
+
+    Attributes
+    ----------
+    matrices
+        Number of matrices N.
+    left, right
+        Shapes ``(m, k)`` of A and ``(k, p)`` of B; ``right`` is None where B is made from A.
+    product
+        ``A @ A``, ``A.T @ A``, ``A @ A.T`` or ``A @ B``.
+    dtype
+        Element type of the input, by name.
+    shared_right
+        True where one B serves all matrices.
+    result, result_dtype
+        Shape ``(p, q)`` and element type of what a user's function makes of one A, as it was seen
+        on one matrix; None for a product of two factors.
+    """
+
+    matrices: int
+    left: Shape
+    product: str
+    dtype: str
+    right: Shape | None = None
+    shared_right: bool = False
+    result: Shape | None = None
+    result_dtype: str | None = None
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element of the input."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def product_dtype(self) -> str:
+        """Element type of products."""
+        return self.result_dtype or product_dtype(self.dtype)
+
+    @property
+    def sum_dtype(self) -> str:
+        """Element type of sums."""
+        return sum_dtype(self.product_dtype)
+
+    @property
+    def product_item(self) -> int:
+        """Bytes of an element of a product."""
+        return ITEM_BYTES[self.product_dtype]
+
+    @property
+    def sum_item(self) -> int:
+        """Bytes of an element of a sum."""
+        return ITEM_BYTES[self.sum_dtype]
+
+    @property
+    def product_shape(self) -> Shape:
+        """Shape ``(m, p)`` of one product, or ``(p, q)`` of a function's result."""
+        if self.result:
+            return self.result
+        (m, _), (_, p) = self.factor_shapes
+        return (m, p)
+
+    @property
+    def factor_shapes(self) -> tuple[Shape, Shape]:
+        """Shapes of the two factors, as multiplied; a user's function has none."""
+        m, k = self.left
+        pairs = {
+            "A @ A": ((m, k), (m, k)),
+            "A.T @ A": ((k, m), (m, k)),
+            "A @ A.T": ((m, k), (k, m)),
+        }
+        return pairs[self.product] if self.right is None else ((m, k), self.right)
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of one A."""
+        return self.left[0] * self.left[1] * self.item
+
+    @property
+    def right_bytes(self) -> int:
+        """Bytes of one B, or 0 where B is made from A."""
+        return self.right[0] * self.right[1] * self.item if self.right else 0
+
+    @property
+    def product_bytes(self) -> int:
+        """Bytes of one product."""
+        return self.product_shape[0] * self.product_shape[1] * self.product_item
+
+    @property
+    def compute_dtype(self) -> str:
+        """Element type in which inner products are accumulated, under IEEE arithmetic.
+
+        float32 for float16. Integers of 8 and 16 bits are multiplied in float64, which is exact
+        as long as no inner product passes 2⁵³, and many times as fast as in int64.
+        """
+        if self.dtype == "float16":
+            return "float32"
+        if "int" not in self.dtype:
+            return self.dtype
+        inner = self.factor_shapes[0][1]
+        return "float64" if self.item <= 2 and inner * 4 ** (8 * self.item) <= 2**53 else "int64"
+
+    @property
+    def flop(self) -> int:
+        """Floating-point operations of one product; for a user's function a guess: of ``A @ A``."""
+        if self.result:
+            m, k = self.left
+            return 2 * m * k * max(m, k)
+        (m, k), (_, p) = self.factor_shapes
+        return 2 * m * k * p

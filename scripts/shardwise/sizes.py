@@ -1,0 +1,237 @@
+"""How many matrices go together, and the bytes that a task holds: known before it starts.
+
+Arithmetic only. Three sizes: a *slab* is a piece of a file on its way through host memory; a
+*batch* is what the device holds at once; a *call* is what one routine multiplies. A call follows
+from dtype and shapes alone, because it decides the bits. Slabs and batches change none, so they
+may shrink where memory is short.
+"""
+
+from collections.abc import Iterator
+
+from shardwise.problem import Problem, Shape
+
+MIB = 1024**2
+
+SLAB_BYTES = 16 * MIB
+"""A piece of a file, its checksum, and one copy to or from a device."""
+
+READ_SLABS, WRITE_SLABS = 16, 12
+"""Slabs under way at most; with fewer, work waits for files sooner."""
+
+FEWEST_SLABS = 2
+"""With one slab, nothing would overlap."""
+
+BATCH_BYTES = 256 * MIB
+"""Matrices, or products, in a batch on a device: enough to make the gaps between calls small."""
+
+HOST_BATCH_BYTES = 16 * MIB
+"""The same on NumPy, which multiplies one matrix a call anyway."""
+
+BATCHES = 2
+"""One is filled while the other is multiplied."""
+
+LARGE_BYTES = 32 * MIB
+"""From here on a matrix fills a device by itself, and is multiplied by a call of its own."""
+
+MOST_IN_CALL = 2**20
+
+SYMMETRIC_ROWS = 2048
+"""From here on a rank-k update is faster than a whole product (measured: docs/performance.md)."""
+
+PYTHON_BYTES = 512 * MIB
+"""Host memory of the interpreter, NumPy and the two Snakemake processes around a job."""
+
+CUDA_BYTES = 768 * MIB
+"""Host memory of a CUDA context and its libraries."""
+
+DEVICE_BYTES = 768 * MIB
+"""Device memory of a CUDA context, its libraries and their own workspace."""
+
+FUNCTION_COPIES = 8
+"""A guess: the memory that a user's function takes, in blocks of its input and of its result."""
+
+_ALIGNED_BYTES = 16
+"""Tensor cores load rows that begin at multiples of this."""
+
+_WORTH_PADDING = 64 * 1024
+"""Bytes from which on a matrix with awkward rows is copied to longer ones first."""
+
+_PROOF_ITEMS = 10
+"""float64 numbers a row that a proof holds: vectors and moduli, of both factors."""
+
+
+def padded(problem: Problem) -> bool:
+    """Whether factors are copied to longer rows before they are multiplied on a GPU."""
+    if problem.result or "int" in problem.dtype:
+        return False
+    widths = [problem.left[1], problem.product_shape[1]]
+    awkward = any(width * problem.item % _ALIGNED_BYTES for width in widths)
+    return awkward and _largest(problem) >= _WORTH_PADDING
+
+
+def padded_shapes(problem: Problem) -> dict[str, Shape]:
+    """Shapes with both sides rounded up, so that every row is aligned."""
+    step = max(1, _ALIGNED_BYTES // problem.item)
+    shapes = {"left": problem.left, "out": problem.product_shape}
+    if problem.right:
+        shapes["right"] = problem.right
+    return {key: tuple(-(-side // step) * step for side in s) for key, s in shapes.items()}
+
+
+def symmetric(problem: Problem) -> bool:
+    """Whether products are symmetric, and so large that half of each is worth computing."""
+    rows = problem.product_shape[0]
+    return problem.product in ("A.T @ A", "A @ A.T") and rows >= SYMMETRIC_ROWS
+
+
+def call_matrices(problem: Problem) -> int:
+    """Matrices that one call multiplies on a GPU."""
+    largest = _largest(problem)
+    if largest >= LARGE_BYTES:
+        return 1
+    count = min(BATCH_BYTES // largest, MOST_IN_CALL)
+    # Then every call begins at a multiple of 256 bytes, whatever the size of a matrix.
+    return count // 256 * 256 if count >= 256 else max(1, count)
+
+
+def batch_matrices(problem: Problem, cuda: bool) -> int:
+    """Matrices in a batch: whole calls on a GPU, at least one."""
+    if not cuda:
+        return max(1, HOST_BATCH_BYTES // _largest(problem))
+    call = call_matrices(problem)
+    return call * max(1, BATCH_BYTES // (call * _largest(problem)))
+
+
+def _largest(problem: Problem) -> int:
+    """Bytes of the largest of A, B and product as they are multiplied."""
+    wide = problem.item if "int" not in problem.dtype or problem.result else 8
+    right = 0 if problem.shared_right else problem.right_bytes
+    factors = max(problem.matrix_bytes, right) // problem.item * wide
+    return max(factors, problem.product_bytes)
+
+
+def batch_bytes(problem: Problem, matrices: int) -> int:
+    """Bytes of one batch of A, of B and of products."""
+    right = 0 if problem.shared_right else problem.right_bytes
+    return matrices * (problem.matrix_bytes + right + problem.product_bytes)
+
+
+def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]]:
+    """Numbers of batches and matrices in each, from what is planned to the least that works."""
+    most = batch_matrices(problem, cuda)
+    call = call_matrices(problem) if cuda else 1
+    matrices = min(most, -(-count // call) * call)
+    batches = min(BATCHES, -(-count // matrices))
+    yield batches, matrices
+    while matrices > call:
+        matrices = max(1, matrices // call // 2) * call
+        yield batches, matrices
+    if batches > 1:
+        yield 1, matrices
+
+
+def work_bytes(problem: Problem, matrices: int, keep: str) -> int:
+    """Bytes beside the batches: what a call, the proof and the sum need."""
+    (m, p), item = problem.product_shape, problem.item
+    if problem.result:
+        work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
+    else:
+        (_, k), _ = problem.factor_shapes
+        complex_ = 2 if "complex" in problem.dtype else 1
+        work = matrices * (m + k + p) * _PROOF_ITEMS * 8 * complex_
+        if padded(problem):
+            work += call_matrices(problem) * item * sum(
+                rows * columns for rows, columns in padded_shapes(problem).values()
+            )
+        if "int" in problem.dtype:  # widened factors of a call, and of the proof of one matrix
+            work += 3 * 8 * batch_bytes(problem, matrices) // item
+    shared = problem.right_bytes if problem.shared_right else 0
+    return work + shared + (sum_bytes(problem) if keep == "sum" else 0)
+
+
+def sum_bytes(problem: Problem) -> int:
+    """Bytes of the state of a sum and of the planes that are written of it."""
+    return 2 * partial_bytes(problem)
+
+
+def partial_bytes(problem: Problem) -> int:
+    """Bytes of a shard's partial sum on disk, at most (see bins.py)."""
+    m, p = problem.product_shape
+    return SUM_PLANES * problem.sum_item * m * p
+
+
+SUM_PLANES = 5
+"""Integers of 64 bits that stand for one real number of a partial sum."""
+
+
+def result_bytes(problem: Problem, count: int, keep: str) -> int:
+    """Bytes of the file that a shard of ``count`` matrices becomes."""
+    return partial_bytes(problem) if keep == "sum" else count * problem.product_bytes
+
+
+def slabs(total_bytes: int, most: int) -> int:
+    """Slabs that a stream of bytes makes use of."""
+    return min(most, -(-total_bytes // SLAB_BYTES))
+
+
+def slabs_within(
+    problem: Problem, count: int, keep: str, cuda: bool, memory: int
+) -> tuple[int, int]:
+    """Slabs to read into, for each factor, and to write from, so that a task keeps to its memory."""
+    out = result_bytes(problem, count, keep)
+    most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
+    spare = task_memory(problem, count, keep, cuda) - memory
+    if spare <= 0:
+        return most
+    factors = 1 if problem.shared_right or not problem.right else 2
+    left = max(0, slab_memory(problem, count, keep) - spare) // (SLAB_BYTES + MIB)
+    read = max(FEWEST_SLABS, left * 2 // 3 // factors)
+    return min(most[0], read), min(most[1], max(FEWEST_SLABS, left // 3))
+
+
+def slab_memory(problem: Problem, count: int, keep: str) -> int:
+    """Host bytes of all slabs of a shard."""
+    left = count * problem.matrix_bytes
+    right = 0 if problem.shared_right else count * problem.right_bytes
+    out = result_bytes(problem, count, keep)
+    read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
+    return (read + slabs(out, WRITE_SLABS)) * (SLAB_BYTES + MIB)
+
+
+def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
+    """Host bytes that the task of a shard of ``count`` matrices needs at most.
+
+    The slabs; one matrix as it lies in a file in another order; and, because a job that may run
+    on a GPU may find none, the larger of what CUDA takes and of the batches on NumPy.
+    """
+    matrices = min(count, batch_matrices(problem, cuda=False))
+    shared = problem.right_bytes if problem.shared_right else 0
+    host = BATCHES * batch_bytes(problem, matrices) + work_bytes(problem, matrices, keep)
+    converted = problem.matrix_bytes + problem.right_bytes
+    work = max(host, CUDA_BYTES + shared) if cuda else host
+    return PYTHON_BYTES + slab_memory(problem, count, keep) + converted + work
+
+
+def device_memory(problem: Problem, count: int, keep: str) -> int:
+    """Device bytes that the task of a shard of ``count`` matrices needs at most."""
+    matrices = batch_matrices(problem, cuda=True)
+    batches = min(BATCHES, -(-count // matrices))
+    return (
+        DEVICE_BYTES + batches * batch_bytes(problem, matrices) + work_bytes(problem, matrices, keep)
+    )
+
+
+def synthetic_memory(problem: Problem) -> int:
+    """Host bytes that the synthetic stack needs: one matrix as drawn, in pairs, and as stored."""
+    return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
+
+
+def reduce_memory(problem: Problem, ranks: int) -> int:
+    """Host bytes of all ranks of the reduce: a block and two accumulators each, and the whole."""
+    result = problem.sum_item * problem.product_shape[0] * problem.product_shape[1]
+    block = max(REDUCE_BLOCK_BYTES, problem.product_bytes)
+    return ranks * (PYTHON_BYTES + 2 * block) + 4 * result
+
+
+REDUCE_BLOCK_BYTES = 64 * MIB
+"""Bytes of products that a rank of the reduce adds at a time."""
