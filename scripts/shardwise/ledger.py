@@ -11,8 +11,8 @@ from shardwise.arrays import commit
 from shardwise.errors import IntegrityError
 from shardwise.planfile import Plan
 
-_COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "backend", "host",
-            "device", "attempt", "seconds", "proven")  # fmt: skip
+_COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "piece_bytes",
+            "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
 _MOST_NAMED = 20
 
 
@@ -24,6 +24,7 @@ class Entry:
     path: Path
     rows: int
     checksum: str
+    piece_bytes: int
 
 
 def write(plan: Plan) -> None:
@@ -64,7 +65,13 @@ def read(plan: Plan) -> list[Entry]:
             f"{path}: does not fit the receipts; remove it and run snakemake again"
         )
     return [
-        Entry(r["shard"], plan.results.product(r["shard"]), int(r["rows"]), r["checksum"])
+        Entry(
+            r["shard"],
+            plan.results.product(r["shard"]),
+            int(r["rows"]),
+            r["checksum"],
+            int(r["piece_bytes"]),
+        )
         for r in now
     ]
 
@@ -132,6 +139,7 @@ def _row(receipt: dict[str, Any]) -> dict[str, Any]:
         "dtype": facts["dtype"],
         "bytes": facts["bytes"],
         "checksum": facts["checksum"],
+        "piece_bytes": int(facts["piece_bytes"]),
         "backend": receipt["backend"],
         "host": receipt["node"],
         "device": receipt["device"].get("uuid", receipt["device"]["name"]),

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise import plan as counts
 from shardwise import proof, receipts
-from shardwise.arrays import StackWriter, commit, hasher, raw_bytes
+from shardwise.arrays import PieceChecksum, StackWriter, commit, raw_bytes
 from shardwise.devices import driver_cuda_version, facts, granted
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.plan import Problem, Shard, Source
@@ -127,7 +127,8 @@ def _compute(plan: Plan, shard: Shard, xp: Any) -> dict[str, Any]:
     product_file = plan.results.product(shard.shard)
     checksum_of_input = _expected_checksum(plan, shard)
     seed = int.from_bytes(os.urandom(6)) if plan.settings["verify"] else None
-    digest = hasher()
+    input_bytes = (shard.stop - shard.start) * problem.matrix_bytes
+    digest = PieceChecksum(input_bytes, counts.piece_bytes(problem))
     total = RunningSum(problem.product_shape, counts.sum_dtype(problem.dtype))
     with commit(product_file, sweep=True) as file:
         writer = StackWriter(file, shape, np.dtype(stored))
@@ -138,7 +139,7 @@ def _compute(plan: Plan, shard: Shard, xp: Any) -> dict[str, Any]:
                 writer.append(block)
         if keep == "sum":
             writer.append(_finite_total(total.total(), plan.settings["nonfinite"], shard))
-        checksum, _ = writer.checksums()
+        checksum = writer.checksum()
         if checksum_of_input not in (None, digest.hexdigest()):
             raise IntegrityError(
                 f"{plan.results.shard(shard.shard)}: is damaged: its checksum differs from its "
@@ -146,7 +147,7 @@ def _compute(plan: Plan, shard: Shard, xp: Any) -> dict[str, Any]:
                 "snakemake as before"
             )
     return {
-        "file": receipts.file_facts(product_file, shape, stored, checksum),
+        "file": receipts.file_facts(product_file, shape, stored, checksum, writer.piece_bytes),
         "input_checksum": digest.hexdigest(),
         "proof": _proof_facts(seed),
     }
@@ -177,7 +178,8 @@ def _expected_checksum(plan: Plan, shard: Shard) -> str | None:
             f"{path}: belongs to another plan; rm {shlex.quote(str(path))}, then snakemake "
             "as before"
         )
-    return str(receipt.get("data_checksum"))
+    facts_of_file = receipt.get("file")
+    return str(facts_of_file.get("checksum")) if isinstance(facts_of_file, dict) else ""
 
 
 def _products(
@@ -191,7 +193,7 @@ def _products(
     for low in range(shard.start, shard.stop, slab):
         high = min(low + slab, shard.stop)
         host = left.read(low, high)
-        digest.update(raw_bytes(host.astype(host.dtype.newbyteorder("<"), copy=False)))
+        digest.append(raw_bytes(host.astype(host.dtype.newbyteorder("<"), copy=False)))
         block = _to_device(xp, host)
         other = shared
         if right is not None and shared is None:

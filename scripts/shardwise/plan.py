@@ -11,6 +11,15 @@ SLAB_BYTES = 64 * MIB
 CHECK_BYTES = 32 * MIB
 """Widened bytes that the check of the products holds at once, unless one matrix is larger."""
 
+PIECE_BYTES = 32 * MIB
+"""Input bytes of a piece of the checksum, unless one matrix is larger."""
+
+COPY_SLABS = 3
+"""Slabs that are under way at once while a shard is copied."""
+
+COPY_SPARE_BYTES = 16 * MIB
+"""Beside each of these: pages around what is read, and parts of files in another order."""
+
 MAX_AUTO_SHARDS = 1000
 """Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price."""
 
@@ -219,6 +228,17 @@ def slab_matrices(problem: Problem) -> int:
     return max(1, SLAB_BYTES // largest)
 
 
+def piece_bytes(problem: Problem) -> int:
+    """Bytes of a piece of the checksum of a shard's matrices: whole matrices, at least one."""
+    return max(1, PIECE_BYTES // problem.matrix_bytes) * problem.matrix_bytes
+
+
+def copy_matrices(problem: Problem) -> int:
+    """Matrices that are copied at once: whole pieces of the checksum, at least one."""
+    piece = piece_bytes(problem)
+    return max(1, SLAB_BYTES // piece) * (piece // problem.matrix_bytes)
+
+
 def check_matrices(problem: Problem) -> int:
     """Matrices whose products are proven at once; at least one."""
     return max(1, CHECK_BYTES // _wide_bytes(problem))
@@ -253,7 +273,8 @@ def synthetic_memory(problem: Problem) -> int:
 
 def copy_memory(problem: Problem) -> int:
     """Host bytes that materializing a shard needs at most."""
-    return PYTHON_BYTES + 3 * max(SLAB_BYTES, problem.matrix_bytes)
+    slab = min(problem.matrices, copy_matrices(problem)) * problem.matrix_bytes
+    return PYTHON_BYTES + COPY_SLABS * (slab + COPY_SPARE_BYTES)
 
 
 def reduce_memory(problem: Problem, ranks: int) -> int:

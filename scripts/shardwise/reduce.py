@@ -82,7 +82,8 @@ def _agree(comm: Any, work: Any) -> Any:
 def _check_files(comm: Any, plan: Plan, entries: list[Entry]) -> None:
     """Compare this rank's share of the files with their checksums."""
     for entry in entries[comm.rank :: comm.size]:
-        if file_checksum(entry.path) != entry.checksum:
+        offset = read_header(entry.path).offset
+        if file_checksum(entry.path, offset, entry.piece_bytes) != entry.checksum:
             raise IntegrityError(
                 f"shard {entry.shard}: {entry.path} is damaged: its checksum differs from its "
                 f"receipt; compute it again: {remove_receipts(plan, [entry.shard])}, then "
@@ -168,8 +169,8 @@ def _commit_array(path: Path, array: np.ndarray) -> dict[str, Any]:
     with commit(path) as file:
         writer = StackWriter(file, array.shape, array.dtype)
         writer.append(array)
-        checksum, _ = writer.checksums()
-    return receipts.file_facts(path, array.shape, array.dtype.name, checksum)
+        checksum = writer.checksum()
+    return receipts.file_facts(path, array.shape, array.dtype.name, checksum, writer.piece_bytes)
 
 
 def _mpi_version() -> str:

@@ -2,10 +2,13 @@
 
 import json
 import os
+import sys
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict
 from glob import glob, has_magic
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ import numpy as np
 from shardwise import ALGORITHM
 from shardwise.arrays import Header, commit, read_header, read_matrices
 from shardwise.config import Settings
+from shardwise.disk import Extent, ExtentReader
 from shardwise.errors import InputError, IntegrityError
 from shardwise.plan import Source, Stack
 
@@ -227,11 +231,15 @@ def _planned_header(source: Source) -> Header:
         raise IntegrityError(f"{error}; run snakemake again") from error
 
 
+_Part = tuple[Path, Header, int, int]
+
+
 class StackReader:
-    """Reads matrices of a stack, whatever files they lie in."""
+    """Reads matrices of a stack, whatever files they lie in; from any thread."""
 
     def __init__(self, sources: Iterable[Source], shape: tuple[int, int], dtype: str) -> None:
-        self._sources = list(sources)
+        self._sources = sorted(sources, key=lambda source: source.first)
+        self._firsts = [source.first for source in self._sources]
         self._shape = shape
         self._dtype = np.dtype(dtype)
         self._header: tuple[str, Header] | None = None
@@ -244,25 +252,79 @@ class StackReader:
         IntegrityError
             Where a file is not the one that was planned for.
         """
-        parts = []
-        for source in self._sources:
-            low, high = max(start, source.first), min(stop, source.first + source.count)
-            if low < high:
-                header = self._checked_header(source)
-                path = Path(source.path)
-                parts.append(read_matrices(path, header, low - source.first, high - source.first))
-        block = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if block.shape != (stop - start, *self._shape):
-            raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
+        block = np.empty((stop - start, *self._shape), self._dtype)
+        self._fill(block, self._parts(start, stop))
         return block
 
+    def read_into(
+        self, reader: ExtentReader, buffer: np.ndarray, start: int, stop: int, packed: bool = False
+    ) -> list[np.ndarray]:
+        """Matrices ``start`` to ``stop`` as bytes of little-endian elements in C order.
+
+        Parameters
+        ----------
+        buffer
+            Bytes that begin at a page: room for the matrices and ``disk.SLACK_BYTES`` for each
+            file, or once where ``packed``.
+        packed
+            Whether the matrices of different files follow each other without gaps. Otherwise each
+            file's lie at the same byte of a page as in the file: faster for large ones.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Views of the buffer that follow each other in the stack.
+
+        Raises
+        ------
+        IntegrityError
+            Where a file is not the one that was planned for.
+        """
+        parts = self._parts(start, stop)
+        matrix_bytes = self._dtype.itemsize * self._shape[0] * self._shape[1]
+        if all(not header.fortran and header.little_endian for _, header, _, _ in parts):
+            extents = [
+                Extent(str(path), header.offset + low * matrix_bytes, (high - low) * matrix_bytes)
+                for path, header, low, high in parts
+            ]
+            return reader.read(extents, buffer, packed)
+        view = buffer[: (stop - start) * matrix_bytes]
+        block = view.view(self._dtype).reshape(stop - start, *self._shape)
+        self._fill(block, parts)
+        if sys.byteorder == "big":
+            block.byteswap(inplace=True)
+        return [view]
+
+    def _parts(self, start: int, stop: int) -> list[_Part]:
+        """The files that hold some matrices, checked, in the order of the stack."""
+        first = bisect_right(self._firsts, start) - 1
+        parts, found = [], start
+        for source in islice(self._sources, max(0, first), None):
+            low, high = max(start, source.first), min(stop, source.first + source.count)
+            if low >= high:
+                break
+            header = self._checked_header(source)
+            parts.append((Path(source.path), header, low - source.first, high - source.first))
+            found += high - low
+        if found != stop:
+            raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
+        return parts
+
+    @staticmethod
+    def _fill(block: np.ndarray, parts: list[_Part]) -> None:
+        at = 0
+        for path, header, low, high in parts:
+            read_matrices(path, header, low, high, block[at : at + high - low])
+            at += high - low
+
     def _checked_header(self, source: Source) -> Header:
-        if self._header is None or self._header[0] != source.path:
+        known = self._header  # another thread may set it to another file at any time
+        if known is None or known[0] != source.path:
             header = _planned_header(source)
             if header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
                     f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "
                     f"made for {self._shape} of {self._dtype.name}; run snakemake again"
                 )
-            self._header = (source.path, header)
-        return self._header[1]
+            known = self._header = (source.path, header)
+        return known[1]
