@@ -10,8 +10,10 @@ import secrets
 import socket
 import stat
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,11 +21,17 @@ from typing import BinaryIO
 import numpy as np
 import xxhash
 
+from shardwise import disk
 from shardwise.errors import InputError, IntegrityError
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65536
 CHUNK_BYTES = 8 * 1024**2
+DATA_OFFSET = disk.PAGE
+"""Byte at which the elements of our own files begin: a page, for direct I/O."""
+PIECE_BYTES = 32 * 1024**2
+"""Size of a piece of the checksum where nothing else is asked for."""
+_TOO_MUCH = "there are more bytes than the header says"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
 
@@ -53,6 +61,11 @@ class Header:
     def dtype(self) -> np.dtype:
         """Element type as in the file, byte order included."""
         return np.dtype(self.descr)
+
+    @property
+    def little_endian(self) -> bool:
+        """Whether the elements lie as in our own files; single bytes do in any case."""
+        return self.dtype == self.dtype.newbyteorder("<")
 
     @property
     def native(self) -> np.dtype:
@@ -154,18 +167,23 @@ def _short(value: object) -> str:
         return "of too many digits"
 
 
-def read_matrices(path: Path, header: Header, start: int, stop: int) -> np.ndarray:
+def read_matrices(
+    path: Path, header: Header, start: int, stop: int, out: np.ndarray | None = None
+) -> np.ndarray:
     """Matrices ``start`` to ``stop`` of a file, C-contiguous and in native byte order.
 
     Parameters
     ----------
     path, header
         A file with its header, of shape ``(n, m, k)``, or ``(m, k)`` for one matrix.
+    out
+        Where to put them: C-contiguous, ``(stop - start, m, k)``, of the native element type. Not
+        much memory beside it is needed, whatever the order of the file.
 
     Returns
     -------
     numpy.ndarray
-        Shape ``(stop - start, m, k)``.
+        Shape ``(stop - start, m, k)``; ``out`` where it was given.
 
     Raises
     ------
@@ -173,16 +191,37 @@ def read_matrices(path: Path, header: Header, start: int, stop: int) -> np.ndarr
         Where the file has become shorter since its header was read.
     """
     shape = header.shape if len(header.shape) == 3 else (1, *header.shape)
+    if out is None:
+        out = np.empty((stop - start, *shape[1:]), header.native)
     if header.fortran:
-        whole = np.memmap(path, header.dtype, "r", header.offset, header.shape, order="F")
-        stack = whole if whole.ndim == 3 else whole[np.newaxis]
-        return np.ascontiguousarray(stack[start:stop], dtype=header.native)
-    block = np.empty((stop - start, *shape[1:]), header.dtype)
-    matrix_bytes = block.itemsize * shape[1] * shape[2]
+        _read_fortran(path, header, (start, stop), out)
+        return out
+    matrix_bytes = out.itemsize * shape[1] * shape[2]
     with open(path, "rb", buffering=0) as file:
         file.seek(header.offset + start * matrix_bytes)
-        _read_fully(file, raw_bytes(block), path)
-    return block.astype(header.native, copy=False)
+        _read_fully(file, raw_bytes(out), path)
+    if not header.dtype.isnative:
+        out.byteswap(inplace=True)
+    return out
+
+
+def _read_fortran(path: Path, header: Header, part: tuple[int, int], out: np.ndarray) -> None:
+    """Read some matrices of a file whose first index varies fastest, a bounded part at a time."""
+    shape = header.shape if len(header.shape) == 3 else (1, *header.shape)
+    count, rows, columns = shape
+    line = count * header.dtype.itemsize  # one element of every matrix: these lie side by side
+    wide = min(rows, max(1, CHUNK_BYTES // max(1, line)))
+    high = max(1, CHUNK_BYTES // max(1, line * rows))
+    for j in range(0, columns, high):
+        for i in range(0, rows, wide):
+            piece = (min(high, columns - j), min(wide, rows - i), count)
+            offset = header.offset + (j * rows + i) * line
+            try:
+                chunk = np.memmap(path, header.dtype, "r", offset, piece)
+            except ValueError as error:
+                raise IntegrityError(f"{path}: became shorter while it was read") from error
+            taken = chunk[..., slice(*part)].transpose(2, 1, 0)
+            out[:, i : i + piece[1], j : j + piece[0]] = taken
 
 
 def _read_fully(file: BinaryIO, view: memoryview, path: Path) -> None:
@@ -199,18 +238,106 @@ def raw_bytes(block: np.ndarray) -> memoryview:
     return memoryview(block.reshape(-1).view(np.uint8))
 
 
-def hasher() -> "xxhash.xxh3_128":
-    """The hash of every checksum: XXH3, 128 bits."""
-    return xxhash.xxh3_128()
+class PieceChecksum:
+    """The checksum of a file's elements, from pieces in any order and from any thread.
+
+    It is XXH3 of 128 bits of the concatenated XXH3 digests (128 bits, big-endian) of consecutive
+    pieces; the last piece may be shorter. The header is no part of it.
+
+    Parameters
+    ----------
+    total_bytes, piece_bytes
+        Sizes of all elements and of one piece.
+    """
+
+    def __init__(self, total_bytes: int, piece_bytes: int) -> None:
+        if piece_bytes < 1:
+            raise IntegrityError(f"a receipt says piece_bytes {piece_bytes}; it must be 1 or more")
+        self.total_bytes, self.piece_bytes = total_bytes, piece_bytes
+        self._digests: dict[int, bytes] = {}
+        self._twice = False
+        self._lock = threading.Lock()
+        self._tail, self._tail_bytes, self._appended = xxhash.xxh3_128(), 0, 0
+
+    def update(self, offset: int, views: Iterable[np.ndarray | memoryview]) -> None:
+        """Take whole pieces that begin at byte ``offset`` of the elements.
+
+        Several views may form one piece, and one view many.
+        """
+        index, rest = divmod(offset, self.piece_bytes)
+        if rest:
+            raise ValueError(f"byte {offset} begins no piece of {self.piece_bytes} bytes")
+        digest, missing = xxhash.xxh3_128(), self._length(index)
+        for view in views:
+            raw = memoryview(view)
+            while raw:
+                if not missing:
+                    raise IntegrityError(_TOO_MUCH)
+                part, raw = raw[:missing], raw[missing:]
+                digest.update(part)
+                missing -= len(part)
+                if not missing:
+                    self._put(index, digest.digest())
+                    index += 1
+                    digest, missing = xxhash.xxh3_128(), self._length(index)
+        if missing != self._length(index):
+            raise ValueError(f"the bytes from {offset} end inside a piece of {self.piece_bytes}")
+
+    def append(self, raw: memoryview) -> None:
+        """Take the next bytes, however many; for one thread that has them in order."""
+        while raw:
+            missing = self._length(self._appended) - self._tail_bytes
+            if not missing:
+                raise IntegrityError(_TOO_MUCH)
+            part, raw = raw[:missing], raw[missing:]
+            self._tail.update(part)
+            self._tail_bytes += len(part)
+            if len(part) == missing:
+                self._put(self._appended, self._tail.digest())
+                self._appended += 1
+                self._tail, self._tail_bytes = xxhash.xxh3_128(), 0
+
+    def hexdigest(self) -> str:
+        """The checksum.
+
+        Raises
+        ------
+        IntegrityError
+            Where a piece is missing, or came twice.
+        """
+        count = -(-self.total_bytes // self.piece_bytes)
+        if self._twice:
+            raise IntegrityError("a piece of the elements came twice")
+        if len(self._digests) != count:
+            raise IntegrityError(f"{count - len(self._digests)} of {count} pieces are missing")
+        return xxhash.xxh3_128(b"".join(self._digests[i] for i in range(count))).hexdigest()
+
+    def _length(self, index: int) -> int:
+        return max(0, min(self.piece_bytes, self.total_bytes - index * self.piece_bytes))
+
+    def _put(self, index: int, digest: bytes) -> None:
+        with self._lock:
+            self._twice |= index in self._digests
+            self._digests[index] = digest
 
 
-def file_checksum(path: Path) -> str:
-    """Checksum of a whole file, as in receipts; ``xxhsum -H2`` prints the same digits."""
-    digest = hasher()
+def file_checksum(path: Path, offset: int, piece_bytes: int) -> str:
+    """Checksum of the elements of a file, as :class:`PieceChecksum` defines it.
+
+    Parameters
+    ----------
+    offset
+        Byte at which the elements begin.
+    piece_bytes
+        Size of a piece, from the receipt.
+    """
     with open(path, "rb", buffering=0) as file:
+        total = max(0, os.fstat(file.fileno()).st_size - offset)
+        checksum = PieceChecksum(total, piece_bytes)
+        file.seek(offset)
         while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+            checksum.append(memoryview(chunk))
+    return checksum.hexdigest()
 
 
 @contextmanager
@@ -237,8 +364,7 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
     name = f".{path.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     temporary = path.with_name(name)
     try:
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w+b") as file:
+        with open(temporary, "w+b", opener=_create) as file:
             yield file
             file.flush()
             os.fchmod(file.fileno(), 0o666 & ~_umask())
@@ -248,6 +374,10 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     _fsync_folder(path.parent)
+
+
+def _create(name: str, flags: int) -> int:
+    return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:
@@ -297,36 +427,98 @@ def _alive(pid: str) -> bool:
     return True
 
 
-class StackWriter:
-    """Appends matrices to a ``.npy`` file of a shape known in advance; hashes them on the way."""
+class StackWriter(AbstractContextManager):
+    """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
-    def __init__(self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self._file = file
+    The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
+    page cache. The whole file is given its place on the disk at once.
+
+    Parameters
+    ----------
+    file
+        What :func:`commit` yields. The writer is to be closed before the commit ends.
+    piece_bytes
+        Size of a piece of the checksum.
+    threads
+        Threads that :meth:`write_at` writes with.
+
+    Raises
+    ------
+    TryAgain
+        Where the disk has no room for the file.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        piece_bytes: int = PIECE_BYTES,
+        threads: int = disk.THREADS,
+    ) -> None:
+        self.piece_bytes = piece_bytes
+        self._file, self._threads = file, threads
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._left = int(np.prod(shape, dtype=object)) * self._dtype.itemsize
-        self._file_hash, self._data_hash = hasher(), hasher()
-        fields = {"descr": self._dtype.str, "fortran_order": False, "shape": tuple(shape)}
-        np.lib.format.write_array_header_1_0(file, fields)
+        self.nbytes = int(np.prod(shape, dtype=object)) * self._dtype.itemsize
+        self._checksum = PieceChecksum(self.nbytes, piece_bytes)
+        self._writer: disk.ExtentWriter | None = None
+        self._lock = threading.Lock()
+        folder = Path(file.name).parent
+        disk.allocate(file.fileno(), DATA_OFFSET + self.nbytes, folder)
+        file.write(_padded_header(shape, self._dtype))
         file.flush()
-        file.seek(0)
-        self._file_hash.update(file.read())
+
+    def __exit__(self, *error: object) -> None:
+        """End the threads that write."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""
         raw = raw_bytes(np.ascontiguousarray(block, dtype=self._dtype))
-        self._left -= len(raw)
-        self._file_hash.update(raw)
-        self._data_hash.update(raw)
+        self._checksum.append(raw)
         self._file.write(raw)
 
-    def checksums(self) -> tuple[str, str]:
-        """Checksums of the whole file and of its elements alone.
+    def write_at(self, offset: int, views: Sequence[np.ndarray]) -> None:
+        """Write whole pieces of the checksum; from any thread, in any order.
+
+        Fastest where each view begins at the same byte of a page in memory as in the file, which
+        is ``offset`` as well.
+
+        Parameters
+        ----------
+        offset
+            Byte of the elements at which the views begin.
+        views
+            Bytes that follow each other in the file: little-endian elements in C order.
+        """
+        with self._lock:
+            if self._writer is None:
+                self._writer = disk.ExtentWriter(self._file.fileno(), self._threads)
+        futures: list[Future] = []
+        at = DATA_OFFSET + offset
+        try:
+            for view in views:
+                futures += self._writer.start(at, view)
+                at += view.nbytes
+            self._checksum.update(offset, views)  # while the threads write
+        finally:
+            disk.settle(futures)
+
+    def checksum(self) -> str:
+        """The checksum of the elements.
 
         Raises
         ------
         IntegrityError
-            Where fewer or more elements were appended than the header says.
+            Where fewer or more elements were written than the header says.
         """
-        if self._left:
-            raise IntegrityError(f"wrote {-self._left:+d} bytes more than the header says")
-        return self._file_hash.hexdigest(), self._data_hash.hexdigest()
+        return self._checksum.hexdigest()
+
+
+def _padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    """A header of version 1.0 that ends at :data:`DATA_OFFSET`."""
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
+    start = MAGIC + b"\x01\x00" + struct.pack("<H", DATA_OFFSET - 10)
+    return start + repr(fields).encode("latin-1").ljust(DATA_OFFSET - 11) + b"\n"

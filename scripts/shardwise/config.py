@@ -174,8 +174,6 @@ def _not_supported_yet(full: Mapping[str, Any]) -> list[str]:
             ("dispatch", "jobs"),
             ("workers", "device"),
             ("array_limit", None),
-            ("reproducible", True),
-            ("precision", "ieee"),
         )
         if full[key] != only
     ]

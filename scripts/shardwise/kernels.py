@@ -107,8 +107,10 @@ class NumpyKernel:
     def accumulate(self, block: Any, other: Any) -> tuple[str, Any, Any, Any]:
         """The sum of the products of a batch as one product; see `CublasKernel.accumulate`."""
         product, wide, tall = _side_by_side(np, self._problem.product, block, other)
-        left, right = (x[0].astype(self.compute, copy=False)
-                       for x in factors(product, wide[None], None if tall is None else tall[None]))
+        left, right = (
+            x[0].astype(self.compute, copy=False)
+            for x in factors(product, wide[None], None if tall is None else tall[None])
+        )
         return product, wide, tall, np.matmul(left, right)
 
 
@@ -175,8 +177,8 @@ class CublasKernel:
         """The sum of the products of a batch as one product.
 
         The matrices are laid side by side along the inner dimension, so the sum is formed inside
-        the GEMM: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ … Aₙ] [B₁; …; Bₙ]``. It is rounded as one inner product of
-        length n k is, in the dtype that products are accumulated in.
+        the GEMM: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ … Aₙ] [B₁; …; Bₙ]``. It is rounded as one inner product
+        of length n k is, in the dtype that products are accumulated in.
 
         Parameters
         ----------

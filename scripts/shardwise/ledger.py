@@ -11,19 +11,25 @@ from shardwise.arrays import commit
 from shardwise.errors import IntegrityError
 from shardwise.planfile import Plan
 
-_COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "backend", "host",
-            "device", "attempt", "seconds", "proven")  # fmt: skip
+_COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "piece_bytes",
+            "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
 _MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the reduce needs to know of one shard; ``rows`` is the number of arrays in its file."""
+    """What the reduce needs to know of one shard.
+
+    ``terms`` is the number of its products, ``rows`` that of the arrays in its file: as many, or
+    one where it holds their sum.
+    """
 
     shard: str
     path: Path
+    terms: int
     rows: int
     checksum: str
+    piece_bytes: int
 
 
 def write(plan: Plan) -> None:
@@ -64,7 +70,14 @@ def read(plan: Plan) -> list[Entry]:
             f"{path}: does not fit the receipts; remove it and run snakemake again"
         )
     return [
-        Entry(r["shard"], plan.results.product(r["shard"]), int(r["rows"]), r["checksum"])
+        Entry(
+            r["shard"],
+            plan.results.product(r["shard"]),
+            int(r["stop"]) - int(r["start"]),
+            int(r["rows"]),
+            r["checksum"],
+            int(r["piece_bytes"]),
+        )
         for r in now
     ]
 
@@ -128,10 +141,11 @@ def _row(receipt: dict[str, Any]) -> dict[str, Any]:
         "shard": receipt["shard"],
         "start": receipt["start"],
         "stop": receipt["stop"],
-        "rows": facts["shape"][0] if len(facts["shape"]) == 3 else 1,
+        "rows": receipt["stop"] - receipt["start"] if receipt["keep"] == "products" else 1,
         "dtype": facts["dtype"],
         "bytes": facts["bytes"],
         "checksum": facts["checksum"],
+        "piece_bytes": int(facts["piece_bytes"]),
         "backend": receipt["backend"],
         "host": receipt["node"],
         "device": receipt["device"].get("uuid", receipt["device"]["name"]),

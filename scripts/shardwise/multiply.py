@@ -67,6 +67,7 @@ def run_shard(plan: Plan, shard_id: str, memory: int | None = None) -> None:
             "start": shard.start,
             "stop": shard.stop,
             "fingerprint": shard.fingerprint,
+            "keep": plan.settings["keep"],
             "backend": xp.__name__,
             "device": device,
             "attempt": attempt,

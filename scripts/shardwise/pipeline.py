@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import PieceChecksum, StackWriter
-from shardwise.disk import SLACK_BYTES, ExtentReader
-from shardwise.sources import StackReader
+from shardwise.disk import ExtentReader
+from shardwise.sources import SPARE_BYTES, StackReader
 
 
 class Stopwatch:
@@ -77,7 +77,7 @@ class Feed:
         self._left: Any = None
         size = min(slab_bytes, self._end - self._begin)
         for _ in range(min(slabs, -(-(self._end - self._begin) // slab_bytes))):
-            self._read_ahead(lane.slab(size + SLACK_BYTES), None)
+            self._read_ahead(lane.slab(size + SPARE_BYTES), None)
 
     def close(self) -> None:
         """Wait for the reads under way; the slabs are free then."""
@@ -115,9 +115,7 @@ class Feed:
             "read", lambda: self._stack.read_bytes(self._files, slab, low, high)
         )
         if self._checksum is not None:
-            self._watch.timed(
-                "checksum", lambda: self._checksum.update(low - self._begin, views)
-            )
+            self._watch.timed("checksum", lambda: self._checksum.update(low - self._begin, views))
         return views
 
 

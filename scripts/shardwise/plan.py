@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from shardwise import sizes
-from shardwise.problem import Problem, Shape
+from shardwise.problem import Problem
 
 MAX_AUTO_SHARDS = 1000
 """Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price."""
@@ -118,9 +118,7 @@ def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
         Unless ``1 <= shards <= problem.matrices``.
     """
     rows = []
-    for shard, (start, stop) in zip(
-        shard_ids(shards), cut(problem.matrices, shards), strict=True
-    ):
+    for shard, (start, stop) in zip(shard_ids(shards), cut(problem.matrices, shards), strict=True):
         count = stop - start
         rows.append(
             Shard(

@@ -18,7 +18,8 @@ from shardwise.paths import Results
 from shardwise.plan import Shard, Source
 from shardwise.problem import Problem
 
-SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify")
+SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
+                        "verify")  # fmt: skip
 """Settings that a shard's products or their proof depend on; each stands in the fingerprint.
 
 ``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.

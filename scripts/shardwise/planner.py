@@ -17,8 +17,8 @@ from shardwise.config import Settings, function_parts
 from shardwise.errors import InputError
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source, Stack
-from shardwise.problem import Problem, Shape
 from shardwise.planfile import Plan
+from shardwise.problem import Problem, Shape
 from shardwise.sources import StackReader, check_product, right_of, stack_of
 from shardwise.units import human_bytes
 

@@ -63,8 +63,16 @@ def _job() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
 
 
-def file_facts(path: Path, shape: tuple[int, ...], dtype: str, checksum: str) -> dict[str, Any]:
-    """What a receipt says of the array file beside it."""
+def file_facts(
+    path: Path, shape: tuple[int, ...], dtype: str, checksum: str, piece_bytes: int
+) -> dict[str, Any]:
+    """What a receipt says of the array file beside it.
+
+    Parameters
+    ----------
+    checksum, piece_bytes
+        Of the elements, as :class:`~shardwise.arrays.PieceChecksum` defines it.
+    """
     size = path.stat().st_size
     return {
         "name": path.name,
@@ -72,11 +80,12 @@ def file_facts(path: Path, shape: tuple[int, ...], dtype: str, checksum: str) ->
         "dtype": dtype,
         "bytes": size,
         "checksum": checksum,
+        "piece_bytes": piece_bytes,
     }
 
 
 def check_file(path: Path, facts: dict[str, Any]) -> None:
-    """Compare a file's header and size with its receipt; the checksum is left to its reader.
+    """Compare a file's header and size with its receipt; the elements are left to their reader.
 
     Raises
     ------
@@ -87,10 +96,12 @@ def check_file(path: Path, facts: dict[str, Any]) -> None:
         header = read_header(path)
     except InputError as error:
         raise IntegrityError(str(error)) from error
+    # The checksum leaves the header out, so all that gives the elements a meaning is compared.
     found = (list(header.shape), header.native.name, path.stat().st_size)
     said = (facts["shape"], facts["dtype"], facts["bytes"])
-    if found != said:
-        raise IntegrityError(f"{path}: is {found}, but its receipt says {said}")
+    if found != said or header.fortran or not header.little_endian:
+        order = f"descr {header.descr!r}, fortran_order {header.fortran}"
+        raise IntegrityError(f"{path}: is {found}, {order}; but its receipt says {said}")
 
 
 def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str, Any]:

@@ -6,17 +6,19 @@ all matrices in global order, so the bits do not depend on the number of ranks o
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise import plan as counts
-from shardwise import planfile, receipts
+from shardwise import planfile, receipts, sizes
 from shardwise.arrays import StackWriter, commit, file_checksum, read_header
+from shardwise.bins import BinnedSum, rounded
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.ledger import Entry, read, remove_receipts
 from shardwise.planfile import Plan
+from shardwise.problem import Problem
 from shardwise.sums import RunningSum
 
 log = logging.getLogger(__name__)
@@ -82,7 +84,8 @@ def _agree(comm: Any, work: Any) -> Any:
 def _check_files(comm: Any, plan: Plan, entries: list[Entry]) -> None:
     """Compare this rank's share of the files with their checksums."""
     for entry in entries[comm.rank :: comm.size]:
-        if file_checksum(entry.path) != entry.checksum:
+        offset = read_header(entry.path).offset
+        if file_checksum(entry.path, offset, entry.piece_bytes) != entry.checksum:
             raise IntegrityError(
                 f"shard {entry.shard}: {entry.path} is damaged: its checksum differs from its "
                 f"receipt; compute it again: {remove_receipts(plan, [entry.shard])}, then "
@@ -95,34 +98,59 @@ def part_of(size: int, rank: int, ranks: int) -> tuple[int, int]:
     return size * rank // ranks, size * (rank + 1) // ranks
 
 
-def _sum_part(comm: Any, plan: Plan, entries: list[Entry]) -> RunningSum:
+def _sum_part(comm: Any, plan: Plan, entries: list[Entry]) -> np.ndarray:
+    """The elements of the sum that this rank holds."""
     problem = plan.problem
     size = problem.product_shape[0] * problem.product_shape[1]
-    low, high = part_of(size, comm.rank, comm.size)
-    total = RunningSum((high - low,), problem.sum_dtype)
+    part = part_of(size, comm.rank, comm.size)
+    binned = plan.settings["keep"] == "sum" and plan.settings["reproducible"]
+    add, total = (_add_planes if binned else _add_products)(problem, size, part)
     last = time.monotonic()
     for number, entry in enumerate(entries, 1):
-        for block in _blocks(entry, size, low, high):
-            with np.errstate(all="ignore"):  # an overflow is found and named at the end
-                total.add(block)
+        with np.errstate(all="ignore"):  # an overflow is found and named at the end
+            add(entry)
         if comm.rank == 0 and time.monotonic() - last > _PROGRESS_SECONDS:
             log.info("reduce: %d of %d shards summed", number, len(entries))
             last = time.monotonic()
-    return total
+    return total()
+
+
+def _add_products(problem: Problem, size: int, part: tuple[int, int]) -> tuple[Callable, Callable]:
+    """How products are added one by one, and how their sum is read."""
+    running = RunningSum((part[1] - part[0],), problem.sum_dtype)
+
+    def add(entry: Entry) -> None:
+        for block in _blocks(entry, size, *part):
+            running.add(block)
+
+    return add, running.total
+
+
+def _add_planes(problem: Problem, size: int, part: tuple[int, int]) -> tuple[Callable, Callable]:
+    """How the planes of partial sums are merged, and how their sum is read."""
+    low, high = part
+    binned = BinnedSum(np, (high - low,), problem.product_dtype)
+
+    def add(entry: Entry) -> None:
+        header = read_header(entry.path)
+        planes = np.memmap(entry.path, header.dtype, "r", header.offset, header.shape)
+        flat = planes.reshape(len(planes), size, -1)[:, low:high]
+        binned.merge(np.ascontiguousarray(flat).reshape(binned.planes().shape), entry.terms)
+
+    return add, lambda: rounded(binned.planes(), problem.product_dtype)
 
 
 def _blocks(entry: Entry, size: int, low: int, high: int) -> Any:
     """A rank's elements of a file, a bounded number of arrays at a time: ``(n, high - low)``."""
     header = read_header(entry.path)
     arrays = np.memmap(entry.path, header.dtype, "r", header.offset, (entry.rows, size))
-    step = max(1, counts.SLAB_BYTES // max(1, (high - low) * header.dtype.itemsize))
+    step = max(1, sizes.REDUCE_BLOCK_BYTES // max(1, (high - low) * header.dtype.itemsize))
     for first in range(0, entry.rows, step):
         yield np.ascontiguousarray(arrays[first : first + step, low:high])
 
 
-def _gathered(comm: Any, part: RunningSum, plan: Plan) -> np.ndarray | None:
+def _gathered(comm: Any, own: np.ndarray, plan: Plan) -> np.ndarray | None:
     """The whole result on rank 0."""
-    own = _agree(comm, part.total)
     shape = plan.problem.product_shape
     size = shape[0] * shape[1]
     if comm.rank != 0:
@@ -168,8 +196,8 @@ def _commit_array(path: Path, array: np.ndarray) -> dict[str, Any]:
     with commit(path) as file:
         writer = StackWriter(file, array.shape, array.dtype)
         writer.append(array)
-        checksum, _ = writer.checksums()
-    return receipts.file_facts(path, array.shape, array.dtype.name, checksum)
+        checksum = writer.checksum()
+    return receipts.file_facts(path, array.shape, array.dtype.name, checksum, writer.piece_bytes)
 
 
 def _mpi_version() -> str:

@@ -1,14 +1,16 @@
 """A shard on disk: the matrices of one row of the plan as a file of their own."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import numpy as np
 
-from shardwise import plan as counts
-from shardwise import receipts
+from shardwise import disk, receipts, sizes
 from shardwise.arrays import StackWriter, commit
+from shardwise.plan import Shard
 from shardwise.planfile import Plan, load_sources
-from shardwise.sources import StackReader
+from shardwise.sources import SPARE_BYTES, StackReader
 
 
 def materialize(plan: Plan, shard_id: str) -> None:
@@ -18,25 +20,47 @@ def materialize(plan: Plan, shard_id: str) -> None:
     ------
     IntegrityError
         Where an input file is not the one that was planned for.
+    TryAgain
+        Where the disk has no room for the copy.
     """
     started = time.time()
     shard, problem = plan.shard(shard_id), plan.problem
-    reader = StackReader(load_sources(plan), problem.left, plan.dtype)  # type: ignore[arg-type]
+    stack = StackReader(load_sources(plan), problem.left, plan.dtype)  # type: ignore[arg-type]
     shape = (shard.stop - shard.start, *problem.left)
-    step = max(1, counts.SLAB_BYTES // problem.matrix_bytes)
-    path = plan.results.shard(shard_id)
+    path, piece_bytes = plan.results.shard(shard_id), sizes.SLAB_BYTES
     with commit(path, sweep=True) as file:
-        writer = StackWriter(file, shape, np.dtype(plan.dtype))
-        for low in range(shard.start, shard.stop, step):
-            writer.append(reader.read(low, min(low + step, shard.stop)))
-        checksum, data_checksum = writer.checksums()
+        with StackWriter(file, shape, np.dtype(plan.dtype), piece_bytes) as writer:
+            _copy(stack, writer, shard, problem.matrix_bytes)
+        checksum = writer.checksum()
     receipt = {
         "shard": shard_id,
         "start": shard.start,
         "stop": shard.stop,
         "matrices": shard.matrices,
-        "file": receipts.file_facts(path, shape, plan.dtype, checksum),
-        "data_checksum": data_checksum,
+        "file": receipts.file_facts(path, shape, plan.dtype, checksum, piece_bytes),
         **receipts.provenance("shard", started, {"numpy": np.__version__}),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
+
+
+def _copy(stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int) -> None:
+    """Copy slabs, several at once: one is read while another is hashed and written."""
+    buffers: SimpleQueue[np.ndarray] = SimpleQueue()
+    size = min(sizes.SLAB_BYTES, shard.bytes)
+    for _ in range(sizes.slabs(shard.bytes, sizes.COPY_SLABS)):
+        # A page before the bytes, so that they can be moved to where direct writes need them.
+        buffers.put(disk.aligned_empty(disk.PAGE + size + SPARE_BYTES))
+
+    def copy(offset: int) -> None:
+        low = shard.start * matrix_bytes + offset
+        buffer = buffers.get()
+        try:
+            high = low + min(size, shard.bytes - offset)
+            views = stack.read_bytes(files, buffer[disk.PAGE :], low, high)
+            writer.write_at(offset, [disk.gathered(buffer, views, offset)])
+        finally:
+            buffers.put(buffer)
+
+    with disk.ExtentReader() as files, ThreadPoolExecutor(sizes.COPY_SLABS) as pool:
+        for _ in pool.map(copy, range(0, shard.bytes, size)):
+            pass

@@ -18,6 +18,9 @@ SLAB_BYTES = 16 * MIB
 READ_SLABS, WRITE_SLABS = 16, 12
 """Slabs under way at most; with fewer, work waits for files sooner."""
 
+COPY_SLABS = 8
+"""Slabs under way while a shard is copied."""
+
 FEWEST_SLABS = 2
 """With one slab, nothing would overlap."""
 
@@ -140,8 +143,10 @@ def work_bytes(problem: Problem, matrices: int, keep: str) -> int:
         complex_ = 2 if "complex" in problem.dtype else 1
         work = matrices * (m + k + p) * _PROOF_ITEMS * 8 * complex_
         if padded(problem):
-            work += call_matrices(problem) * item * sum(
-                rows * columns for rows, columns in padded_shapes(problem).values()
+            work += (
+                call_matrices(problem)
+                * item
+                * sum(rows * columns for rows, columns in padded_shapes(problem).values())
             )
         if "int" in problem.dtype:  # widened factors of a call, and of the proof of one matrix
             work += 3 * 8 * batch_bytes(problem, matrices) // item
@@ -177,7 +182,7 @@ def slabs(total_bytes: int, most: int) -> int:
 def slabs_within(
     problem: Problem, count: int, keep: str, cuda: bool, memory: int
 ) -> tuple[int, int]:
-    """Slabs to read into, for each factor, and to write from, so that a task keeps to its memory."""
+    """Slabs to read into, for each factor, and to write from, within the memory of a task."""
     out = result_bytes(problem, count, keep)
     most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
     spare = task_memory(problem, count, keep, cuda) - memory
@@ -207,7 +212,7 @@ def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
     matrices = min(count, batch_matrices(problem, cuda=False))
     shared = problem.right_bytes if problem.shared_right else 0
     host = BATCHES * batch_bytes(problem, matrices) + work_bytes(problem, matrices, keep)
-    converted = problem.matrix_bytes + problem.right_bytes
+    converted = 2 * (SLAB_BYTES + problem.matrix_bytes + problem.right_bytes)
     work = max(host, CUDA_BYTES + shared) if cuda else host
     return PYTHON_BYTES + slab_memory(problem, count, keep) + converted + work
 
@@ -217,13 +222,21 @@ def device_memory(problem: Problem, count: int, keep: str) -> int:
     matrices = batch_matrices(problem, cuda=True)
     batches = min(BATCHES, -(-count // matrices))
     return (
-        DEVICE_BYTES + batches * batch_bytes(problem, matrices) + work_bytes(problem, matrices, keep)
+        DEVICE_BYTES
+        + batches * batch_bytes(problem, matrices)
+        + work_bytes(problem, matrices, keep)
     )
 
 
 def synthetic_memory(problem: Problem) -> int:
     """Host bytes that the synthetic stack needs: one matrix as drawn, in pairs, and as stored."""
     return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
+
+
+def copy_memory(problem: Problem) -> int:
+    """Host bytes that materializing a shard needs at most: slabs, and matrices being converted."""
+    converted = SLAB_BYTES + 2 * problem.matrix_bytes
+    return PYTHON_BYTES + COPY_SLABS * (SLAB_BYTES + MIB) + converted
 
 
 def reduce_memory(problem: Problem, ranks: int) -> int:

@@ -2,10 +2,14 @@
 
 import json
 import os
+import sys
+import threading
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict
 from glob import glob, has_magic
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ import numpy as np
 from shardwise import ALGORITHM
 from shardwise.arrays import Header, commit, read_header, read_matrices
 from shardwise.config import Settings
+from shardwise.disk import PAGE, SHORT_BYTES, Extent, ExtentReader
 from shardwise.errors import InputError, IntegrityError
 from shardwise.plan import Source, Stack
 
@@ -227,14 +232,24 @@ def _planned_header(source: Source) -> Header:
         raise IntegrityError(f"{error}; run snakemake again") from error
 
 
+_Part = tuple[Path, Header, int, int]
+
+SPARE_BYTES = 64 * PAGE
+"""Room that `StackReader.read_bytes` needs beside up to 16 MiB: two pages for every long extent."""
+
+
 class StackReader:
-    """Reads matrices of a stack, whatever files they lie in."""
+    """Reads matrices of a stack, whatever files they lie in; from any thread."""
 
     def __init__(self, sources: Iterable[Source], shape: tuple[int, int], dtype: str) -> None:
-        self._sources = list(sources)
+        self._sources = sorted(sources, key=lambda source: source.first)
+        self._firsts = [source.first for source in self._sources]
         self._shape = shape
         self._dtype = np.dtype(dtype)
+        self._matrix_bytes = self._dtype.itemsize * shape[0] * shape[1]
         self._header: tuple[str, Header] | None = None
+        self._converting = threading.Lock()
+        self._converted: tuple[int, int, np.ndarray] | None = None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``.
@@ -244,25 +259,95 @@ class StackReader:
         IntegrityError
             Where a file is not the one that was planned for.
         """
-        parts = []
-        for source in self._sources:
-            low, high = max(start, source.first), min(stop, source.first + source.count)
-            if low < high:
-                header = self._checked_header(source)
-                path = Path(source.path)
-                parts.append(read_matrices(path, header, low - source.first, high - source.first))
-        block = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if block.shape != (stop - start, *self._shape):
-            raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
+        block = np.empty((stop - start, *self._shape), self._dtype)
+        self._fill(block, self._parts(start, stop))
         return block
 
+    def read_bytes(
+        self, reader: ExtentReader, buffer: np.ndarray, low: int, high: int
+    ) -> list[np.ndarray]:
+        """Bytes ``low`` to ``high`` of the stack, as little-endian elements in C order.
+
+        Parameters
+        ----------
+        buffer
+            Begins at a page; room for the bytes and :data:`SPARE_BYTES`.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Views of the buffer that follow each other in the stack.
+
+        Raises
+        ------
+        IntegrityError
+            Where a file is not the one that was planned for.
+        """
+        size = self._matrix_bytes
+        start, stop = low // size, -(-high // size)
+        parts = self._parts(start, stop)
+        if not all(not header.fortran and header.little_endian for _, header, _, _ in parts):
+            view = buffer[: high - low]
+            self._convert(view, low, parts, start, stop)
+            return [view]
+        extents, at = [], start * size
+        for path, header, first, last in parts:
+            begin, end = max(low, at), min(high, at + (last - first) * size)
+            offset = header.offset + first * size + begin - at
+            extents.append(Extent(str(path), offset, end - begin))
+            at += (last - first) * size
+        # Short ones are not read directly anyway; so a buffer needs little room to spare.
+        packed = min(extent.nbytes for extent in extents[1:-1] or extents[:1]) < SHORT_BYTES
+        return reader.read(extents, buffer, packed)
+
+    def _convert(
+        self, view: np.ndarray, low: int, parts: list[_Part], start: int, stop: int
+    ) -> None:
+        """Bytes of matrices in another order, by way of whole matrices in memory.
+
+        One thread at a time, and the matrices are kept: the next bytes may be of the same one.
+        """
+        with self._converting:
+            if self._converted is None or self._converted[:2] != (start, stop):
+                self._converted = None
+                block = np.empty((stop - start, *self._shape), self._dtype)
+                self._fill(block, parts)
+                if sys.byteorder == "big":
+                    block.byteswap(inplace=True)
+                self._converted = (start, stop, block.reshape(-1).view(np.uint8))
+            at = low - start * self._matrix_bytes
+            np.copyto(view, self._converted[2][at : at + view.nbytes])
+
+    def _parts(self, start: int, stop: int) -> list[_Part]:
+        """The files that hold some matrices, checked, in the order of the stack."""
+        first = bisect_right(self._firsts, start) - 1
+        parts, found = [], start
+        for source in islice(self._sources, max(0, first), None):
+            low, high = max(start, source.first), min(stop, source.first + source.count)
+            if low >= high:
+                break
+            header = self._checked_header(source)
+            parts.append((Path(source.path), header, low - source.first, high - source.first))
+            found += high - low
+        if found != stop:
+            raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
+        return parts
+
+    @staticmethod
+    def _fill(block: np.ndarray, parts: list[_Part]) -> None:
+        at = 0
+        for path, header, low, high in parts:
+            read_matrices(path, header, low, high, block[at : at + high - low])
+            at += high - low
+
     def _checked_header(self, source: Source) -> Header:
-        if self._header is None or self._header[0] != source.path:
+        known = self._header  # another thread may set it to another file at any time
+        if known is None or known[0] != source.path:
             header = _planned_header(source)
             if header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
                     f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "
                     f"made for {self._shape} of {self._dtype.name}; run snakemake again"
                 )
-            self._header = (source.path, header)
-        return self._header[1]
+            known = self._header = (source.path, header)
+        return known[1]

@@ -22,7 +22,7 @@ def write(plan: Plan) -> None:
         writer = StackWriter(file, (count, dim, dim), dtype)
         for i in range(count):
             writer.append(matrix(recipe["seed"], i, dim, dtype))
-        writer.checksums()
+        writer.checksum()
 
 
 def matrix(seed: int, index: int, dim: int, dtype: np.dtype) -> np.ndarray:

@@ -16,16 +16,15 @@ from typing import Any
 
 from snakemake.io import ancient
 
-from shardwise import ALGORITHM, planfile
+from shardwise import ALGORITHM, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import reduce_settings, results_folder
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
 from shardwise.paths import CACHE, Results
-from shardwise import sizes
 from shardwise.plan import Source, Stack
-from shardwise.sizes import MIB
 from shardwise.planfile import Plan
+from shardwise.sizes import MIB
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 

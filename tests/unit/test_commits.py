@@ -1,19 +1,31 @@
 """Slices, commits and checksums: the bytes on disk."""
 
+import errno
 import os
+import resource
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import arrays
-from shardwise.arrays import StackWriter, commit, file_checksum, read_header, read_matrices
-from shardwise.errors import IntegrityError
+from shardwise import arrays, disk
+from shardwise.arrays import (
+    PieceChecksum,
+    StackWriter,
+    commit,
+    file_checksum,
+    read_header,
+    read_matrices,
+)
+from shardwise.errors import IntegrityError, TryAgain
 
-from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, save, stack
+from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, noise, save, stack
 
 
 class BrokenError(Exception):
@@ -61,13 +73,16 @@ def test_any_slice_of_any_shape(tmp_path, n, m, k, fortran, data):
     path = save(tmp_path / "a.npy", array)
     start = data.draw(st.integers(0, n - 1))
     stop = data.draw(st.integers(start + 1, n))
-    block = read_matrices(path, read_header(path), start, stop)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "CHUNK_BYTES", data.draw(st.integers(1, 2 * array.nbytes)))
+        block = read_matrices(path, read_header(path), start, stop)
     np.testing.assert_array_equal(block, array[start:stop])
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path):
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path, order):
     """Bytes that are gone since the header was read are noticed."""
-    path = save(tmp_path / "a.npy", stack((4, 8, 8)))
+    path = save(tmp_path / "a.npy", np.asarray(stack((4, 8, 8)), order=order))
     header = read_header(path)
     os.truncate(path, path.stat().st_size - 4)
     with pytest.raises(IntegrityError, match="became shorter"):
@@ -238,32 +253,112 @@ def test_any_file_name_can_be_committed(tmp_path, name):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def digest(raw):
+    """XXH3 of 128 bits."""
+    return xxhash.xxh3_128(raw).digest()
+
+
+def expected(raw, piece):
+    """The checksum of some elements, by its definition."""
+    pieces = [raw[i : i + piece] for i in range(0, len(raw), piece)]
+    return digest(b"".join(map(digest, pieces))).hex()
+
+
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
-def test_a_stack_and_its_checksums(tmp_path, dtype):
-    """What was appended is what numpy.load returns, and the checksum is the file's."""
+def test_a_stack_and_its_checksum(tmp_path, dtype):
+    """What was appended is what numpy.load returns, and the checksum is that of the elements."""
     array, path = stack((5, 3, 4), dtype), tmp_path / "a.npy"
     with commit(path) as file:
-        writer = StackWriter(file, array.shape, array.dtype)
+        writer = StackWriter(file, array.shape, array.dtype, piece_bytes=7)
         writer.append(array[:2])
         writer.append(array[2])
         writer.append(np.asfortranarray(array[3:]))
-        whole, elements = writer.checksums()
-    loaded = np.load(path)
-    assert loaded.dtype == array.dtype
-    np.testing.assert_array_equal(loaded, array)
-    assert whole == file_checksum(path)
-    digest = arrays.hasher()
-    digest.update(array.tobytes())
-    assert elements == digest.hexdigest()
+        checksum = writer.checksum()
+    for mode in (None, "r"):
+        loaded = np.load(path, mmap_mode=mode)
+        assert loaded.dtype == array.dtype
+        np.testing.assert_array_equal(loaded, array)
+    assert checksum == file_checksum(path, 4096, 7) == expected(array.tobytes(), 7)
 
 
-def test_checksums_are_those_of_xxhsum(tmp_path):
-    """The checksum is XXH3 of 128 bits: its value for no bytes is the published one."""
+@pytest.mark.parametrize("shape", [(1, 1, 1), (10**6, 10**6, 0), (3,), (), (2, 5)])
+def test_elements_begin_at_a_page(tmp_path, shape):
+    """Whatever the shape, the header is as long as a page, and ours and NumPy's reader agree."""
+    array = np.zeros(shape, "float32")
+    with commit(tmp_path / "a.npy") as file:
+        writer = StackWriter(file, array.shape, array.dtype)
+        writer.append(array)
+        writer.checksum()
+    assert read_header(tmp_path / "a.npy").offset == 4096
+    assert np.load(tmp_path / "a.npy").shape == shape
+
+
+def test_the_hash_is_xxh3(tmp_path):
+    """The checksum of no elements is the published value of XXH3 for no bytes."""
     (tmp_path / "empty").write_bytes(b"")
-    assert file_checksum(tmp_path / "empty") == "99aa06d3014798d86001c324468d497f"
+    assert file_checksum(tmp_path / "empty", 0, 10) == "99aa06d3014798d86001c324468d497f"
 
 
-def test_a_flipped_bit_changes_both_checksums(tmp_path):
+@given(st.integers(0, 200), st.integers(1, 40), st.randoms(use_true_random=False))
+def test_pieces_in_any_order_and_any_cut(total, piece, random):
+    """The checksum depends on the bytes and the size of a piece alone."""
+    raw = random.randbytes(total)
+    ordered, shuffled = PieceChecksum(total, piece), PieceChecksum(total, piece)
+    at = 0
+    while at < total:
+        step = random.randint(1, 50)
+        ordered.append(memoryview(raw[at : at + step]))
+        at += step
+    marks = [*sorted({0, *random.choices(range(0, total + 1, piece), k=3)} - {total}), total]
+    parts = list(pairwise(marks)) if total else []
+    random.shuffle(parts)
+    for low, high in parts:
+        middle = random.randint(low, high)
+        shuffled.update(low, [memoryview(raw[low:middle]), memoryview(raw[middle:high])])
+    assert ordered.hexdigest() == shuffled.hexdigest() == expected(raw, piece)
+
+
+def test_pieces_from_many_threads():
+    """Threads that bring pieces at the same time lose none."""
+    raw = noise((4096,)).view(np.uint8)
+    checksum = PieceChecksum(raw.nbytes, 64)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(
+            lambda at: checksum.update(at, [raw[at : at + 64]]), range(0, raw.nbytes, 64)
+        ):
+            pass
+    assert checksum.hexdigest() == expected(raw.tobytes(), 64)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "told"),
+    [
+        ((0,), "1 of 2 pieces are missing"),
+        ((8,), "missing"),
+        ((0, 8, 0), "came twice"),
+        ((), "2 of"),
+    ],
+)
+def test_missing_and_double_pieces_are_refused(offsets, told):
+    """A checksum exists only of all pieces, each once."""
+    checksum = PieceChecksum(12, 8)
+    for offset in offsets:
+        checksum.update(offset, [np.zeros(4 if offset else 8, np.uint8)])
+    with pytest.raises(IntegrityError, match=told):
+        checksum.hexdigest()
+
+
+def test_parts_of_pieces_are_refused():
+    """Bytes that begin or end inside a piece, or lie behind the last, are never hashed."""
+    zeros = np.zeros(16, np.uint8)
+    for offset, length, error in ((4, 8, ValueError), (0, 7, ValueError), (8, 5, IntegrityError)):
+        with pytest.raises(error):
+            PieceChecksum(12, 8).update(offset, [zeros[:length]])
+    with pytest.raises(IntegrityError, match="piece_bytes 0"):
+        PieceChecksum(12, 0)
+
+
+def test_a_flipped_bit_changes_the_checksum(tmp_path):
     """One bit of one element is seen."""
     array = stack((2, 3, 3), "float64")
     other = array.copy()
@@ -273,20 +368,133 @@ def test_a_flipped_bit_changes_both_checksums(tmp_path):
         with commit(tmp_path / name) as file:
             writer = StackWriter(file, stored.shape, stored.dtype)
             writer.append(stored)
-            sums.append(writer.checksums())
-    assert sums[0][0] != sums[1][0]
-    assert sums[0][1] != sums[1][1]
+            sums.append(writer.checksum())
+    assert sums[0] != sums[1]
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_short_and_long_writes_are_refused(tmp_path, count):
+@pytest.mark.parametrize(("count", "told"), [(0, "missing"), (1, "missing"), (3, "more bytes")])
+def test_short_and_long_writes_are_refused(tmp_path, count, told):
     """A file with fewer or more matrices than its header says is never committed."""
     with (  # noqa: PT012 - the block is the writer
-        pytest.raises(IntegrityError, match="more than the header says"),
+        pytest.raises(IntegrityError, match=told),
         commit(tmp_path / "a.npy") as file,
     ):
         writer = StackWriter(file, (2, 3, 3), np.dtype("f4"))
         for _ in range(count):
             writer.append(stack((1, 3, 3)))
-        writer.checksums()
+        writer.checksum()
+    assert list(tmp_path.iterdir()) == []
+
+
+MATRIX = 300 * 301 * 8  # no multiple of a page, and two of them more than direct I/O asks for
+
+
+@pytest.mark.parametrize("misplaced", [0, 8])
+@pytest.mark.parametrize("seed", range(4))
+def test_pieces_written_in_any_order_are_the_array(tmp_path, seed, misplaced):
+    """Slabs from several threads in random order, two of which share a page, make numpy's file."""
+    array = noise((16, 300, 301), seed=seed)
+    raw, random = array.reshape(-1).view(np.uint8), np.random.default_rng(seed)
+    marks = [0, *sorted(random.choice(range(1, 16), 4, replace=False)), 16]
+    slabs = random.permutation(list(pairwise(marks)))
+
+    def write_slab(bounds):
+        low, high = (int(b) * MATRIX for b in bounds)
+        buffer = disk.aligned_empty(high - low + 2 * disk.PAGE)
+        view = buffer[low % disk.PAGE + misplaced :][: high - low]
+        view[:] = raw[low:high]
+        half = view.nbytes // 2
+        writer.write_at(low, [view[:half], view[half:]])
+
+    path = tmp_path / "a.npy"
+    with commit(path) as file:
+        with (
+            StackWriter(file, array.shape, array.dtype, MATRIX) as writer,
+            ThreadPoolExecutor(3) as pool,
+        ):
+            for _ in pool.map(write_slab, slabs):
+                pass
+        checksum = writer.checksum()
+    np.testing.assert_array_equal(np.load(path), array)
+    assert checksum == file_checksum(path, 4096, MATRIX) == expected(raw.tobytes(), MATRIX)
+
+
+@pytest.fixture
+def no_direct_writes(monkeypatch):
+    """A file system that opens files for direct I/O, and then refuses to write that way."""
+    writes, opened = os.pwrite, []
+    open_direct = disk.open_direct
+
+    def noted(path, flags):
+        opened.append(open_direct(path, flags))
+        return opened[-1]
+
+    def refused(descriptor, data, offset):
+        if descriptor in opened:
+            raise OSError(errno.EINVAL, "no direct I/O")
+        return writes(descriptor, data, offset)
+
+    monkeypatch.setattr(disk, "open_direct", noted)
+    monkeypatch.setattr(disk.os, "pwrite", refused)
+    return opened
+
+
+def written(path, array):
+    """Commit an array by pieces from a buffer that lies right."""
+    raw = array.reshape(-1).view(np.uint8)
+    buffer = disk.aligned_empty(raw.nbytes)
+    buffer[:] = raw
+    with commit(path) as file, StackWriter(file, array.shape, array.dtype, 999) as writer:
+        writer.write_at(0, [buffer])
+        writer.checksum()
+
+
+def test_a_file_system_without_direct_writes(tmp_path, no_direct_writes):
+    """Where direct writes are refused, the page cache takes all."""
+    array = noise((4, 300, 301))
+    written(tmp_path / "a.npy", array)
+    assert no_direct_writes
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), array)
+
+
+def test_whole_pages_go_around_the_page_cache(tmp_path, monkeypatch):
+    """A large piece that lies right is written directly but for its fragments, each page once."""
+    direct, buffered = [], []
+    writes, open_direct, known = os.pwrite, disk.open_direct, []
+    monkeypatch.setattr(disk, "open_direct", lambda *a: known.append(open_direct(*a)) or known[-1])
+
+    def noted(descriptor, data, offset):
+        (direct if descriptor in known else buffered).append((offset, offset + len(data)))
+        return writes(descriptor, data, offset)
+
+    monkeypatch.setattr(disk.os, "pwrite", noted)
+    written(tmp_path / "a.npy", noise((4, 300, 301)))
+    if known == [None]:
+        pytest.skip("this file system has no direct I/O")
+    end = 4096 + 4 * MATRIX
+    assert direct == [(4096, end - end % 4096)]
+    assert buffered == [(end - end % 4096, end)]
+
+
+def test_a_full_disk_is_told_with_the_bytes_it_lacks(tmp_path):
+    """A file larger than there is room for fails before the first element, and leaves nothing."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(TryAgain, match="needs 804096 bytes"), commit(tmp_path / "a") as file:
+            StackWriter(file, (1, 100, 1000), np.dtype("f8"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+    """An error of the disk in one of the threads ends the commit."""
+
+    def broken(*arguments):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(disk.os, "pwrite", broken)
+    with pytest.raises(OSError, match="broken"):
+        written(tmp_path / "a.npy", noise((4, 300, 301)))
     assert list(tmp_path.iterdir()) == []

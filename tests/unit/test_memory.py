@@ -43,12 +43,15 @@ def test_multiply_of_narrow_integers_stays_within_its_model(tmp_path):
     assert peak(words) <= made.shards["00000"].memory
 
 
-def test_copying_stays_within_its_model(tmp_path):
-    """shard.py of 100 MB takes no more than its stage asks for."""
-    path = save(tmp_path / "a.npy", np.ones((64, 640, 640), "float32"))
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_copying_stays_within_its_model(tmp_path, order):
+    """shard.py of 300 MB takes no more than its stage asks for, in either order of the file."""
+    path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
     made = factories.plan(tmp_path, input=str(path), shards=1)
     words = command("shard", "--plan", made.results.plan, "--shard", "00000")
-    assert peak(words) <= plan.copy_memory(made.problem)
+    # What the model grants the interpreter is generous; here the slabs have to fit as well.
+    spare = plan.PYTHON_BYTES - 150 * plan.MIB
+    assert peak(words) <= plan.copy_memory(made.problem) - spare
 
 
 def test_the_model_of_a_small_machine_is_no_bluff():

@@ -173,7 +173,9 @@ def test_the_receipt_says_what_was_done(tmp_path):
     assert receipt["proof"]["method"] == "freivalds"
     assert receipt["file"]["shape"] == [3, 3, 3]
     assert receipt["file"]["bytes"] == product.stat().st_size
-    assert receipt["file"]["checksum"] == file_checksum(product)
+    assert receipt["file"]["checksum"] == file_checksum(
+        product, 4096, receipt["file"]["piece_bytes"]
+    )
 
 
 def test_without_verification_the_receipt_says_so(tmp_path):

@@ -215,11 +215,18 @@ def test_the_reduce_is_given_what_its_ranks_hold(dtype, ranks):
 
 
 @pytest.mark.parametrize("dtype", ITEM)
-def test_copying_holds_two_slabs_at_most(dtype):
-    """Materializing needs what is read and one joined copy of it."""
-    own = replace(problem("A @ A", dtype), left=(20_011, 20_011))
-    assert plan.copy_memory(own) - plan.PYTHON_BYTES >= 2 * 20_011 * 20_011 * ITEM[dtype]
-    assert plan.copy_memory(problem("A @ A", dtype)) - plan.PYTHON_BYTES >= 2 * plan.SLAB_BYTES
+def test_copying_holds_three_slabs(dtype):
+    """Each slab that is under way has a buffer: whole pieces of the checksum, or one matrix."""
+    own = replace(problem("A @ A", dtype), left=(20_011, 20_011), matrices=100)
+    assert plan.copy_matrices(own) == 1
+    assert plan.piece_bytes(own) == own.matrix_bytes
+    assert plan.copy_memory(own) - plan.PYTHON_BYTES >= 3 * 20_011 * 20_011 * ITEM[dtype]
+    for side in (1, 7, 500, 2000):
+        own = replace(problem("A @ A", dtype), left=(side, side), matrices=10**9)
+        slab = plan.copy_matrices(own) * own.matrix_bytes
+        assert slab % plan.piece_bytes(own) == 0
+        assert plan.SLAB_BYTES / 2 < slab <= max(plan.SLAB_BYTES, own.matrix_bytes)
+        assert plan.copy_memory(own) - plan.PYTHON_BYTES >= 3 * slab
 
 
 @pytest.mark.parametrize("dtype", ITEM)

@@ -102,9 +102,9 @@ def test_the_mean_is_the_sum_over_the_number_of_matrices(made):
 
 def checksum_of(path):
     """The checksum of a file."""
-    from shardwise.arrays import file_checksum
+    from shardwise.arrays import PIECE_BYTES, file_checksum
 
-    return file_checksum(path)
+    return file_checksum(path, 4096, PIECE_BYTES)
 
 
 def test_other_ranks_than_asked_are_refused(made):

@@ -5,7 +5,9 @@ import os
 
 import numpy as np
 import pytest
-from shardwise import sources
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import disk, sources
 from shardwise.errors import InputError, IntegrityError
 from shardwise.sources import StackReader, check_product, right_of, stack_of
 
@@ -361,6 +363,47 @@ def test_a_reader_crosses_files(tmp_path):
             np.testing.assert_array_equal(reader.read(start, stop), whole[start:stop])
 
 
+LAYOUTS = [("<f4", "C"), (">f4", "C"), ("<f4", "F")]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(LAYOUTS)), min_size=1, max_size=4),
+    st.booleans(),
+    st.data(),
+)
+def test_any_matrices_come_as_little_endian_bytes(tmp_path, files, packed, data):
+    """Whatever files they lie in, in whatever order of bytes and elements, packed or not."""
+    parts, first = [], 0
+    for number, (count, (dtype, order)) in enumerate(files):
+        array = np.asarray(stack((count, 3, 5), dtype, number), order=order)
+        path = save(tmp_path / f"{number}.npy", array)
+        parts.append(sources.Source(str(path), first, count, ""))
+        first += count
+    start = data.draw(st.integers(0, first - 1))
+    stop = data.draw(st.integers(start + 1, first))
+    stacked = StackReader(parts, (3, 5), "float32")
+    slack = disk.SLACK_BYTES * (1 if packed else len(files))
+    buffer = disk.aligned_empty((stop - start) * 60 + slack)
+    with disk.ExtentReader(1) as reader:
+        views = stacked.read_into(reader, buffer, start, stop, packed)
+    block = np.concatenate(views).view("<f4").reshape(-1, 3, 5)
+    np.testing.assert_array_equal(block, stacked.read(start, stop))
+    np.testing.assert_array_equal(
+        block, np.concatenate([np.load(part.path) for part in parts])[start:stop]
+    )
+
+
+def test_matrices_outside_the_files_are_refused(tmp_path):
+    """A plan whose files do not hold what it says is damaged."""
+    path = str(save(tmp_path / "a.npy", stack((3, 2, 2))))
+    parts = [sources.Source(path, 2, 3, ""), sources.Source(path, 6, 3, "")]
+    reader = StackReader(parts, (2, 2), "float32")
+    for start, stop in ((0, 3), (4, 6), (4, 7), (8, 10), (20, 21)):
+        with pytest.raises(IntegrityError, match="are not in the files of the plan"):
+            reader.read(start, stop)
+    assert reader.read(6, 9).shape == (3, 2, 2)
+
+
 @pytest.mark.parametrize("change", ["time stamp", "content", "shape", "dtype"])
 def test_a_reader_refuses_another_file_than_planned(tmp_path, change):
     """A file that changed after planning is never read as if it had not."""
@@ -374,3 +417,6 @@ def test_a_reader_refuses_another_file_than_planned(tmp_path, change):
         os.utime(path, ns=(2, 2))
     with pytest.raises(IntegrityError, match="run snakemake again"):
         everything(made)
+    reader = StackReader(made.sources, made.shape, made.dtype)
+    with disk.ExtentReader(1) as threads, pytest.raises(IntegrityError, match="snakemake again"):
+        reader.read_into(threads, disk.aligned_empty(10**5), 0, made.matrices)

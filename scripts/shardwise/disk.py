@@ -1,0 +1,428 @@
+"""Fast bytes: extents of files by several threads at once, around the page cache where that pays.
+
+Direct I/O (``O_DIRECT``) moves whole pages between a disk and memory without a copy in the kernel.
+It needs the address, the offset and the length to be multiples of a page. So data that begins at
+some byte of a page in its file is given a place at the same byte of a page in memory.
+"""
+
+import ctypes
+import errno
+import os
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise.errors import IntegrityError, TryAgain
+from shardwise.units import human_bytes
+
+PAGE = 4096
+PIECE_BYTES = 8 * 1024**2
+SHORT_BYTES = 1024**2
+"""Whatever is shorter goes through the page cache: direct I/O would not pay."""
+
+SLACK_BYTES = 2 * PAGE
+"""A buffer has room for what is read into it, and this for every run of adjacent extents."""
+
+THREADS = 8
+"""Requests that a disk is given at once; the threads wait rather than compute."""
+
+_MOST_OPEN = 16
+_BATCH = 64
+_PROBES = 2
+_REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Extent(NamedTuple):
+    """Bytes ``offset`` to ``offset + nbytes`` of a file."""
+
+    path: str
+    offset: int
+    nbytes: int
+
+
+class _Run(NamedTuple):
+    """Adjacent extents, where they go in the buffer, and whether alone on their pages there."""
+
+    extent: Extent
+    at: int
+    alone: bool
+
+
+class _Piece(NamedTuple):
+    """What one thread reads at a time: a part of a file, to ``at`` in the buffer."""
+
+    path: str
+    start: int
+    end: int
+    at: int
+    direct: bool
+
+
+def aligned_empty(nbytes: int) -> np.ndarray:
+    """A buffer of bytes that begins at a page."""
+    raw = np.empty(nbytes + PAGE, np.uint8)
+    first = -_address(raw) % PAGE
+    return raw[first : first + nbytes]
+
+
+def buffer_bytes(extents: Iterable[Extent], packed: bool = False) -> int:
+    """Bytes of the buffer that some extents are read into."""
+    runs = _layout(extents, packed)
+    return _up(runs[-1].at + runs[-1].extent.nbytes) if runs else 0
+
+
+def gathered(buffer: np.ndarray, views: Sequence[np.ndarray], offset: int) -> np.ndarray:
+    """Move views of a buffer together, to a place where they can be written directly.
+
+    Parameters
+    ----------
+    buffer
+        Begins at a page, and has a page to spare before the first view.
+    views
+        Parts of the buffer in rising order, as :meth:`ExtentReader.read` returns them.
+    offset
+        Byte of a file where they will be written.
+
+    Returns
+    -------
+    numpy.ndarray
+        One view of them all, at the same byte of a page as ``offset``.
+    """
+    begin = _address(buffer)
+    starts = [_address(view) - begin for view in views]
+    first = at = starts[0] - (starts[0] - offset) % PAGE
+    for start, view in zip(starts, views, strict=True):
+        if at != start:  # memmove, because numpy would copy parts that overlap twice
+            ctypes.memmove(begin + at, begin + start, view.nbytes)
+        at += view.nbytes
+    return buffer[first:at]
+
+
+class ExtentReader(AbstractContextManager):
+    """Reads extents of files by a pool of threads; several reads may go on at once.
+
+    What the page cache holds is copied from it; the rest is read around it. A file system that
+    cannot do that, or cannot tell, is read through the page cache.
+    """
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._pool = ThreadPoolExecutor(threads, "read")
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __exit__(self, *error: object) -> None:
+        """End the threads and close all files."""
+        self._pool.shutdown(cancel_futures=True)
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def read(
+        self, extents: Iterable[Extent], buffer: np.ndarray, packed: bool = False
+    ) -> list[np.ndarray]:
+        """Read extents into a buffer.
+
+        Parameters
+        ----------
+        extents
+            Adjacent extents of one file make one run.
+        buffer
+            Bytes that begin at a page, :func:`buffer_bytes` of them or more. All of them may be
+            written to.
+        packed
+            False: each run begins at the same byte of a page as in its file, on pages of its own.
+            True: the runs follow each other without gaps. Then only those are read directly that
+            happen to lie right.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            One view of the buffer for each run, in order.
+
+        Raises
+        ------
+        IntegrityError
+            Where a file ends before its extent does.
+        """
+        runs = _layout(extents, packed)
+        if not runs:
+            return []
+        if _address(buffer) % PAGE or buffer.nbytes < _up(runs[-1].at + runs[-1].extent.nbytes):
+            raise ValueError("the buffer is too small, or does not begin at a page")
+        batches = _batches(piece for run in runs for piece in _pieces(run))
+        if len(batches) == 1:
+            self._read_batch(batches[0], buffer)
+        else:
+            settle([self._pool.submit(self._read_batch, batch, buffer) for batch in batches])
+        return [buffer[run.at : run.at + run.extent.nbytes] for run in runs]
+
+    def _read_batch(self, batch: list[_Piece], buffer: np.ndarray) -> None:
+        memory = memoryview(buffer)
+        for piece in batch:
+            with self._open(piece.path) as file:
+                file.read(piece, memory)
+
+    @contextmanager
+    def _open(self, path: str) -> "Iterator[_File]":
+        """The open file of a path; those that were not used for longest are closed."""
+        with self._lock:
+            file = self._files.pop(path, None) or _File(path)
+            self._files[path] = file
+            file.users += 1
+        try:
+            yield file
+        finally:
+            with self._lock:
+                file.users -= 1
+                idle = [name for name, other in self._files.items() if not other.users]
+                for name in idle[: max(0, len(self._files) - _MOST_OPEN)]:
+                    self._files.pop(name).close()
+
+
+class _File:
+    """A file being read: one descriptor through the page cache, one around it where it can be."""
+
+    def __init__(self, path: str) -> None:
+        self.users = 0
+        self._path = path
+        self._lock = threading.Lock()
+        self._buffered: int | None = None
+        self._direct: int | None = None
+        self._refused = False
+
+    def close(self) -> None:
+        for descriptor in (self._buffered, self._direct):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def read(self, piece: _Piece, memory: memoryview) -> None:
+        with self._lock:
+            if self._buffered is None:
+                self._buffered = os.open(self._path, os.O_RDONLY)
+            if piece.direct and self._direct is None and not self._refused:
+                self._direct = open_direct(self._path, os.O_RDONLY)
+                self._refused = self._direct is None
+        done = piece.start
+        if piece.direct and not self._refused and not self._cached(piece.start, piece.end):
+            done = self._read_direct(piece, memory)
+        while done < piece.end:
+            at = piece.at + done - piece.start
+            part = memory[at : piece.at + piece.end - piece.start]
+            got = os.preadv(self._buffered, [part], done)
+            if not got:
+                raise IntegrityError(f"{self._path}: became shorter while it was read")
+            done += got
+
+    def _cached(self, start: int, end: int) -> bool:
+        """Whether the page cache seems to hold a part of the file, and can be asked.
+
+        Bytes at random are looked at, not the first and the last: asking for a byte makes the
+        kernel fetch its page, so that the next one who asks would find the same byte there.
+        """
+        for _ in range(_PROBES):
+            try:
+                os.preadv(
+                    self._buffered, [bytearray(1)], random.randrange(start, end), os.RWF_NOWAIT
+                )
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno not in _REFUSALS:
+                    raise
+                self._refused = True
+                return True
+        return True
+
+    def _read_direct(self, piece: _Piece, memory: memoryview) -> int:
+        """Read the pages around a piece; the byte that was reached, at the end of the file too."""
+        low, high = _down(piece.start), _up(piece.end)
+        at = piece.at - (piece.start - low)
+        done = low
+        while done < piece.end:
+            try:
+                got = os.preadv(self._direct, [memory[at + done - low : at + high - low]], done)
+            except OSError as error:
+                if error.errno not in _REFUSALS:
+                    raise
+                self._refused = True
+                break
+            done += got
+            if not got or got % PAGE:  # the end of the file; the page cache knows what is there
+                break
+        return max(piece.start, done)
+
+
+class ExtentWriter:
+    """Writes to one open file by a pool of threads, in any order.
+
+    Whole pages that lie right in memory go around the page cache, the fragments beside them
+    through it: so no page of the file is written both ways, and neighbours may share one.
+    """
+
+    def __init__(self, descriptor: int, threads: int = THREADS) -> None:
+        self._pool = ThreadPoolExecutor(threads, "write")
+        self._buffered = descriptor
+        # The same file once more, whatever its name is by now.
+        self._direct = open_direct(f"/proc/self/fd/{descriptor}", os.O_WRONLY)
+        self._refused = self._direct is None
+
+    def close(self) -> None:
+        """End the threads; the descriptor that was given stays open."""
+        self._pool.shutdown(cancel_futures=True)
+        if self._direct is not None:
+            os.close(self._direct)
+            self._direct = None
+
+    def start(self, offset: int, view: np.ndarray) -> list[Future]:
+        """Begin to write contiguous bytes at an offset; to be waited for by :func:`settle`."""
+        memory = memoryview(view)
+        end = offset + view.nbytes
+        direct = view.nbytes >= SHORT_BYTES and (_address(view) - offset) % PAGE == 0
+        futures = []
+        for low, high in _cut(offset, end, whole_pages=True):
+            whole = direct and low % PAGE == 0 and high % PAGE == 0
+            part = memory[low - offset : high - offset]
+            futures.append(self._pool.submit(self._write, low, part, whole))
+        return futures
+
+    def _write(self, offset: int, part: memoryview, direct: bool) -> None:
+        done = self._write_direct(offset, part) if direct else 0
+        while done < len(part):
+            done += os.pwrite(self._buffered, part[done:], offset + done)
+
+    def _write_direct(self, offset: int, part: memoryview) -> int:
+        """Write around the page cache; the number of bytes that were."""
+        done = 0
+        while done < len(part) and not self._refused:
+            try:
+                got = os.pwrite(self._direct, part[done:], offset + done)
+            except OSError as error:
+                if error.errno not in _REFUSALS:
+                    raise
+                self._refused = True
+                break
+            done += got
+            if got % PAGE:
+                break
+        return done
+
+
+def settle(futures: Sequence[Future]) -> None:
+    """Wait until no future runs any more, then raise what the first of them raised.
+
+    Their memory is free to be used again afterwards, also where one failed.
+    """
+    try:
+        wait(futures, return_when=FIRST_EXCEPTION)
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+    for future in futures:
+        if not future.cancelled():
+            future.result()
+
+
+def open_direct(path: str, flags: int) -> int | None:
+    """A descriptor for direct I/O, or None where the file system has none."""
+    try:
+        return os.open(path, flags | os.O_DIRECT)
+    except OSError as error:
+        if error.errno in (*_REFUSALS, errno.ENOENT):  # ENOENT: no /proc
+            return None
+        raise
+
+
+def allocate(descriptor: int, nbytes: int, path: Path) -> None:
+    """Give a new file its size, and its place on the disk where the file system can.
+
+    ``os.posix_fallocate`` is avoided: where the file system cannot, it writes every page.
+
+    Raises
+    ------
+    TryAgain
+        Where there is no room.
+    """
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        size = ctypes.c_int64(nbytes)
+        if nbytes and library.fallocate(descriptor, 0, ctypes.c_int64(0), size) != 0:
+            number = ctypes.get_errno()
+            if number not in (*_REFUSALS, errno.EINTR):
+                raise OSError(number, os.strerror(number))
+        os.ftruncate(descriptor, nbytes)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise TryAgain(
+            f"{path}: {error.strerror}: the file needs {nbytes} bytes ({human_bytes(nbytes)}); "
+            "make room, then run again"
+        ) from error
+
+
+def _layout(extents: Iterable[Extent], packed: bool) -> list[_Run]:
+    """Adjacent extents joined, each with its place in the buffer."""
+    joined: list[Extent] = []
+    for extent in extents:
+        last = joined[-1] if joined else None
+        if last and (last.path, last.offset + last.nbytes) == (extent.path, extent.offset):
+            joined[-1] = last._replace(nbytes=last.nbytes + extent.nbytes)
+        else:
+            joined.append(extent)
+    runs, at = [], 0
+    for extent in joined:
+        if not packed or not runs:
+            at = _up(at) + extent.offset % PAGE
+        runs.append(_Run(extent, at, not packed or len(joined) == 1))
+        at += extent.nbytes
+    return runs
+
+
+def _pieces(run: _Run) -> Iterator[_Piece]:
+    path, offset, nbytes = run.extent
+    direct = nbytes >= SHORT_BYTES and (run.at - offset) % PAGE == 0
+    for low, high in _cut(offset, offset + nbytes, whole_pages=not run.alone):
+        # Beside a neighbour on the same page of memory, only whole pages may be overwritten.
+        whole = run.alone or (low % PAGE == 0 and high % PAGE == 0)
+        yield _Piece(path, low, high, run.at + low - offset, direct and whole)
+
+
+def _cut(start: int, end: int, whole_pages: bool) -> Iterator[tuple[int, int]]:
+    """Cut a range into pieces at pages; ``whole_pages`` cuts off the fragments at both ends."""
+    low, high = (_up(start), _down(end)) if whole_pages else (_down(start), end)
+    inner = {*range(low, high, PIECE_BYTES), high} if low < high else set()
+    return pairwise(sorted({start, end} | {p for p in inner if start < p < end}))
+
+
+def _batches(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
+    """Pieces in groups that are worth a thread's while: many files may be short."""
+    batches: list[list[_Piece]] = []
+    room = 0
+    for piece in pieces:
+        nbytes = piece.end - piece.start
+        if nbytes > room or len(batches[-1]) == _BATCH:
+            batches.append([])
+            room = PIECE_BYTES
+        batches[-1].append(piece)
+        room -= nbytes
+    return batches
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _down(offset: int) -> int:
+    return offset - offset % PAGE
+
+
+def _up(offset: int) -> int:
+    return offset + -offset % PAGE

@@ -1,0 +1,328 @@
+"""Fast reading: whatever the extents, the buffer and the file system, the bytes are the file's."""
+
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shardwise import disk
+from shardwise.disk import Extent, ExtentReader
+from shardwise.errors import IntegrityError
+
+MIB = 1024**2
+SIZE = 20 * MIB + 777
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two files of random bytes, by path."""
+    folder, random = tmp_path_factory.mktemp("disk"), np.random.default_rng(0)
+    made = {}
+    for name in "ab":
+        raw = random.integers(0, 256, SIZE, "uint8")
+        raw.tofile(folder / name)
+        made[str(folder / name)] = raw
+    return made
+
+
+@pytest.fixture
+def forget(files):
+    """Drops the files from the page cache, as well as the system lets us."""
+
+    def dropped():
+        for path in files:
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+    return dropped
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The offsets and lengths of all reads, as (direct, buffered); probes are left out."""
+    direct, buffered, known = [], [], set()
+    read, open_direct = os.preadv, disk.open_direct
+
+    def opened(path, flags):
+        descriptor = open_direct(path, flags)
+        known.add(descriptor)
+        return descriptor
+
+    def noted(descriptor, buffers, offset, flags=0):
+        if not flags:
+            (direct if descriptor in known else buffered).append((offset, len(buffers[0])))
+        return read(descriptor, buffers, offset, flags)
+
+    monkeypatch.setattr(disk, "open_direct", opened)
+    monkeypatch.setattr(disk.os, "preadv", noted)
+    return direct, buffered
+
+
+def never_cached(monkeypatch):
+    """Make every piece look as if the page cache did not hold it."""
+    monkeypatch.setattr(disk._File, "_cached", lambda *a: False)
+
+
+def needs_direct(path):
+    """Skip where the file system of the tests has no direct I/O."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("this file system has no direct I/O")
+
+
+def of_file(files, extents):
+    """The bytes of extents, by a plain read."""
+    return b"".join(files[path][start : start + n].tobytes() for path, start, n in extents)
+
+
+LENGTHS = st.one_of(st.integers(0, 9000), st.integers(MIB - 5000, 9 * MIB))
+CUTS = st.lists(st.tuples(st.booleans(), st.integers(0, SIZE), LENGTHS), max_size=5)
+
+
+def drawn(files, cuts):
+    """Extents of the two files, from what hypothesis made up."""
+    names = list(files)
+    return [Extent(names[b], at, min(n, SIZE - at)) for b, at, n in cuts]
+
+
+@settings(max_examples=60)
+@given(CUTS, st.booleans(), st.booleans())
+def test_any_extents_are_those_of_the_files(files, forget, cuts, packed, cached):
+    """Places, lengths and layout never change a byte, cached or not; the buffer's end stays."""
+    extents = drawn(files, cuts)
+    needed = disk.buffer_bytes(extents, packed)
+    buffer = disk.aligned_empty(needed + 100)
+    buffer[needed:] = 7
+    with pytest.MonkeyPatch.context() as patch, ExtentReader(3) as reader:
+        if not cached:
+            forget()
+            never_cached(patch)
+        views = reader.read(extents, buffer, packed)
+    assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
+    assert needed <= sum(e.nbytes for e in extents) + disk.SLACK_BYTES * max(1, len(extents))
+    assert (buffer[needed:] == 7).all()
+
+
+@given(CUTS)
+def test_unpacked_runs_lie_as_in_their_files(files, cuts):
+    """Without packing every run begins at the byte of a page where it begins in its file."""
+    extents = [e for e in drawn(files, cuts) if e.nbytes]
+    runs = []
+    for extent in extents:
+        if not runs or runs[-1][:2] != (extent.path, extent.offset):
+            runs.append((extent.path, extent.offset + extent.nbytes, extent.offset))
+        else:
+            runs[-1] = (extent.path, extent.offset + extent.nbytes, runs[-1][2])
+    buffer = disk.aligned_empty(disk.buffer_bytes(extents))
+    with ExtentReader(2) as reader:
+        views = reader.read(extents, buffer)
+    assert [v.ctypes.data % 4096 for v in views] == [start % 4096 for _, _, start in runs]
+
+
+@given(CUTS, st.integers(0, 10**6))
+def test_gathered_views_follow_each_other(files, cuts, offset):
+    """Runs are moved together, to the byte of a page where they will be written."""
+    extents = [e for e in drawn(files, cuts) if e.nbytes]
+    if not extents:
+        return
+    buffer = disk.aligned_empty(disk.PAGE + disk.buffer_bytes(extents))
+    with ExtentReader(2) as reader:
+        whole = disk.gathered(buffer, reader.read(extents, buffer[disk.PAGE :]), offset)
+    assert whole.ctypes.data % 4096 == offset % 4096
+    assert whole.tobytes() == of_file(files, extents)
+
+
+def test_adjacent_extents_are_one_run(files):
+    """Neighbours in a file come as one view; a gap or another file begins a new one."""
+    a, b = files
+    extents = [Extent(a, 5, 10), Extent(a, 15, 10), Extent(a, 26, 1), Extent(b, 27, 1)]
+    with ExtentReader(1) as reader:
+        views = reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+    assert [view.nbytes for view in views] == [20, 1, 1]
+
+
+def test_what_is_not_cached_is_read_directly(files, reads, monkeypatch):
+    """A large cold extent is read by whole pages around it, in pieces, and never buffered."""
+    path = next(iter(files))
+    needs_direct(path)
+    never_cached(monkeypatch)
+    extents = [Extent(path, 128, 17 * MIB)]
+    with ExtentReader(4) as reader:
+        reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+    direct, buffered = reads
+    assert sorted(direct) == [(0, 8 * MIB), (8 * MIB, 8 * MIB), (16 * MIB, MIB + 4096)]
+    assert not buffered
+
+
+def test_what_is_cached_is_copied(files, reads):
+    """Pages that the page cache holds are taken from it."""
+    path, raw = next(iter(files.items()))
+    raw.tofile(path)
+    extents = [Extent(path, 128, 17 * MIB)]
+    with ExtentReader(4) as reader:
+        reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+    direct, buffered = reads
+    assert not direct
+    assert sum(n for _, n in buffered) == 17 * MIB
+
+
+def test_what_is_short_is_buffered(files, reads, monkeypatch):
+    """An extent below 1 MiB is no matter for direct I/O."""
+    never_cached(monkeypatch)
+    extents = [Extent(path, 128, MIB - 1) for path in files]
+    with ExtentReader(4) as reader:
+        reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+    assert not reads[0]
+
+
+def test_packed_runs_that_lie_right_are_read_directly(files, reads, monkeypatch):
+    """Of packed files with equal headers whole pages are read directly; shared ones are not."""
+    needs_direct(next(iter(files)))
+    never_cached(monkeypatch)
+    extents = [Extent(path, 128, 2 * MIB) for path in files]
+    buffer = disk.aligned_empty(disk.buffer_bytes(extents, packed=True))
+    with ExtentReader(4) as reader:
+        views = reader.read(extents, buffer, packed=True)
+    assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
+    assert reads[0] == [(4096, 2 * MIB - 4096)] * 2
+
+
+def refusing(monkeypatch, name, number, when):
+    """Let a call of ``os`` fail with an error number when its arguments say so; counts failures."""
+    call, refused = getattr(os, name), []
+
+    def patched(*arguments):
+        if when(*arguments):
+            refused.append(arguments)
+            raise OSError(number, os.strerror(number))
+        return call(*arguments)
+
+    monkeypatch.setattr(disk.os, name, patched)
+    return refused
+
+
+@pytest.mark.parametrize("where", ["open", "read", "probe"])
+def test_a_file_system_without_direct_reads(files, forget, monkeypatch, where):
+    """Whatever the file system refuses, the page cache serves; and it is not asked for ever."""
+    path = next(iter(files))
+    forget()
+    if where == "open":
+        refused = refusing(monkeypatch, "open", errno.EINVAL, lambda p, f, *a: f & os.O_DIRECT)
+    elif where == "read":
+        needs_direct(path)
+        never_cached(monkeypatch)
+        known, open_direct = [], disk.open_direct
+        monkeypatch.setattr(
+            disk, "open_direct", lambda *a: known.append(open_direct(*a)) or known[-1]
+        )
+        refused = refusing(monkeypatch, "preadv", errno.EINVAL, lambda d, *a: d in known)
+    else:
+        needs_direct(path)
+        refused = refusing(monkeypatch, "preadv", errno.EOPNOTSUPP, lambda *a: len(a) == 4)
+    extents = [Extent(path, 3, 9 * MIB)]
+    buffer = disk.aligned_empty(disk.buffer_bytes(extents))
+    with ExtentReader(1) as reader:
+        for _ in range(3):
+            buffer[:] = 0
+            (view,) = reader.read(extents, buffer)
+            assert view.tobytes() == of_file(files, extents)
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("kept", [0, 100, 4096, 8 * MIB, 9 * MIB + 9, 16 * MIB - 1])
+def test_a_file_that_became_shorter_is_an_error(tmp_path, monkeypatch, cold, kept):
+    """An extent that goes past the end of its file is never taken for read."""
+    if cold:
+        never_cached(monkeypatch)
+    path = tmp_path / "a"
+    path.write_bytes(bytes(kept))
+    extents = [Extent(str(path), 0, 16 * MIB)]
+    buffer = disk.aligned_empty(disk.buffer_bytes(extents))
+    with (
+        ExtentReader(3) as reader,
+        pytest.raises(IntegrityError, match="a: became shorter while it was read"),
+    ):
+        reader.read(extents, buffer)
+
+
+def test_a_file_may_end_inside_a_page(tmp_path, monkeypatch):
+    """The last bytes of a file are read directly although their page is not whole."""
+    never_cached(monkeypatch)
+    raw = np.random.default_rng(1).integers(0, 256, 2 * MIB + 5, "uint8")
+    raw.tofile(tmp_path / "a")
+    extents = [Extent(str(tmp_path / "a"), 1, raw.nbytes - 1)]
+    with ExtentReader(1) as reader:
+        (view,) = reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+    np.testing.assert_array_equal(view, raw[1:])
+
+
+def test_reads_that_return_less_than_asked_for_are_continued(files, monkeypatch):
+    """A read may be cut short by a signal at any byte, direct or not."""
+    never_cached(monkeypatch)
+    read, random = os.preadv, np.random.default_rng(0)
+
+    def short(descriptor, buffers, offset, *flags):
+        part = int(random.choice([4096, MIB, MIB + 1000]))
+        return read(descriptor, [buffers[0][:part]], offset, *flags)
+
+    monkeypatch.setattr(disk.os, "preadv", short)
+    extents = [Extent(path, 55, 12 * MIB) for path in files]
+    with ExtentReader(2) as reader:
+        views = reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+    assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
+
+
+def test_several_slabs_at_once(files, monkeypatch):
+    """Threads that read through one reader at the same time do not disturb each other."""
+    never_cached(monkeypatch)
+    starts = range(0, 12 * MIB, MIB // 2)
+
+    def bytes_at(start):
+        extents = [Extent(path, start + 9, 3 * MIB) for path in files]
+        views = reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        return b"".join(view.tobytes() for view in views) == of_file(files, extents)
+
+    with ExtentReader(3) as reader, ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(bytes_at, starts))
+
+
+def test_few_files_stay_open_and_none_after_the_end(tmp_path):
+    """A folder of many files is read with few of them open."""
+    extents = []
+    for i in range(200):
+        (tmp_path / f"{i:03}").write_bytes(i.to_bytes(2))
+        extents.append(Extent(str(tmp_path / f"{i:03}"), 0, 2))
+
+    def open_files():
+        links = (f"/proc/self/fd/{d}" for d in os.listdir("/proc/self/fd"))
+        return sum(os.path.realpath(link).startswith(str(tmp_path)) for link in links)
+
+    buffer = disk.aligned_empty(disk.buffer_bytes(extents, packed=True))
+    with ExtentReader(4) as reader:
+        views = reader.read(extents, buffer, packed=True)
+        assert 0 < open_files() <= disk._MOST_OPEN
+    assert open_files() == 0
+    assert b"".join(v.tobytes() for v in views) == b"".join(i.to_bytes(2) for i in range(200))
+
+
+def test_a_missing_file_is_told_after_all_threads_have_ended(tmp_path, files):
+    """One extent that cannot be read is an error of the whole read."""
+    extents = [Extent(path, 0, 9 * MIB) for path in files] + [Extent(str(tmp_path / "no"), 0, 1)]
+    with ExtentReader(2) as reader, pytest.raises(FileNotFoundError):
+        reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+
+
+def test_buffers_that_do_not_fit_are_refused(files):
+    """Too small, or not at a page: nothing is read."""
+    extents = [Extent(next(iter(files)), 128, 4096)]
+    with ExtentReader(1) as reader:
+        for buffer in (disk.aligned_empty(8191), disk.aligned_empty(9000)[1:]):
+            with pytest.raises(ValueError, match="buffer"):
+                reader.read(extents, buffer)

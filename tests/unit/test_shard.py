@@ -1,0 +1,141 @@
+"""The copy of a shard: the same bytes, a checksum that multiply agrees with, and nothing half."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from shardwise import disk, multiply, receipts, shard
+from shardwise import plan as counts
+from shardwise.arrays import file_checksum, read_header
+from shardwise.errors import IntegrityError, TryAgain
+
+from tests import factories
+from tests.factories import leftovers, noise, save, stack
+
+
+@pytest.fixture(params=["slabs of a few matrices", "slabs as they are"])
+def slabs(request, monkeypatch):
+    """Sizes of pieces and slabs that a small stack has many of, and the real ones."""
+    if request.param == "slabs of a few matrices":
+        monkeypatch.setattr(counts, "PIECE_BYTES", 2 * 130 * 200 * 8)
+        monkeypatch.setattr(counts, "SLAB_BYTES", 5 * 130 * 200 * 8)
+
+
+def copies(made):
+    """What the shards of a plan hold, one after the other, checked with their receipts."""
+    parts = []
+    for shard_id in made.shards:
+        shard.materialize(made, shard_id)
+        path, facts = (
+            made.results.shard(shard_id),
+            receipts.read(made.results.shard_receipt(shard_id))["file"],
+        )
+        receipts.check_file(path, facts)
+        assert read_header(path).offset == 4096
+        assert facts["piece_bytes"] == counts.piece_bytes(made.problem)
+        assert facts["checksum"] == file_checksum(path, 4096, facts["piece_bytes"])
+        parts.append(np.load(path))
+    assert leftovers(made.results.root) == []
+    return np.concatenate(parts)
+
+
+def test_a_stack(tmp_path, slabs):
+    """The shards of one file are its matrices, whatever the slabs."""
+    array = noise((41, 130, 200))
+    made = factories.plan(tmp_path, array, product="A @ A.T", shards=2)
+    np.testing.assert_array_equal(copies(made), array)
+
+
+@pytest.mark.parametrize("dim", [20, 400])
+def test_a_folder(tmp_path, slabs, dim):
+    """Many files, short or long, become one."""
+    arrays = [noise((dim, dim), seed=i) for i in range(13)]
+    for i, array in enumerate(arrays):
+        save(tmp_path / "in" / f"{i:02}.npy", array)
+    made = factories.plan(tmp_path, input=str(tmp_path / "in"), shards=2)
+    np.testing.assert_array_equal(copies(made), np.stack(arrays))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", ">c16", "<i1"])
+def test_any_order(tmp_path, slabs, dtype, order):
+    """The copy is little-endian and in C order, whatever the input is."""
+    array = np.asarray(stack((23, 30, 20), "float64").astype(dtype), order=order)
+    made = factories.plan(tmp_path, array, product="A @ A.T", shards=2)
+    np.testing.assert_array_equal(copies(made), array)
+    header = read_header(made.results.shard("00000"))
+    assert header.little_endian
+    assert not header.fortran
+
+
+def test_multiply_agrees_with_the_checksum(tmp_path, slabs):
+    """What the shard's receipt says of its elements is what multiply computes from them."""
+    made = factories.plan(tmp_path, noise((9, 130, 200)), product="A @ A.T", shards=1)
+    shard.materialize(made, "00000")
+    multiply.run_shard(made, "00000")
+    copied = receipts.read(made.results.shard_receipt("00000"))
+    used = receipts.read(made.results.receipt("00000"))
+    assert used["input_checksum"] == copied["file"]["checksum"]
+
+
+def test_matrices_larger_than_a_slab(tmp_path, monkeypatch):
+    """A slab is then one matrix."""
+    monkeypatch.setattr(counts, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(counts, "SLAB_BYTES", 2000)
+    array = noise((5, 100, 100))
+    np.testing.assert_array_equal(copies(factories.plan(tmp_path, array, shards=1)), array)
+
+
+def test_an_input_that_changed_leaves_nothing(tmp_path):
+    """A file other than the planned one is refused, and no shard appears."""
+    made = factories.plan(tmp_path, noise((5, 10, 10)), shards=1)
+    os.utime(tmp_path / "input.npy", ns=(1, 1))
+    with pytest.raises(IntegrityError, match="has changed since the plan"):
+        shard.materialize(made, "00000")
+    assert list((made.results.root / "shards").iterdir()) == []
+
+
+def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
+    """All slabs fail at once when the file ends early; none waits for another for ever."""
+    monkeypatch.setattr(counts, "PIECE_BYTES", 800)
+    monkeypatch.setattr(counts, "SLAB_BYTES", 800)
+    made = factories.plan(tmp_path, noise((50, 10, 10)), shards=1)
+    read = disk.ExtentReader.read
+
+    def cut_first(self, *arguments):
+        os.truncate(tmp_path / "input.npy", 200)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(disk.ExtentReader, "read", cut_first)
+    with pytest.raises(IntegrityError, match="became shorter"):
+        shard.materialize(made, "00000")
+    assert list((made.results.root / "shards").iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    """Without room for the copy the job says what it needs, to be tried again."""
+    made = factories.plan(tmp_path, noise((5, 10, 10)), shards=1)
+
+    def full(descriptor, nbytes):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk.os, "ftruncate", full)
+    with pytest.raises(TryAgain, match="No space left on device: the file needs 8096 bytes"):
+        shard.materialize(made, "00000")
+    assert list((made.results.root / "shards").iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["fortran_order", "descr"])
+def test_a_header_that_turns_the_elements_around_is_refused(tmp_path, key):
+    """The checksum leaves the header out, so order and byte order are compared on their own."""
+    made = factories.plan(tmp_path, noise((3, 3, 3)), shards=1)
+    shard.materialize(made, "00000")
+    path = made.results.shard("00000")
+    facts = json.loads(made.results.shard_receipt("00000").read_bytes())["file"]
+    raw = path.read_bytes()
+    wrong = {"fortran_order": (b"False", b"True "), "descr": (b"'<f8'", b"'>f8'")}[key]
+    assert raw.count(wrong[0]) == 1
+    path.write_bytes(raw.replace(*wrong))
+    with pytest.raises(IntegrityError, match=key):
+        receipts.check_file(path, facts)
