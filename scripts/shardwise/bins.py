@@ -95,8 +95,8 @@ def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
 class BinnedSum:
     """Adds arrays of one shape and dtype, in any order and any grouping with the same bits.
 
-    On a GPU, work is queued on the current stream and nothing waits for it. Beside the planes it
-    takes 2 bytes a real number, and on the CPU some 0.5 MB.
+    On a GPU, work is queued on the current stream, which has to be the same for all of one sum, and
+    nothing waits for it. Beside the planes it takes 2 bytes a real number, and on the CPU 1 MiB.
 
     Parameters
     ----------

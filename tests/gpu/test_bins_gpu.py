@@ -1,0 +1,44 @@
+"""Binned sums: the same planes on the CPU and, where there is one, on a GPU."""
+
+import numpy as np
+import pytest
+from shardwise.bins import BinnedSum
+
+KINDS = ("float16", "float32", "float64", "complex64", "complex128", "int64")
+SHAPES = ((19, 7, 37), (1, 33, 31), (8, 1, 1), (3, 128, 129))
+
+
+def on_host(xp, array):
+    """An array in host memory."""
+    return array if xp is np else xp.asnumpy(array)
+
+
+def any_bits(shape, dtype):
+    """Numbers of all exponents, NaN, infinities and subnormals among them."""
+    random = np.random.default_rng(5)
+    count = np.dtype(dtype).itemsize * int(np.prod(shape))
+    return np.frombuffer(random.bytes(count), dtype).reshape(shape)
+
+
+def similar(shape, dtype):
+    """Numbers of similar size, with ties, zeros and a few that are much larger."""
+    random = np.random.default_rng(6)
+    if dtype == "int64":
+        return random.integers(-(2**63), 2**63 - 1, shape, endpoint=True)
+    scales = random.choice([0.0, -0.0, 1.0, 2.0**-18, 2.0**-19, 2.0**13, 2.0**14], shape)
+    return (random.standard_normal(shape).round(3) * scales).astype(dtype)
+
+
+@pytest.mark.parametrize("make", [any_bits, similar])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_planes_are_those_of_the_cpu(xp, dtype, shape, make):
+    """A device that adds groups of the stack backwards ends with the bytes of one call here."""
+    stack = make(shape, dtype)
+    expected = BinnedSum(np, shape[1:], dtype)
+    expected.add(stack)
+    found = BinnedSum(xp, shape[1:], dtype)
+    cut = len(stack) // 3
+    for group in (stack[cut:][::-1], stack[:cut]):
+        found.add(xp.asarray(np.ascontiguousarray(group)))
+    assert on_host(xp, found.planes()).tobytes() == expected.planes().tobytes()
