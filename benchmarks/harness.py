@@ -196,3 +196,8 @@ def write_plan(folder: Path, stack: Path, **over: Any) -> Path:
     )
     planner.write(plan, sources)
     return plan.results.plan
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds."""
+    return json.loads(path.read_bytes())

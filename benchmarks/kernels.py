@@ -28,7 +28,6 @@ ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 5e-3, "tf32": 5e-3}
 # From library_types.h and cublas_api.h: element type, and the type of the accumulation.
 CUDA_R = {"float32": 0, "float64": 1, "float16": 2}
 CUBLAS_COMPUTE = {"float16": 68, "float32": 68, "tf32": 77, "float64": 70}
-CUPY_TF32, CUPY_DEFAULT = 7, 0  # cupy._core._routines_linalg.COMPUTE_TYPE_TF32, _DEFAULT
 
 Multiply = Callable[[], Any]
 
@@ -199,9 +198,11 @@ def measure(xp: Any, cell: Cell, stack_bytes: int) -> tuple[dict[str, float], di
 def _with_tf32(xp: Any, cell: Cell, multiply: Multiply, count: int) -> tuple[Multiply, int]:
     """CuPy's own ``matmul`` takes tf32 from a switch of the process."""
     if xp is not np:
-        from cupy import _core
+        from cupy._core import _routines_linalg as linalg
 
-        _core.set_compute_type(np.float32, CUPY_TF32 if cell.precision == "tf32" else CUPY_DEFAULT)
+        tf32 = cell.precision == "tf32"
+        kind = linalg.COMPUTE_TYPE_TF32 if tf32 else linalg.COMPUTE_TYPE_DEFAULT
+        linalg.set_compute_type(np.float32, kind)
     elif cell.precision == "tf32":
         raise RuntimeError("needs a GPU")
     return multiply, count
@@ -259,7 +260,7 @@ def main() -> None:
     table = harness.Table("kernels", headings, options.json)
     for cell in cells(options):
         matrices = cell.matrices(stack_bytes)
-        if budget.left < (0 if options.tiny else CELL_SECONDS):
+        if budget.left <= (0 if options.tiny else CELL_SECONDS):
             table.note(f"{cell.arithmetic}, {cell.product}, d = {cell.dim}: skipped, out of time")
             continue
         try:
