@@ -134,11 +134,21 @@ def array_module(tiny: bool) -> Any:
     """NumPy in a tiny run, else cupy; without a GPU the process ends with 2."""
     from shardwise import errors, multiply
 
+    need_gpu(tiny)
     try:
         return multiply.load_backend("numpy" if tiny else "cupy")[0]
     except errors.ShardwiseError as error:
-        sys.stderr.write(f"{error}\n(--tiny runs everything on NumPy)\n")
+        sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
+
+
+def need_gpu(tiny: bool) -> None:
+    """End with 2 where there is no driver, unless the run is tiny."""
+    from shardwise import devices
+
+    if not tiny and devices.driver_cuda_version() is None:
+        sys.stderr.write("no NVIDIA driver here: run on a GPU node, or try --tiny on NumPy\n")
+        sys.exit(2)
 
 
 def device_name(xp: Any) -> str:

@@ -4,6 +4,7 @@ Files are read and written by threads in blocks of 8 MiB. Cold means that a prob
 found nothing of the file. Each figure is the best of two tries, because it is meant as a ceiling.
 """
 
+import errno
 import itertools
 import mmap
 import os
@@ -50,8 +51,8 @@ def ring(xp: Any, tiny: bool = False) -> np.ndarray:
     return memory
 
 
-def cached_fraction(path: Path) -> float:
-    """Share of evenly spaced pages of a file that are in the page cache.
+def cached_fraction(path: Path) -> float | None:
+    """Share of evenly spaced pages of a file in the page cache; None if its file system is mute.
 
     A read with ``RWF_NOWAIT`` succeeds only for what is there. The advice against readahead keeps
     a probe from bringing in more than the page that it looks at.
@@ -65,6 +66,10 @@ def cached_fraction(path: Path) -> float:
                 hits += os.preadv(fd, [bytearray(1)], i * size // PROBES, os.RWF_NOWAIT)
             except BlockingIOError:
                 continue
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                return None
     finally:
         os.close(fd)
     return hits / PROBES
@@ -88,6 +93,8 @@ def evict(path: Path) -> None:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 return
             _drop_caches()
+            if left is None:
+                return
             time.sleep(0.2 * attempt)
     finally:
         os.close(fd)
@@ -109,6 +116,8 @@ def warm(path: Path, memory: np.ndarray) -> None:
         read(path, memory, direct=False)
         if (there := cached_fraction(path)) == 1:
             return
+    if there is None:
+        return
     raise RuntimeError(f"only {there:.0%} of the file is in the page cache")
 
 
@@ -261,11 +270,15 @@ def gemm(xp: Any, dtype: str, dim: int = GEMM_DIM) -> float:
 
 
 def file_system(folder: Path) -> str:
-    """Type and device of the file system that a folder lies on."""
+    """Type and device of the file system that a folder lies on, and whether cold can be proven."""
     lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     inside = [m for m in lines if folder.resolve().is_relative_to(m[1].replace("\\040", " "))]
     device, _, kind, *_ = max(inside, key=lambda m: len(m[1]))
-    return f"{kind} on {device}"
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(b"0")
+        file.flush()
+        mute = cached_fraction(Path(file.name)) is None
+    return f"{kind} on {device}" + ", whose page cache cannot be probed" * mute
 
 
 def work_folder(parser: Any) -> None:

@@ -386,6 +386,7 @@ def show_stages(lines: list[str], path: Path | None) -> None:
 def main() -> None:
     """Measure in a folder that is removed afterwards."""
     options = arguments().parse_args()
+    harness.need_gpu(options.tiny)
     if options.tiny:
         options.rounds = 1
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
 SCRIPTS = ("dry_run", "kernels", "raw", "shard_jobs", "startup")
-FEW = {"kernels": ["--dims", "16"], "shard_jobs": ["--only", "float32 d=16 .* cold"]}
+FEW = {"shard_jobs": ["--only", "float32 d=16 .* cold"]}
 
 
 @pytest.fixture
@@ -141,6 +141,8 @@ def test_cold_means_cold(modules, tmp_path: Path) -> None:
         written = raw.cached_fraction(path)
         raw.evict(path)
     except (OSError, RuntimeError) as error:
-        pytest.skip(f"this file system tells nothing of its cache: {error}")
+        pytest.skip(f"this file system keeps its pages: {error}")
+    if written is None:
+        pytest.skip("this file system tells nothing of its page cache")
     assert written == 1
     assert raw.cached_fraction(path) == 0
