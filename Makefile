@@ -1,7 +1,8 @@
 # make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make lint   formatting and style of Python and Snakemake files
-# make bench  the benchmarks, each prints a table of docs/performance.md
+# make bench  the dry run's benchmark; it prints a table of docs/performance.md
+# make bench-gpu  those that need a GPU: kernels, shard jobs, start-up; ARGS="--minutes 3 --json all.json" goes to each
 # make install  set up .venv and nothing else
 #
 # CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
@@ -22,7 +23,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run test lint bench clean
+.PHONY: help install run test lint bench bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -42,6 +43,11 @@ lint: .venv/.test-$(CUDA)
 
 bench: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py
+
+bench-gpu: .venv/.run-$(CUDA)
+	$(BIN)/python benchmarks/kernels.py $(ARGS)
+	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
+	$(BIN)/python benchmarks/startup.py $(ARGS)
 
 examples/%/input.npy: examples/%/make_input.py | .venv/.run-$(CUDA)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[examples]"

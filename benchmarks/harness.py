@@ -1,0 +1,213 @@
+"""What the benchmarks share: a budget of time, tables that grow row by row, clocks, and data."""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+REPO = Path(__file__).parents[1]
+sys.path.insert(0, str(REPO / "scripts"))  # a bare GPU machine has nothing installed
+
+MIB = 1024**2
+GB = 1e9
+NOTHING = "–"
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the options of every benchmark."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    made.add_argument("--minutes", type=float, default=7.0, help="what is not begun by then is not")
+    made.add_argument("--json", type=Path, help="file for the figures; other benchmarks' stay")
+    made.add_argument("--tiny", action="store_true", help="tiny cells on NumPy, without a GPU")
+    return made
+
+
+class Budget:
+    """Wall time that a benchmark may take."""
+
+    def __init__(self, minutes: float) -> None:
+        self._end = time.monotonic() + 60 * minutes
+
+    @property
+    def left(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self._end - time.monotonic())
+
+
+class Table:
+    """A Markdown table; rows appear as they are made, so that an interrupted run loses none.
+
+    Parameters
+    ----------
+    name
+        Under which the rows stand in the JSON file.
+    columns
+        Their headings.
+    """
+
+    def __init__(self, name: str, columns: list[str], json_file: Path | None) -> None:
+        self._name, self._columns, self._json = name, columns, json_file
+        self._rows: list[dict[str, Any]] = []
+        self._notes: list[str] = []
+        say(f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+
+    def row(self, cells: Iterable[object], figures: dict[str, Any] | None = None) -> None:
+        """Print a row, and keep its figures for the JSON file."""
+        texts = [cell if isinstance(cell, str) else number(cell) for cell in cells]
+        say(f"| {' | '.join(texts)} |")
+        named = dict(zip(self._columns, texts, strict=True))
+        self._rows.append({"cells": named, **(figures or {})})
+        self.save()
+
+    def note(self, text: str) -> None:
+        """Keep a remark for below the table; the same remark is made once."""
+        if text not in self._notes:
+            self._notes.append(text)
+
+    def end(self) -> None:
+        """Print the remarks."""
+        say("\n" + "".join(f"- {note}\n" for note in self._notes))
+        self.save()
+
+    def save(self) -> None:
+        """Write the JSON file, what other benchmarks wrote there left in place."""
+        if self._json is None:
+            return
+        known = json.loads(self._json.read_text()) if self._json.exists() else {}
+        known[self._name] = {"machine": machine(), "rows": self._rows, "notes": self._notes}
+        self._json.write_text(json.dumps(known, indent=1, default=str) + "\n")
+
+
+def say(text: str) -> None:
+    """Write a line at once: a run that is killed has shown what it found."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def number(value: object) -> str:
+    """Three significant digits; a dash for what is not there."""
+    if value is None:
+        return NOTHING
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:.2e}"
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in one line that fits a table."""
+    first = (str(error).strip().splitlines() or [""])[0].replace("|", "/")
+    return f"{type(error).__name__}: {first}"[:200]
+
+
+def ratio(over: float | None, under: float | None) -> float | None:
+    """A quotient, or None where either is missing."""
+    return over / under if over and under else None
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """The median of what is there."""
+    there = [v for v in values if v is not None]
+    return statistics.median(there) if there else None
+
+
+def machine() -> str:
+    """Processor, Python and NumPy, in one line."""
+    return (
+        f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, NumPy {np.__version__}"
+    )
+
+
+def array_module(tiny: bool) -> Any:
+    """NumPy in a tiny run, else cupy; without a GPU the process ends with 2."""
+    from shardwise import errors, multiply
+
+    need_gpu(tiny)
+    try:
+        return multiply.load_backend("numpy" if tiny else "cupy")[0]
+    except errors.ShardwiseError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+
+
+def need_gpu(tiny: bool) -> None:
+    """End with 2 where there is no driver, unless the run is tiny."""
+    from shardwise import devices
+
+    if not tiny and devices.driver_cuda_version() is None:
+        sys.stderr.write("no NVIDIA driver here: run on a GPU node, or try --tiny on NumPy\n")
+        sys.exit(2)
+
+
+def device_name(xp: Any) -> str:
+    """The device that a run computed on, with its library."""
+    if xp is np:
+        return "NumPy on the CPU"
+    name = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)["name"].decode()
+    return f"{name}, CuPy {xp.__version__}, CUDA {xp.cuda.runtime.runtimeGetVersion()}"
+
+
+def seconds_of(xp: Any, call: Callable[[], object], calls: int) -> float:
+    """Seconds that one of several calls in a row takes on the device, by its own events."""
+    if xp is np:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - begin) / calls
+    first, last = xp.cuda.Event(), xp.cuda.Event()
+    first.record()
+    for _ in range(calls):
+        call()
+    last.record()
+    last.synchronize()
+    return xp.cuda.get_elapsed_time(first, last) / 1e3 / calls
+
+
+def normal(xp: Any, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
+    """Standard normal numbers on the device."""
+    wide = "float64" if dtype == "float64" else "float32"
+    if xp is np:
+        return np.random.default_rng(seed).standard_normal(shape, dtype=wide).astype(dtype)
+    xp.random.seed(seed)
+    drawn = xp.random.standard_normal(shape, dtype=wide)
+    return drawn.astype(dtype, copy=False)
+
+
+def settings(**over: Any) -> Any:
+    """A config with its defaults; the schema's checks need a package that a bare machine lacks."""
+    import yaml
+    from shardwise import config, units
+
+    schema = yaml.safe_load(config.SCHEMA.read_text())
+    full = {key: rule.get("default") for key, rule in schema["properties"].items()} | over
+    full["shard_bytes"] = units.parse_bytes(full["shard_bytes"])
+    return config.Settings(**full)
+
+
+def write_plan(folder: Path, stack: Path, **over: Any) -> Path:
+    """Plan one shard of a stack that is read in place; the path of its ``plan.tsv``."""
+    from shardwise import planner
+
+    folder.mkdir(parents=True, exist_ok=True)
+    plan, sources = planner.make(
+        settings(input=str(stack), results=str(folder), shards=1, materialize=False, **over)
+    )
+    planner.write(plan, sources)
+    return plan.results.plan
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds."""
+    return json.loads(path.read_bytes())

@@ -1,0 +1,277 @@
+"""The multiplication alone, slabs already on the device, beside CuPy, cuBLAS and PyTorch.
+
+Each figure is a median over rounds in which all take turns; TFLOP/s count 2 d³ a product, also
+where a kernel needs fewer. Every result is first compared with a product in float64.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import harness
+import numpy as np
+
+DTYPES = ("float64", "float32", "float16")
+DIMS = (32, 128, 256, 512, 1024, 4096, 8192)
+SYMMETRIC_DIMS = (512, 1024, 4096, 8192)
+STACK_BYTES = 256 * harness.MIB
+SMALL = 512  # up to here a product moves so few numbers that bytes a second tell more
+LOOP_CALLS = 1024  # calls of a loop that are timed: one a matrix is slow where matrices are small
+ROUNDS = 5
+ROUND_SECONDS = 0.02  # of one peer's turn, where one call is shorter
+CELL_SECONDS = 6.0  # not begun with less time left
+ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 5e-3, "tf32": 5e-3}
+"""Relative to the norm of a product; standard normal factors, any order of summation."""
+
+# From library_types.h and cublas_api.h: element type, and the type of the accumulation.
+CUDA_R = {"float32": 0, "float64": 1, "float16": 2}
+CUBLAS_COMPUTE = {"float16": 68, "float32": 68, "tf32": 77, "float64": 70}
+
+Multiply = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row: what is multiplied."""
+
+    dtype: str
+    dim: int
+    product: str
+    precision: str
+
+    @property
+    def arithmetic(self) -> str:
+        """What decides the error: ``tf32``, or the element type."""
+        return "tf32" if self.precision == "tf32" else self.dtype
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of one matrix."""
+        return self.dim**2 * np.dtype(self.dtype).itemsize
+
+    def matrices(self, stack_bytes: int) -> int:
+        """How many fill a stack; at least four."""
+        return max(4, stack_bytes // self.matrix_bytes)
+
+
+# One peer a function: given the cell, the stack (n, d, d) and where the products go, it returns
+# a call that makes all of them, and how many these are.
+
+
+def stacked_matmul(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
+    """One ``matmul`` of the whole stack."""
+    left = a.transpose(0, 2, 1) if cell.product == "A.T @ A" else a
+    return lambda: xp.matmul(left, a, out=out), len(a)
+
+
+def loop_matmul(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
+    """A ``matmul`` for each matrix, of the first ones where they are many."""
+    count = min(len(a), LOOP_CALLS)
+    rights, products = [a[i] for i in range(count)], [out[i] for i in range(count)]
+    lefts = [b.T if cell.product == "A.T @ A" else b for b in rights]
+
+    def multiply() -> None:
+        for left, right, product in zip(lefts, rights, products, strict=True):
+            xp.matmul(left, right, out=product)
+
+    return multiply, count
+
+
+def cublas_strided(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
+    """The whole stack in one call of cuBLAS, which is the ceiling of small matrices."""
+    if xp is np:
+        raise RuntimeError("needs a GPU")
+    from cupy_backends.cuda.libs import cublas
+
+    wide = "float64" if cell.dtype == "float64" else "float32"
+    one, zero = np.ones((), wide), np.zeros((), wide)
+    kind, d = CUDA_R[cell.dtype], cell.dim
+    # cuBLAS counts columns first: it sees Aᵀ and writes Cᵀ. For C = A A, Cᵀ = Aᵀ Aᵀ. For
+    # C = Aᵀ A, which is symmetric, C = Aᵀ (Aᵀ)ᵀ.
+    second = cublas.CUBLAS_OP_T if cell.product == "A.T @ A" else cublas.CUBLAS_OP_N
+
+    def multiply() -> None:
+        cublas.gemmStridedBatchedEx(
+            xp.cuda.device.get_cublas_handle(), cublas.CUBLAS_OP_N, second, d, d, d,
+            one.ctypes.data, a.data.ptr, kind, d, d * d, a.data.ptr, kind, d, d * d,
+            zero.ctypes.data, out.data.ptr, kind, d, d * d,
+            len(a), CUBLAS_COMPUTE[cell.arithmetic], cublas.CUBLAS_GEMM_DEFAULT,
+        )  # fmt: skip
+
+    return multiply, len(a)
+
+
+def torch_bmm(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
+    """``torch.bmm`` of the whole stack, on the same memory."""
+    import torch
+
+    torch.set_float32_matmul_precision("high" if cell.precision == "tf32" else "highest")
+    where = "cpu" if xp is np else "cuda"
+    stack, product = torch.as_tensor(a, device=where), torch.as_tensor(out, device=where)
+    left = stack.transpose(1, 2) if cell.product == "A.T @ A" else stack
+    return lambda: torch.bmm(left, stack, out=product), len(a)
+
+
+def ours(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
+    """The kernel of Shardwise; nothing else here knows how it is called."""
+    from shardwise.plan import Problem
+
+    shape = (cell.dim, cell.dim)
+    problem = Problem(matrices=len(a), left=shape, product=cell.product, dtype=cell.dtype)
+    try:
+        from shardwise.kernels import Kernel
+    except ImportError:
+        return _one_by_one(xp, cell, a, out)
+    kernel = Kernel(xp, problem, cell.precision)
+    return lambda: kernel.multiply(a, None, out), len(a)
+
+
+def _one_by_one(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
+    from shardwise import multiply
+
+    if cell.precision != "ieee":
+        raise RuntimeError("has no tf32")
+    stack = a[:LOOP_CALLS]
+
+    def run() -> None:
+        out[:LOOP_CALLS] = multiply.multiply(xp, *multiply.factors(cell.product, stack, None))[0]
+
+    return run, len(stack)
+
+
+PEERS = {
+    "stacked matmul": stacked_matmul,
+    "loop of matmul": loop_matmul,
+    "strided cuBLAS": cublas_strided,
+    "torch.bmm": torch_bmm,
+    "shardwise": ours,
+}
+OURS = "shardwise"
+
+
+def cells(options: argparse.Namespace) -> Iterator[Cell]:
+    """All rows in the order of the table."""
+    for dtype in options.dtypes:
+        for dim in options.dims:
+            yield Cell(dtype, dim, "A @ A", "ieee")
+    if "float32" in options.dtypes and "tf32" in options.precision:
+        for dim in options.dims:
+            yield Cell("float32", dim, "A @ A", "tf32")
+    for dtype in options.dtypes:
+        for dim in options.dims if options.tiny else SYMMETRIC_DIMS:
+            if dtype != "float16" and dim in options.dims:
+                yield Cell(dtype, dim, "A.T @ A", "ieee")
+
+
+def measure(xp: Any, cell: Cell, stack_bytes: int) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds that one matrix takes, and why where there are none, by peer."""
+    a = harness.normal(xp, (cell.matrices(stack_bytes), cell.dim, cell.dim), cell.dtype)
+    out = xp.empty_like(a)
+    ready: dict[str, tuple[Multiply, int, int]] = {}
+    failed: dict[str, str] = {}
+    for name, peer in PEERS.items():
+        try:
+            multiply, count = _with_tf32(xp, cell, *peer(xp, cell, a, out))
+            out.fill(math.nan)
+            multiply()  # the first call loads and compiles
+            error = wrongness(xp, cell, a, out, count)
+            if not error < ERRORS[cell.arithmetic]:
+                raise ArithmeticError(f"wrong by {error:.1e} of the norm")
+            once = harness.seconds_of(xp, multiply, 1)
+            ready[name] = (multiply, count, max(1, math.ceil(ROUND_SECONDS / once)))
+        except Exception as error:
+            failed[name] = harness.reason(error)
+    rounds: dict[str, list[float]] = {name: [] for name in ready}
+    for _ in range(ROUNDS):
+        for name, (multiply, count, calls) in ready.items():
+            if name in failed:
+                continue
+            try:
+                rounds[name].append(harness.seconds_of(xp, multiply, calls) / count)
+            except Exception as error:
+                failed[name] = harness.reason(error)
+    return {n: float(np.median(t)) for n, t in rounds.items() if n not in failed}, failed
+
+
+def _with_tf32(xp: Any, cell: Cell, multiply: Multiply, count: int) -> tuple[Multiply, int]:
+    """CuPy's own ``matmul`` takes tf32 from a switch of the process."""
+    if xp is not np:
+        from cupy._core import _routines_linalg as linalg
+
+        tf32 = cell.precision == "tf32"
+        kind = linalg.COMPUTE_TYPE_TF32 if tf32 else linalg.COMPUTE_TYPE_DEFAULT
+        linalg.set_compute_type(np.float32, kind)
+    elif cell.precision == "tf32":
+        raise RuntimeError("needs a GPU")
+    return multiply, count
+
+
+def wrongness(xp: Any, cell: Cell, a: Any, out: Any, count: int) -> float:
+    """Largest error of the first and the last product, relative to its norm; NaN if unwritten."""
+    errors = []
+    for i in (0, count - 1):
+        right = a[i].astype("float64")
+        true = (right.T if cell.product == "A.T @ A" else right) @ right
+        errors.append(xp.linalg.norm(out[i].astype("float64") - true) / xp.linalg.norm(true))
+    return float(xp.stack(errors).max())  # NaN wins
+
+
+def add_row(table: harness.Table, cell: Cell, matrices: int, found: Any) -> None:
+    """One row of the table, and its remarks."""
+    seconds, failed = found
+    tflops = {name: 2 * cell.dim**3 / s / 1e12 for name, s in seconds.items()}
+    own = tflops.get(OURS)
+    best = max((v for name, v in tflops.items() if name != OURS), default=None)
+    moved = 2 * cell.matrix_bytes / seconds[OURS] / harness.GB if OURS in seconds else None
+    label = f"{cell.arithmetic}, {cell.product}"
+    columns = [tflops.get(name, "failed" if name in failed else None) for name in PEERS]
+    table.row(
+        [label, cell.dim, matrices, *columns, moved if cell.dim <= SMALL else None,
+         harness.ratio(own, best), harness.ratio(own, tflops.get("strided cuBLAS"))],
+        {**vars(cell), "seconds_a_matrix": seconds, "tflops": tflops, "failed": failed},
+    )  # fmt: skip
+    for name, why in failed.items():
+        table.note(f"{name}: {why}")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser.add_argument("--dims", nargs="+", type=int, default=list(DIMS))
+    parser.add_argument(
+        "--precision", nargs="+", default=["ieee", "tf32"], choices=["ieee", "tf32"]
+    )
+    return parser
+
+
+def main() -> None:
+    """Measure cell by cell and print the table."""
+    options = arguments().parse_args()
+    if options.tiny:
+        options.dims, options.precision = [4, 16], ["ieee"]
+    xp = harness.array_module(options.tiny)
+    stack_bytes = 4096 if options.tiny else STACK_BYTES
+    budget = harness.Budget(options.minutes)
+    harness.say(f"Kernels on {harness.device_name(xp)}, {harness.machine()}; TFLOP/s")
+    headings = ["product", "d", "matrices", *PEERS, "shardwise GB/s", "to the best", "to cuBLAS"]
+    table = harness.Table("kernels", headings, options.json)
+    for cell in cells(options):
+        matrices = cell.matrices(stack_bytes)
+        if budget.left <= (0 if options.tiny else CELL_SECONDS):
+            table.note(f"{cell.arithmetic}, {cell.product}, d = {cell.dim}: skipped, out of time")
+            continue
+        try:
+            found = measure(xp, cell, stack_bytes)
+        except Exception as error:  # the stack itself did not fit, or the device is lost
+            found = {}, dict.fromkeys(PEERS, harness.reason(error))
+        add_row(table, cell, matrices, found)
+        if xp is not np:
+            xp.get_default_memory_pool().free_all_blocks()
+    table.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The fixed cost of an array task: one shard of one tiny matrix, as a whole process.
+
+Beside it: Python alone, and Python that imports the array library and touches the device. All take
+turns; each figure is a median, and the ratio the median of the ratios within a round.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import raw
+
+DEVICE = "import cupy; cupy.cuda.Device(0).use(); cupy.zeros(1)"
+TOP = 10
+RUN_SECONDS = 60
+IMPORT = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \|\s*(\S+)")
+
+
+def commands(folder: Path, xp: Any) -> dict[str, list[str]]:
+    """Command lines by what the table calls them; ours first, what it is compared with second."""
+    stack = folder / "stack.npy"
+    np.save(stack, np.ones((1, 4, 4), "float32"))
+    backend = "numpy" if xp is np else "cupy"
+    plan = harness.write_plan(folder / "results", stack, backend=backend)
+    script = str(harness.REPO / "scripts" / "multiply.py")
+    touch = "import numpy" if xp is np else DEVICE
+    return {
+        "scripts/multiply.py": [sys.executable, script, "--plan", str(plan), "--shard", "00000"],
+        touch: [sys.executable, "-c", touch],
+        "Python alone": [sys.executable, "-c", "pass"],
+    }
+
+
+def seconds(command: list[str]) -> float:
+    """Wall time of a process that must succeed."""
+    begin = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise RuntimeError(f"exit code {done.returncode}: {said}")
+    return time.perf_counter() - begin
+
+
+def measure(
+    lines: dict[str, list[str]], rounds: int, budget: harness.Budget
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Seconds of every round, and why where there are none, by command.
+
+    The first run of each is not counted: it compiles kernels and fills the page cache.
+    """
+    found: dict[str, list[float]] = {name: [] for name in lines}
+    failed: dict[str, str] = {}
+    for turn in range(rounds + 1):
+        if turn > 1 and budget.left == 0:
+            break
+        for name, command in lines.items():
+            if name in failed:
+                continue
+            try:
+                took = seconds(command)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                failed[name] = harness.reason(error)
+                continue
+            if turn:
+                found[name].append(took)
+    return {n: t for n, t in found.items() if n not in failed and t}, failed
+
+
+def imports(command: list[str]) -> list[tuple[str, float, float]]:
+    """The modules that take longest: name, seconds of their own, and with what they import."""
+    timed = [command[0], "-X", "importtime", *command[1:]]
+    done = subprocess.run(timed, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
+    rows = [(m[3], int(m[1]) / 1e6, int(m[2]) / 1e6) for m in IMPORT.finditer(done.stderr)]
+    return sorted(rows, key=lambda row: -row[1])[:TOP]
+
+
+def main() -> None:
+    """Time all in turn and print the table."""
+    parser: argparse.ArgumentParser = harness.parser(__doc__)
+    raw.work_folder(parser)
+    parser.add_argument("--rounds", type=int, default=7, help="at most, while time is left")
+    parser.add_argument("--imports", action="store_true", help="also which imports take longest")
+    options = parser.parse_args()
+    xp = harness.array_module(options.tiny)
+    budget = harness.Budget(options.minutes)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    harness.say(f"Start-up on {harness.device_name(xp)}, {harness.machine()}")
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        lines = commands(Path(name), xp)
+        found, failed = measure(lines, 1 if options.tiny else options.rounds, budget)
+        headings = ["process", "rounds", "seconds", "ours takes"]
+        table = harness.Table("startup", headings, options.json)
+        ours = found.get(next(iter(lines)), [])
+        for label in lines:
+            took = found.get(label, [])
+            times = harness.median(a / b for a, b in zip(ours, took, strict=False))
+            middle = "failed" if label in failed else harness.median(took)
+            text = f"{times:.2f} times as long" if times else None
+            table.row([f"`{label}`", len(took), middle, text], {"seconds": took})
+        for label, why in failed.items():
+            table.note(f"{label}: {why}")
+        table.end()
+        if options.imports:
+            slowest = harness.Table("imports", ["module", "seconds", "with its own"], options.json)
+            for row in imports(lines["scripts/multiply.py"]):
+                slowest.row(row)
+            slowest.end()
+
+
+if __name__ == "__main__":
+    main()

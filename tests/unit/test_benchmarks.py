@@ -1,0 +1,148 @@
+"""The benchmarks run: each in its tiny form, without a GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.workspace import REPO
+
+BENCHMARKS = REPO / "benchmarks"
+SCRIPTS = ("dry_run", "kernels", "raw", "shard_jobs", "startup")
+FEW = {"shard_jobs": ["--only", "float32 d=16 .* cold"]}
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """The benchmarks' folder on the path, as their own scripts have it."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def run(script: str, *words: object) -> str:
+    """What a benchmark prints; it must succeed."""
+    line = [sys.executable, str(BENCHMARKS / f"{script}.py"), *map(str, words)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tiny(script: str, folder: Path, *words: object) -> tuple[str, dict]:
+    """What a tiny run prints, and the figures that it writes."""
+    where = [] if script == "kernels" else ["--folder", folder / "work"]
+    figures = folder / "figures.json"
+    text = run(script, "--tiny", "--json", figures, *where, *FEW.get(script, ()), *words)
+    return text, json.loads(figures.read_text()) if figures.exists() else {}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help(script: str) -> None:
+    """Each benchmark explains itself."""
+    assert "usage:" in run(script, "--help")
+
+
+def test_kernels(tmp_path: Path) -> None:
+    """Ours is measured and right; a peer that needs a GPU says so below the table."""
+    text, figures = tiny("kernels", tmp_path)
+    rows = figures["kernels"]["rows"]
+    assert {row["dtype"] for row in rows} == {"float64", "float32", "float16"}
+    assert all(row["seconds_a_matrix"]["shardwise"] > 0 for row in rows)
+    assert all(row["cells"]["strided cuBLAS"] == "failed" for row in rows)
+    assert "strided cuBLAS: RuntimeError: needs a GPU" in text
+
+
+def test_raw(tmp_path: Path) -> None:
+    """Every ceiling has a row; a file system that refuses direct access fails in its rows only."""
+    _, figures = tiny("raw", tmp_path)
+    rates = {row["cells"]["what"]: row.get("per_second") for row in figures["raw"]["rows"]}
+    assert len(rates) == 13
+    assert rates["buffered write, 1 thread"] > 0
+    assert rates["products float32, d = 64"] > 0
+
+
+def test_shard_jobs(tmp_path: Path) -> None:
+    """Ours and the plain loop have times for each row, and the folder is left empty."""
+    _, figures = tiny("shard_jobs", tmp_path, "--verify", "both")
+    rows = figures["shard_jobs"]["rows"]
+    assert [row["keep"] for row in rows] == ["sum", "products"]
+    for row in rows:
+        for peer in ("shardwise", "shardwise, verify: false", "plain CuPy loop"):
+            assert row["seconds"][peer][0] > 0
+        assert row["broken"].keys() >= {"torch", "kvikio"}
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_startup(tmp_path: Path) -> None:
+    """The task of one shard is timed beside an import, and its imports are listed."""
+    text, figures = tiny("startup", tmp_path, "--imports")
+    assert all(len(row["seconds"]) == 1 for row in figures["startup"]["rows"])
+    assert len(figures["imports"]["rows"]) == 10
+    assert "times as long" in text
+
+
+@pytest.mark.parametrize("script", ["kernels", "raw", "shard_jobs"])
+def test_a_spent_budget_skips_and_says_so(script: str, tmp_path: Path) -> None:
+    """Out of time, nothing is begun, and every row that is missing is named."""
+    text, _ = tiny(script, tmp_path, "--minutes", 0)
+    assert text.count("skipped, out of time") >= 2
+
+
+def test_figures_of_other_benchmarks_stay(modules, tmp_path: Path) -> None:
+    """Several benchmarks share one JSON file."""
+    import harness
+
+    file = tmp_path / "figures.json"
+    for name in ("one", "two"):
+        harness.Table(name, ["a"], file).row([1.0])
+    assert json.loads(file.read_text()).keys() == {"one", "two"}
+
+
+def test_a_wrong_product_is_no_figure(modules) -> None:
+    """A kernel that leaves the last product unwritten, or is off, is found."""
+    import kernels
+
+    cell = kernels.Cell("float32", 8, "A @ A", "ieee")
+    a = np.random.default_rng(0).standard_normal((4, 8, 8)).astype("float32")
+    out = a @ a
+    assert kernels.wrongness(np, cell, a, out, 4) < kernels.ERRORS["float32"]
+    out[3, 5, 5] += 0.1
+    assert kernels.wrongness(np, cell, a, out, 4) > kernels.ERRORS["float32"]
+    out[3, 0, 0] = np.nan
+    assert np.isnan(kernels.wrongness(np, cell, a, out, 4))
+
+
+def test_a_peer_that_dies_is_named_and_started_again(modules, monkeypatch) -> None:
+    """The death of one process is an answer, not an end; after two of them it is left alone."""
+    import peers
+
+    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS))
+    worker = peers.Worker("plain CuPy loop", tiny=True)
+    try:
+        for _ in range(peers.DEATHS):
+            worker.ask({})  # no job: an error, the process ends
+            worker._start()
+            worker._process.kill()
+            assert "died" in worker.ask({})["error"]
+        assert worker.ask({})["error"].startswith("the process died")
+        assert worker._process is None
+    finally:
+        worker.stop()
+
+
+def test_cold_means_cold(modules, tmp_path: Path) -> None:
+    """A file that was just written is cached, and after its eviction it is not."""
+    import raw
+
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8 * 2**20))
+    try:
+        written = raw.cached_fraction(path)
+        raw.evict(path)
+    except (OSError, RuntimeError) as error:
+        pytest.skip(f"this file system keeps its pages: {error}")
+    if written is None:
+        pytest.skip("this file system tells nothing of its page cache")
+    assert written == 1
+    assert raw.cached_fraction(path) == 0
