@@ -116,29 +116,15 @@ def torch_bmm(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
 
 def ours(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
     """The kernel of Shardwise; nothing else here knows how it is called."""
-    from shardwise.plan import Problem
+    from shardwise.kernels import kernel
+    from shardwise.problem import Problem
+    from shardwise.sizes import call_matrices
 
     shape = (cell.dim, cell.dim)
     problem = Problem(matrices=len(a), left=shape, product=cell.product, dtype=cell.dtype)
-    try:
-        from shardwise.kernels import Kernel
-    except ImportError:
-        return _one_by_one(xp, cell, a, out)
-    kernel = Kernel(xp, problem, cell.precision)
-    return lambda: kernel.multiply(a, None, out), len(a)
-
-
-def _one_by_one(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
-    from shardwise import multiply
-
-    if cell.precision != "ieee":
-        raise RuntimeError("has no tf32")
-    stack = a[:LOOP_CALLS]
-
-    def run() -> None:
-        out[:LOOP_CALLS] = multiply.multiply(xp, *multiply.factors(cell.product, stack, None))[0]
-
-    return run, len(stack)
+    count = len(a) if xp is np else len(a) // call_matrices(problem) * call_matrices(problem)
+    run = kernel(xp, problem, cell.precision)
+    return lambda: run.multiply(a, None, out, count), count
 
 
 PEERS = {
