@@ -1,0 +1,73 @@
+"""A user's own function: the same tests on NumPy and, where there is a GPU, on cupy."""
+
+import numpy as np
+import pytest
+from shardwise import functions, multiply
+from shardwise.errors import InputError, TryAgain
+
+from tests import factories
+from tests.gpu.conftest import needs_gpu
+from tests.unit.test_seismic import FOLDER, shots
+
+
+def write(folder, line):
+    """The spec of a function of one line."""
+    path = folder / "mine.py"
+    path.write_text(f"import numpy as np\ndef own(xp, block):\n    {line}\n")
+    return f"{path}:own"
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int16"])
+def test_a_function_computes_on_the_backend(tmp_path, backend, keep, dtype):
+    """It gets the array module of the backend and arrays of it; results are exact."""
+    line = "assert type(block) is xp.ndarray; return xp.cumsum(block, axis=1)[:, ::2]"
+    left = factories.stack((7, 5, 3), dtype)
+    over = {"product": write(tmp_path, line), "backend": backend, "keep": keep, "shards": 2}
+    made = factories.copied(factories.plan(tmp_path, left, **over))
+    for shard_id in made.shards:
+        multiply.run_shard(made, shard_id)
+    expected = np.cumsum(left.astype(made.problem.sum_dtype), axis=1)[:, ::2]
+    if keep == "sum":
+        expected = np.stack([expected[:3].sum(axis=0), expected[3:].sum(axis=0)])
+    np.testing.assert_array_equal(factories.products(made), expected)
+
+
+def test_the_seismic_example_computes_the_same(xp):
+    """A shot on the backend is NumPy's to the rounding of its additions."""
+    function = functions.load(f"{FOLDER / 'propagator.py'}:shot")
+    velocity = np.random.default_rng(4).uniform(1500, 3000, (40, 60))
+    block = shots([(50, 100), (30, 400)], velocity)
+    expected = functions.call(function, np, block, 0)
+    found = functions.call(function, xp, xp.asarray(block), 0)
+    found = found if xp is np else xp.asnumpy(found)
+    assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
+
+
+def test_a_result_never_shares_memory_with_its_block(tmp_path, xp):
+    """A slab can be filled again while its results wait to be written."""
+    block = xp.arange(24.0).reshape(2, 3, 4)
+    for line in ("return block", "return block[:, ::-1]", "return block.view()"):
+        result = functions.call(functions.load(write(tmp_path, line)), xp, block, 0)
+        block += 1
+        assert float(result.max()) == float(block.max()) - 1
+        assert result.flags.c_contiguous
+
+
+@needs_gpu
+def test_an_array_in_host_memory_is_refused(tmp_path):
+    """With cupy, a NumPy array is a mistake that is named."""
+    cupy = multiply.load_backend("cupy")[0]
+    function = functions.load(write(tmp_path, "return np.ones(block.shape)"))
+    with pytest.raises(InputError, match=r"returned a numpy\.ndarray .* return a cupy\.ndarray"):
+        functions.call(function, cupy, cupy.ones((1, 2, 2)), 0)
+
+
+@needs_gpu
+def test_lack_of_device_memory_is_no_fault_of_the_function(tmp_path):
+    """It can be tried again, on another device."""
+    line = "return block if xp is np else xp.ones((10**7, 10**7))"
+    over = {"product": write(tmp_path, line), "backend": "cupy", "shards": 1}
+    made = factories.copied(factories.plan(tmp_path, factories.stack((2, 3, 3)), **over))
+    with pytest.raises(TryAgain, match="device GPU-"):
+        multiply.run_shard(made, "00000")
