@@ -188,6 +188,7 @@ def _products(
     left, right = _readers(plan, shard)
     shared = _to_device(xp, right.read(0, 1)[0]) if right and problem.shared_right else None
     slab = counts.slab_matrices(problem)
+    checker = None if seed is None else _checker(xp, problem, seed)
     for low in range(shard.start, shard.stop, slab):
         high = min(low + slab, shard.stop)
         host = left.read(low, high)
@@ -197,7 +198,7 @@ def _products(
         if right is not None and shared is None:
             other = _to_device(xp, right.read(low, high))
         block, other = _checked_factors(xp, problem, block, other, low, plan.settings["nonfinite"])
-        yield _proven(xp, problem, block, other, low, seed, plan.settings["nonfinite"])
+        yield _proven(xp, problem, block, other, low, checker, plan.settings["nonfinite"])
         log.info(
             "shard %s: %d of %d matrices", shard.shard, high - shard.start, shard.stop - shard.start
         )
@@ -272,11 +273,17 @@ def _largest(xp: Any, block: Any) -> list[int]:
 
 
 def _proven(
-    xp: Any, problem: Problem, block: Any, other: Any, first: int, seed: int | None, nonfinite: str
+    xp: Any,
+    problem: Problem,
+    block: Any,
+    other: Any,
+    first: int,
+    checker: proof.Checker | None,
+    nonfinite: str,
 ) -> np.ndarray:
     """Products of one slab, checked, in host memory."""
     left, right = factors(problem.product, block, other)
-    product, compute = multiply(xp, left, right)
+    product, _ = multiply(xp, left, right)
     finite = None
     if product.dtype.kind != "i":
         finite = xp.isfinite(product).all(axis=(1, 2))
@@ -286,8 +293,8 @@ def _proven(
                 f"the product of matrix {bad} overflows {product.dtype.name}, although its factors "
                 "are finite; save the input as float64 (or scale it), or set nonfinite: allow"
             )
-    if seed is not None:
-        _prove(xp, problem, (left, right, product), finite, first, seed, compute)
+    if checker is not None:
+        _prove(xp, checker.check(block, other, product), finite, first)
     return _to_host(xp, product)
 
 
@@ -323,29 +330,24 @@ def multiply(xp: Any, left: Any, right: Any) -> tuple[Any, str]:
     return product, compute.name
 
 
-def _prove(
-    xp: Any,
-    problem: Problem,
-    stacks: tuple[Any, Any, Any],
-    finite: Any,
-    first: int,
-    seed: int,
-    compute: str,
-) -> None:
-    """Check every product of a slab against its factors."""
-    left, right, product = stacks
-    signs = xp.asarray(proof.vectors(seed, right.shape[-1], product.dtype.kind == "i"))
+def _checker(xp: Any, problem: Problem, seed: int) -> proof.Checker:
+    """Freivalds' check of the products of a problem."""
+    stored = counts.product_dtype(problem.dtype)
+    compute = "float32" if stored == "float16" else stored
     group = counts.check_matrices(problem)
-    for low in range(0, product.shape[0], group):
-        part = slice(low, low + group)
-        b = right[part] if right.ndim == 3 else right
-        ratio = proof.residual(xp, left[part], b, product[part], signs, compute)
-        wrong = ~(ratio <= 1.0)
-        if finite is not None:
-            wrong &= finite[part]  # nothing can be proven of NaN and Inf, which were allowed
-        if bool(wrong.any()):
-            i = int(xp.argmax(wrong))
-            raise IntegrityError(
-                f"the product of matrix {first + low + i} is wrong: Freivalds' check is off by "
-                f"{float(ratio[i]):.3g} times its tolerance; suspect the device and try another"
-            )
+    return proof.Checker(
+        xp, problem.product, problem.left, problem.right, stored, compute, seed, group
+    )
+
+
+def _prove(xp: Any, ratio: Any, finite: Any, first: int) -> None:
+    """Refuse a slab with a product that is further off than rounding explains."""
+    wrong = ~(ratio <= 1.0)
+    if finite is not None:
+        wrong &= finite  # nothing can be proven of NaN and Inf, which were allowed
+    if bool(wrong.any()):
+        i = int(xp.argmax(wrong))
+        raise IntegrityError(
+            f"the product of matrix {first + i} is wrong: Freivalds' check is off by "
+            f"{float(ratio[i]):.3g} times its tolerance; suspect the device and try another"
+        )

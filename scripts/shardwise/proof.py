@@ -3,14 +3,35 @@
 R. Freivalds, "Probabilistic machines can use less running time", IFIP Congress 1977. The tolerance
 follows N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 3: it
 bounds the rounding of an honest product computed in any order, so an honest product never fails.
+
+``C r`` is compared with ``A (B r)`` for a few random vectors r, next to the same product of moduli,
+``|A| (|B| 1)``, to which rounding is relative. So every matrix is read once for each time it
+stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (complex128). The modulus of a complex
+number is ``|re| + |im|`` throughout: never below the true one, and cheap.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 VECTORS = 4
 """Random ±1 vectors a product is checked with; each misses a wrong product with at most 1/2."""
+
+TF32_FLOOR = float(np.finfo("float32").tiny)
+"""Below this, rounding to the 11 bits of tf32 is no longer relative: moduli count as this much."""
+
+# Which stored factor meets the vectors first and second, and whether it is transposed then.
+_STEPS = {
+    "A @ A": (("left", False), ("left", False)),
+    "A.T @ A": (("left", False), ("left", True)),
+    "A @ A.T": (("left", True), ("left", False)),
+    "A @ B": (("right", False), ("left", False)),
+}
+_TINY = float(np.finfo("float64").tiny)
+_BLOCK = 2**15
+"""Elements that NumPy widens at once: they stay in a core's cache."""
 
 
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
@@ -26,79 +47,397 @@ def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
     return 1.0 - 2.0 * random.integers(0, 2, (length, VECTORS))
 
 
-def residual(xp: Any, left: Any, right: Any, product: Any, signs: Any, compute: str) -> Any:
-    """How far each product is from ``left @ right``, in units of the tolerance.
-
-    Parameters
-    ----------
-    xp
-        ``numpy`` or ``cupy``.
-    left, right, product
-        Stacks ``(n, m, k)``, ``(n, k, p)`` or ``(k, p)``, and ``(n, m, p)``.
-    signs
-        What :func:`vectors` returned for ``p``.
-    compute
-        Name of the dtype in which the product was accumulated.
-
-    Returns
-    -------
-    array of float64, shape ``(n,)``
-        At most 1 for an honest product; above 1, or NaN, for a wrong one.
-    """
-    if product.dtype.kind == "i":
-        wrong = product @ signs != left @ (right @ signs)
-        return xp.where(wrong.any(axis=(1, 2)), np.inf, 0.0)
-    wide = xp.complex128 if product.dtype.kind == "c" else xp.float64
-    a, b, c = (x.astype(wide, copy=False) for x in (left, right, product))
-    relative, absolute = tolerance(left.shape[-1], b.shape[-1], str(product.dtype), compute)
-    a, b, c, scale = _scaled(xp, a, b, c)
-    gap = xp.abs(c @ signs - a @ (b @ signs))
-    ones = xp.ones((b.shape[-1], 1))
-    size = xp.abs(a) @ (xp.abs(b) @ ones)
-    floor = xp.maximum(absolute * scale, np.finfo("float64").tiny)
-    return (gap / (relative * size + floor)).max(axis=(1, 2))
-
-
-def _scaled(xp: Any, a: Any, b: Any, c: Any) -> tuple[Any, Any, Any, Any]:
-    """Factors of moduli about 1, the product to match, and its scale ``(n, 1, 1)``.
-
-    All by powers of two, so without rounding: the sums of the check stay in range where the
-    product itself only just does.
-    """
-    ea, eb = _exponent(xp, a), _exponent(xp, b)
-    root = xp.exp2(-(ea + eb) / 2)  # applied twice: the whole factor may be out of range
-    return a * xp.exp2(-ea), b * xp.exp2(-eb), c * root * root, root * root
-
-
-def _exponent(xp: Any, block: Any) -> Any:
-    """An even power of two about as large as the largest modulus of each matrix."""
-    largest = xp.abs(block).max(axis=(-2, -1), keepdims=True)
-    _, exponent = xp.frexp(largest)
-    # Even, so that half the sum of two is whole; within the range whose powers are exact.
-    return xp.clip(2 * (exponent // 2), -1000, 1000).astype(xp.float64)
-
-
 def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     """Bound of ``|C r - A (B r)|`` for an honest C, as ``(relative, absolute)``.
 
     The bound of row i is ``relative * (|A| |B| 1)_i + absolute``. An inner product of length n
     computed with unit roundoff u, in any order, is off by at most ``γ(n, u) = n u / (1 - n u)``
     times the same product of moduli. Three such errors meet: the product itself in ``compute``
-    (and its rounding to ``stored``), and the two sides of the check in double precision.
-    Complex arithmetic multiplies γ by at most 4 (Higham, lemma 3.5). Underflow, or a device that
-    flushes subnormal numbers, adds at most the smallest normal number an operation.
+    (and its rounding to ``stored``), and the two sides of the check in double precision. The real
+    part of a complex inner product of length n is a real one of length 2 n, and so is the
+    imaginary part; with moduli ``|re| + |im|`` both errors together are at most ``γ(2 n, u)``
+    times the product of moduli. Underflow, or a device that flushes subnormal numbers, adds at
+    most the smallest normal number an operation.
+
+    Tensor cores multiply float16 and tf32 exactly, but add otherwise than IEEE 754 has it: they
+    align a block of b ≥ 4 products and the running sum to the largest of them and cut off what is
+    below its last bit (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor
+    cores", PeerJ Computer Science 7:e330, 2021). Each of b + 1 terms and the result loses less than
+    2⁻²³ of the product of moduli: ``(b + 2) / b · 2⁻²³ ≤ 1.5 · 2⁻²³`` for each of the b elements.
+    So u is 2⁻²² for them, wherever they may have been used: for float16, and for ``tf32``.
+
+    ``tf32`` takes both factors rounded to 11 significant bits, perhaps by truncation: each is off
+    by less than ``t = 2⁻¹⁰`` of itself, their product by ``2 t + t²``. For subnormal numbers that
+    holds with moduli raised to :data:`TF32_FLOOR`, as :class:`Checker` does.
+
+    Parameters
+    ----------
+    k, p
+        Length of the inner products, and number of columns of the product.
+    stored
+        Name of the dtype of factors and products.
+    compute
+        Name of the dtype in which products were accumulated, or ``tf32``.
     """
-    factor = 4.0 if stored.startswith("complex") else 1.0
-    in_product, in_store, in_check = np.finfo(compute), np.finfo(stored), np.finfo("float64")
-    own = factor * _gamma(k, float(in_product.eps) / 2)
+    parts = 2 if stored.startswith("complex") else 1
+    short = 2.0**-10 if compute == "tf32" else 0.0
+    in_product, in_store = np.finfo("float32" if short else compute), np.finfo(stored)
+    tensor_cores = short or stored == "float16"
+    own = _gamma(parts * k, 2.0**-22 if tensor_cores else float(in_product.eps) / 2)
+    own += (2 * short + short**2) * (1 + own)
     if stored != compute:
         own = own * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
-    check = factor * (_gamma(k, float(in_check.eps) / 2) + 2 * _gamma(p, float(in_check.eps) / 2))
+    unit = float(np.finfo("float64").eps) / 2
+    check = _gamma(parts * k, unit) + 2 * _gamma(p, unit)
     # 1 % covers the products of these small numbers and the rounding of the moduli themselves.
     relative = 1.01 * (own + check)
-    absolute = p * (2 * k * float(in_product.tiny) + float(in_store.smallest_subnormal))
-    return relative, max(absolute, float(in_check.tiny))
+    absolute = p * (2 * parts * k * float(in_product.tiny) + float(in_store.smallest_subnormal))
+    return relative, max(absolute, _TINY)
 
 
 def _gamma(n: int, u: float) -> float:
     return n * u / (1 - n * u)
+
+
+class Checker:
+    """Checks stacks of products of one kind, with the same vectors and scratch memory every time.
+
+    On cupy it launches on the current stream and waits for nothing. One stream at a time may use
+    a checker: its calls share their scratch memory.
+
+    Parameters
+    ----------
+    xp
+        ``numpy`` or ``cupy``.
+    product
+        ``A @ A``, ``A.T @ A``, ``A @ A.T`` or ``A @ B``.
+    left, right
+        Shapes of one stored A and one stored B; None where B is made from A.
+    dtype, compute
+        Names of the dtype of the stacks, and of the one in which products were accumulated:
+        ``float32`` for float16; ``tf32`` is known too.
+    seed
+        Of :func:`vectors`.
+    group
+        Matrices checked at once; a call with more checks them group by group. On a GPU each takes
+        about 40 bytes (complex: 72) for every row or column of A and of the product.
+    """
+
+    def __init__(
+        self,
+        xp: Any,
+        product: str,
+        left: tuple[int, int],
+        right: tuple[int, int] | None,
+        dtype: str,
+        compute: str,
+        seed: int,
+        group: int,
+    ) -> None:
+        self._xp, self._steps, self._group = xp, _STEPS[product], group
+        columns = (right or left)[1] if product != "A @ A.T" else left[0]
+        inner = left[0] if product == "A.T @ A" else left[1]
+        integer = np.dtype(dtype).kind in "iu"
+        signs = vectors(seed, columns, integer)
+        self._engine: Any
+        if integer:
+            self._engine = _Whole(xp, signs)
+            return
+        bound = tolerance(inner, columns, dtype, compute)
+        floor = TF32_FLOOR if compute == "tf32" else 0.0
+        if xp is np:
+            self._engine = _Host(signs, bound, dtype, floor)
+        else:
+            rows = left[1] if product == "A.T @ A" else left[0]
+            self._engine = _Device(xp, signs, bound, dtype, floor, group, (inner, rows))
+
+    def check(self, left: Any, right: Any, product: Any) -> Any:
+        """How far each product is from the factors' own, in units of the tolerance.
+
+        Parameters
+        ----------
+        left, product
+            Stacks ``(n, rows, columns)``, A as it is stored, not transposed. Rows and matrices may
+            lie apart (padding); the elements of a row may not.
+        right
+            A stack like them, or one matrix ``(k, p)`` for all, or None.
+
+        Returns
+        -------
+        array of float64, shape ``(n,)``
+            At most 1 for an honest product; above 1, or NaN, for a wrong one. Of floating-point
+            numbers it is finite only where A, B and the product all are.
+        """
+        stacks = {"left": left, "right": None if right is None else _as_stack(right)}
+        found = []
+        for low in range(0, len(product), self._group):
+            part = slice(low, low + self._group)
+            steps = [
+                (stacks[name] if len(stacks[name]) == 1 else stacks[name][part], transposed)
+                for name, transposed in self._steps
+            ]
+            found.append(self._engine.check(steps, product[part]))
+        return found[0] if len(found) == 1 else self._xp.concatenate(found)
+
+    def largest(self, stack: Any) -> Any:
+        """The largest modulus of each matrix of a stack, a device array ``(n,)`` of float64.
+
+        Of complex numbers the larger of ``|re|`` and ``|im|``. NaN where a matrix has a NaN, else
+        infinite where it has an infinity. Not for integers.
+        """
+        return self._engine.largest(_as_stack(stack))
+
+
+def _as_stack(block: Any) -> Any:
+    return block if block.ndim == 3 else block[np.newaxis]
+
+
+class _Whole:
+    """Integers: exact modulo 2⁶⁴, without any tolerance."""
+
+    def __init__(self, xp: Any, signs: np.ndarray) -> None:
+        self._xp, self._signs = xp, xp.asarray(signs)
+
+    def check(self, steps: list[tuple[Any, bool]], product: Any) -> Any:
+        found = self._signs
+        for stack, transposed in steps:
+            found = (stack.transpose(0, 2, 1) if transposed else stack) @ found
+        wrong = product @ self._signs != found
+        return self._xp.where(wrong.any(axis=(1, 2)), np.inf, 0.0)
+
+
+class _Host:
+    """Floating point on NumPy, a cache-sized block at a time."""
+
+    def __init__(
+        self, signs: np.ndarray, bound: tuple[float, float], dtype: str, floor: float
+    ) -> None:
+        self._wide = np.dtype("complex128" if "complex" in dtype else "float64")
+        self._parts = self._wide.itemsize // 8
+        self._signs = signs.astype(self._wide)[np.newaxis]
+        self._ones = np.ones((1, len(signs), 1))
+        self._relative, self._absolute = bound
+        self._floor = floor
+
+    def check(self, steps: list[tuple[Any, bool]], product: Any) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            ratio = self._ratio(steps, product, np.ones(len(product)))
+            again = np.flatnonzero(~np.isfinite(ratio))
+            if again.size and product.dtype == self._wide:
+                ratio[again] = self._scaled(steps, product, again)
+        return ratio
+
+    def _scaled(self, steps: list[tuple[Any, bool]], product: Any, which: Any) -> np.ndarray:
+        """The ratios where sums of the check, not the product, left the range of float64.
+
+        Powers of two, so without rounding, make the moduli of the factors about 1.
+        """
+        stacks = [stack if len(stack) == 1 else stack[which] for stack, _ in steps]
+        roots = [_root(self.largest(stack)) for stack in stacks]
+        scaled = [_times(stack, root) for stack, root in zip(stacks, roots, strict=True)]
+        root = np.broadcast_to(roots[0] * roots[1], (len(which), 1, 1))
+        turned = [(stack, steps[i][1]) for i, stack in enumerate(scaled)]
+        return self._ratio(turned, _times(product[which], root), (root * root).ravel())
+
+    def _ratio(self, steps: list[tuple[Any, bool]], product: Any, scale: np.ndarray) -> np.ndarray:
+        found, size = self._signs, self._ones
+        for stack, transposed in steps:
+            found, size = self._times(stack, transposed, found, size)
+        gap = self._times(product, False, self._signs, None)[0] - found
+        gap = np.abs(gap.view("float64")).reshape(*gap.shape, self._parts).sum(axis=-1)
+        absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
+        bound = self._relative * size + absolute
+        # Within an infinite bound nothing is proven.
+        return np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=(1, 2))
+
+    def _times(
+        self, stack: Any, transposed: bool, v: np.ndarray, size: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Products of a stack with vectors, and of its moduli with ``size`` unless that is None."""
+        n, rows, cols = stack.shape
+        shape = (n, cols if transposed else rows)
+        found, moduli = np.zeros((*shape, VECTORS), self._wide), np.zeros((*shape, 1))
+        if size is not None:  # once for the real and once for the imaginary parts
+            size = np.repeat(size, 1 if transposed else self._parts, axis=1)
+        for part, band in _blocks(n, rows, cols):
+            block = stack[part, band].astype(self._wide, copy=False)
+            which = part if len(v) > 1 else slice(None)
+            if transposed:
+                found[part] += block.transpose(0, 2, 1) @ v[which, band]
+            else:
+                found[part, band] = block @ v[which]
+            if size is None:
+                continue
+            own = np.abs(block.view("float64"))
+            if self._floor:
+                np.maximum(own, self._floor, out=own)
+            if transposed:
+                both = own.transpose(0, 2, 1) @ size[which, band]
+                moduli[part] += both.reshape(len(both), cols, -1).sum(axis=2, keepdims=True)
+            else:
+                moduli[part, band] = own @ size[which]
+        return found, moduli
+
+    def largest(self, stack: Any) -> np.ndarray:
+        n, rows, cols = stack.shape
+        largest = np.zeros(n)
+        for part, band in _blocks(n, rows, cols):
+            block = np.abs(stack[part, band].astype(self._wide, copy=False).view("float64"))
+            np.maximum(largest[part], block.max(axis=(1, 2)), out=largest[part])
+        return largest
+
+
+def _blocks(n: int, rows: int, cols: int) -> Iterator[tuple[slice, slice]]:
+    """Cut a stack into blocks of about ``_BLOCK`` elements: matrices, and rows of each."""
+    matrices, band = max(1, _BLOCK // (rows * cols)), max(1, min(rows, _BLOCK // cols))
+    for first in range(0, n, matrices):
+        for low in range(0, rows, band):
+            yield slice(first, first + matrices), slice(low, low + band)
+
+
+def _root(largest: np.ndarray) -> np.ndarray:
+    """A power of two that, applied twice, makes moduli about 1; shape ``(n, 1, 1)``."""
+    _, exponent = np.frexp(largest)
+    exponent = np.where(np.isfinite(largest), np.clip(exponent, -1000, 1000), 0)
+    return np.exp2(-(exponent // 2))[:, np.newaxis, np.newaxis]
+
+
+def _times(stack: np.ndarray, root: np.ndarray) -> np.ndarray:
+    return stack * root * root  # the whole factor may be out of range
+
+
+class _Device:
+    """Floating point on a GPU, by the kernels of ``proof.cu``.
+
+    float16, float32 and complex64 cannot leave the range of float64, in which all sums are taken:
+    moduli are below 2¹²⁸, and sums over k and p below k p 2²⁵⁶; the smallest products are 2⁻²⁹⁸.
+    float64 and complex128 can, though their product does not: the matrices where that happened
+    are checked once more, scaled. The kernels decide which, so that no one waits for the device.
+    """
+
+    _BLOCK = 256  # threads of a block, as in proof.cu
+
+    def __init__(
+        self,
+        xp: Any,
+        signs: np.ndarray,
+        bound: tuple[float, float],
+        dtype: str,
+        floor: float,
+        group: int,
+        lengths: tuple[int, int],
+    ) -> None:
+        self._xp = xp
+        self._relative, self._absolute = bound
+        options = ["-std=c++17", f"-D{dtype.upper()}"] + (["-DTF32"] if floor else [])
+        source = Path(__file__).with_name("proof.cu").read_text()
+        self._module = xp.RawModule(code=source, options=tuple(options))
+        # As many threads as run at once at the registers these kernels take.
+        attributes = xp.cuda.Device().attributes
+        self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
+        self._parts = 2 if "complex" in dtype else 1
+        self._planes = VECTORS * self._parts + 1
+        self._signs = xp.asarray(self._as_planes(signs))
+        # Lengths are even, and what lies past a vector stays 0: kernels read pairs.
+        self._found = [xp.zeros((group, self._planes, n + n % 2)) for n in lengths]
+        self._again = xp.zeros(group + 1, xp.int32)
+        self._tops: list[Any] = []
+        if dtype in ("float64", "complex128"):
+            self._tops = [xp.zeros(group), xp.zeros(group)]
+
+    def _as_planes(self, columns: np.ndarray) -> np.ndarray:
+        """Vectors as the kernels read them: real parts, imaginary parts (0), moduli (1)."""
+        length = len(columns)
+        planes = np.zeros((1, self._planes, length + length % 2))
+        planes[0, :VECTORS, :length] = columns.T
+        planes[0, -1, :length] = 1.0
+        return planes
+
+    def check(self, steps: list[tuple[Any, bool]], product: Any) -> Any:
+        n = len(product)
+        ratio = self._xp.zeros(n)
+        self._round(steps, product, ratio, [0, 0], None)
+        if self._tops:
+            self._again.fill(0)
+            self._launch("mark", -(-n // self._BLOCK), n, ratio, self._again)
+            tops = [
+                self._largest(stack, top, self._marked(stack, n))
+                for (stack, _), top in zip(steps, self._tops, strict=True)
+            ]
+            self._round(steps, product, ratio, tops, self._again)
+        return ratio
+
+    def _round(
+        self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, tops: list[Any], only: Any
+    ) -> None:
+        """Raise the ratios; with ``tops`` scaled, and with ``only`` of the marked matrices."""
+        n, v = len(product), self._signs
+        for (stack, transposed), found, top in zip(steps, self._found, tops, strict=True):
+            marked = 0 if only is None else self._marked(stack, n)
+            self._times(stack, transposed, v, found[: len(stack)], top, marked)
+            v = found[: len(stack)]
+        size, blocks = self._teams(product)
+        self._launch(
+            "compare",
+            blocks,
+            *(product, *_geometry(product)),
+            *(self._signs, self._signs.shape[2], v, v.shape[2], self._relative, self._absolute),
+            *(np.int32(size), tops[1], tops[0], int(len(steps[0][0]) > 1)),
+            *(0 if only is None else only, ratio),
+        )
+
+    def _marked(self, stack: Any, n: int) -> Any:
+        """One mark for each matrix of a stack; of one that serves all, whether any is marked."""
+        return self._again if len(stack) == n else self._again[n:]
+
+    def _times(self, stack: Any, transposed: bool, v: Any, found: Any, top: Any, only: Any) -> None:
+        matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
+        operands = (stack, *_geometry(stack), v, v.shape[2], matrix_of_v, found, found.shape[2])
+        if not transposed:
+            size, blocks = self._teams(stack)
+            self._launch("rows_times", blocks, *operands, np.int32(size), top, only)
+            return
+        n, rows, cols = stack.shape
+        threads = n * -(-cols * self._parts // 2)  # of a chunk of rows; each takes two numbers
+        chunk = max(32, -(-rows // max(1, self._threads // threads)))
+        chunk += chunk % 2
+        chunks = -(-rows // chunk)
+        if chunks > 1:
+            found.fill(0)
+        blocks = -(-threads * chunks // self._BLOCK)
+        self._launch("columns_times", blocks, *operands, chunk, top, only)
+
+    def largest(self, stack: Any) -> Any:
+        return self._largest(stack, self._xp.zeros(len(stack)), 0)
+
+    def _largest(self, stack: Any, top: Any, only: Any) -> Any:
+        top.fill(0)
+        size, blocks = self._teams(stack)
+        self._launch("largest", blocks, stack, *_geometry(stack), np.int32(size), only, top)
+        return top
+
+    def _teams(self, stack: Any) -> tuple[int, int]:
+        """Threads that share some rows of a matrix, and blocks of threads.
+
+        Few, so that little is spent on adding up what they found, but enough to fill the device.
+        """
+        n, rows, cols = stack.shape
+        teams = n * -(-rows // (4 // self._parts))
+        size = 4
+        while size < 32 and 64 * size <= cols:
+            size *= 2
+        while size < self._BLOCK and 2 * size * teams <= self._threads and 16 * size <= cols:
+            size *= 2
+        return size, -(-teams * size // self._BLOCK)
+
+    def _launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
+        self._module.get_function(kernel)((blocks,), (self._BLOCK,), arguments)
+
+
+def _geometry(stack: Any) -> tuple[int, int, int, int, int]:
+    """Matrices, rows, columns, and the distances of rows and of matrices, in elements."""
+    item = stack.dtype.itemsize
+    matrix, row, element = stack.strides
+    if stack.shape[2] > 1 and element != item:
+        raise ValueError(f"elements of a row lie {element} bytes apart; they must be adjacent")
+    return (*stack.shape, row // item, matrix // item)

@@ -94,8 +94,10 @@ def stacks(xp, product, shape, dtype):
 
 def residual(xp, left, right, result, compute):
     """Freivalds' check with vectors of a fixed seed, as a NumPy array."""
-    signs = xp.asarray(proof.vectors(3, right.shape[-1], result.dtype.kind == "i"))
-    ratio = proof.residual(xp, left, right, result, signs, compute)
+    left, right = xp.ascontiguousarray(left), xp.ascontiguousarray(right)
+    shapes = (left.shape[1:], right.shape[1:])
+    checker = proof.Checker(xp, "A @ B", *shapes, result.dtype.name, compute, 3, len(left))
+    ratio = checker.check(left, right, result)
     return ratio if xp is np else xp.asnumpy(ratio)
 
 

@@ -1,0 +1,385 @@
+// Freivalds' check of a stack of products; proof.py explains the mathematics and launches this.
+//
+// Compiled once for each element type, with one of FLOAT16, FLOAT32, FLOAT64, COMPLEX64 and
+// COMPLEX128 defined, and with TF32 where the products were computed so. An element is read once,
+// widened, and used for all vectors.
+//
+// A stack is n matrices of (rows, cols) elements; ld is the distance of rows and stride that of
+// matrices, in elements. Vectors are planes of float64, (n or 1, PLANES, length): the real parts of
+// VECTORS vectors, for complex numbers their imaginary parts, and last the moduli. length is even
+// and what lies past the end of a vector is 0, so that planes are read in pairs.
+
+typedef long long i64;
+typedef unsigned long long u64;
+
+#define VECTORS 4
+#define BLOCK 256  // threads
+#define FULL 0xffffffffu
+
+#if defined(FLOAT16)
+typedef unsigned short Real;
+typedef unsigned int Pair;
+#elif defined(FLOAT32) || defined(COMPLEX64)
+typedef float Real;
+typedef float2 Pair;
+#else
+typedef double Real;
+typedef double2 Pair;
+#endif
+
+// A load takes two columns of a real matrix, or one of a complex one.
+#if defined(COMPLEX64) || defined(COMPLEX128)
+#define PARTS 2   // numbers in an element
+#define COLUMNS 1 // columns in a load
+#define ROWS 2    // rows that share what is read of the vectors; more would not fit the registers
+#else
+#define PARTS 1
+#define COLUMNS 2
+#define ROWS 4
+#endif
+#define PLANES (VECTORS * PARTS + 1)
+
+#if defined(FLOAT16)
+__device__ double wide(Real bits) {  // without cuda_fp16.h, which not every machine has
+    float number;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
+    return number;
+}
+__device__ Real first(Pair p) { return (Real)(p & 0xffffu); }
+__device__ Real second(Pair p) { return (Real)(p >> 16); }
+__device__ Pair pair(Real a, Real b) { return (Pair)a | ((Pair)b << 16); }
+#else
+__device__ double wide(Real number) { return number; }
+__device__ Real first(Pair p) { return p.x; }
+__device__ Real second(Pair p) { return p.y; }
+__device__ Pair pair(Real a, Real b) {
+    Pair p;
+    p.x = a;
+    p.y = b;
+    return p;
+}
+#endif
+
+__device__ u64 bits_of(double modulus) {
+    // Of moduli the bits are ordered as the numbers are, and NaN is above infinity.
+    return (u64)__double_as_longlong(modulus) & 0x7fffffffffffffffull;
+}
+
+// Moduli in their own type, as whole numbers of the same order, and back.
+#if defined(FLOAT16)
+typedef unsigned int Bits;
+__device__ Bits order(Real bits) { return bits & 0x7fffu; }
+__device__ Real number(Bits bits) { return (Real)bits; }
+#elif defined(FLOAT32) || defined(COMPLEX64)
+typedef unsigned int Bits;
+__device__ Bits order(Real number) { return __float_as_uint(number) & 0x7fffffffu; }
+__device__ Real number(Bits bits) { return __uint_as_float(bits); }
+#else
+typedef u64 Bits;
+__device__ Bits order(Real number) { return bits_of(number); }
+__device__ Real number(Bits bits) { return __longlong_as_double((i64)bits); }
+#endif
+
+__device__ bool is_finite(u64 bits) { return bits < 0x7ff0000000000000ull; }
+
+__device__ double modulus(double number) {
+#if defined(TF32)
+    // Rounding to 11 bits is relative to the smallest normal number below that.
+    return fmax(fabs(number), 1.1754943508222875e-38);
+#else
+    return fabs(number);
+#endif
+}
+
+// May the matrix be read in pairs? Else single numbers are read: slower, for any address.
+__device__ bool in_pairs(const Real* x, i64 cols, i64 ld, i64 stride) {
+    bool even = PARTS == 2 || ((cols | ld | stride) & 1) == 0;
+    return even && ((u64)x & (sizeof(Pair) - 1)) == 0;
+}
+
+// Two numbers at p; the second is 0 where there is but one.
+__device__ Pair load(const Real* p, bool both, bool paired) {
+    if (paired) return __ldg((const Pair*)p);
+    return pair(__ldg(p), both ? __ldg(p + 1) : (Real)0);
+}
+
+// 2^(-e/2) for the largest modulus of a matrix, about 2^e with an even e. What is multiplied with
+// it twice has moduli of about 1; it is multiplied twice because 2^-e itself may be out of range.
+__device__ double root_of(u64 top) {
+    i64 e = (i64)(top >> 52) - 1023;
+    e = e < -1000 ? -1000 : e > 1000 ? 1000 : e;
+    return __longlong_as_double((1023 - (e >> 1)) << 52);
+}
+
+// Only numbers of float64 ever need it.
+__device__ double scaled(double number, double root) {
+#if defined(FLOAT64) || defined(COMPLEX128)
+    return number * root * root;
+#else
+    return number;
+#endif
+}
+
+// `size` threads that hold ROWS rows of one matrix. Every thread belongs to a team and meets all
+// barriers; one that has nothing to do is idle.
+struct Team {
+    i64 matrix, row;
+    int rank, size;
+    bool idle;
+};
+
+__device__ Team my_team(i64 n, i64 rows, int size, const int* only) {
+    i64 groups = (rows + ROWS - 1) / ROWS;
+    i64 i = (i64)blockIdx.x * (BLOCK / size) + (int)threadIdx.x / size;
+    Team team;
+    team.idle = i >= n * groups;
+    if (team.idle) i = 0;
+    team.matrix = i / groups;
+    team.row = (i - team.matrix * groups) * ROWS;
+    team.rank = (int)threadIdx.x % size;
+    team.size = size;
+    if (only && !only[team.matrix]) team.idle = true;
+    return team;
+}
+
+// The rows of a team; rows past the last are the last one again.
+__device__ void find_rows(const Team& team, const Real* x, i64 rows, i64 ld, i64 stride,
+                          const Real* (&row)[ROWS]) {
+    for (int r = 0; r < ROWS; ++r) {
+        i64 i = team.row + r < rows ? team.row + r : rows - 1;
+        row[r] = x + PARTS * (team.matrix * stride + i * ld);
+    }
+}
+
+// The products of a thread's part of ROWS rows with the vectors.
+template <bool MODULI>
+__device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], i64 cols,
+                              bool paired, const double* v, i64 length, double root,
+                              double (&sum)[ROWS][PLANES]) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int p = 0; p < PLANES; ++p) sum[r][p] = 0;
+    if (team.idle) return;
+#pragma unroll 2
+    for (i64 c = team.rank * COLUMNS; c < cols; c += team.size * COLUMNS) {
+        Pair x[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            x[r] = load(row[r] + PARTS * c, PARTS == 2 || c + 1 < cols, paired);
+#if PARTS == 1
+        double2 w[PLANES];
+#pragma unroll
+        for (int p = 0; p < PLANES - !MODULI; ++p) w[p] = *(const double2*)(v + p * length + c);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            double a = scaled(wide(first(x[r])), root), b = scaled(wide(second(x[r])), root);
+#pragma unroll
+            for (int p = 0; p < VECTORS; ++p) sum[r][p] += a * w[p].x + b * w[p].y;
+            if (MODULI) sum[r][VECTORS] += modulus(a) * w[VECTORS].x + modulus(b) * w[VECTORS].y;
+        }
+#else
+        double w[PLANES];
+#pragma unroll
+        for (int p = 0; p < PLANES - !MODULI; ++p) w[p] = v[p * length + c];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            double a = scaled(wide(first(x[r])), root), b = scaled(wide(second(x[r])), root);
+#pragma unroll
+            for (int p = 0; p < VECTORS; ++p) {
+                sum[r][p] += a * w[p] - b * w[VECTORS + p];
+                sum[r][VECTORS + p] += a * w[VECTORS + p] + b * w[p];
+            }
+            if (MODULI) sum[r][2 * VECTORS] += (modulus(a) + modulus(b)) * w[2 * VECTORS];
+        }
+#endif
+    }
+}
+
+// Adds up the sums of a team, without the last SKIP planes of each row. Afterwards a team has one
+// record in shared memory for each of its warps, or one where it is smaller than a warp.
+struct Shared {
+    double part[BLOCK / 4][ROWS * PLANES];  // the smallest team has 4 threads
+};
+
+template <int SKIP>
+__device__ void gather(int size, double (&sum)[ROWS][PLANES], Shared& shared) {
+    int unit = size < 32 ? size : 32;
+    for (int step = unit / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int p = 0; p < PLANES - SKIP; ++p)
+                sum[r][p] += __shfl_xor_sync(FULL, sum[r][p], step);
+    if (threadIdx.x % unit == 0)
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int p = 0; p < PLANES - SKIP; ++p)
+                shared.part[threadIdx.x / unit][r * PLANES + p] = sum[r][p];
+    __syncthreads();
+}
+
+// Number i of this thread's team.
+__device__ double total(int size, const Shared& shared, int i) {
+    int parts = size < 32 ? 1 : size / 32;
+    const double(*part)[ROWS * PLANES] = shared.part + threadIdx.x / size * parts;
+    double sum = 0;
+    for (int k = 0; k < parts; ++k) sum += part[k][i];
+    return sum;
+}
+
+// Raises *most to the largest of the values that `unit` neighbouring threads have for it.
+__device__ void raise(u64* most, u64 value, int unit, bool idle) {
+    for (int step = unit / 2; step > 0; step /= 2) {
+        u64 other = __shfl_xor_sync(FULL, value, step);
+        value = other > value ? other : value;
+    }
+    // A look first: most threads have nothing to raise, and need no atomic operation.
+    if (!idle && threadIdx.x % unit == 0 && value > *(volatile u64*)most) atomicMax(most, value);
+}
+
+// y = X v, and as its plane of moduli |X| w. A team for ROWS rows.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v,
+           i64 length, i64 v_stride, double* y, i64 y_length, int size, const u64* top,
+           const int* only) {
+    __shared__ Shared shared;
+    Team team = my_team(n, rows, size, only);
+    const Real* row[ROWS];
+    double sum[ROWS][PLANES];
+    find_rows(team, x, rows, ld, stride, row);
+    multiply_rows<true>(team, row, cols, in_pairs(x, cols, ld, stride), v + team.matrix * v_stride,
+                        length, top ? root_of(top[team.matrix]) : 1.0, sum);
+    gather<0>(size, sum, shared);
+    if (team.idle) return;
+    for (int i = team.rank; i < ROWS * PLANES; i += size) {
+        i64 r = team.row + i / PLANES;
+        if (r < rows) y[(team.matrix * PLANES + i % PLANES) * y_length + r] = total(size, shared, i);
+    }
+}
+
+// The largest of |C v - y| / (relative * w + absolute) of each matrix, by its bits; y and w are the
+// planes of A (B v). NaN where anything is not finite. A team for ROWS rows.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v, i64 length,
+        const double* y, i64 y_length, double relative, double absolute, int size,
+        const u64* top_left, const u64* top_right, i64 right_step, const int* only, u64* ratio) {
+    __shared__ Shared shared;
+    Team team = my_team(n, rows, size, only);
+    const Real* row[ROWS];
+    double sum[ROWS][PLANES], root = 1;
+    if (top_left) {
+        root = root_of(top_left[team.matrix]) * root_of(top_right[team.matrix * right_step]);
+        absolute = fmax(absolute * root * root, 2.2250738585072014e-308);
+    }
+    find_rows(team, x, rows, ld, stride, row);
+    multiply_rows<false>(team, row, cols, in_pairs(x, cols, ld, stride), v, length, root, sum);
+    gather<1>(size, sum, shared);
+    u64 worst = 0;
+    for (int i = team.rank; i < ROWS * VECTORS && !team.idle; i += size) {
+        int r = i / VECTORS, p = i % VECTORS;
+        if (team.row + r >= rows) break;
+        const double* found = y + team.matrix * PLANES * y_length + team.row + r;
+        double gap = fabs(total(size, shared, r * PLANES + p) - found[p * y_length]);
+#if PARTS == 2
+        gap += fabs(total(size, shared, r * PLANES + VECTORS + p) - found[(VECTORS + p) * y_length]);
+#endif
+        double bound = relative * found[(PLANES - 1) * y_length] + absolute;
+        // Within an infinite bound nothing is proven.
+        u64 own = is_finite(bits_of(bound)) ? bits_of(gap / bound) : 0x7ff8000000000000ull;
+        worst = own > worst ? own : worst;
+    }
+    raise(ratio + team.matrix, worst, size < 32 ? size : 32, team.idle);
+}
+
+// The largest modulus of the numbers of each matrix, by its bits. A team for ROWS rows.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, const int* only,
+        u64* top) {
+    Team team = my_team(n, rows, size, only);
+    const Real* row[ROWS];
+    find_rows(team, x, rows, ld, stride, row);
+    bool paired = in_pairs(x, cols, ld, stride);
+    Bits most = 0;
+    if (!team.idle)
+#pragma unroll 2
+        for (i64 c = team.rank * COLUMNS; c < cols; c += size * COLUMNS)
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                Pair p = load(row[r] + PARTS * c, PARTS == 2 || c + 1 < cols, paired);
+                most = max(most, max(order(first(p)), order(second(p))));
+            }
+    raise(top + team.matrix, bits_of(wide(number(most))), size < 32 ? size : 32, team.idle);
+}
+
+// y = X^T v, and as its plane of moduli |X|^T w: a thread for COLUMNS columns of `chunk` rows, an
+// even number. Where there are several chunks they are added to y, which must be 0, in any order:
+// the last bits may differ from run to run.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+columns_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v,
+              i64 length, i64 v_stride, double* y, i64 y_length, i64 chunk, const u64* top,
+              const int* only) {
+    i64 packs = (cols + COLUMNS - 1) / COLUMNS, chunks = (rows + chunk - 1) / chunk;
+    i64 i = (i64)blockIdx.x * BLOCK + threadIdx.x;
+    i64 c = i % packs * COLUMNS, low = i / packs % chunks * chunk, matrix = i / packs / chunks;
+    if (matrix >= n || (only && !only[matrix])) return;
+    i64 high = low + chunk < rows ? low + chunk : rows;
+    bool paired = in_pairs(x, cols, ld, stride), both = PARTS == 2 || c + 1 < cols;
+    double root = top ? root_of(top[matrix]) : 1.0;
+    double sum[COLUMNS][PLANES] = {};
+    x += PARTS * (matrix * stride + c);
+    v += matrix * v_stride;
+#pragma unroll 4
+    for (i64 r = low; r < high; r += 2) {
+        Pair p[2];
+        p[0] = load(x + PARTS * (r * ld), both, paired);
+        p[1] = r + 1 < high ? load(x + PARTS * ((r + 1) * ld), both, paired) : pair(0, 0);
+        double a[2], b[2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            a[k] = scaled(wide(first(p[k])), root);
+            b[k] = scaled(wide(second(p[k])), root);
+        }
+#pragma unroll
+        for (int q = 0; q < VECTORS; ++q) {
+            double2 w = *(const double2*)(v + q * length + r);
+#if PARTS == 1
+            sum[0][q] += a[0] * w.x + a[1] * w.y;
+            sum[COLUMNS - 1][q] += b[0] * w.x + b[1] * w.y;
+#else
+            double2 u = *(const double2*)(v + (VECTORS + q) * length + r);
+            sum[0][q] += a[0] * w.x - b[0] * u.x + a[1] * w.y - b[1] * u.y;
+            sum[0][VECTORS + q] += a[0] * u.x + b[0] * w.x + a[1] * u.y + b[1] * w.y;
+#endif
+        }
+        double2 w = *(const double2*)(v + (PLANES - 1) * length + r);
+#if PARTS == 1
+        sum[0][VECTORS] += modulus(a[0]) * w.x + modulus(a[1]) * w.y;
+        sum[COLUMNS - 1][VECTORS] += modulus(b[0]) * w.x + modulus(b[1]) * w.y;
+#else
+        sum[0][PLANES - 1] += (modulus(a[0]) + modulus(b[0])) * w.x;
+        sum[0][PLANES - 1] += (modulus(a[1]) + modulus(b[1])) * w.y;
+#endif
+    }
+    y += matrix * PLANES * y_length + c;
+#pragma unroll
+    for (int k = 0; k < COLUMNS; ++k)
+#pragma unroll
+        for (int q = 0; q < PLANES; ++q) {
+            if (c + k >= cols) continue;
+            if (chunks == 1) y[q * y_length + k] = sum[k][q];
+            else atomicAdd(y + q * y_length + k, sum[k][q]);
+        }
+}
+
+// Marks the matrices whose ratio is not finite, and in again[n] whether there are any; their ratios
+// become 0. again must be 0.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+mark(i64 n, u64* ratio, int* again) {
+    i64 i = (i64)blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= n || is_finite(ratio[i])) return;
+    ratio[i] = 0;
+    again[i] = 1;
+    again[n] = 1;
+}
