@@ -7,7 +7,6 @@
 
 typedef long long int64;
 
-constexpr int LEVELS = 4;
 constexpr int BATCH = 8;  // loads of one thread in flight: one alone leaves the memory idle
 constexpr int LEVEL_BITS = 0xFF, NAN_SEEN = 0x100, PLUS_SEEN = 0x200, MINUS_SEEN = 0x400;
 // Moduli as the integers of the same bits, which are in the same order.
@@ -42,7 +41,7 @@ __device__ int64 largest(int top) {
     return modulus < LIMIT ? modulus : LIMIT - 1;
 }
 
-template <typename Number>
+template <int LEVELS, typename Number>
 __device__ void add_reals(
     const Number* stack, int64 n, int64 elements, short* heads, int64* planes) {
     const int64 element = (int64)blockIdx.x * blockDim.x + threadIdx.x;
@@ -101,17 +100,17 @@ __device__ void add_reals(
 
 extern "C" __global__ void add_float16(
     const Half* stack, int64 n, int64 elements, short* heads, int64* planes) {
-    add_reals(stack, n, elements, heads, planes);
+    add_reals<3>(stack, n, elements, heads, planes);
 }
 
 extern "C" __global__ void add_float32(
     const float* stack, int64 n, int64 elements, short* heads, int64* planes) {
-    add_reals(stack, n, elements, heads, planes);
+    add_reals<3>(stack, n, elements, heads, planes);
 }
 
 extern "C" __global__ void add_float64(
     const double* stack, int64 n, int64 elements, short* heads, int64* planes) {
-    add_reals(stack, n, elements, heads, planes);
+    add_reals<4>(stack, n, elements, heads, planes);
 }
 
 // planes: (2, elements), the sums of the high and of the low halves

@@ -6,9 +6,9 @@ even, the slice of v at level j is
 
     s_j(v) = RN(v / u_j) - 2³² RN(v / u_(j+1)).
 
-An element of the result has a highest level, its top: the smallest j ≥ 3 such that
-|v| ≤ 2³¹ u_j for all its terms v. Its state is the top and the sums A_j = Σ s_j(v) of the four
-levels j = top … top - 3.
+An element of the result has a highest level, its top: the smallest j ≥ K - 1 such that
+|v| ≤ 2³¹ u_j for all its terms v. Its state is the top and the sums A_j = Σ s_j(v) of the K levels
+j = top … top - K + 1. K is 4 for terms of double precision, and 3 for the others.
 
 *The state is a function of the terms, not of their order or grouping.* The top is one of a
 maximum. Each s_j(v) is a function of v and j alone: no slice depends on the top of the moment. At
@@ -27,9 +27,10 @@ of u_(j-1), so RN(rest / u_(j-1)) = RN(v / u_(j-1)) - 2³² RN(v / u_j). And |re
 2³¹ u_(j-1), so |slice| ≤ 2³¹ at all levels, and 2³¹ terms cannot overflow int64. M is a normal
 number down to u_0 = 2^-1074, of which every float64 is a multiple: subnormal numbers are exact.
 
-*Error.* The levels together hold Σ RN(v / u_L) exactly, L = top - 3, and this is rounded once: the
-result is off by at most n u_L / 2, and half a unit in its last place. u_L / 2 < 2^-96 max|v|, or
-there is no error but the last at top = 3. Plain float64 summation is within (n - 1) 2^-53 Σ|v|.
+*Error.* The levels together hold Σ RN(v / u_L) exactly, L = top - K + 1, and this is rounded
+once: the result is off by at most n u_L / 2, and half a unit in its last place. u_L / 2 is below
+2^-96 max|v| for K = 4 and 2^-64 max|v| for K = 3, or there is no error but the last, at L = 0.
+Plain float64 summation is within (n - 1) 2^-53 Σ|v|.
 
 *Special values.* NaN, infinities, and numbers of modulus 2⁹⁶⁰ or more, which count as infinite,
 add 0 and set a flag of their element, whose sum is then NaN or ±Inf by the rules of IEEE 754.
@@ -53,9 +54,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError
-
-LEVELS = 4
-"""Levels kept for each real number of the result."""
+from shardwise.problem import LEVELS
 
 LIMIT = 2.0**960
 """Modulus from which a finite number counts as infinite."""
@@ -63,7 +62,6 @@ LIMIT = 2.0**960
 MAX_TERMS = 2**31
 """The most arrays that one sum takes."""
 
-_LOWEST_TOP = LEVELS - 1
 _LEVEL_BITS, _NAN, _PLUS, _MINUS = 0xFF, 0x100, 0x200, 0x400
 _LOW = 0xFFFFFFFF
 _CHUNK = 32768  # numbers at a time on the CPU: two float64 buffers of it fit a core's cache
@@ -84,12 +82,12 @@ def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        ``(1 + LEVELS, *shape)`` for real, ``(1 + LEVELS, *shape, 2)`` for complex numbers (real
-        and imaginary part), ``(2, *shape)`` for integers.
+        ``(1 + L, *shape)`` for real, ``(1 + L, *shape, 2)`` for complex numbers (real and
+        imaginary part), L from :data:`LEVELS`; ``(2, *shape)`` for integers.
     """
     if dtype == "int64":
         return (2, *shape)
-    return (1 + LEVELS, *shape, *((2,) if "complex" in dtype else ()))
+    return (1 + LEVELS[dtype], *shape, *((2,) if "complex" in dtype else ()))
 
 
 class BinnedSum:
@@ -115,7 +113,7 @@ class BinnedSum:
         self._flat = self._planes.reshape(len(self._planes), numbers)
         self._heads = None
         if dtype != "int64":
-            self._heads = xp.full(numbers, _LOWEST_TOP, xp.int16)
+            self._heads = xp.full(numbers, LEVELS[dtype] - 1, xp.int16)
         self._kernel = None if xp is np else _kernel(xp, self._dtype)
         self._terms = 0
 
@@ -194,8 +192,8 @@ class BinnedSum:
         """The state, as it goes into a file: the same bits for the same arrays in any order.
 
         Plane 0 of real numbers holds the top in bits 0 to 7 and flags in bit 8 (NaN), 9 (+Inf) and
-        10 (-Inf); planes 1 to 4 hold the sums of the levels, from the top down. Integers: the sums
-        of the high halves (signed), and of the low halves (unsigned).
+        10 (-Inf); the other planes hold the sums of the levels, from the top down. Integers: the
+        sums of the high halves (signed), and of the low halves (unsigned).
 
         Returns
         -------
@@ -258,7 +256,7 @@ def _add_integers(planes: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _add_reals(sums: np.ndarray, heads: np.ndarray, rows: np.ndarray) -> None:
-    """Add ``rows`` ``(n, numbers)`` to the levels ``(LEVELS, numbers)``, a block at a time."""
+    """Add ``rows`` ``(n, numbers)`` to the levels ``(L, numbers)``, a block at a time."""
     n, numbers = rows.shape
     width = min(numbers, max(1, _CHUNK // min(n, _ROWS)))
     height = min(n, max(1, _CHUNK // width))
@@ -279,13 +277,13 @@ def _add_reals(sums: np.ndarray, heads: np.ndarray, rows: np.ndarray) -> None:
 
 def _add_slices(sums: np.ndarray, tops: np.ndarray, rest: np.ndarray, scratch: np.ndarray) -> None:
     """Cut all of ``rest`` ``(n, numbers)``, which is used up, into slices and add them."""
-    for level in range(LEVELS):
+    for level in range(len(sums)):
         magic = _magic(tops - level)
         np.add(rest, magic, out=scratch)
         # Slices are differences of bits; modulo 2⁶⁴ those of M can be taken away all at once.
         bits = np.add.reduce(scratch.view(np.int64), axis=0)
         sums[level] += bits - len(rest) * magic.view(np.int64)
-        if level == LEVELS - 1:
+        if level == len(sums) - 1:
             return
         scratch -= magic
         rest -= scratch
@@ -330,13 +328,13 @@ def _grow(sums: np.ndarray, heads: np.ndarray, block: np.ndarray) -> None:
 
 
 def _lowered(sums: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Levels ``(LEVELS, numbers)`` seen from tops that are higher ``by`` so many levels."""
-    source = np.arange(LEVELS)[:, np.newaxis] - by
+    """Levels ``(L, numbers)`` seen from tops that are higher ``by`` so many levels."""
+    source = np.arange(len(sums))[:, np.newaxis] - by
     return np.where(source >= 0, np.take_along_axis(sums, np.maximum(source, 0), 0), 0)
 
 
 def _merge_reals(sums: np.ndarray, heads: np.ndarray, others: np.ndarray) -> None:
-    """Add the planes ``others`` ``(1 + LEVELS, numbers)`` to sums and heads."""
+    """Add the planes ``others`` ``(1 + L, numbers)`` to sums and heads."""
     other_tops, tops = others[0] & _LEVEL_BITS, (heads & _LEVEL_BITS).astype(np.int64)
     more = others[1:]
     if (other_tops != tops).any():
@@ -359,7 +357,7 @@ def _whole(planes: np.ndarray) -> np.ndarray:
 
 
 def _nearest(planes: np.ndarray) -> np.ndarray:
-    """Sums of real numbers from their planes ``(1 + LEVELS, numbers)``, correctly rounded."""
+    """Sums of real numbers from their planes ``(1 + L, numbers)``, correctly rounded."""
     digits = _digits(planes[1:])
     negative = digits[0] < 0
     digits = _digits(np.where(negative, -planes[1:], planes[1:]))
@@ -368,23 +366,23 @@ def _nearest(planes: np.ndarray) -> np.ndarray:
     places = first + np.arange(3)[:, np.newaxis]
     leading, *after = np.take_along_axis(np.pad(digits, ((0, 2), (0, 0))), places, 0)
     following = ((after[0] << 32) | after[1]).view(np.uint64)
-    behind = ((digits != 0) & (np.arange(LEVELS + 1)[:, np.newaxis] > places[2])).any(axis=0)
+    behind = ((digits != 0) & (np.arange(len(digits))[:, np.newaxis] > places[2])).any(axis=0)
     # Moved to 63 bits, so that the conversion to float64 is the one rounding.
     dropped = np.frexp(leading.astype(np.float64))[1] + 1
     cut = dropped.astype(np.uint64)
     number = (leading << (64 - dropped)) | (following >> cut).view(np.int64)
     number |= behind | (following & ((np.uint64(1) << cut) - np.uint64(1)) != 0)
-    lowest = (planes[0] & _LEVEL_BITS) - (LEVELS - 1)
-    exponent = 32 * (LEVELS - 2 - first) + dropped + 32 * lowest - 1074
+    lowest = (planes[0] & _LEVEL_BITS) - (len(planes) - 2)
+    exponent = 32 * (len(planes) - 3 - first) + dropped + 32 * lowest - 1074
     total = np.ldexp(number.astype(np.float64), exponent.astype(np.int32))
     return _flagged(np.where(negative, -total, total), planes[0])
 
 
 def _digits(sums: np.ndarray) -> np.ndarray:
-    """Levels ``(LEVELS, numbers)`` as one number each: LEVELS + 1 digits of 32 bits, signed."""
-    digits = np.empty((LEVELS + 1, sums.shape[1]), np.int64)
+    """Levels ``(L, numbers)`` as one number each: L + 1 digits of 32 bits, the first signed."""
+    digits = np.empty((len(sums) + 1, sums.shape[1]), np.int64)
     carry = np.zeros(sums.shape[1], np.int64)
-    for level in reversed(range(LEVELS)):
+    for level in reversed(range(len(sums))):
         carry = carry + sums[level]
         digits[level + 1] = carry & _LOW
         carry >>= 32

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import multiply, proof
+from shardwise import kernels, proof
+from shardwise.problem import Problem
 
 from tests.factories import FLOATS, noise, stack
 
@@ -23,8 +24,13 @@ def ratio(left, right, product, compute, seed=0):
 
 def honest(left, right):
     """Products by the kernel, with the dtype they were accumulated in."""
+    shapes = left.shape[1:], right.shape[-2:]
+    problem = Problem(len(left), shapes[0], "A @ B", left.dtype.name, shapes[1])
+    run = kernels.kernel(np, problem, "ieee")
+    product = np.empty((len(left), *problem.product_shape), problem.product_dtype)
     with np.errstate(all="ignore"):
-        return multiply.multiply(np, left, right)
+        run.multiply(left, right, product, len(left))
+    return product, run.compute
 
 
 def truncated(numbers):
