@@ -49,7 +49,16 @@ __device__ Real first(Pair p) { return (Real)(p & 0xffffu); }
 __device__ Real second(Pair p) { return (Real)(p >> 16); }
 __device__ Pair pair(Real a, Real b) { return (Pair)a | ((Pair)b << 16); }
 #else
+#if defined(FLOAT32) || defined(COMPLEX64)
+// In PTX, because cupy compiles with -ftz=true: a cast would turn subnormal numbers into zero.
+__device__ double wide(Real number) {
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(number));
+    return wide;
+}
+#else
 __device__ double wide(Real number) { return number; }
+#endif
 __device__ Real first(Pair p) { return p.x; }
 __device__ Real second(Pair p) { return p.y; }
 __device__ Pair pair(Real a, Real b) {
