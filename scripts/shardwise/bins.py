@@ -67,6 +67,7 @@ _LOW = 0xFFFFFFFF
 _CHUNK = 32768  # numbers at a time on the CPU: two float64 buffers of it fit a core's cache
 _ROWS = 8  # arrays at a time, at least, where there are so many: the sums are touched less often
 _THREADS = 256
+_PARALLEL = 2**18  # numbers that keep a large GPU busy
 
 
 def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
@@ -108,12 +109,16 @@ class BinnedSum:
 
     def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
         self._xp, self._shape, self._dtype = xp, tuple(shape), np.dtype(dtype)
-        self._planes = xp.zeros(plane_shape(shape, dtype), xp.int64)
-        numbers = math.prod(self._planes.shape[1:])
-        self._flat = self._planes.reshape(len(self._planes), numbers)
+        planes, *numbers = plane_shape(shape, dtype)
+        self._numbers = math.prod(numbers)
+        # A few numbers keep few threads busy: a GPU then has several sums of every so many arrays.
+        most = 1 if xp is np else _PARALLEL // max(1, self._numbers)
+        self._sums = 1 << max(0, most.bit_length() - 1)
+        width = self._sums * self._numbers
+        self._flat = xp.zeros((planes, width), xp.int64)
         self._heads = None
         if dtype != "int64":
-            self._heads = xp.full(numbers, LEVELS[dtype] - 1, xp.int16)
+            self._heads = xp.full(width, LEVELS[dtype] - 1, xp.int16)
         self._kernel = None if xp is np else _kernel(xp, self._dtype)
         self._terms = 0
 
@@ -139,9 +144,15 @@ class BinnedSum:
             return
         if self._dtype.kind == "c":
             stack = stack.view(f"f{self._dtype.itemsize // 2}")
-        rows = stack.reshape(len(stack), self._flat.shape[1])
+        rows = stack.reshape(len(stack), self._numbers)
         if self._xp is not np:
-            self._launch(rows)
+            rounds = len(rows) // self._sums
+            for part, n in (
+                (rows[: rounds * self._sums], rounds),
+                (rows[rounds * self._sums :], 1),
+            ):
+                if part.size:
+                    self._launch(part.reshape(n, -1))
         elif self._heads is None:
             _add_integers(self._flat, rows)
         else:
@@ -160,7 +171,8 @@ class BinnedSum:
         n, numbers = rows.shape
         state = (self._flat,) if self._heads is None else (self._heads, self._flat)
         blocks = -(-numbers // _THREADS)
-        arguments = (rows, np.int64(n), np.int64(numbers), *state)
+        width = self._flat.shape[1]
+        arguments = (rows, np.int64(n), np.int64(numbers), np.int64(width), *state)
         self._kernel((blocks,), (_THREADS,), arguments)
 
     def merge(self, planes: np.ndarray, terms: int) -> None:
@@ -178,8 +190,9 @@ class BinnedSum:
         InputError
             Where the sum would be of more than ``MAX_TERMS`` arrays.
         """
-        if planes.dtype != np.int64 or planes.shape != self._planes.shape:
-            raise ValueError(f"planes of {planes.dtype} {planes.shape} for {self._planes.shape}")
+        shape = plane_shape(self._shape, self._dtype.name)
+        if planes.dtype != np.int64 or planes.shape != shape:
+            raise ValueError(f"planes of {planes.dtype} {planes.shape} for {shape}")
         self._count(terms)
         others = planes.reshape(self._flat.shape)
         if self._heads is None:
@@ -202,7 +215,10 @@ class BinnedSum:
         """
         if self._heads is not None:
             self._flat[0] = self._heads
-        return self._planes
+        flat = self._flat
+        if self._sums > 1:
+            flat = self._xp.asarray(_folded(self._xp.asnumpy(flat), self._sums, self._dtype))
+        return flat.reshape(plane_shape(self._shape, self._dtype.name))
 
 
 def rounded(planes: np.ndarray, dtype: str) -> np.ndarray:
@@ -241,6 +257,19 @@ def _kernel(xp: Any, dtype: np.dtype) -> Any:
     module = xp.RawModule(code=source, options=("-std=c++17", "-fmad=false"))
     name = f"float{4 * dtype.itemsize}" if dtype.kind == "c" else dtype.name
     return module.get_function(f"add_{name}")
+
+
+def _folded(planes: np.ndarray, sums: int, dtype: np.dtype) -> np.ndarray:
+    """One sum of ``sums``, a power of two, that lie side by side in planes ``(P, sums * n)``."""
+    kind = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
+    while sums > 1:
+        sums //= 2
+        half = planes.shape[1] // 2
+        both = BinnedSum(np, (half,), kind)
+        for part in (planes[:, :half], planes[:, half:]):
+            both.merge(np.ascontiguousarray(part), 0)
+        planes = both.planes()
+    return planes
 
 
 def _parts(length: int, step: int) -> list[slice]:

@@ -170,7 +170,7 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
 #pragma unroll
         for (int p = 0; p < PLANES; ++p) sum[r][p] = 0;
     if (team.idle) return;
-#pragma unroll 2
+#pragma unroll 4
     for (i64 c = team.rank * COLUMNS; c < cols; c += team.size * COLUMNS) {
         Pair x[ROWS];
 #pragma unroll
@@ -312,7 +312,7 @@ largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, 
     bool paired = in_pairs(x, cols, ld, stride);
     Bits most = 0;
     if (!team.idle)
-#pragma unroll 2
+#pragma unroll 4
         for (i64 c = team.rank * COLUMNS; c < cols; c += size * COLUMNS)
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
