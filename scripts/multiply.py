@@ -4,16 +4,24 @@ from argparse import Namespace
 
 from shardwise import cli, planfile
 from shardwise.multiply import run_shard
+from shardwise.sizes import MIB
 
 
 def main(options: Namespace) -> None:
     """Compute one shard."""
     plan = planfile.load(options.plan)
-    run_shard(plan, options.shard)
+    run_shard(plan, options.shard, options.mem_mb and options.mem_mb * MIB)
     cli.log.info("%s written", plan.results.receipt(options.shard))
 
 
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     cli.add_plan(arguments, shard=True)
+    arguments.add_argument(
+        "--mem-mb",
+        type=cli.positive,
+        metavar="N",
+        help="host memory that the task may take, in MiB; with less than the plan says, fewer "
+        "pieces of files are under way at once; None: what the plan says",
+    )
     cli.run(main, arguments)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shardwise import bins, config, planfile, planner, shard, synthetic
+from shardwise import bins, config, multiply, planfile, planner, shard, synthetic
 from shardwise.config import Settings
 from shardwise.planfile import Plan
 
@@ -85,18 +85,22 @@ def copied(made: Plan) -> Plan:
     return made
 
 
+def computed(made: Plan) -> Plan:
+    """The same plan, all its shards multiplied."""
+    for shard_id in copied(made).shards:
+        multiply.run_shard(made, shard_id)
+    return made
+
+
 def products(made: Plan) -> np.ndarray:
     """What the product files of a plan hold, one after the other."""
     files = [np.load(made.results.product(shard_id)) for shard_id in made.shards]
     return np.stack(files) if made.settings["keep"] == "sum" else np.concatenate(files)
 
 
-def results(made: Plan) -> np.ndarray:
-    """The products of a plan, or the sums of its shards."""
-    found = products(made)
-    if made.settings["keep"] == "products" or found.dtype != np.int64 or found.ndim < 4:
-        return found
-    return np.stack([bins.rounded(planes, made.problem.product_dtype) for planes in found])
+def partials(made: Plan) -> np.ndarray:
+    """The partial sums of a plan under ``reproducible: true``, one a shard, rounded."""
+    return np.stack([bins.rounded(planes, made.problem.product_dtype) for planes in products(made)])
 
 
 def leftovers(folder: Path) -> list[Path]:

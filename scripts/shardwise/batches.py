@@ -335,7 +335,10 @@ def _signed(block: Any) -> Any:
 
 def _largest(xp: Any, stack: Any) -> Any:
     """The largest modulus of each matrix, NaN where it holds one; not for integers."""
-    moduli = xp.abs(stack) if stack.dtype.kind != "c" else xp.abs(stack.real) + xp.abs(stack.imag)
+    if stack.dtype.kind == "c":  # as Checker.largest does: their sum may overflow
+        moduli = xp.maximum(xp.abs(stack.real), xp.abs(stack.imag))
+    else:
+        moduli = xp.abs(stack)
     return moduli.reshape(len(stack), -1).max(axis=1)
 
 

@@ -42,6 +42,14 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
         arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
 
 
+def positive(text: str) -> int:
+    """A whole number, 1 or more, as `argparse` reads it from a command line."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
 def run(
     work: Callable[[argparse.Namespace], None],
     arguments: argparse.ArgumentParser,

@@ -121,7 +121,7 @@ class ExtentReader(AbstractContextManager):
 
     def __exit__(self, *error: object) -> None:
         """End the threads and close all files."""
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown()  # cancelling would leave who waits in `settle` there for ever
         while self._files:
             self._files.popitem()[1].close()
 
@@ -276,7 +276,7 @@ class ExtentWriter:
 
     def close(self) -> None:
         """End the threads; the descriptor that was given stays open."""
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown()
         if self._direct is not None:
             os.close(self._direct)
             self._direct = None

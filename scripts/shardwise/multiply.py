@@ -217,6 +217,7 @@ def _feeds(
         run = (shard.start * nbytes, shard.stop * nbytes)
         feed = Feed(lane, reader, files, run, sizes.SLAB_BYTES, slabs, own, watch)
         feeds.append(stack.enter_context(closing(feed)))
+        feed.start()
     return feeds
 
 

@@ -40,7 +40,7 @@ class Stopwatch:
 
 
 class Feed:
-    """A run of matrices on its way from files into batches.
+    """A run of matrices on its way from files into batches, once `start` was called.
 
     Parameters
     ----------
@@ -71,13 +71,16 @@ class Feed:
         self._begin, self._end = run
         self._slab_bytes, self._checksum, self._watch = slab_bytes, checksum, watch
         self._next = self._begin
-        self._pool = ThreadPoolExecutor(slabs, "slab")
-        self._ahead: deque[tuple[int, np.ndarray, Future]] = deque()
+        self._slabs = min(slabs, -(-(self._end - self._begin) // slab_bytes))
+        self._pool = ThreadPoolExecutor(self._slabs, "slab")
+        self._ahead: deque[tuple[np.ndarray, Future]] = deque()
         self._views: list[np.ndarray] = []
-        self._left: Any = None
-        size = min(slab_bytes, self._end - self._begin)
-        for _ in range(min(slabs, -(-(self._end - self._begin) // slab_bytes))):
-            self._read_ahead(lane.slab(size + SPARE_BYTES), None)
+
+    def start(self) -> None:
+        """Take the memory of the slabs and begin to read; from here on `close` is needed."""
+        size = min(self._slab_bytes, self._end - self._begin)
+        for _ in range(self._slabs):
+            self._read_ahead(self._lane.slab(size + SPARE_BYTES), None)
 
     def close(self) -> None:
         """Wait for the reads under way; the slabs are free then."""

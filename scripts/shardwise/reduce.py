@@ -103,8 +103,9 @@ def _sum_part(comm: Any, plan: Plan, entries: list[Entry]) -> np.ndarray:
     problem = plan.problem
     size = problem.product_shape[0] * problem.product_shape[1]
     part = part_of(size, comm.rank, comm.size)
-    binned = plan.settings["keep"] == "sum" and plan.settings["reproducible"]
-    add, total = (_add_planes if binned else _add_products)(problem, size, part)
+    exact = plan.settings["reproducible"] or problem.product_dtype == "int64"
+    planes = plan.settings["keep"] == "sum" and exact
+    add, total = (_add_planes if planes else _add_products)(problem, size, part)
     last = time.monotonic()
     for number, entry in enumerate(entries, 1):
         with np.errstate(all="ignore"):  # an overflow is found and named at the end
@@ -134,8 +135,8 @@ def _add_planes(problem: Problem, size: int, part: tuple[int, int]) -> tuple[Cal
     def add(entry: Entry) -> None:
         header = read_header(entry.path)
         planes = np.memmap(entry.path, header.dtype, "r", header.offset, header.shape)
-        flat = planes.reshape(len(planes), size, -1)[:, low:high]
-        binned.merge(np.ascontiguousarray(flat).reshape(binned.planes().shape), entry.terms)
+        own = np.asarray(planes).reshape(len(planes), size, -1)[:, low:high]
+        binned.merge(own.reshape(binned.planes().shape), entry.terms)
 
     return add, lambda: rounded(binned.planes(), problem.product_dtype)
 

@@ -236,11 +236,17 @@ def copy_memory(problem: Problem) -> int:
     return PYTHON_BYTES + COPY_SLABS * (SLAB_BYTES + MIB) + converted
 
 
-def reduce_memory(problem: Problem, ranks: int) -> int:
-    """Host bytes of all ranks of the reduce: a block and two accumulators each, and the whole."""
+def reduce_memory(problem: Problem, ranks: int, keep: str) -> int:
+    """Host bytes of all ranks of the reduce: a block each, the accumulators, and the whole.
+
+    The ranks share the elements, so their accumulators, and their results, are one whole together:
+    the planes of a partial sum, or two numbers for each of the result. The root holds the whole
+    result once more, and a mean.
+    """
     result = problem.sum_item * problem.product_shape[0] * problem.product_shape[1]
     block = max(REDUCE_BLOCK_BYTES, problem.product_bytes)
-    return ranks * (PYTHON_BYTES + 2 * block) + 4 * result
+    accumulators = partial_bytes(problem) if keep == "sum" else 2 * result
+    return ranks * (PYTHON_BYTES + 2 * block) + accumulators + 3 * result
 
 
 REDUCE_BLOCK_BYTES = 64 * MIB

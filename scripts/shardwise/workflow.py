@@ -253,7 +253,8 @@ class Run:
     @property
     def reduce_mb(self) -> Growing:
         """Memory of all ranks of the reduce."""
-        return _growing(-(-sizes.reduce_memory(self.plan.problem, self.reduce["ranks"]) // MIB))
+        ranks, keep = self.reduce["ranks"], self.plan.settings["keep"]
+        return _growing(-(-sizes.reduce_memory(self.plan.problem, ranks, keep) // MIB))
 
     @property
     def reduce_minutes(self) -> Growing:

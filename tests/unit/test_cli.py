@@ -83,7 +83,16 @@ def test_a_plan_that_is_a_folder_is_bad_input(tmp_path):
     assert run("ledger", "--plan", made.results.root).returncode == 2
 
 
-@pytest.mark.parametrize("words", [[], ["--plan"], ["--plan", "x", "--sharrd", "1"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--plan"],
+        ["--plan", "x", "--sharrd", "1"],
+        ["--plan", "x", "--shard", "1", "--mem-mb", "0"],
+        ["--plan", "x", "--shard", "1", "--mem-mb", "2GiB"],
+    ],
+)
 def test_wrong_words_are_bad_input(words):
     """A command line that is not understood ends with 2."""
     assert run("multiply", *words).returncode == 2
@@ -195,7 +204,7 @@ def test_a_disk_that_takes_no_more_is_tried_again(tmp_path, script):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
     )  # fmt: skip
     assert done.returncode == 75, done.stderr
-    assert "nothing was committed, try again" in done.stderr
+    assert "File too large: the file needs 69632 bytes" in done.stderr
     stage = made.results.root / ("shards" if script == "shard" else "products")
     assert not (stage / "00000.npy").exists()
     assert not (stage / "00000.json").exists()

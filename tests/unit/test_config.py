@@ -150,8 +150,6 @@ def test_whole_floats_never_reach_the_plan_as_floats(values):
         ({"dispatch": "mpi"}, 'dispatch: "mpi" is not supported yet'),
         ({"workers": "node"}, 'workers: "node" is not supported yet; use "device"'),
         ({"array_limit": 3}, "array_limit: 3 is not supported yet; use null"),
-        ({"reproducible": False}, "reproducible: false is not supported yet; use true"),
-        ({"precision": "tf32"}, 'precision: "tf32" is not supported yet; use "ieee"'),
         *(
             ({"reduce": {"statistics": ["sum", s]}}, f"reduce.statistics: {s} not supported yet")
             for s in ("std", "min", "max", "prod", "argmin", "argmax", "all", "any")
@@ -161,6 +159,14 @@ def test_whole_floats_never_reach_the_plan_as_floats(values):
 def test_what_is_not_there_yet_is_refused_not_ignored(values, told):
     """A value of the contract without machinery behind it never passes silently."""
     assert told in refusal(values)
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("values", [{"reproducible": False}, {"precision": "tf32"}], ids=str)
+def test_speed_for_digits_is_taken(values, keep):
+    """Both ways to trade digits for speed are accepted, whatever a shard keeps."""
+    loaded = config.load({**values, "keep": keep})
+    assert values.items() <= vars(loaded).items()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -348,3 +349,29 @@ def test_buffers_that_do_not_fit_are_refused(files):
         for buffer in (disk.aligned_empty(8191), disk.aligned_empty(9000)[1:]):
             with pytest.raises(ValueError, match="buffer"):
                 reader.read(extents, buffer)
+
+
+def test_closing_a_reader_lets_go_of_who_waits_for_it(files, monkeypatch):
+    """A read that is under way when the reader is closed ends; it does not wait for ever."""
+    reading, go_on, read = threading.Event(), threading.Event(), os.preadv
+
+    def held(*arguments):
+        reading.set()
+        go_on.wait(60)
+        return read(*arguments)
+
+    monkeypatch.setattr(disk.os, "preadv", held)
+    extents = [Extent(next(iter(files)), 0, SIZE)]
+    buffer, reader = disk.aligned_empty(disk.buffer_bytes(extents)), ExtentReader(1)
+    waiting = threading.Thread(target=reader.read, args=(extents, buffer), daemon=True)
+    closing = threading.Thread(target=reader.__exit__, daemon=True)
+    waiting.start()
+    reading.wait(60)
+    closing.start()
+    while not reader._pool._shutdown:
+        closing.join(0.001)
+    go_on.set()
+    for thread in (waiting, closing):
+        thread.join(60)
+        assert not thread.is_alive()
+    np.testing.assert_array_equal(buffer[:SIZE], files[extents[0].path])

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise import config, functions, ledger, multiply, plan, planner, receipts
+from shardwise import config, functions, ledger, multiply, planner, receipts, sizes
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.problem import Problem, product_dtype, sum_dtype
 
 from tests import factories
-from tests.factories import copied, leftovers, products, settings, stack
+from tests.factories import computed, copied, leftovers, partials, products, settings, stack
 
 DOUBLE = "def own(xp, block):\n    return 2 * block\n"
 ROWS = """
@@ -269,7 +270,7 @@ def test_what_is_no_stack_of_results_is_refused(write, line, told):
 def test_the_planned_shape_and_dtype_are_held_to(write):
     """A result that differs from the one that was planned for is told with both."""
     spec = write(DOUBLE)
-    planned = plan.Problem(9, (3, 4), spec, "float64", result=(3, 4), result_dtype="float64")
+    planned = Problem(9, (3, 4), spec, "float64", result=(3, 4), result_dtype="float64")
     assert called(spec, np.ones((2, 3, 4)), 5, planned).shape == (2, 3, 4)
     told = refusal(called, spec, np.ones((2, 4, 3)), 5, planned)
     assert "returned (4, 3) of float64 for each of matrices 5 to 6, but (3, 4) of float64" in told
@@ -355,26 +356,29 @@ def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype)
     left = stack((7, 3, 5), dtype)
     made = factories.plan(tmp_path, left, product=spec, keep=keep, shards=2)
     own = made.problem
-    columns, stored = (10, "float64") if dtype[0] == "f" else (5, plan.product_dtype(dtype))
-    wide = plan.sum_dtype(stored)
+    columns, stored = (10, "float64") if dtype[0] == "f" else (5, product_dtype(dtype))
+    wide = sum_dtype(stored)
     assert (own.result, own.result_dtype, own.sum_dtype) == ((1, columns), stored, wide)
     assert own.product_shape == (1, columns)
-    assert own.work_bytes == own.matrix_bytes == 15 * left.itemsize
+    assert own.matrix_bytes == 15 * left.itemsize
     size = columns * np.dtype(stored).itemsize
-    whole = 2 * columns * np.dtype(wide).itemsize if keep == "sum" else 7 * size
+    planes = 2 if wide == "int64" else 5
+    whole = 2 * planes * columns * np.dtype(wide).itemsize if keep == "sum" else 7 * size
     assert made.facts["bytes"]["products"] == whole
 
 
-def test_a_task_is_given_memory_for_the_function(monkeypatch):
-    """Its guess covers so many blocks and results of a slab; the stack's length does not count."""
-    own = plan.Problem(10**6, (3, 5), "m.py:f", "float32", result=(7, 11), result_dtype="float64")
-    for unit in (1, 5000):
-        monkeypatch.setattr(plan, "SLAB_BYTES", unit)
-        slab = plan.slab_matrices(own)
-        assert slab == max(1, unit // (7 * 11 * 8))
-        held = (2 + plan.FUNCTION_COPIES) * slab * (3 * 5 * 4 + 7 * 11 * 8)
-        asked = plan.task_memory(own, own.matrices, "products", cuda=False)
-        assert asked - plan.PYTHON_BYTES == held
+@pytest.mark.parametrize("unit", [1, 5000])
+def test_a_task_is_given_memory_for_the_function(monkeypatch, unit):
+    """Its guess covers so many blocks and results of a batch; the stack's length does not count."""
+    own = Problem(10**6, (3, 5), "m.py:f", "float32", result=(7, 11), result_dtype="float64")
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", unit)
+    batch = sizes.batch_matrices(own, cuda=False)
+    assert batch == max(1, unit // (7 * 11 * 8))
+    block = batch * (3 * 5 * 4 + 7 * 11 * 8)
+    assert sizes.work_bytes(own, batch, "products") == sizes.FUNCTION_COPIES * block
+    asked = sizes.task_memory(own, own.matrices, "products", cuda=False)
+    others = sizes.PYTHON_BYTES + sizes.slab_memory(own, own.matrices, "products")
+    assert asked - others >= (sizes.BATCHES + sizes.FUNCTION_COPIES) * block
     assert own.flop == 2 * 3 * 5 * 5
 
 
@@ -481,13 +485,6 @@ def test_one_line_describes_the_plan_of_a_function(write):
 # Whole shards.
 
 
-def computed(made):
-    """A plan whose shards have all been computed."""
-    for shard_id in copied(made).shards:
-        multiply.run_shard(made, shard_id)
-    return made
-
-
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize("materialize", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "int16"])
@@ -497,19 +494,20 @@ def test_products_are_what_the_function_returns(tmp_path, write, keep, materiali
     spec = write(body("return block[:, ::2] * block[:, :1, ::-1]"))
     over = {"product": spec, "keep": keep, "materialize": materialize, "shards": 3}
     made = computed(factories.plan(tmp_path, left, **over))
-    stored = plan.product_dtype(dtype) if keep == "products" else plan.sum_dtype(dtype)
+    stored = product_dtype(dtype) if keep == "products" else sum_dtype(dtype)
     expected = left[:, ::2].astype(stored) * left[:, :1, ::-1]
     if keep == "sum":
         parts = [(row.start, row.stop) for row in made.shards.values()]
         expected = np.stack([expected[low:high].sum(axis=0) for low, high in parts])
-    found = products(made)
+    found = products(made) if keep == "products" else partials(made)
     assert found.dtype == np.dtype(stored)
     np.testing.assert_array_equal(found, expected)
 
 
-def test_blocks_are_slabs_of_whole_matrices(tmp_path, write, monkeypatch):
-    """A function sees the matrices in order, a slab at a time, and the message counts from 0."""
-    monkeypatch.setattr(plan, "SLAB_BYTES", 3 * 2 * 2 * 8)
+def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
+    """A function sees the matrices in order, a batch at a time, and the message counts from 0."""
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 3 * 2 * 2 * 8)
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 100)
     text = body(
         "if (block[:, 0, 0] == 8).any(): raise ValueError(len(block))\n    return 2 * block"
     )

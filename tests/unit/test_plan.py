@@ -1,12 +1,10 @@
 """The arithmetic of the plan, against brute force."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import plan
-from shardwise.plan import MIB, Problem
+from shardwise import plan, sizes
+from shardwise.problem import Problem
 
 # Distinct primes: a lost or swapped dimension changes every count.
 M, K, P, N = 3, 5, 7, 11
@@ -120,122 +118,16 @@ def test_the_table_counts_every_byte(product, dtype, keep):
     assert sum(row.bytes for row in rows) == whole
     made = [row.product_bytes for row in rows]
     if keep == "sum":
-        assert made == [m * p * SUM_ITEM[dtype]] * 4
+        planes = 2 if dtype == "int8" else 5
+        assert made == [planes * m * p * SUM_ITEM[dtype]] * 4
     else:
         assert made == [(row.stop - row.start) * m * p * PRODUCT_ITEM[dtype] for row in rows]
-    assert [row.memory for row in rows] == [
-        plan.task_memory(own, row.stop - row.start, keep, cuda=False) for row in rows
-    ]
-
-
-def held_by_a_task(own, count, keep, slab, checked):
-    """Bytes that a task must hold at least, array by array, no formula of plan.py used."""
-    (m, k, p), (rows, columns) = FACTORS[own.product], own.left
-    held = slab * rows * columns * ITEM[own.dtype]  # what is read
-    if own.dtype == "int8":
-        held += slab * rows * columns * 8  # widened for the product
-    if own.product == "A @ B":
-        held += (1 if own.shared_right else slab) * K * P * ITEM[own.dtype]
-        if own.dtype == "int8":
-            held += (1 if own.shared_right else slab) * K * P * 8
-    held += slab * m * p * PRODUCT_ITEM[own.dtype]
-    held += checked * SUM_ITEM[own.dtype] * (m * k + k * p + m * p)
-    if keep == "sum":
-        held += 2 * m * p * SUM_ITEM[own.dtype]
-    return held
-
-
-@pytest.mark.parametrize("product", FACTORS)
-@pytest.mark.parametrize("dtype", ITEM)
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("unit", [1, 5000])
-def test_a_task_is_given_what_it_holds(monkeypatch, product, dtype, keep, shared, unit):
-    """Beside the fixed costs, the model covers every array of a task at once."""
-    monkeypatch.setattr(plan, "SLAB_BYTES", unit)
-    monkeypatch.setattr(plan, "CHECK_BYTES", unit)
-    own = problem(product, dtype, shared)
-    slab = min(N, plan.slab_matrices(own))
-    checked = min(N, plan.check_matrices(own))
-    variable = plan.task_memory(own, N, keep, cuda=False) - plan.PYTHON_BYTES
-    assert variable >= held_by_a_task(own, N, keep, slab, checked)
-
-
-def test_widened_integers_are_counted():
-    """Narrow integers whose products are tiny: the int64 copies of A and B are the memory."""
-    own = Problem(10**6, (1, 10_007), "A @ B", "int8", (10_007, 1))
-    slab = plan.slab_matrices(own)
-    widened = slab * (10_007 + 10_007) * 8
-    variable = plan.task_memory(own, 10**6, "products", cuda=False) - plan.PYTHON_BYTES
-    assert variable >= widened + slab * (own.matrix_bytes + own.right_bytes)
-
-
-def test_a_device_costs_host_memory():
-    """A task that may use CUDA asks for its context on top."""
-    own = problem("A @ B")
-    with_device = plan.task_memory(own, N, "sum", cuda=True)
-    assert with_device - plan.task_memory(own, N, "sum", cuda=False) == plan.CUDA_BYTES
-
-
-@given(st.sampled_from(sorted(FACTORS)), st.sampled_from(sorted(ITEM)), st.integers(1, 10**9))
-def test_memory_is_bounded_by_slabs_not_by_the_stack(product, dtype, matrices):
-    """However many small matrices a shard holds, its task stays under 2 GiB."""
-    own = problem(product, dtype, matrices=matrices)
-    for keep in ("products", "sum"):
-        assert plan.task_memory(own, matrices, keep, cuda=True) < 2048 * MIB
-    assert plan.reduce_memory(own, 1) == plan.reduce_memory(replace(own, matrices=1), 1)
-
-
-@pytest.mark.parametrize("product", FACTORS)
-@pytest.mark.parametrize("left", [(K, K), (50_021, 50_021)])
-def test_one_huge_matrix_is_a_slab(product, left):
-    """A matrix larger than a slab still goes through, alone."""
-    own = replace(
-        problem(product, "float64"),
-        left=left,
-        right=(left[1], P) if product == "A @ B" else None,
-    )
-    bytes_held = max(own.matrix_bytes + own.right_bytes, own.product_bytes)
-    assert plan.slab_matrices(own) == max(1, 64 * MIB // bytes_held)
-    assert plan.check_matrices(own) >= 1
-    assert plan.task_memory(own, 1, "products", cuda=False) > bytes_held
-
-
-@pytest.mark.parametrize("dtype", ITEM)
-@pytest.mark.parametrize("ranks", [1, 2, 13])
-def test_the_reduce_is_given_what_its_ranks_hold(dtype, ranks):
-    """All ranks together hold a block each, the accumulators, and the root the whole and a mean."""
-    own = problem("A @ B", dtype)
-    result = M * P * SUM_ITEM[dtype]
-    accumulators, whole, mean = 2 * result, result, result
-    held = ranks * plan.SLAB_BYTES + accumulators + whole + mean
-    asked = plan.reduce_memory(own, ranks)
-    assert asked - ranks * plan.PYTHON_BYTES >= held
-    assert asked - plan.reduce_memory(own, ranks - 1) == plan.PYTHON_BYTES + 2 * plan.SLAB_BYTES
-
-
-@pytest.mark.parametrize("dtype", ITEM)
-def test_copying_holds_three_slabs(dtype):
-    """Each slab that is under way has a buffer: whole pieces of the checksum, or one matrix."""
-    own = replace(problem("A @ A", dtype), left=(20_011, 20_011), matrices=100)
-    assert plan.copy_matrices(own) == 1
-    assert plan.piece_bytes(own) == own.matrix_bytes
-    assert plan.copy_memory(own) - plan.PYTHON_BYTES >= 3 * 20_011 * 20_011 * ITEM[dtype]
-    for side in (1, 7, 500, 2000):
-        own = replace(problem("A @ A", dtype), left=(side, side), matrices=10**9)
-        slab = plan.copy_matrices(own) * own.matrix_bytes
-        assert slab % plan.piece_bytes(own) == 0
-        assert plan.SLAB_BYTES / 2 < slab <= max(plan.SLAB_BYTES, own.matrix_bytes)
-        assert plan.copy_memory(own) - plan.PYTHON_BYTES >= 3 * slab
-
-
-@pytest.mark.parametrize("dtype", ITEM)
-def test_synthesizing_asks_for_what_is_drawn(dtype):
-    """Random numbers are drawn in double precision before they are narrowed; the job asks so."""
-    dim = 20_011
-    own = replace(problem("A @ A", dtype), left=(dim, dim))
-    drawn = dim * dim * 8  # what numpy.random returns, beside the narrowed copy
-    assert plan.synthetic_memory(own) - plan.PYTHON_BYTES >= drawn + own.matrix_bytes
+    for cuda in (False, True):
+        for row in plan.table(own, 4, keep, cuda):
+            count = row.stop - row.start
+            assert row.memory == sizes.task_memory(own, count, keep, cuda)
+            asked = sizes.device_memory(own, count, keep) if cuda else 0
+            assert row.device_memory == asked
 
 
 def test_run_times_grow_with_work():

@@ -5,8 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from shardwise import disk, multiply, receipts, shard
-from shardwise import plan as counts
+from shardwise import disk, multiply, receipts, shard, sizes
 from shardwise.arrays import file_checksum, read_header
 from shardwise.errors import IntegrityError, TryAgain
 
@@ -14,12 +13,11 @@ from tests import factories
 from tests.factories import leftovers, noise, save, stack
 
 
-@pytest.fixture(params=["slabs of a few matrices", "slabs as they are"])
+@pytest.fixture(params=["slabs of odd sizes", "slabs as they are"])
 def slabs(request, monkeypatch):
-    """Sizes of pieces and slabs that a small stack has many of, and the real ones."""
-    if request.param == "slabs of a few matrices":
-        monkeypatch.setattr(counts, "PIECE_BYTES", 2 * 130 * 200 * 8)
-        monkeypatch.setattr(counts, "SLAB_BYTES", 5 * 130 * 200 * 8)
+    """Slabs that begin and end inside matrices, long enough for direct I/O, and the real ones."""
+    if request.param == "slabs of odd sizes":
+        monkeypatch.setattr(sizes, "SLAB_BYTES", 5 * 130 * 200 * 8 + 12_347)
 
 
 def copies(made):
@@ -33,7 +31,7 @@ def copies(made):
         )
         receipts.check_file(path, facts)
         assert read_header(path).offset == 4096
-        assert facts["piece_bytes"] == counts.piece_bytes(made.problem)
+        assert facts["piece_bytes"] == sizes.SLAB_BYTES
         assert facts["checksum"] == file_checksum(path, 4096, facts["piece_bytes"])
         parts.append(np.load(path))
     assert leftovers(made.results.root) == []
@@ -79,12 +77,12 @@ def test_multiply_agrees_with_the_checksum(tmp_path, slabs):
     assert used["input_checksum"] == copied["file"]["checksum"]
 
 
-def test_matrices_larger_than_a_slab(tmp_path, monkeypatch):
-    """A slab is then one matrix."""
-    monkeypatch.setattr(counts, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(counts, "SLAB_BYTES", 2000)
-    array = noise((5, 100, 100))
-    np.testing.assert_array_equal(copies(factories.plan(tmp_path, array, shards=1)), array)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_matrices_larger_than_a_slab(tmp_path, monkeypatch, order):
+    """A slab is then a piece of a matrix, also where the matrix has to be converted."""
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 20_011)
+    array = np.asarray(noise((5, 100, 100)), order=order)
+    np.testing.assert_array_equal(copies(factories.plan(tmp_path, array, shards=2)), array)
 
 
 def test_an_input_that_changed_leaves_nothing(tmp_path):
@@ -98,8 +96,7 @@ def test_an_input_that_changed_leaves_nothing(tmp_path):
 
 def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
     """All slabs fail at once when the file ends early; none waits for another for ever."""
-    monkeypatch.setattr(counts, "PIECE_BYTES", 800)
-    monkeypatch.setattr(counts, "SLAB_BYTES", 800)
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 800)
     made = factories.plan(tmp_path, noise((50, 10, 10)), shards=1)
     read = disk.ExtentReader.read
 

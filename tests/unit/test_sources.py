@@ -11,7 +11,7 @@ from shardwise import disk, sources
 from shardwise.errors import InputError, IntegrityError
 from shardwise.sources import StackReader, check_product, right_of, stack_of
 
-from tests.factories import save, settings, stack
+from tests.factories import noise, save, settings, stack
 
 
 def found(tmp_path, cache=None, **over):
@@ -368,29 +368,41 @@ LAYOUTS = [("<f4", "C"), (">f4", "C"), ("<f4", "F")]
 
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.sampled_from(LAYOUTS)), min_size=1, max_size=4),
-    st.booleans(),
     st.data(),
 )
-def test_any_matrices_come_as_little_endian_bytes(tmp_path, files, packed, data):
-    """Whatever files they lie in, in whatever order of bytes and elements, packed or not."""
+def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
+    """Whatever files they lie in, in whatever order, and wherever inside a matrix they begin."""
     parts, first = [], 0
     for number, (count, (dtype, order)) in enumerate(files):
         array = np.asarray(stack((count, 3, 5), dtype, number), order=order)
         path = save(tmp_path / f"{number}.npy", array)
         parts.append(sources.Source(str(path), first, count, ""))
         first += count
-    start = data.draw(st.integers(0, first - 1))
-    stop = data.draw(st.integers(start + 1, first))
     stacked = StackReader(parts, (3, 5), "float32")
-    slack = disk.SLACK_BYTES * (1 if packed else len(files))
-    buffer = disk.aligned_empty((stop - start) * 60 + slack)
+    whole = np.concatenate([np.load(part.path) for part in parts]).astype("<f4")
     with disk.ExtentReader(1) as reader:
-        views = stacked.read_into(reader, buffer, start, stop, packed)
-    block = np.concatenate(views).view("<f4").reshape(-1, 3, 5)
-    np.testing.assert_array_equal(block, stacked.read(start, stop))
-    np.testing.assert_array_equal(
-        block, np.concatenate([np.load(part.path) for part in parts])[start:stop]
-    )
+        for _ in range(3):  # one after the other, as matrices that were converted are kept
+            low = data.draw(st.integers(0, whole.nbytes - 1))
+            high = data.draw(st.integers(low + 1, whole.nbytes))
+            buffer = disk.aligned_empty(high - low + sources.SPARE_BYTES)
+            views = stacked.read_bytes(reader, buffer, low, high)
+            assert b"".join(v.tobytes() for v in views) == whole.tobytes()[low:high]
+
+
+def test_a_slab_of_files_of_any_length_fits_its_buffer(tmp_path):
+    """Long and short extents, mixed, need no more than the room to spare."""
+    side, parts, arrays = 512, [], []
+    for number, count in enumerate((1, 3, 1, 1, 7, 1, 1)):  # a matrix is a MiB and a piece
+        arrays.append(noise((count, side, side + 1), "float32", number))
+        path = save(tmp_path / f"{number}.npy", arrays[-1])
+        parts.append(sources.Source(str(path), sum(map(len, arrays)) - count, count, ""))
+    whole = np.concatenate(arrays).reshape(-1).view(np.uint8)
+    stacked = StackReader(parts, (side, side + 1), "float32")
+    with disk.ExtentReader() as reader:
+        for low, high in ((0, whole.nbytes), (999, 9_999_999), (whole.nbytes - 5, whole.nbytes)):
+            buffer = disk.aligned_empty(high - low + sources.SPARE_BYTES)
+            views = stacked.read_bytes(reader, buffer, low, high)
+            np.testing.assert_array_equal(np.concatenate(views), whole[low:high])
 
 
 def test_matrices_outside_the_files_are_refused(tmp_path):
@@ -419,4 +431,4 @@ def test_a_reader_refuses_another_file_than_planned(tmp_path, change):
         everything(made)
     reader = StackReader(made.sources, made.shape, made.dtype)
     with disk.ExtentReader(1) as threads, pytest.raises(IntegrityError, match="snakemake again"):
-        reader.read_into(threads, disk.aligned_empty(10**5), 0, made.matrices)
+        reader.read_bytes(threads, disk.aligned_empty(10**6), 0, made.matrices * 16)

@@ -20,4 +20,5 @@ rule multiply:
     params:
         fingerprint=run.fingerprint,
     shell:
-        'python "$SCRIPTS"/multiply.py --plan="$PLAN" --shard {wildcards.shard} 2> {log:q}'
+        'python "$SCRIPTS"/multiply.py --plan="$PLAN" --shard {wildcards.shard}'
+        " --mem-mb {resources.mem_mb} 2> {log:q}"

@@ -1,0 +1,216 @@
+"""The kernels on NumPy: exact integers, NumPy's own bits, and sums formed inside one product."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import kernels
+from shardwise.problem import Problem
+
+from tests.factories import FLOATS, INTEGERS, PRODUCTS, REFERENCES, noise, stack
+
+
+def problem(product, dtype, left, right=None, shared=False):
+    """The problem of a stack of matrices of a shape."""
+    return Problem(len(left), left.shape[1:], product, dtype, right, shared)
+
+
+def multiplied(product, left, right=None, spare=2):
+    """The products by the kernel, and what it left in the unused places behind them."""
+    shared = right is not None and right.ndim == 2
+    shape = None if right is None else right.shape[-2:]
+    own = problem(product, left.dtype.name, left, shape, shared)
+    out = np.full((len(left) + spare, *own.product_shape), 77, own.product_dtype)
+    padded = np.concatenate([left, np.zeros((spare, *left.shape[1:]), left.dtype)])
+    other = right
+    if right is not None and not shared:
+        other = np.concatenate([right, np.zeros((spare, *shape), right.dtype)])
+    kernel = kernels.kernel(np, own, "ieee")
+    # Batches are whole, and only the first matrices of the last one count.
+    kernel.multiply(padded, other, out, len(left))
+    return out[: len(left)], out[len(left) :]
+
+
+def factors_of(product, n=5, dtype="float64", m=3, k=4, p=6, make=stack):
+    """A stack of A, and of B where the product has one, in shapes that differ."""
+    left = make((n, k, k) if product == "A @ A" else (n, m, k), dtype)
+    return left, make((n, k, p), dtype, 1) if product == "A @ B" else None
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_products_of_a_batch_are_numpys(product, dtype):
+    """All products of all dtypes, and nothing is written behind those that count."""
+    left, right = factors_of(product, dtype=dtype)
+    found, behind = multiplied(product, left, right)
+    wide = "int64" if np.dtype(dtype).kind in "iu" else "complex128"
+    expected = REFERENCES[product](left.astype(wide), None if right is None else right.astype(wide))
+    np.testing.assert_array_equal(found, expected)
+    assert (behind == 77).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64", "int16", "int64"])
+def test_one_right_factor_serves_a_batch(dtype):
+    """B of two dimensions multiplies every A."""
+    left, right = stack((5, 3, 4), dtype), stack((4, 6), dtype, 1)
+    found, _ = multiplied("A @ B", left, right)
+    wide = "int64" if "int" in dtype else "complex128"
+    np.testing.assert_array_equal(found, left.astype(wide) @ right.astype(wide))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_product_has_the_bits_that_its_matrix_has_alone(product, dtype):
+    """How many matrices lie in a batch, and which, changes no bit of any product."""
+    left, right = factors_of(product, 7, dtype, 33, 35, 37, noise)
+    whole, _ = multiplied(product, left, right)
+    for low, high in ((0, 1), (6, 7), (2, 5)):
+        part, _ = multiplied(product, left[low:high], None if right is None else right[low:high])
+        assert part.tobytes() == whole[low:high].tobytes()
+    b = None if right is None else right[3]
+    assert REFERENCES[product](left[3], b).tobytes() == whole[3].tobytes()
+
+
+def test_float16_is_accumulated_in_float32():
+    """The sum of 3000 ones and 1024 is exact on the way, and rounded once at the end."""
+    left = np.ones((1, 1, 3001), "float16")
+    left[0, 0, 0] = 32
+    found, _ = multiplied("A @ A.T", left)
+    assert found[0, 0, 0] == np.float16(1024 + 3000)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compute"),
+    [("float16", "float32"), ("float32", "float32"), ("float64", "float64"), ("int8", "float64"),
+     ("complex64", "complex64"), ("complex128", "complex128"), ("int32", "int64")],
+)  # fmt: skip
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_a_kernel_says_what_it_accumulates_in(dtype, compute, precision):
+    """NumPy has no tf32: asked for it, float32 is computed, and said to be, in float32."""
+    own = problem("A @ A", dtype, np.zeros((2, 3, 3)))
+    assert kernels.kernel(np, own, precision).compute == compute
+
+
+# Integers.
+
+LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in INTEGERS}
+
+
+def python_product(left, right):
+    """One product by Python's own integers."""
+    a, b = left.tolist(), right.tolist()
+    columns = list(zip(*b, strict=True))
+    return [[sum(x * y for x, y in zip(row, c, strict=True)) for c in columns] for row in a]
+
+
+@given(st.sampled_from(INTEGERS), st.integers(1, 4), st.integers(1, 40), st.data())
+def test_integers_are_exact(dtype, m, k, data):
+    """Whatever fits int64 is exact, at the ends of every range as well."""
+    low, high = LIMITS[dtype]
+    bound = min(high, int((2**63 - 1) // k) ** 0.5 // 1)
+    few = [max(low, -int(bound)), int(bound), int(bound) - 1, 0, 1, max(low, -1)]
+    values = st.sampled_from(few)
+    rows = data.draw(st.lists(st.lists(values, min_size=k, max_size=k), min_size=m, max_size=m))
+    left = np.array([rows], dtype)
+    found, _ = multiplied("A @ A.T", left)
+    assert found[0].tolist() == python_product(left[0], left[0].T)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "inner", "compute"),
+    [
+        ("int8", 2**37, "float64"),
+        ("int8", 2**37 + 1, "int64"),
+        ("uint8", 2**37, "float64"),
+        ("int16", 2**21, "float64"),
+        ("int16", 2**21 + 1, "int64"),
+        ("uint16", 2**21, "float64"),
+        ("uint16", 2**21 + 1, "int64"),
+        ("int32", 1, "int64"),
+    ],
+)
+def test_float64_is_used_only_where_it_is_exact(dtype, inner, compute):
+    """No sum of products, of any elements, passes 2⁵³; one more might."""
+    own = Problem(1, (1, inner), "A @ A.T", dtype)
+    assert own.compute_dtype == compute
+    largest = max(-LIMITS[dtype][0], LIMITS[dtype][1])
+    assert compute == "int64" or inner * largest**2 <= 2**53
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16"])
+@pytest.mark.parametrize("inner", [2**21, 2**21 + 1])
+def test_sums_around_two_to_the_53_are_exact(dtype, inner):
+    """The longest inner product that float64 takes, of the largest elements, and one longer."""
+    low, high = LIMITS[dtype]
+    left = np.full((1, 1, inner), low if low else high, dtype)
+    left[0, 0, -1] = high - 1  # an odd sum: float64 has no room for it past 2⁵³
+    found, _ = multiplied("A @ A.T", left)
+    assert found[0, 0, 0] == (inner - 1) * int(left[0, 0, 0]) ** 2 + (high - 1) ** 2
+
+
+# Sums formed inside one product.
+
+
+def accumulated(product, left, right=None):
+    """What the kernel says of the sum: a product of two matrices, and its value."""
+    shared = right is not None and right.ndim == 2
+    shape = None if right is None else right.shape[-2:]
+    own = problem(product, left.dtype.name, left, shape, shared)
+    return kernels.kernel(np, own, "ieee").accumulate(left, right)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_matrices_side_by_side_have_the_sum_as_product(product, dtype):
+    """One product of two long matrices is the sum of all, and is exact where all are."""
+    left, right = factors_of(product, dtype=dtype)
+    told, wide, tall, total = accumulated(product, left, right)
+    n, m, k = left.shape
+    expected = REFERENCES[product](left.astype("complex128"), right).sum(axis=0)
+    np.testing.assert_array_equal(total, expected)
+    assert total.dtype == (np.float32 if dtype == "float16" else np.dtype(dtype))
+    again = REFERENCES[told](wide.astype("complex128"), tall)
+    np.testing.assert_array_equal(again, expected)
+    shapes = {
+        "A @ A": ((k, n * k), (n * k, k)),
+        "A.T @ A": ((n * m, k), None),
+        "A @ A.T": ((m, n * k), None),
+        "A @ B": ((m, n * k), (n * k, 6)),
+    }
+    assert (wide.shape, None if tall is None else tall.shape) == shapes[product]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_one_right_factor_is_repeated_below_itself(dtype):
+    """The sum of A @ B over all A, with the one B of them all."""
+    left, right = stack((5, 3, 4), dtype), stack((4, 6), dtype, 1)
+    told, wide, tall, total = accumulated("A @ B", left, right)
+    np.testing.assert_array_equal(total, (left.astype("f8") @ right.astype("f8")).sum(axis=0))
+    np.testing.assert_array_equal(tall, np.tile(right, (5, 1)))
+    assert (told, wide.shape) == ("A @ B", (3, 20))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_sum_is_rounded_as_one_inner_product(product, dtype):
+    """Its error is within γ(n k) of the sum of all moduli, in the dtype that accumulates."""
+    left, right = factors_of(product, 9, dtype, 3, 5, 4, noise)
+    *_, total = accumulated(product, left, right)
+    inner = 9 * (left.shape[1] if product == "A.T @ A" else left.shape[2])
+    unit = Fraction(1, 2**53 if dtype == "float64" else 2**24)
+    gamma = inner * unit / (1 - inner * unit)
+    a, b = kernels.factors(product, left, right)
+    exact = [[Fraction(0)] * total.shape[1] for _ in range(total.shape[0])]
+    moduli = [row[:] for row in exact]
+    for x, y in zip(a, b, strict=True):
+        for i in range(total.shape[0]):
+            for j in range(total.shape[1]):
+                terms = [Fraction(float(s)) * Fraction(float(t))
+                         for s, t in zip(x[i], y[:, j], strict=True)]  # fmt: skip
+                exact[i][j] += sum(terms)
+                moduli[i][j] += sum(map(abs, terms))
+    for i, row in enumerate(total.tolist()):
+        for j, value in enumerate(row):
+            assert abs(Fraction(value) - exact[i][j]) <= gamma * moduli[i][j]

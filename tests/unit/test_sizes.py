@@ -1,0 +1,411 @@
+"""Slabs, batches, calls and the memory model, against brute force and array by array."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import bins, sizes
+from shardwise.problem import ITEM_BYTES, Problem
+from shardwise.sizes import MIB
+
+# Distinct primes: a lost or swapped dimension changes every count.
+M, K, P, N = 3, 5, 7, 11
+DTYPES = tuple(ITEM_BYTES)
+FACTORS = {
+    "A @ A": (K, K, K),
+    "A.T @ A": (K, M, K),
+    "A @ A.T": (M, K, M),
+    "A @ B": (M, K, P),
+}
+KEEPS = ("products", "sum")
+
+
+def problem(product, dtype="float32", shared=False, scale=1, matrices=N):
+    """A problem of prime dimensions, times a scale."""
+    m, k, p = M * scale, K * scale, P * scale
+    left = (k, k) if product == "A @ A" else (m, k)
+    return Problem(matrices, left, product, dtype, (k, p) if product == "A @ B" else None, shared)
+
+
+def function(dtype="float32", result_dtype="float64", scale=1, matrices=N):
+    """A problem whose product is a function of the user's."""
+    shapes = {"left": (M * scale, K * scale), "result": (P * scale, N * scale)}
+    return Problem(matrices, product="m.py:f", dtype=dtype, result_dtype=result_dtype, **shapes)
+
+
+sides = st.integers(1, 3000)
+
+
+@st.composite
+def problems(draw):
+    """Any problem."""
+    dtype, count = draw(st.sampled_from(DTYPES)), draw(st.integers(1, 10**7))
+    m, k, p = draw(sides), draw(sides), draw(sides)
+    product = draw(st.sampled_from([*FACTORS, "m.py:f"]))
+    if product == "m.py:f":
+        result_dtype = draw(st.sampled_from(["float16", "float64", "complex128", "int64"]))
+        return Problem(count, (m, k), product, dtype, result=(p, m), result_dtype=result_dtype)
+    left = (k, k) if product == "A @ A" else (m, k)
+    right = (k, p) if product == "A @ B" else None
+    return Problem(count, left, product, dtype, right, draw(st.booleans()) and right is not None)
+
+
+# Calls and batches.
+
+
+@given(problems(), st.integers(1, 10**7))
+def test_a_call_depends_on_dtype_and_shapes_alone(own, matrices):
+    """How many matrices there are changes neither what a call multiplies nor a batch."""
+    other = replace(own, matrices=matrices)
+    assert sizes.call_matrices(own) == sizes.call_matrices(other) >= 1
+    for cuda in (True, False):
+        assert sizes.batch_matrices(own, cuda) == sizes.batch_matrices(other, cuda) >= 1
+
+
+def test_the_sizes_of_slabs_and_of_host_batches_change_no_call(monkeypatch):
+    """They may shrink where memory is short; a call decides the bits, so it may not."""
+    own = problem("A @ B", scale=20)
+    before = sizes.call_matrices(own)
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 1)
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 1)
+    assert sizes.call_matrices(own) == before
+
+
+@given(problems())
+def test_a_batch_is_whole_calls_of_at_most_its_bytes(own):
+    """As many calls as fit BATCH_BYTES; a call that is more than one matrix fits as well."""
+    call, batch = sizes.call_matrices(own), sizes.batch_matrices(own, cuda=True)
+    assert batch % call == 0
+    biggest = sizes._largest(own)
+    assert batch * biggest <= sizes.BATCH_BYTES or batch == call
+    assert call * biggest <= sizes.BATCH_BYTES or call == 1
+    assert (batch + call) * biggest > sizes.BATCH_BYTES
+    if biggest >= sizes.LARGE_BYTES:
+        assert call == 1
+    assert call <= sizes.MOST_IN_CALL
+    assert call < 256 or call % 256 == 0
+
+
+@given(problems())
+def test_a_call_begins_at_an_aligned_byte(own):
+    """Many small matrices to a call: each call begins at a multiple of 256 bytes."""
+    call = sizes.call_matrices(own)
+    if call >= 256:
+        for nbytes in (own.matrix_bytes, own.product_bytes, own.right_bytes):
+            assert call * nbytes % 256 == 0
+
+
+@given(problems())
+def test_the_largest_matrix_is_counted_as_it_is_multiplied(own):
+    """Integers are widened to 8 bytes first, unless a function takes them as they are."""
+    wide = 8 if "int" in own.dtype and not own.result else own.item
+    shapes = [own.left] + ([own.right] if own.right and not own.shared_right else [])
+    factors = [rows * columns * wide for rows, columns in shapes]
+    assert sizes._largest(own) == max(*factors, own.product_bytes)
+
+
+@given(problems(), st.integers(1, 10**6), st.booleans())
+def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
+    """From what is planned, in ever smaller whole calls, to a single batch of one call."""
+    steps = list(sizes.ladder(own, count, cuda))
+    call = sizes.call_matrices(own) if cuda else 1
+    batches, matrices = steps[0]
+    assert matrices <= sizes.batch_matrices(own, cuda)
+    assert batches <= sizes.BATCHES
+    assert (batches - 1) * matrices < count  # no batch that would never be filled
+    assert all(n % call == 0 and n >= call for _, n in steps)
+    needed = [b * sizes.batch_bytes(own, n) for b, n in steps]
+    assert needed == sorted(set(needed), reverse=True)
+    assert steps[-1] == (1, call)
+    assert len(steps) < 40
+
+
+@given(st.integers(1, 10**6), st.booleans())
+def test_the_first_step_holds_a_short_shard_in_one_batch(count, cuda):
+    """A shard shorter than a batch gets one of its own length, rounded up to whole calls."""
+    own = problem("A @ A")
+    most = sizes.batch_matrices(own, cuda)
+    batches, matrices = next(sizes.ladder(own, min(count, most), cuda))
+    assert batches == 1
+    assert matrices >= min(count, most)
+
+
+# Slabs.
+
+
+@given(st.integers(1, 10**12), st.integers(1, 50))
+def test_no_more_slabs_than_there_are_bytes_for(total, most):
+    """A short stream has as many slabs as it fills."""
+    found = sizes.slabs(total, most)
+    assert 1 <= found <= most
+    assert found == most or (found - 1) * sizes.SLAB_BYTES < total <= found * sizes.SLAB_BYTES
+
+
+def slabs_of(own, count, read, write):
+    """Bytes of slabs to read into, for each factor as many as it has bytes for, and to write."""
+    streams = [count * own.matrix_bytes]
+    if own.right and not own.shared_right:
+        streams.append(count * own.right_bytes)
+    held = sum(min(read, sizes.slabs(nbytes, 10**9)) for nbytes in streams) + write
+    return held * (sizes.SLAB_BYTES + MIB)
+
+
+@given(
+    problems(), st.integers(1, 10**6), st.sampled_from(KEEPS), st.booleans(),
+    st.floats(0, 1.2),
+)  # fmt: skip
+def test_slabs_stay_within_the_memory_given(own, count, keep, cuda, share):
+    """Whatever a task is given, its slabs fit beside the rest, unless they are at their least."""
+    planned = sizes.task_memory(own, count, keep, cuda)
+    others = planned - sizes.slab_memory(own, count, keep)
+    given_ = int(others + share * sizes.slab_memory(own, count, keep))
+    read, write = sizes.slabs_within(own, count, keep, cuda, given_)
+    out = sizes.result_bytes(own, count, keep)
+    assert 1 <= read <= sizes.slabs(count * own.matrix_bytes, sizes.READ_SLABS)
+    assert 1 <= write <= sizes.slabs(out, sizes.WRITE_SLABS)
+    least = read <= sizes.FEWEST_SLABS and write <= sizes.FEWEST_SLABS
+    assert others + slabs_of(own, count, read, write) <= given_ or least
+
+
+@given(problems(), st.integers(1, 10**6), st.sampled_from(KEEPS), st.booleans())
+def test_all_slabs_are_used_where_the_plan_is_granted(own, count, keep, cuda):
+    """With the memory of the plan, or more, the slabs are those that the plan counts."""
+    planned = sizes.task_memory(own, count, keep, cuda)
+    for more in (0, 10**9):
+        read, write = sizes.slabs_within(own, count, keep, cuda, planned + more)
+        assert read == sizes.slabs(count * own.matrix_bytes, sizes.READ_SLABS)
+        assert slabs_of(own, count, sizes.READ_SLABS, write) == sizes.slab_memory(own, count, keep)
+
+
+@given(problems(), st.integers(1, 10**6))
+def test_with_nothing_to_spare_work_still_overlaps(own, count):
+    """At the least there are two slabs each, or as many as are filled."""
+    read, write = sizes.slabs_within(own, count, "products", False, 1)
+    assert read == sizes.slabs(count * own.matrix_bytes, sizes.FEWEST_SLABS)
+    assert write == sizes.slabs(count * own.product_bytes, sizes.FEWEST_SLABS)
+
+
+# What is written.
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("product", FACTORS)
+def test_partial_sums_are_the_planes(product, dtype):
+    """The plan, which loads no NumPy, counts the bytes of the planes that are written."""
+    own = problem(product, dtype)
+    planes = bins.plane_shape(own.product_shape, own.product_dtype)
+    assert sizes.partial_bytes(own) == 8 * np.prod(planes)
+    assert sizes.result_bytes(own, 13, "sum") == sizes.partial_bytes(own)
+    assert sizes.result_bytes(own, 13, "products") == 13 * own.product_bytes
+
+
+# The memory model.
+
+
+def shapes_of(own):
+    """Elements of one A, one B of its own, the one B of all, and one product."""
+    right = own.right[0] * own.right[1] if own.right else 0
+    m, p = own.product_shape
+    return own.left[0] * own.left[1], *((0, right) if own.shared_right else (right, 0)), m * p
+
+
+def held_by_work(own, batch, keep):
+    """Bytes beside the batches, array by array, by hand."""
+    left, right, shared, out = shapes_of(own)
+    held = shared * own.item
+    if keep == "sum":
+        held += bins.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
+    if own.result:
+        return held + batch * (left * own.item + out * own.product_item)
+    if "int" in own.dtype:
+        return held + (left + right + shared) * 8  # one matrix, widened
+    m, k, p = FACTORS[own.product]
+    item = 16 if "complex" in own.dtype else 8
+    return held + batch * (k + m + p) * item * 4 + batch * (k + m) * 8  # vectors, and moduli
+
+
+CASES = [
+    *(problem(product, dtype) for product in FACTORS for dtype in DTYPES),
+    *(problem("A @ B", dtype, shared=True) for dtype in DTYPES),
+    *(function(dtype, result) for dtype in ("float32", "int8") for result in ("float64", "int64")),
+]
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("unit", [1, 5000])
+def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
+    """Beside the fixed costs, the model covers every array of a task at once."""
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", unit)
+    monkeypatch.setattr(sizes, "SLAB_BYTES", unit)
+    for own in CASES:
+        batch = min(N, sizes.batch_matrices(own, cuda=False))
+        left, right, _, out = shapes_of(own)
+        one = left * own.item + right * own.item + out * own.product_item
+        whole = sizes.partial_bytes(own) if keep == "sum" else N * out * own.product_item
+        slabs = [
+            (N * left * own.item, sizes.READ_SLABS),
+            (N * right * own.item, sizes.READ_SLABS),
+            (whole, sizes.WRITE_SLABS),
+        ]
+        held = sum(min(most, -(-nbytes // unit)) for nbytes, most in slabs) * (unit + MIB)
+        held += sizes.BATCHES * batch * one + held_by_work(own, batch, keep)
+        variable = sizes.task_memory(own, N, keep, cuda=False) - sizes.PYTHON_BYTES
+        assert variable >= held, own
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("product", FACTORS)
+def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
+    """Batches of A, B and products, padded copies of a call, vectors, and the sum."""
+    monkeypatch.setattr(sizes, "BATCH_BYTES", 50 * MIB)
+    for scale, shared in ((1, False), (67, False), (67, True)):
+        own = problem(product, dtype, shared and product == "A @ B", scale, matrices=10**6)
+        batch = sizes.batch_matrices(own, cuda=True)
+        left, right, shared_, out = shapes_of(own)
+        held = sizes.BATCHES * batch * (left + right + out) * own.item + shared_ * own.item
+        if sizes.padded(own):
+            pad = {key: r * c for key, (r, c) in sizes.padded_shapes(own).items()}
+            held += sizes.call_matrices(own) * sum(pad.values()) * own.item
+        m, k, p = (side * scale for side in FACTORS[product])
+        held += batch * 4 * (m + k + p) * 8
+        if keep == "sum":
+            held += bins.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
+        asked = sizes.device_memory(own, own.matrices, keep)
+        assert asked - sizes.DEVICE_BYTES >= held
+
+
+def test_a_device_costs_host_memory():
+    """A task that may use CUDA asks for its context where that is more than NumPy's batches."""
+    own = problem("A @ B", shared=True)
+    slabs = sizes.task_memory(own, N, "sum", cuda=True) - sizes.CUDA_BYTES - own.right_bytes
+    assert sizes.task_memory(own, N, "sum", cuda=False) < slabs + sizes.CUDA_BYTES
+    large = problem("A @ B", shared=True, scale=2003)  # 3 GB: NumPy's batches are more
+    for cuda in (True, False):
+        assert sizes.task_memory(large, N, "sum", cuda) == sizes.task_memory(large, N, "sum", False)
+
+
+def test_widened_integers_are_counted():
+    """Narrow integers whose products are tiny: the widened copies of one matrix are the memory."""
+    own = Problem(10**6, (1, 10_007), "A @ B", "int8", (10_007, 1))
+    batch = sizes.batch_matrices(own, cuda=False)
+    variable = sizes.task_memory(own, 10**6, "products", cuda=False) - sizes.PYTHON_BYTES
+    slabs = sizes.slab_memory(own, 10**6, "products")
+    assert variable - slabs >= 2 * batch * 2 * 10_007 + batch * 2 * 10_007 * 8
+
+
+@given(
+    st.sampled_from(sorted(FACTORS)), st.sampled_from(DTYPES), st.integers(1, 10**9),
+    st.sampled_from(KEEPS),
+)  # fmt: skip
+def test_memory_is_bounded_by_slabs_not_by_the_stack(product, dtype, matrices, keep):
+    """However many small matrices a shard holds, its task stays under 3 GiB, or 10 on a device."""
+    own = problem(product, dtype, matrices=matrices)
+    assert sizes.task_memory(own, matrices, keep, cuda=True) < 3072 * MIB
+    assert sizes.device_memory(own, matrices, keep) < 10_240 * MIB
+    one = replace(own, matrices=1)
+    assert sizes.reduce_memory(own, 1, keep) == sizes.reduce_memory(one, 1, keep)
+    assert sizes.copy_memory(own) == sizes.copy_memory(one)
+
+
+@pytest.mark.parametrize("product", FACTORS)
+def test_one_huge_matrix_is_a_batch(product):
+    """A matrix larger than any batch still goes through, alone, in slabs as ever."""
+    own = problem(product, "float64", scale=10_007)
+    assert sizes.batch_matrices(own, cuda=False) == sizes.batch_matrices(own, cuda=True) == 1
+    assert list(sizes.ladder(own, 3, cuda=True)) == [(2, 1), (1, 1)]
+    held = own.matrix_bytes + own.right_bytes + own.product_bytes
+    slabs = sizes.slab_memory(own, 1, "products")
+    most = 2 * sizes.READ_SLABS + sizes.WRITE_SLABS
+    assert slabs <= most * (sizes.SLAB_BYTES + MIB)
+    assert sizes.task_memory(own, 1, "products", cuda=False) - slabs > held
+    assert sizes.device_memory(own, 1, "products") > held
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int8"])
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("ranks", [1, 2, 13])
+def test_the_reduce_is_given_what_its_ranks_hold(dtype, keep, ranks):
+    """Blocks a rank, and once for all: planes or sums, the parts, the whole, and a mean."""
+    own = problem("A @ B", dtype, scale=1009)
+    (m, p), item = own.product_shape, 16 if "complex" in dtype else 8
+    planes = bins.plane_shape((m, p), own.product_dtype)[0]
+    result = m * p * item
+    accumulators = planes * result if keep == "sum" else 2 * result if dtype == "int8" else result
+    block = max(64 * MIB, own.product_bytes)
+    held = ranks * block + accumulators + 3 * result
+    asked = sizes.reduce_memory(own, ranks, keep)
+    assert asked - ranks * sizes.PYTHON_BYTES >= held
+    one_more = sizes.reduce_memory(own, ranks + 1, keep) - asked
+    assert one_more == sizes.PYTHON_BYTES + 2 * block
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("side", [1, 499, 20_011])
+def test_copying_holds_its_slabs(dtype, side):
+    """Eight slabs are under way, and matrices in another order are converted beside them."""
+    own = replace(problem("A @ A", dtype), left=(side, side), matrices=10**9)
+    asked = sizes.copy_memory(own) - sizes.PYTHON_BYTES
+    converted = max(sizes.SLAB_BYTES, own.matrix_bytes)
+    assert asked >= sizes.COPY_SLABS * sizes.SLAB_BYTES + converted
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_synthesizing_asks_for_what_is_drawn(dtype):
+    """Random numbers are drawn in double precision before they are narrowed; the job asks so."""
+    dim = 20_011
+    own = replace(problem("A @ A", dtype), left=(dim, dim))
+    drawn = dim * dim * 8  # what numpy.random returns, beside the narrowed copy
+    assert sizes.synthetic_memory(own) - sizes.PYTHON_BYTES >= drawn + own.matrix_bytes
+
+
+# Padding.
+
+
+@given(problems())
+def test_padded_rows_are_aligned_and_hold_the_matrix(own):
+    """Both sides grow by less than what 16 bytes hold, and every row is aligned."""
+    for key, given_ in (("left", own.left), ("right", own.right), ("out", own.product_shape)):
+        if not given_:
+            continue
+        shape = sizes.padded_shapes(own)[key]
+        step = max(1, 16 // own.item)
+        assert all(0 <= long - side < step for long, side in zip(shape, given_, strict=True))
+        assert shape[1] * own.item % 16 == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "needed"),
+    [
+        (Problem(9, (1001, 1001), "A @ A", "float16"), True),
+        (Problem(9, (1001, 1001), "A @ A", "float32"), True),
+        (Problem(9, (1000, 1000), "A @ A", "float16"), False),
+        (Problem(9, (1000, 1000), "A @ B", "float16", (1000, 1001)), True),
+        (Problem(9, (1001, 1000), "A @ A.T", "float16"), True),
+        (Problem(9, (1001, 1000), "A.T @ A", "float16"), False),
+        (Problem(9, (1001, 1001), "A @ A", "complex128"), False),
+        (Problem(9, (1001, 1001), "A @ A", "int16"), False),
+        (Problem(9, (11, 11), "A @ A", "float16"), False),
+        (function("float16", "float16", scale=1001), False),
+    ],
+)
+def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
+    """Where a row of a factor or a product is no multiple of 16 bytes, and copies are worth it."""
+    assert sizes.padded(own) is needed
+
+
+@pytest.mark.parametrize(
+    ("own", "half"),
+    [
+        (Problem(9, (2048, 3), "A @ A.T", "float32"), True),
+        (Problem(9, (2047, 3), "A @ A.T", "float32"), False),
+        (Problem(9, (3, 2048), "A.T @ A", "float32"), True),
+        (Problem(9, (2048, 3), "A.T @ A", "float32"), False),
+        (Problem(9, (2048, 2048), "A @ A", "float32"), False),
+    ],
+)
+def test_large_symmetric_products_are_told(own, half):
+    """A product of A with its own transpose, from a number of rows on."""
+    assert sizes.symmetric(own) is half
