@@ -170,8 +170,12 @@ def measure(xp: Any, cell: Cell, stack_bytes: int) -> tuple[dict[str, float], di
         except Exception as error:
             failed[name] = harness.reason(error)
     rounds: dict[str, list[float]] = {name: [] for name in ready}
+    order = np.random.default_rng(cell.dim)
     for _ in range(ROUNDS):
-        for name, (multiply, count, calls) in ready.items():
+        # In another order each time: a device that is at its power limit slows down whoever comes
+        # after heavy work.
+        for name in order.permutation(list(ready)).tolist():
+            multiply, count, calls = ready[name]
             if name in failed:
                 continue
             try:

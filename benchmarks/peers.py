@@ -129,14 +129,15 @@ class Raw(Peer):
         self._memory = raw.ring(self._xp, tiny)
 
     def run(self, job: Job) -> dict[str, Any]:
-        """Read, and write as much where products are kept."""
-        if job.keep == "sum":
-            raw.read(Path(job.stack), self._memory, direct=not job.cached)
-        else:
-            raw.read_and_write(
-                Path(job.stack), job.output, job.nbytes, self._memory, direct=not job.cached
-            )
-        return {}
+        """Read, and write as much where products are kept; the best of few and of many threads."""
+        tries = []
+        for threads in (raw.THREADS,) if job.cached else (4, raw.THREADS):
+            if not job.cached:
+                raw.evict(Path(job.stack))
+            read = (Path(job.stack), self._memory, not job.cached, threads)
+            write = (Path(job.stack), job.output, job.nbytes, *read[1:])
+            tries.append(raw.read(*read) if job.keep == "sum" else raw.read_and_write(*write))
+        return {"seconds": min(tries)}
 
     def device(self, dims: dict[str, int]) -> dict[str, float]:
         """Bytes a second over PCIe, and operations a second by dtype; nothing on NumPy."""
@@ -397,7 +398,7 @@ def serve(connection: Connection, peer: str, tiny: bool) -> None:
             begin = time.perf_counter()
             found = works.run(job)
             seconds = time.perf_counter() - begin
-            connection.send({"output": str(job.output), **found, "seconds": seconds})
+            connection.send({"output": str(job.output), "seconds": seconds, **found})
         except Exception as error:
             connection.send({"error": harness.reason(error)})
 

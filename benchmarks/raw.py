@@ -228,14 +228,19 @@ def write(
 
 
 def read_and_write(
-    source: Path, target: Path, nbytes: int, memory: np.ndarray, direct: bool = True
+    source: Path,
+    target: Path,
+    nbytes: int,
+    memory: np.ndarray,
+    direct: bool = True,
+    threads: int = THREADS,
 ) -> float:
     """Seconds to read one file and to write another, directly, at the same time."""
     half = len(memory) // BLOCK // 2 * BLOCK
     target.unlink(missing_ok=True)
     begin = time.perf_counter()
-    reading = start_read(source, memory[:half], direct, THREADS)
-    writing = start_write(target, nbytes, memory[half:], True, THREADS)
+    reading = start_read(source, memory[:half], direct, threads)
+    writing = start_write(target, nbytes, memory[half:], True, threads)
     finish(*reading)
     finish(*writing, sync=True)
     return time.perf_counter() - begin

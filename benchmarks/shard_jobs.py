@@ -56,11 +56,13 @@ def cells(scale: float, tiny: bool) -> list[Cell]:
     unit = 2**-14 if tiny else scale
     found = []
     for dtype in ("float32", "float16"):
-        found += [Cell(dtype, large, keep, "cold", 4 * unit) for keep in ("sum", "products")]
-        found.append(Cell(dtype, large, "products", "cached", 4 * unit))
-        found.append(Cell(dtype, large, "sum", "cached", 8 * unit))
-    for dtype, dim, gib in (("float32", small, 2), ("float64", large, 4)):
-        found += [Cell(dtype, dim, keep, "cold", gib * unit) for keep in ("sum", "products")]
+        # A sum has a file of its own to write, so its shard is as large as shards are: 16 GiB.
+        found.append(Cell(dtype, large, "sum", "cold", 16 * unit))
+        found += [Cell(dtype, large, "products", where, 4 * unit) for where in ("cold", "cached")]
+        found.append(Cell(dtype, large, "sum", "cached", 32 * unit))
+    for dtype, dim, gib in (("float32", small, 8), ("float64", large, 16)):
+        found.append(Cell(dtype, dim, "sum", "cold", gib * unit))
+        found.append(Cell(dtype, dim, "products", "cold", 4 * unit))
     return found
 
 
@@ -176,7 +178,11 @@ class Bench:
 
 def result_row(job: Job, path: Path) -> np.ndarray | None:
     """First row of the last product, or of the sum; None where the file holds something else."""
+    from shardwise import bins
+
     result = np.load(path, mmap_mode="r")
+    if job.keep == "sum" and result.dtype == np.int64:  # the planes of a sum
+        return bins.rounded(np.array(result[:, :1]), job.dtype)[0]
     whole = (job.dim, job.dim) if job.keep == "sum" else (job.matrices, job.dim, job.dim)
     if result.shape != whole:
         return None

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -123,9 +124,13 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
     return text.decode("utf-8" if major == 3 else "latin-1", "replace"), 8 + len(raw) + length
 
 
+# The files of one folder have the same few headers, and this is most of the work of reading one.
+_evaluated = lru_cache(16)(ast.literal_eval)
+
+
 def _parse_header(text: str, offset: int, path: Path) -> Header:
     try:
-        fields = ast.literal_eval(text.strip())
+        fields = _evaluated(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise InputError(f"{path}: damaged .npy header") from error
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:

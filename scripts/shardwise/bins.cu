@@ -2,12 +2,11 @@
 // to the bit as there. One thread an element; neighbouring threads hold neighbouring elements.
 //
 // stack   (n, elements), products
-// heads   (elements), the highest level of each element, and its flags
-// planes  (1 + LEVELS, elements), the accumulators from the highest level after a plane unused here
+// heads   (width), the highest level of each element, and its flags; width is elements or more
+// planes  (1 + LEVELS, width), the accumulators from the highest level after a plane unused here
 
 typedef long long int64;
 
-constexpr int LEVELS = 4;
 constexpr int BATCH = 8;  // loads of one thread in flight: one alone leaves the memory idle
 constexpr int LEVEL_BITS = 0xFF, NAN_SEEN = 0x100, PLUS_SEEN = 0x200, MINUS_SEEN = 0x400;
 // Moduli as the integers of the same bits, which are in the same order.
@@ -42,9 +41,9 @@ __device__ int64 largest(int top) {
     return modulus < LIMIT ? modulus : LIMIT - 1;
 }
 
-template <typename Number>
+template <int LEVELS, typename Number>
 __device__ void add_reals(
-    const Number* stack, int64 n, int64 elements, short* heads, int64* planes) {
+    const Number* stack, int64 n, int64 elements, int64 width, short* heads, int64* planes) {
     const int64 element = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (element >= elements) return;
     const int head = heads[element];
@@ -89,37 +88,37 @@ __device__ void add_reals(
     }
 
     const int grown = top - top_before;
-    int64* accumulators = planes + elements + element;
+    int64* accumulators = planes + width + element;
 #pragma unroll
     for (int level = LEVELS - 1; level >= 0; --level) {  // upwards, since each reads from above
         if (sums[level] == 0 && grown == 0) continue;
-        const int64 before = level >= grown ? accumulators[(level - grown) * elements] : 0;
-        accumulators[level * elements] = before + sums[level];
+        const int64 before = level >= grown ? accumulators[(level - grown) * width] : 0;
+        accumulators[level * width] = before + sums[level];
     }
     if ((flags | top) != head) heads[element] = (short)(flags | top);
 }
 
 extern "C" __global__ void add_float16(
-    const Half* stack, int64 n, int64 elements, short* heads, int64* planes) {
-    add_reals(stack, n, elements, heads, planes);
+    const Half* stack, int64 n, int64 elements, int64 width, short* heads, int64* planes) {
+    add_reals<3>(stack, n, elements, width, heads, planes);
 }
 
 extern "C" __global__ void add_float32(
-    const float* stack, int64 n, int64 elements, short* heads, int64* planes) {
-    add_reals(stack, n, elements, heads, planes);
+    const float* stack, int64 n, int64 elements, int64 width, short* heads, int64* planes) {
+    add_reals<3>(stack, n, elements, width, heads, planes);
 }
 
 extern "C" __global__ void add_float64(
-    const double* stack, int64 n, int64 elements, short* heads, int64* planes) {
-    add_reals(stack, n, elements, heads, planes);
+    const double* stack, int64 n, int64 elements, int64 width, short* heads, int64* planes) {
+    add_reals<4>(stack, n, elements, width, heads, planes);
 }
 
-// planes: (2, elements), the sums of the high and of the low halves
+// planes: (2, width), the sums of the high and of the low halves
 extern "C" __global__ void add_int64(
-    const int64* stack, int64 n, int64 elements, int64* planes) {
+    const int64* stack, int64 n, int64 elements, int64 width, int64* planes) {
     const int64 element = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (element >= elements) return;
-    int64 high = planes[element], low = planes[elements + element];
+    int64 high = planes[element], low = planes[width + element];
 #pragma unroll 8
     for (int64 i = 0; i < n; ++i) {
         const int64 number = stack[i * elements + element];
@@ -127,5 +126,5 @@ extern "C" __global__ void add_int64(
         low += number & 0xFFFFFFFFLL;
     }
     planes[element] = high;
-    planes[elements + element] = low;
+    planes[width + element] = low;
 }

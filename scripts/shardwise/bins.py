@@ -6,9 +6,9 @@ even, the slice of v at level j is
 
     s_j(v) = RN(v / u_j) - 2³² RN(v / u_(j+1)).
 
-An element of the result has a highest level, its top: the smallest j ≥ 3 such that
-|v| ≤ 2³¹ u_j for all its terms v. Its state is the top and the sums A_j = Σ s_j(v) of the four
-levels j = top … top - 3.
+An element of the result has a highest level, its top: the smallest j ≥ K - 1 such that
+|v| ≤ 2³¹ u_j for all its terms v. Its state is the top and the sums A_j = Σ s_j(v) of the K levels
+j = top … top - K + 1. K is 4 for terms of double precision, and 3 for the others.
 
 *The state is a function of the terms, not of their order or grouping.* The top is one of a
 maximum. Each s_j(v) is a function of v and j alone: no slice depends on the top of the moment. At
@@ -27,9 +27,10 @@ of u_(j-1), so RN(rest / u_(j-1)) = RN(v / u_(j-1)) - 2³² RN(v / u_j). And |re
 2³¹ u_(j-1), so |slice| ≤ 2³¹ at all levels, and 2³¹ terms cannot overflow int64. M is a normal
 number down to u_0 = 2^-1074, of which every float64 is a multiple: subnormal numbers are exact.
 
-*Error.* The levels together hold Σ RN(v / u_L) exactly, L = top - 3, and this is rounded once: the
-result is off by at most n u_L / 2, and half a unit in its last place. u_L / 2 < 2^-96 max|v|, or
-there is no error but the last at top = 3. Plain float64 summation is within (n - 1) 2^-53 Σ|v|.
+*Error.* The levels together hold Σ RN(v / u_L) exactly, L = top - K + 1, and this is rounded
+once: the result is off by at most n u_L / 2, and half a unit in its last place. u_L / 2 is below
+2^-96 max|v| for K = 4 and 2^-64 max|v| for K = 3, or there is no error but the last, at L = 0.
+Plain float64 summation is within (n - 1) 2^-53 Σ|v|.
 
 *Special values.* NaN, infinities, and numbers of modulus 2⁹⁶⁰ or more, which count as infinite,
 add 0 and set a flag of their element, whose sum is then NaN or ±Inf by the rules of IEEE 754.
@@ -53,9 +54,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError
-
-LEVELS = 4
-"""Levels kept for each real number of the result."""
+from shardwise.problem import LEVELS
 
 LIMIT = 2.0**960
 """Modulus from which a finite number counts as infinite."""
@@ -63,12 +62,12 @@ LIMIT = 2.0**960
 MAX_TERMS = 2**31
 """The most arrays that one sum takes."""
 
-_LOWEST_TOP = LEVELS - 1
 _LEVEL_BITS, _NAN, _PLUS, _MINUS = 0xFF, 0x100, 0x200, 0x400
 _LOW = 0xFFFFFFFF
 _CHUNK = 32768  # numbers at a time on the CPU: two float64 buffers of it fit a core's cache
 _ROWS = 8  # arrays at a time, at least, where there are so many: the sums are touched less often
 _THREADS = 256
+_PARALLEL = 2**18  # numbers that keep a large GPU busy
 
 
 def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
@@ -84,12 +83,12 @@ def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        ``(1 + LEVELS, *shape)`` for real, ``(1 + LEVELS, *shape, 2)`` for complex numbers (real
-        and imaginary part), ``(2, *shape)`` for integers.
+        ``(1 + L, *shape)`` for real, ``(1 + L, *shape, 2)`` for complex numbers (real and
+        imaginary part), L from :data:`LEVELS`; ``(2, *shape)`` for integers.
     """
     if dtype == "int64":
         return (2, *shape)
-    return (1 + LEVELS, *shape, *((2,) if "complex" in dtype else ()))
+    return (1 + LEVELS[dtype], *shape, *((2,) if "complex" in dtype else ()))
 
 
 class BinnedSum:
@@ -110,12 +109,16 @@ class BinnedSum:
 
     def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
         self._xp, self._shape, self._dtype = xp, tuple(shape), np.dtype(dtype)
-        self._planes = xp.zeros(plane_shape(shape, dtype), xp.int64)
-        numbers = math.prod(self._planes.shape[1:])
-        self._flat = self._planes.reshape(len(self._planes), numbers)
+        planes, *numbers = plane_shape(shape, dtype)
+        self._numbers = math.prod(numbers)
+        # A few numbers keep few threads busy: a GPU then has several sums of every so many arrays.
+        most = 1 if xp is np else _PARALLEL // max(1, self._numbers)
+        self._sums = 1 << max(0, most.bit_length() - 1)
+        width = self._sums * self._numbers
+        self._flat = xp.zeros((planes, width), xp.int64)
         self._heads = None
         if dtype != "int64":
-            self._heads = xp.full(numbers, _LOWEST_TOP, xp.int16)
+            self._heads = xp.full(width, LEVELS[dtype] - 1, xp.int16)
         self._kernel = None if xp is np else _kernel(xp, self._dtype)
         self._terms = 0
 
@@ -141,9 +144,15 @@ class BinnedSum:
             return
         if self._dtype.kind == "c":
             stack = stack.view(f"f{self._dtype.itemsize // 2}")
-        rows = stack.reshape(len(stack), self._flat.shape[1])
+        rows = stack.reshape(len(stack), self._numbers)
         if self._xp is not np:
-            self._launch(rows)
+            rounds = len(rows) // self._sums
+            for part, n in (
+                (rows[: rounds * self._sums], rounds),
+                (rows[rounds * self._sums :], 1),
+            ):
+                if part.size:
+                    self._launch(part.reshape(n, -1))
         elif self._heads is None:
             _add_integers(self._flat, rows)
         else:
@@ -162,7 +171,8 @@ class BinnedSum:
         n, numbers = rows.shape
         state = (self._flat,) if self._heads is None else (self._heads, self._flat)
         blocks = -(-numbers // _THREADS)
-        arguments = (rows, np.int64(n), np.int64(numbers), *state)
+        width = self._flat.shape[1]
+        arguments = (rows, np.int64(n), np.int64(numbers), np.int64(width), *state)
         self._kernel((blocks,), (_THREADS,), arguments)
 
     def merge(self, planes: np.ndarray, terms: int) -> None:
@@ -180,8 +190,9 @@ class BinnedSum:
         InputError
             Where the sum would be of more than ``MAX_TERMS`` arrays.
         """
-        if planes.dtype != np.int64 or planes.shape != self._planes.shape:
-            raise ValueError(f"planes of {planes.dtype} {planes.shape} for {self._planes.shape}")
+        shape = plane_shape(self._shape, self._dtype.name)
+        if planes.dtype != np.int64 or planes.shape != shape:
+            raise ValueError(f"planes of {planes.dtype} {planes.shape} for {shape}")
         self._count(terms)
         others = planes.reshape(self._flat.shape)
         if self._heads is None:
@@ -194,8 +205,8 @@ class BinnedSum:
         """The state, as it goes into a file: the same bits for the same arrays in any order.
 
         Plane 0 of real numbers holds the top in bits 0 to 7 and flags in bit 8 (NaN), 9 (+Inf) and
-        10 (-Inf); planes 1 to 4 hold the sums of the levels, from the top down. Integers: the sums
-        of the high halves (signed), and of the low halves (unsigned).
+        10 (-Inf); the other planes hold the sums of the levels, from the top down. Integers: the
+        sums of the high halves (signed), and of the low halves (unsigned).
 
         Returns
         -------
@@ -204,7 +215,10 @@ class BinnedSum:
         """
         if self._heads is not None:
             self._flat[0] = self._heads
-        return self._planes
+        flat = self._flat
+        if self._sums > 1:
+            flat = self._xp.asarray(_folded(self._xp.asnumpy(flat), self._sums, self._dtype))
+        return flat.reshape(plane_shape(self._shape, self._dtype.name))
 
 
 def rounded(planes: np.ndarray, dtype: str) -> np.ndarray:
@@ -245,6 +259,19 @@ def _kernel(xp: Any, dtype: np.dtype) -> Any:
     return module.get_function(f"add_{name}")
 
 
+def _folded(planes: np.ndarray, sums: int, dtype: np.dtype) -> np.ndarray:
+    """One sum of ``sums``, a power of two, that lie side by side in planes ``(P, sums * n)``."""
+    kind = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
+    while sums > 1:
+        sums //= 2
+        half = planes.shape[1] // 2
+        both = BinnedSum(np, (half,), kind)
+        for part in (planes[:, :half], planes[:, half:]):
+            both.merge(np.ascontiguousarray(part), 0)
+        planes = both.planes()
+    return planes
+
+
 def _parts(length: int, step: int) -> list[slice]:
     return [slice(low, min(low + step, length)) for low in range(0, length, step)]
 
@@ -258,7 +285,7 @@ def _add_integers(planes: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _add_reals(sums: np.ndarray, heads: np.ndarray, rows: np.ndarray) -> None:
-    """Add ``rows`` ``(n, numbers)`` to the levels ``(LEVELS, numbers)``, a block at a time."""
+    """Add ``rows`` ``(n, numbers)`` to the levels ``(L, numbers)``, a block at a time."""
     n, numbers = rows.shape
     width = min(numbers, max(1, _CHUNK // min(n, _ROWS)))
     height = min(n, max(1, _CHUNK // width))
@@ -279,13 +306,13 @@ def _add_reals(sums: np.ndarray, heads: np.ndarray, rows: np.ndarray) -> None:
 
 def _add_slices(sums: np.ndarray, tops: np.ndarray, rest: np.ndarray, scratch: np.ndarray) -> None:
     """Cut all of ``rest`` ``(n, numbers)``, which is used up, into slices and add them."""
-    for level in range(LEVELS):
+    for level in range(len(sums)):
         magic = _magic(tops - level)
         np.add(rest, magic, out=scratch)
         # Slices are differences of bits; modulo 2⁶⁴ those of M can be taken away all at once.
         bits = np.add.reduce(scratch.view(np.int64), axis=0)
         sums[level] += bits - len(rest) * magic.view(np.int64)
-        if level == LEVELS - 1:
+        if level == len(sums) - 1:
             return
         scratch -= magic
         rest -= scratch
@@ -330,13 +357,13 @@ def _grow(sums: np.ndarray, heads: np.ndarray, block: np.ndarray) -> None:
 
 
 def _lowered(sums: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Levels ``(LEVELS, numbers)`` seen from tops that are higher ``by`` so many levels."""
-    source = np.arange(LEVELS)[:, np.newaxis] - by
+    """Levels ``(L, numbers)`` seen from tops that are higher ``by`` so many levels."""
+    source = np.arange(len(sums))[:, np.newaxis] - by
     return np.where(source >= 0, np.take_along_axis(sums, np.maximum(source, 0), 0), 0)
 
 
 def _merge_reals(sums: np.ndarray, heads: np.ndarray, others: np.ndarray) -> None:
-    """Add the planes ``others`` ``(1 + LEVELS, numbers)`` to sums and heads."""
+    """Add the planes ``others`` ``(1 + L, numbers)`` to sums and heads."""
     other_tops, tops = others[0] & _LEVEL_BITS, (heads & _LEVEL_BITS).astype(np.int64)
     more = others[1:]
     if (other_tops != tops).any():
@@ -359,7 +386,7 @@ def _whole(planes: np.ndarray) -> np.ndarray:
 
 
 def _nearest(planes: np.ndarray) -> np.ndarray:
-    """Sums of real numbers from their planes ``(1 + LEVELS, numbers)``, correctly rounded."""
+    """Sums of real numbers from their planes ``(1 + L, numbers)``, correctly rounded."""
     digits = _digits(planes[1:])
     negative = digits[0] < 0
     digits = _digits(np.where(negative, -planes[1:], planes[1:]))
@@ -368,23 +395,23 @@ def _nearest(planes: np.ndarray) -> np.ndarray:
     places = first + np.arange(3)[:, np.newaxis]
     leading, *after = np.take_along_axis(np.pad(digits, ((0, 2), (0, 0))), places, 0)
     following = ((after[0] << 32) | after[1]).view(np.uint64)
-    behind = ((digits != 0) & (np.arange(LEVELS + 1)[:, np.newaxis] > places[2])).any(axis=0)
+    behind = ((digits != 0) & (np.arange(len(digits))[:, np.newaxis] > places[2])).any(axis=0)
     # Moved to 63 bits, so that the conversion to float64 is the one rounding.
     dropped = np.frexp(leading.astype(np.float64))[1] + 1
     cut = dropped.astype(np.uint64)
     number = (leading << (64 - dropped)) | (following >> cut).view(np.int64)
     number |= behind | (following & ((np.uint64(1) << cut) - np.uint64(1)) != 0)
-    lowest = (planes[0] & _LEVEL_BITS) - (LEVELS - 1)
-    exponent = 32 * (LEVELS - 2 - first) + dropped + 32 * lowest - 1074
+    lowest = (planes[0] & _LEVEL_BITS) - (len(planes) - 2)
+    exponent = 32 * (len(planes) - 3 - first) + dropped + 32 * lowest - 1074
     total = np.ldexp(number.astype(np.float64), exponent.astype(np.int32))
     return _flagged(np.where(negative, -total, total), planes[0])
 
 
 def _digits(sums: np.ndarray) -> np.ndarray:
-    """Levels ``(LEVELS, numbers)`` as one number each: LEVELS + 1 digits of 32 bits, signed."""
-    digits = np.empty((LEVELS + 1, sums.shape[1]), np.int64)
+    """Levels ``(L, numbers)`` as one number each: L + 1 digits of 32 bits, the first signed."""
+    digits = np.empty((len(sums) + 1, sums.shape[1]), np.int64)
     carry = np.zeros(sums.shape[1], np.int64)
-    for level in reversed(range(LEVELS)):
+    for level in reversed(range(len(sums))):
         carry = carry + sums[level]
         digits[level + 1] = carry & _LOW
         carry >>= 32

@@ -364,7 +364,7 @@ def allocate(descriptor: int, nbytes: int, path: Path) -> None:
             raise
         raise TryAgain(
             f"{path}: {error.strerror}: the file needs {nbytes} bytes ({human_bytes(nbytes)}); "
-            "make room, then run again"
+            "make room; nothing was committed, try again"
         ) from error
 
 

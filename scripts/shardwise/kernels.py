@@ -15,6 +15,7 @@ from shardwise.problem import Problem
 
 # cuBLAS's cudaDataType_t, and the arithmetic that accumulates each.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
+_NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _SYRK = {"float32": "ssyrk", "float64": "dsyrk", "complex64": "csyrk", "complex128": "zsyrk"}
 
 _MIRROR = r"""
@@ -140,6 +141,8 @@ class CublasKernel:
         names = {"tf32": "32F_FAST_TF32", "float64": "64F", "complex128": "64F"}
         kind = names.get(self.compute, "32F")
         self._compute_type = getattr(self._cublas, f"CUBLAS_COMPUTE_{kind}")
+        # Partial sums of a product that is split along k would be rounded to float16 otherwise.
+        self._cublas.setMathMode(self._handle, _NO_REDUCED_PRECISION)
         # cuBLAS reads the scalars from here during the call: they have to stay.
         scalar = np.dtype("float32") if problem.dtype == "float16" else self._dtype
         self._one, self._zero = np.ones(1, scalar), np.zeros(1, scalar)

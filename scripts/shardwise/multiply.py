@@ -53,7 +53,7 @@ def run_shard(plan: Plan, shard_id: str, memory: int | None = None) -> None:
     started = time.time()
     shard = plan.shard(shard_id)
     attempt = receipts.note_start(plan.results.starts(shard_id))
-    xp, device = load_backend(plan.settings["backend"], plan.settings["precision"])
+    xp, device = load_backend(plan.settings["backend"])
     try:
         with np.errstate(all="ignore"):  # overflow is found and named by the checks of a batch
             body = _compute(plan, shard, xp, memory or shard.memory)
@@ -77,15 +77,13 @@ def run_shard(plan: Plan, shard_id: str, memory: int | None = None) -> None:
     )
 
 
-def load_backend(requested: str, precision: str = "ieee") -> tuple[Any, dict[str, Any]]:
+def load_backend(requested: str) -> tuple[Any, dict[str, Any]]:
     """The array module to compute with, and facts about its device.
 
     Parameters
     ----------
     requested
         ``auto``, ``cupy`` or ``numpy``.
-    precision
-        ``ieee`` or ``tf32``.
     """
     driver = driver_cuda_version()
     if requested == "auto" and driver is None:
@@ -97,11 +95,9 @@ def load_backend(requested: str, precision: str = "ieee") -> tuple[Any, dict[str
             "backend: cupy needs an NVIDIA driver, but libcuda.so.1 was not found here; "
             "run on a GPU node, or set backend: numpy"
         )
-    # The switches of a user's environment would turn float32 into tf32, or tf32 off.
+    # Switches of the user's environment would turn float32 into tf32 behind our back, or tf32 off.
     os.environ.update(CUPY_TF32="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
-    if precision == "tf32":
-        del os.environ["NVIDIA_TF32_OVERRIDE"]
+    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
     try:
         import cupy
     except ImportError as error:

@@ -12,6 +12,10 @@ ITEM_BYTES = {
 """Bytes of an element, by the name of its dtype."""
 
 
+LEVELS = {"float64": 4, "complex128": 4, "float16": 3, "float32": 3, "complex64": 3}
+"""Levels of a sum that no order changes, by the dtype of its terms (see bins.py)."""
+
+
 def product_dtype(dtype: str) -> str:
     """Element type of products: the input's own, int64 for integers."""
     return "int64" if "int" in dtype else dtype

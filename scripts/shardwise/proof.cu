@@ -49,7 +49,16 @@ __device__ Real first(Pair p) { return (Real)(p & 0xffffu); }
 __device__ Real second(Pair p) { return (Real)(p >> 16); }
 __device__ Pair pair(Real a, Real b) { return (Pair)a | ((Pair)b << 16); }
 #else
+#if defined(FLOAT32) || defined(COMPLEX64)
+// In PTX, because cupy compiles with -ftz=true: a cast would turn subnormal numbers into zero.
+__device__ double wide(Real number) {
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(number));
+    return wide;
+}
+#else
 __device__ double wide(Real number) { return number; }
+#endif
 __device__ Real first(Pair p) { return p.x; }
 __device__ Real second(Pair p) { return p.y; }
 __device__ Pair pair(Real a, Real b) {
@@ -161,7 +170,7 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
 #pragma unroll
         for (int p = 0; p < PLANES; ++p) sum[r][p] = 0;
     if (team.idle) return;
-#pragma unroll 2
+#pragma unroll 4
     for (i64 c = team.rank * COLUMNS; c < cols; c += team.size * COLUMNS) {
         Pair x[ROWS];
 #pragma unroll
@@ -303,7 +312,7 @@ largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, 
     bool paired = in_pairs(x, cols, ld, stride);
     Bits most = 0;
     if (!team.idle)
-#pragma unroll 2
+#pragma unroll 4
         for (i64 c = team.rank * COLUMNS; c < cols; c += size * COLUMNS)
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {

@@ -331,7 +331,9 @@ class _Device:
         self._relative, self._absolute = bound
         options = ["-std=c++17", f"-D{dtype.upper()}"] + (["-DTF32"] if floor else [])
         source = Path(__file__).with_name("proof.cu").read_text()
-        self._module = xp.RawModule(code=source, options=tuple(options))
+        module = xp.RawModule(code=source, options=tuple(options))
+        names = ("rows_times", "columns_times", "compare", "largest", "mark")
+        self._kernels = {name: module.get_function(name) for name in names}
         # As many threads as run at once at the registers these kernels take.
         attributes = xp.cuda.Device().attributes
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
@@ -431,7 +433,7 @@ class _Device:
         return size, -(-teams * size // self._BLOCK)
 
     def _launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
-        self._module.get_function(kernel)((blocks,), (self._BLOCK,), arguments)
+        self._kernels[kernel]((blocks,), (self._BLOCK,), arguments)
 
 
 def _geometry(stack: Any) -> tuple[int, int, int, int, int]:

@@ -8,7 +8,7 @@ may shrink where memory is short.
 
 from collections.abc import Iterator
 
-from shardwise.problem import Problem, Shape
+from shardwise.problem import LEVELS, Problem, Shape
 
 MIB = 1024**2
 
@@ -160,14 +160,10 @@ def sum_bytes(problem: Problem) -> int:
 
 
 def partial_bytes(problem: Problem) -> int:
-    """Bytes of a shard's partial sum on disk, at most (see bins.py)."""
+    """Bytes of a shard's partial sum on disk, at most: its planes (see bins.py)."""
     m, p = problem.product_shape
-    planes = INTEGER_PLANES if problem.sum_dtype == "int64" else SUM_PLANES
+    planes = 2 if problem.product_dtype == "int64" else 1 + LEVELS[problem.product_dtype]
     return planes * problem.sum_item * m * p
-
-
-SUM_PLANES, INTEGER_PLANES = 5, 2
-"""Integers of 64 bits that stand for one real number, or integer, of a partial sum."""
 
 
 def result_bytes(problem: Problem, count: int, keep: str) -> int:

@@ -161,7 +161,7 @@ def test_large_kernels_are_right(product, shape, dtype):
 @pytest.mark.parametrize("product", ["A @ A", "A.T @ A"])
 def test_tf32_is_used_where_it_is_asked_for(product, shape, dtype):
     """The error is that of tf32: beyond float32's, within the bound that the proof allows."""
-    xp, _ = load_backend("cupy", "tf32")
+    xp, _ = load_backend("cupy")
     problem, run, out, exact, moduli = kernel_case(xp, product, shape, dtype, "tf32")
     assert run.compute == "tf32"
     error = abs(wide(out[:2]) - exact)

@@ -42,8 +42,8 @@ def unit(level):
     return Fraction(2) ** (32 * level - 1074)
 
 
-def defined(numbers):
-    """The planes of one element by their definition, in exact arithmetic."""
+def defined(numbers, kept=LEVELS["float64"]):
+    """The planes of one element by their definition, in exact arithmetic; so many levels."""
     flags, terms = 0, []
     for number in map(float, numbers):
         if math.isnan(number):
@@ -52,10 +52,10 @@ def defined(numbers):
             flags |= PLUS if number > 0 else MINUS
         else:
             terms.append(Fraction(number))
-    top = LEVELS - 1
+    top = kept - 1
     while any(abs(term) > 2**31 * unit(top) for term in terms):
         top += 1
-    levels = range(top, top - LEVELS, -1)
+    levels = range(top, top - kept, -1)
     sums = [
         sum(round(v / unit(level)) - 2**32 * round(v / unit(level + 1)) for v in terms)
         for level in levels
@@ -63,9 +63,9 @@ def defined(numbers):
     return [top | flags, *sums]
 
 
-def kept(numbers):
+def kept(numbers, dtype):
     """What a sum of finite numbers may not lose: each rounded to the lowest level's unit."""
-    lowest = unit(defined(numbers)[0] - LEVELS + 1)
+    lowest = unit(defined(numbers, LEVELS[dtype])[0] - LEVELS[dtype] + 1)
     return sum((round(Fraction(float(v)) / lowest) * lowest for v in numbers), Fraction(0))
 
 
@@ -105,7 +105,7 @@ def test_the_state_is_the_one_defined(dtype, data):
     stack = data.draw(columns(dtype))
     found = binned(stack).planes()
     assert found.dtype == np.int64
-    assert found.T.tolist() == [defined(column) for column in stack.T]
+    assert found.T.tolist() == [defined(column, LEVELS[dtype]) for column in stack.T]
 
 
 @pytest.mark.parametrize("dtype", [*REALS, "complex64", "complex128", "int64"])
@@ -143,7 +143,7 @@ def test_the_total_is_rounded_once(dtype, data):
         st.lists(reals(dtype, allow_nan=False, allow_infinity=False), min_size=1, max_size=12)
     )
     numbers = [v for v in narrowed(numbers, dtype) if abs(float(v)) < LIMIT]
-    assert value(numbers or [0.0], dtype) == float(kept(numbers))
+    assert value(numbers or [0.0], dtype) == float(kept(numbers, dtype))
 
 
 @pytest.mark.parametrize("condition", [1e16, 1e20])

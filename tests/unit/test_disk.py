@@ -313,6 +313,28 @@ def test_few_files_stay_open_and_none_after_the_end(tmp_path):
     assert b"".join(v.tobytes() for v in views) == b"".join(i.to_bytes(2) for i in range(200))
 
 
+def test_the_page_cache_is_asked_at_random(files, monkeypatch):
+    """Asking brings a page into the cache: the next reader must not be misled by it."""
+    path, asked = next(iter(files)), []
+    read = os.preadv
+
+    def cold(descriptor, buffers, offset, flags=0):
+        if flags:
+            asked.append(offset)
+            raise BlockingIOError
+        return read(descriptor, buffers, offset)
+
+    monkeypatch.setattr(disk.os, "preadv", cold)
+    extents = [Extent(path, 10 * MIB, 2 * MIB)]
+    buffer = disk.aligned_empty(disk.buffer_bytes(extents))
+    needs_direct(path)
+    with ExtentReader(1) as reader:
+        for _ in range(20):
+            reader.read(extents, buffer)
+    assert len({offset // 4096 for offset in asked}) > 10
+    assert all(10 * MIB <= offset < 12 * MIB for offset in asked)
+
+
 def test_a_missing_file_is_told_after_all_threads_have_ended(tmp_path, files):
     """One extent that cannot be read is an error of the whole read."""
     extents = [Extent(path, 0, 9 * MIB) for path in files] + [Extent(str(tmp_path / "no"), 0, 1)]

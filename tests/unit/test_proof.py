@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import multiply, proof
+from shardwise import kernels, proof
+from shardwise.problem import Problem
 
 from tests.factories import FLOATS, noise, stack
 
@@ -16,15 +17,25 @@ SMALL |= {"complex64": 1e-30, "complex128": 1e-30}
 
 def ratio(left, right, product, compute, seed=0):
     """The residuals of a stack of products."""
-    signs = proof.vectors(seed, right.shape[-1], product.dtype.kind == "i")
-    with np.errstate(all="ignore"):
-        return proof.residual(np, left, right, product, signs, compute)
+    shapes = (left.shape[1:], right.shape[-2:])
+    checker = proof.Checker(np, "A @ B", *shapes, product.dtype.name, compute, seed, group=2)
+    return checker.check(left, right, product)
 
 
 def honest(left, right):
     """Products by the kernel, with the dtype they were accumulated in."""
+    shapes = left.shape[1:], right.shape[-2:]
+    problem = Problem(len(left), shapes[0], "A @ B", left.dtype.name, shapes[1])
+    run = kernels.kernel(np, problem, "ieee")
+    product = np.empty((len(left), *problem.product_shape), problem.product_dtype)
     with np.errstate(all="ignore"):
-        return multiply.multiply(np, left, right)
+        run.multiply(left, right, product, len(left))
+    return product, run.compute
+
+
+def truncated(numbers):
+    """float32 numbers cut to the 11 significant bits of tf32."""
+    return (numbers.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -135,9 +146,19 @@ def test_gross_errors_are_found(kind):
 def test_a_run_at_lower_precision_is_found(dim):
     """float32 products computed from factors rounded to ten bits, as tf32 does, are refused."""
     left = noise((4, dim, dim), "float32", 5)
-    short = (left.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-    product, _ = honest(short, short)
+    product, _ = honest(truncated(left), truncated(left))
     assert (ratio(left, left, product, "float32") > 1.0).all()
+
+
+def test_tf32_passes_its_own_tolerance():
+    """Factors cut to 11 bits pass as tf32; an error of three times its bound does not."""
+    left, right = noise((4, 64, 64), "float32", 5), noise((4, 64, 64), "float32", 6)
+    product = honest(truncated(left), truncated(right))[0]
+    relative, absolute = proof.tolerance(64, 64, "float32", "tf32")
+    size = abs(left[1, 7].astype("float64")) @ abs(right[1].astype("float64")).sum(axis=1)
+    assert (ratio(left, right, product, "tf32") <= 1.0).all()
+    product[1, 7, 9] += 3 * (relative * size + absolute)
+    assert (ratio(left, right, product, "tf32") <= 1.0).tolist() == [True, False, True, True]
 
 
 def test_float64_products_computed_in_float32_are_found():

@@ -1,0 +1,190 @@
+"""Freivalds' check beside the plain formula: on NumPy and, where there is a GPU, on cupy."""
+
+import numpy as np
+import pytest
+from shardwise import proof
+
+from tests import factories
+
+SIZES = (1, 3, 31, 33, 129)
+N = 3
+SEED = 5
+
+
+def to_host(xp, array):
+    """The array in host memory."""
+    return array if xp is np else xp.asnumpy(array)
+
+
+def padded(array, padding):
+    """The same stack, with NaN between its rows and matrices."""
+    n, rows, cols = array.shape
+    whole = np.full((n, rows + padding, cols + padding), np.nan, array.dtype)
+    whole[:, :rows, :cols] = array
+    return whole
+
+
+def on(xp, whole, shape):
+    """A padded stack as an array of ``xp``, its padding cut off as a view."""
+    return xp.asarray(whole)[:, : shape[-2], : shape[-1]]
+
+
+def factors(product, left, right):
+    """The factors of a product, transposed as it says."""
+    turned = left.swapaxes(1, 2)
+    return {
+        "A @ A": (left, left),
+        "A.T @ A": (turned, left),
+        "A @ A.T": (left, turned),
+        "A @ B": (left, right),
+    }[product]
+
+
+def wide(array):
+    """The numbers as float64 or complex128."""
+    return array.astype("complex128" if array.dtype.kind == "c" else "float64")
+
+
+def size(array):
+    """Moduli of the elements, as the check takes them."""
+    return np.abs(array.real) + np.abs(array.imag)
+
+
+def expected(a, b, c, dtype, compute):
+    """The ratios by their formula, from whole stacks."""
+    relative, absolute = proof.tolerance(a.shape[-1], b.shape[-1], dtype, compute)
+    r = proof.vectors(SEED, b.shape[-1], False)
+    gap = size(wide(c) @ r - wide(a) @ (wide(b) @ r))
+    bound = relative * (size(wide(a)) @ size(wide(b)).sum(axis=-1, keepdims=True)) + absolute
+    return (gap / bound).max(axis=(1, 2))
+
+
+def case(product, dtype, dim):
+    """A stack, its B or None, their products, and the dtype of the accumulation."""
+    shape = (N, dim, dim) if product == "A @ A" else (N, dim, dim + 2)
+    left = factories.noise(shape, dtype, dim)
+    right = factories.noise((N, dim + 2, dim + 1), dtype, dim + 1) if product == "A @ B" else None
+    compute = "float32" if dtype == "float16" else dtype
+    a, b = factors(product, left, right)
+    return left, right, (a.astype(compute) @ b.astype(compute)).astype(dtype), compute
+
+
+def checker(xp, product, left, right, dtype, compute, group=2):
+    """A checker of a case; two at a time leave one over."""
+    right_shape = None if right is None else right.shape[-2:]
+    return proof.Checker(xp, product, left.shape[1:], right_shape, dtype, compute, SEED, group)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("dim", SIZES)
+@pytest.mark.parametrize("dtype", factories.FLOATS)
+@pytest.mark.parametrize("product", factories.PRODUCTS)
+def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim, padding):
+    """Honest products pass, one planted error is found, and ratios agree as far as they round."""
+    left, right, result, compute = case(product, dtype, dim)
+    error = 1e4 if dtype == "float16" else 10.0
+    wrong = result.copy()
+    wrong[1, dim // 2, dim // 3] += error
+    check = checker(xp, product, left, right, dtype, compute)
+    a, b = factors(product, left, right)
+    left_there = on(xp, padded(left, padding), left.shape)
+    right_there = None if right is None else on(xp, padded(right, padding), right.shape)
+    for c, passes in ((result, [True] * N), (wrong, [True, False, True])):
+        there = on(xp, padded(c, padding), c.shape)
+        found = to_host(xp, check.check(left_there, right_there, there))
+        assert found.shape == (N,)
+        assert (found <= 1.0).tolist() == passes
+        # Where products are as exact as the check, the check's own rounding shows.
+        atol = 1.0 if dtype in ("float64", "complex128") else 1e-6
+        np.testing.assert_allclose(found, expected(a, b, c, dtype, compute), rtol=1e-6, atol=atol)
+
+
+@pytest.mark.parametrize("dim", [1024, 1101])
+@pytest.mark.parametrize("product", factories.PRODUCTS)
+def test_large_matrices_are_shared_by_many_threads(xp, product, dim):
+    """Matrices large enough to be cut among threads have the ratio of the formula."""
+    left, right, result, compute = case(product, "float32", dim)
+    a, b = factors(product, left, right)
+    result[1, dim - 1, dim - 1] += 1e3
+    there = [None if x is None else xp.asarray(x) for x in (left, right, result)]
+    found = to_host(xp, checker(xp, product, left, right, "float32", compute).check(*there))
+    assert (found <= 1.0).tolist() == [True, False, True]
+    np.testing.assert_allclose(
+        found, expected(a, b, result, "float32", compute), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_one_right_factor_serves_all(xp, dtype):
+    """One B, as a matrix, is checked with every A."""
+    left, right, _, compute = case("A @ B", dtype, 33)
+    right = right[0]
+    result = left @ right
+    result[2, 1, 1] += 1
+    there = [xp.asarray(x) for x in (left, right, result)]
+    found = to_host(xp, checker(xp, "A @ B", left, right, dtype, compute).check(*there))
+    assert (found <= 1.0).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("product", factories.PRODUCTS)
+def test_the_check_overflows_no_sooner_than_the_product(xp, product, dtype):
+    """Products near the largest number pass, and a wrong one among them is found."""
+    left = np.full((N, 2, 2), 6e153, dtype)
+    left[0] = 1.0  # needs no scaling
+    right = left.copy() if product == "A @ B" else None
+    a, b = factors(product, left, right)
+    result = a @ b
+    assert np.isfinite(result).all()
+    result[2, 0, 1] *= 1 + 1e-9
+    there = [None if x is None else xp.asarray(x) for x in (left, right, result)]
+    found = to_host(xp, checker(xp, product, left, right, dtype, dtype, N).check(*there))
+    assert (found <= 1.0).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", factories.FLOATS)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_finite_ratio_means_that_all_is_finite(xp, dtype, which, value):
+    """NaN or an infinity in A, in B or in the product alone makes the ratio of that matrix so."""
+    left, right, result, compute = case("A @ B", dtype, 31)
+    stacks = [left, right, result]
+    stacks[which][1, 4, 7] = value
+    there = [xp.asarray(x) for x in stacks]
+    found = to_host(xp, checker(xp, "A @ B", left, right, dtype, compute).check(*there))
+    assert np.isfinite(found).tolist() == [True, False, True]
+    assert not found[1] <= 1.0
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("dim", SIZES)
+@pytest.mark.parametrize("dtype", factories.FLOATS)
+def test_the_largest_modulus(xp, dtype, dim, padding):
+    """It is exact, infinite with an infinity, and NaN with a NaN beside it."""
+    left = factories.noise((4, dim, dim + 1), dtype, dim)
+    left[1, -1, -1] = -np.inf
+    left[2, 0, 0], left[2, -1, -1] = np.inf, np.nan
+    check = checker(xp, "A.T @ A", left, None, dtype, dtype)
+    found = to_host(xp, check.largest(on(xp, padded(left, padding), left.shape)))
+    whole = np.maximum(np.abs(left.real), np.abs(left.imag)).max(axis=(1, 2))
+    np.testing.assert_array_equal(found, whole.astype("float64"))
+
+
+def test_tf32_has_a_tolerance_of_its_own(xp):
+    """Factors cut to 11 bits fail as float32 and pass as tf32, also where nothing is left of them.
+
+    The lone subnormal number of the third matrix is cut to 0, and what it meets is large.
+    """
+    left, right = (
+        factories.noise((N, 64, 64), "float32", 1),
+        factories.noise((N, 64, 64), "float32"),
+    )
+    left[2], right[2] = 0, 0
+    left[2, 5, 6], right[2, 6, 7] = 2.0**-137, 2.0**120
+    short = [(x.view("uint32") & np.uint32(0xFFFFE000)).view("float32") for x in (left, right)]
+    assert short[0][2, 5, 6] == 0
+    there = [xp.asarray(x) for x in (left, right, short[0] @ short[1])]
+    for compute, passes in (("float32", False), ("tf32", True)):
+        check = checker(xp, "A @ B", left, right, "float32", compute)
+        found = to_host(xp, check.check(*there)) <= 1.0
+        assert found.tolist() == [passes] * N
