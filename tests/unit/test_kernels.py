@@ -1,6 +1,7 @@
 """The kernels on NumPy: exact integers, NumPy's own bits, and sums formed inside one product."""
 
 from fractions import Fraction
+from math import isqrt
 
 import numpy as np
 import pytest
@@ -109,8 +110,8 @@ def python_product(left, right):
 def test_integers_are_exact(dtype, m, k, data):
     """Whatever fits int64 is exact, at the ends of every range as well."""
     low, high = LIMITS[dtype]
-    bound = min(high, int((2**63 - 1) // k) ** 0.5 // 1)
-    few = [max(low, -int(bound)), int(bound), int(bound) - 1, 0, 1, max(low, -1)]
+    bound = min(high, isqrt((2**63 - 1) // k))
+    few = [max(low, -bound), bound, bound - 1, 0, 1, max(low, -1)]
     values = st.sampled_from(few)
     rows = data.draw(st.lists(st.lists(values, min_size=k, max_size=k), min_size=m, max_size=m))
     left = np.array([rows], dtype)

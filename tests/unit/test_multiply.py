@@ -1,11 +1,12 @@
 """The kernel and its pipeline on NumPy: right products, proven, committed whole or not at all."""
 
 import json
+import math
 import os
 
 import numpy as np
 import pytest
-from shardwise import multiply, plan, receipts
+from shardwise import bins, kernels, multiply, receipts, sizes
 from shardwise.arrays import file_checksum
 from shardwise.errors import InputError, IntegrityError
 
@@ -15,20 +16,15 @@ from tests.factories import (
     INTEGERS,
     PRODUCTS,
     REFERENCES,
+    computed,
     copied,
     leftovers,
     noise,
+    partials,
     products,
     save,
     stack,
 )
-
-
-def computed(made):
-    """A plan whose shards have all been multiplied."""
-    for shard_id in copied(made).shards:
-        multiply.run_shard(made, shard_id)
-    return made
 
 
 def nothing_committed(made):
@@ -52,7 +48,8 @@ def test_products_are_those_of_numpy(tmp_path, dtype, product):
     """All products of all dtypes are NumPy's; integers become int64."""
     left = stack((7, 5, 5) if product == "A @ A" else (7, 3, 5), dtype)
     right = stack((7, 5, 4), dtype, 1) if product == "A @ B" else None
-    made = computed(factories.plan(tmp_path, left, right, product=product, shards=3))
+    over = {"product": product, "shards": 2, "materialize": False}
+    made = computed(factories.plan(tmp_path, left, right, **over))
     wide = "int64" if np.dtype(dtype).kind in "iu" else "complex128"
     expected = REFERENCES[product](left.astype(wide), None if right is None else right.astype(wide))
     found = products(made)
@@ -65,7 +62,8 @@ def test_products_are_those_of_numpy(tmp_path, dtype, product):
 def test_products_of_noise_are_numpys_to_the_bit(tmp_path, dtype, product):
     """Each matrix is multiplied as numpy.matmul does it alone."""
     left = noise((5, 33, 33), dtype)
-    made = computed(factories.plan(tmp_path, left, product=product, shards=2))
+    over = {"product": product, "shards": 2, "materialize": False}
+    made = computed(factories.plan(tmp_path, left, **over))
     expected = np.stack([REFERENCES[product](a, None) for a in left])
     assert products(made).tobytes() == expected.tobytes()
 
@@ -109,8 +107,9 @@ def layouts(tmp_path, left):
     }
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("dtype", ["float32", "complex128", "int16"])
+@pytest.mark.parametrize(
+    ("dtype", "keep"), [("float32", "products"), ("complex128", "sum"), ("int16", "products")]
+)
 def test_layout_and_copying_change_no_bit(tmp_path, dtype, keep):
     """Whatever lies on disk however, copied first or read in place: the same bits."""
     left = stack((7, 6, 6), dtype) if dtype == "int16" else noise((7, 6, 6), dtype)
@@ -118,47 +117,113 @@ def test_layout_and_copying_change_no_bit(tmp_path, dtype, keep):
     for name, path in layouts(tmp_path, left).items():
         for materialize in (True, False):
             folder = tmp_path / f"{name}{materialize}"
-            over = {"materialize": materialize, "keep": keep, "shards": 3, "input": str(path)}
+            over = {"materialize": materialize, "keep": keep, "shards": 2, "input": str(path)}
             seen.add(products(computed(factories.plan(folder, **over))).tobytes())
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
-    """keep: sum writes one array a shard, wide: the shard's products added up exactly."""
+    """keep: sum writes the planes of one array a shard: its products added up exactly."""
     left = stack((7, 3, 3), dtype)
-    made = computed(factories.plan(tmp_path, left, keep="sum", shards=2))
-    found = products(made)
+    made = computed(factories.plan(tmp_path, left, keep="sum", shards=2, materialize=False))
     wide = {"i": "int64", "c": "complex128"}.get(np.dtype(dtype).kind, "float64")
     whole = (left.astype(wide) @ left.astype(wide)).astype(wide)
+    files = products(made)
+    assert files.dtype == np.int64
+    assert files.shape[1:] == bins.plane_shape((3, 3), made.problem.product_dtype)
+    for row, planes in zip(made.shards.values(), files, strict=True):
+        facts = receipts.read(made.results.receipt(row.shard))
+        assert facts["keep"] == "sum"
+        assert facts["file"]["bytes"] == 4096 + row.product_bytes == 4096 + planes.nbytes
+    found = partials(made)
     assert found.dtype == wide
     np.testing.assert_array_equal(found, [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_a_kept_sum_is_the_rounded_sum_of_numpys_products(tmp_path, dtype):
+    """Rounded once from the products that numpy.matmul computes: nothing else is lost."""
+    left = noise((11, 20, 20), dtype)
+    made = computed(factories.plan(tmp_path, left, keep="sum", shards=1, materialize=False))
+    whole = (left @ left).reshape(11, -1)
+    parts = whole.view(f"f{whole.real.itemsize}").astype("f8")
+    exact = [math.fsum(column) for column in parts.T]
+    assert partials(made)[0].reshape(-1).view("f8").tolist() == exact
+
+
+SIZES = ((1600, 100), (3 * 1600, 5000), (10**9, 10**9), (7 * 1600, 4096), (1, 10**9))
+"""Bytes of a batch, of one matrix 20 by 20 up, and of a slab, some odd."""
+
+
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize("product", PRODUCTS)
-def test_the_size_of_a_slab_changes_no_bit(tmp_path, monkeypatch, product, keep):
-    """One matrix a slab, a few, or all: the same bits."""
+def test_no_size_of_slabs_and_batches_changes_a_bit(tmp_path, monkeypatch, product, keep):
+    """Slabs inside matrices or over many, one matrix a batch or all: the same bits."""
     left = noise((11, 20, 20), "float32")
     right = noise((11, 20, 20), "float32", 1) if product == "A @ B" else None
-    seen = set()
-    for slab in (1, 3 * 1600, 10**9):
-        monkeypatch.setattr(plan, "SLAB_BYTES", slab)
-        monkeypatch.setattr(plan, "CHECK_BYTES", slab)
-        over = {"product": product, "keep": keep, "shards": 2}
-        seen.add(products(computed(factories.plan(tmp_path / str(slab), left, right, **over)))
-                 .tobytes())  # fmt: skip
+    over = {"product": product, "keep": keep, "shards": 2, "materialize": False}
+    made, seen = factories.plan(tmp_path, left, right, **over), set()
+    for batch, slab in SIZES:
+        monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", batch)
+        monkeypatch.setattr(sizes, "SLAB_BYTES", slab)
+        seen.add(products(computed(made)).tobytes())
     assert len(seen) == 1
 
 
 def test_the_cut_changes_no_product(tmp_path):
     """One shard or eleven: product i has the same bits."""
     left = noise((11, 20, 20), "float32")
+    over = {"materialize": False}
     seen = {
-        products(computed(factories.plan(tmp_path / str(n), left, shards=n))).tobytes()
+        products(computed(factories.plan(tmp_path / str(n), left, shards=n, **over))).tobytes()
         for n in (1, 3, 11)
     }
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("materialize", [True, False])
+def test_matrices_larger_than_a_slab_and_a_batch(tmp_path, monkeypatch, materialize, keep):
+    """A matrix in several slabs, a product too; and B of another size beside it."""
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 4099)
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 100)
+    left, right = noise((5, 31, 53), "float64"), noise((5, 53, 7), "float64", 1)
+    over = {"product": "A @ B", "materialize": materialize, "keep": keep, "shards": 2}
+    made = computed(factories.plan(tmp_path, left, right, **over))
+    if keep == "products":
+        assert products(made).tobytes() == (left @ right).tobytes()
+    else:
+        whole = bins.BinnedSum(np, (31, 7), "float64")
+        whole.add(left[:2] @ right[:2])
+        assert products(made)[0].tobytes() == whole.planes().tobytes()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 1, 7), (9, 7, 1), (1, 300, 2), (600, 1, 1)])
+@pytest.mark.parametrize("product", ["A.T @ A", "A @ A.T"])
+def test_matrices_of_one_row_or_column_and_shards_of_one_matrix(tmp_path, shape, product):
+    """The smallest shapes go through as any other."""
+    left = stack(shape)
+    over = {"product": product, "shards": min(len(left), 2), "materialize": False}
+    made = computed(factories.plan(tmp_path, left, **over))
+    np.testing.assert_array_equal(products(made), REFERENCES[product](left, None))
+
+
+def test_a_shard_a_matrix(tmp_path):
+    """As many shards as matrices, each with a B of its own."""
+    left, right = stack((4, 3, 5)), stack((4, 5, 2), seed=1)
+    made = computed(factories.plan(tmp_path, left, right, product="A @ B", shards=4))
+    np.testing.assert_array_equal(products(made), left @ right)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
+def test_tf32_is_computed_as_float32_by_numpy(tmp_path, dtype):
+    """NumPy has no tf32: the bits are those of ieee, and the receipt says how they came about."""
+    left = noise((3, 9, 9), dtype)
+    over = {"precision": "tf32", "shards": 1, "materialize": False}
+    made = computed(factories.plan(tmp_path, left, **over))
+    assert products(made).tobytes() == (left @ left).tobytes()
+    assert receipts.read(made.results.receipt("00000"))["compute"] == dtype
 
 
 def test_the_receipt_says_what_was_done(tmp_path):
@@ -171,6 +236,8 @@ def test_the_receipt_says_what_was_done(tmp_path):
     assert receipt["attempt"] == 1
     assert receipt["backend"] == "numpy"
     assert receipt["proof"]["method"] == "freivalds"
+    assert (receipt["keep"], receipt["compute"]) == ("products", "float32")
+    assert receipt["file"]["piece_bytes"] == sizes.SLAB_BYTES
     assert receipt["file"]["shape"] == [3, 3, 3]
     assert receipt["file"]["bytes"] == product.stat().st_size
     assert receipt["file"]["checksum"] == file_checksum(
@@ -190,9 +257,8 @@ def test_the_first_nonfinite_matrix_is_named(tmp_path, dtype, bad):
     """nonfinite: error names the matrix by its place in the whole stack, and leaves nothing."""
     left = stack((9, 3, 3), dtype)
     left[6, 1, 2] = left[8, 0, 0] = bad
-    made = copied(factories.plan(tmp_path, left, shards=3))
+    made = factories.plan(tmp_path, left, shards=3, materialize=False)
     assert "input: matrix 6 holds NaN or Inf" in refusal(made, shard_id="00002")
-    multiply.run_shard(made, "00000")
     multiply.run_shard(made, "00001")
 
 
@@ -217,7 +283,8 @@ def test_allowed_nonfinite_numbers_go_through(tmp_path, keep, verify):
     with np.errstate(invalid="ignore"):
         expected = left @ left
         expected = expected.sum(axis=0)[np.newaxis] if keep == "sum" else expected
-    np.testing.assert_array_equal(products(made), expected)
+    found = partials(made) if keep == "sum" else products(made)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +302,12 @@ def test_overflow_is_named(tmp_path, dtype, value):
     assert not np.isfinite(products(allowed)[2]).any()
 
 
-def test_a_shards_sum_that_overflows_is_named(tmp_path):
-    """Finite products whose sum is not finite are told as such."""
+def test_a_shards_sum_that_overflows_is_flagged(tmp_path):
+    """Finite products whose sum is not finite are no fault of the shard: the reduce refuses."""
     left = np.zeros((3, 2, 2))
     left[:, 0, 0] = 1.2e154
-    made = copied(factories.plan(tmp_path, left, shards=1, keep="sum"))
-    assert "the sum of shard 00000 overflows float64" in refusal(made)
+    made = computed(factories.plan(tmp_path, left, shards=1, keep="sum"))
+    np.testing.assert_array_equal(partials(made)[0], [[np.inf, 0], [0, 0]])
 
 
 def test_honest_products_near_the_largest_number_are_not_refused(tmp_path):
@@ -369,22 +436,122 @@ def test_a_shard_of_another_range_is_refused(tmp_path):
     refusal(made, IntegrityError)
 
 
-def test_a_wrong_product_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex128", "int16", "int64"])
+def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     """A device that computes wrong numbers is suspected by matrix, and nothing is committed."""
-    matmul = np.matmul
-    calls = []
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 2 * 8 * 8 * np.dtype(dtype).itemsize)
+    kind = kernels.Integers if "int" in dtype else kernels.NumpyKernel
+    multiply_batch, done = kind.multiply, []
 
-    def faulty(a, b, **into):
-        result = matmul(a, b, **into)
-        if isinstance(a, np.ndarray) and a.shape == (8, 8):
-            calls.append(a)
-            if len(calls) == 4:
-                result[2, 3] += 1
-        return result
+    def faulty(self, block, other, out, count):
+        multiply_batch(self, block, other, out, count)
+        if len(done) <= 5 < len(done) + count:
+            out[5 - len(done), 2, 3] += 1
+        done.extend(range(count))
 
-    made = copied(factories.plan(tmp_path, stack((6, 8, 8)), shards=1))
-    monkeypatch.setattr(multiply.np, "matmul", faulty)
-    assert "the product of matrix 3 is wrong: Freivalds' check" in refusal(made, IntegrityError)
+    over = {"shards": 2, "keep": keep, "materialize": False}
+    made = factories.plan(tmp_path, stack((14, 8, 8), dtype), **over)
+    monkeypatch.setattr(kind, "multiply", faulty)
+    told = refusal(made, IntegrityError, "00001")
+    assert "the product of matrix 12 is wrong: Freivalds' check" in told
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_wrong_sum_inside_the_gemm_is_refused(tmp_path, monkeypatch, product, dtype):
+    """Under reproducible: false the sum of a batch is proven as one product."""
+    accumulate = kernels.NumpyKernel.accumulate
+    # The bound for float16 is that of tf32, which is as far from float32 as float16 is.
+    wrong = 100 if dtype == "float16" else 1
+
+    def faulty(self, block, other):
+        *told, total = accumulate(self, block, other)
+        total[1, 2] += wrong
+        return *told, total
+
+    left = stack((6, 8, 8), dtype)
+    right = stack((6, 8, 8), dtype, 1) if product == "A @ B" else None
+    over = {"product": product, "keep": "sum", "reproducible": False, "shards": 2}
+    made = factories.plan(tmp_path, left, right, materialize=False, **over)
+    monkeypatch.setattr(kernels.NumpyKernel, "accumulate", faulty)
+    told = refusal(made, IntegrityError, "00001")
+    assert "the sum of the products 3 to 5 is wrong: Freivalds' check" in told
+
+
+def sums_in_gemm(tmp_path, left, right=None, **over):
+    """A plan under reproducible: false, multiplied."""
+    over = {"keep": "sum", "reproducible": False, "materialize": False, "shards": 2, **over}
+    return computed(factories.plan(tmp_path, left, right, **over))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_sums_inside_the_gemm_are_plain_sums(tmp_path, monkeypatch, product, dtype):
+    """One wide array a shard, exact where all is exact, over several batches; and proven."""
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 2 * 5 * 5 * np.dtype(dtype).itemsize)
+    left = stack((9, 5, 5) if product == "A @ A" else (9, 3, 5), dtype)
+    right = stack((9, 5, 4), dtype, 1) if product == "A @ B" else None
+    made = sums_in_gemm(tmp_path, left, right, product=product)
+    whole = REFERENCES[product](left.astype("c16"), None if right is None else right.astype("c16"))
+    found = products(made)
+    assert found.dtype == made.problem.sum_dtype
+    np.testing.assert_array_equal(found, [whole[:4].sum(axis=0), whole[4:].sum(axis=0)])
+    assert receipts.read(made.results.receipt("00000"))["proof"]["method"] == "freivalds"
+
+
+def test_one_right_factor_for_sums_inside_the_gemm(tmp_path):
+    """A 2-D B serves every matrix there as well."""
+    left, right = stack((7, 3, 5)), stack((5, 4), seed=1)
+    made = sums_in_gemm(tmp_path, left, right, product="A @ B")
+    whole = (left @ right).astype("f8")
+    np.testing.assert_array_equal(products(made), [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
+
+
+def test_integers_are_exact_under_reproducible_false(tmp_path):
+    """There is nothing to trade: they write planes in either case."""
+    left = stack((7, 3, 3), "int16")
+    made = sums_in_gemm(tmp_path, left)
+    planes = computed(factories.plan(tmp_path / "x", left, keep="sum", shards=2))
+    assert products(made).tobytes() == products(planes).tobytes()
+
+
+def test_products_do_not_depend_on_reproducible(tmp_path):
+    """keep: products sums nothing, so there is nothing to trade either."""
+    left = noise((5, 9, 9), "float32")
+    made = sums_in_gemm(tmp_path, left, keep="products")
+    assert products(made).tobytes() == (left @ left).tobytes()
+
+
+def test_nonfinite_numbers_in_sums_inside_the_gemm(tmp_path):
+    """They are refused by matrix, or go through to the sum."""
+    left = stack((6, 3, 3), "float64")
+    left[4, 0, 1] = np.nan
+    over = {"keep": "sum", "reproducible": False, "shards": 2, "materialize": False}
+    made = factories.plan(tmp_path, left, **over)
+    assert "input: matrix 4 holds NaN or Inf" in refusal(made, shard_id="00001")
+    allowed = sums_in_gemm(tmp_path / "x", left, nonfinite="allow")
+    np.testing.assert_array_equal(products(allowed)[1], (left[3:] @ left[3:]).sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "told"), [("float32", 1e25, "float32"), ("float64", 1e200, "float64")]
+)
+def test_overflow_inside_the_gemm_is_named(tmp_path, dtype, value, told):
+    """A sum that overflows from finite factors names the matrices and the dtype."""
+    left = stack((4, 3, 3), dtype)
+    left[2] = value
+    over = {"keep": "sum", "reproducible": False, "shards": 1, "materialize": False}
+    made = factories.plan(tmp_path, left, **over)
+    assert f"the sum of the products 0 to 3 overflows {told}" in refusal(made)
+
+
+def test_complex_numbers_near_the_largest_are_finite(tmp_path):
+    """Two finite parts whose sum is none make no infinite number."""
+    left = np.full((2, 1, 1), 1.5e308 * (1 + 1j))
+    right = np.full((2, 1, 1), 1e-200 + 0j)
+    made = sums_in_gemm(tmp_path, left, right, product="A @ B", shards=1)
+    np.testing.assert_array_equal(products(made)[0], left[0] * 2e-200)
 
 
 def test_a_failure_keeps_an_earlier_result(tmp_path):

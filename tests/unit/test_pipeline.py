@@ -1,0 +1,270 @@
+"""The pipeline: bytes arrive in order, whatever the slabs; what fails leaves nothing behind."""
+
+import threading
+from collections import deque
+from contextlib import closing
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import arrays, batches, multiply, receipts, sizes
+from shardwise.arrays import PieceChecksum, StackWriter, commit, file_checksum
+from shardwise.disk import ExtentReader
+from shardwise.errors import IntegrityError
+from shardwise.lanes import HostLane
+from shardwise.pipeline import Drain, Feed, Stopwatch
+from shardwise.sources import Source, StackReader
+
+from tests import factories
+from tests.factories import copied, leftovers, noise, save, stack
+
+
+class LateLane(HostLane):
+    """Copies as in a stream of a device: made in order, and only once a mark is waited for."""
+
+    def __init__(self):
+        self._lock, self._ahead, self._made = threading.Lock(), deque(), 0
+
+    def _copied(self, views, target):
+        with self._lock:
+            self._ahead.append((views, target))
+            return LateMark(self, self._made + len(self._ahead))
+
+    def catch_up(self, number):
+        """Make the copies up to one of them."""
+        with self._lock:
+            while self._made < number:
+                super()._copied(*self._ahead.popleft())
+                self._made += 1
+
+    def finish(self):
+        """Make all copies."""
+        self.catch_up(self._made + len(self._ahead))
+
+
+class LateMark:
+    """A point in the stream."""
+
+    def __init__(self, lane, number):
+        self._lane, self._number = lane, number
+
+    def wait(self):
+        """Wait until the stream has come here."""
+        self._lane.catch_up(self._number)
+        return 0.25
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A stack of 37 matrices of 60 bytes over three files, and its bytes."""
+    folder, parts, arrays_ = tmp_path_factory.mktemp("files"), [], []
+    for number, count in enumerate((20, 1, 16)):
+        array = stack((count, 3, 5), "float32", number)
+        path = save(folder / f"{number}.npy", np.asarray(array, order="CFC"[number]))
+        parts.append(Source(str(path), sum(map(len, arrays_)), count, ""))
+        arrays_.append(array)
+    return parts, np.concatenate(arrays_).reshape(-1).view(np.uint8)
+
+
+def fed(lane, parts, run, slab_bytes, slabs, cuts, checksum=None):
+    """Batches of these lengths, filled one after the other; and the stopwatch."""
+    watch, reader = Stopwatch(), StackReader(parts, (3, 5), "float32")
+    targets = [np.full(n, 7, np.uint8) for n in cuts]
+    with (
+        ExtentReader(2) as threads,
+        closing(Feed(lane, reader, threads, run, slab_bytes, slabs, checksum, watch)) as feed,
+    ):
+        feed.start()
+        for target in targets:
+            feed.fill(target)
+    return targets, watch
+
+
+@given(st.data(), st.integers(1, 700), st.integers(1, 5))
+def test_bytes_are_fed_in_order(files, data, slab_bytes, slabs):
+    """Any run, in slabs of any size and number, into batches of any size; each byte once."""
+    parts, whole = files
+    low = data.draw(st.integers(0, whole.nbytes - 1))
+    high = data.draw(st.integers(low + 1, whole.nbytes))
+    marks = data.draw(st.lists(st.integers(0, high - low), max_size=4))
+    edges = [0, *sorted(marks), high - low]
+    cuts = [b - a for a, b in pairwise(edges)]
+    checksum = PieceChecksum(high - low, slab_bytes)
+    targets, watch = fed(HostLane(), parts, (low, high), slab_bytes, slabs, cuts, checksum)
+    np.testing.assert_array_equal(np.concatenate(targets), whole[low:high])
+    expected = PieceChecksum(high - low, slab_bytes)
+    expected.append(memoryview(whole[low:high]))
+    assert checksum.hexdigest() == expected.hexdigest()
+    assert {"read", "checksum", "waited_for_reads"} <= set(watch.seconds)
+
+
+@given(st.integers(1, 700), st.integers(1, 5))
+def test_a_slab_is_not_read_into_while_it_is_copied_from(files, slab_bytes, slabs):
+    """Its memory is used again only after the mark of its last copy was waited for."""
+    parts, whole = files
+    lane = LateLane()
+    targets, watch = fed(lane, parts, (0, whole.nbytes), slab_bytes, slabs, [1000, 1220])
+    lane.finish()
+    np.testing.assert_array_equal(np.concatenate(targets), whole)
+    assert watch.seconds["upload"] > 0
+
+
+def drained(lane, path, raw, slab_bytes, slabs, cuts):
+    """A file of these bytes, written in pieces of these lengths; the checksum and stopwatch."""
+    watch, at = Stopwatch(), 0
+    with commit(path) as file:
+        with (
+            StackWriter(file, (raw.nbytes,), np.dtype("u1"), slab_bytes, threads=2) as writer,
+            closing(Drain(lane, writer, slabs, watch)) as drain,
+        ):
+            for length in cuts:
+                source = raw[at : at + length].copy()
+                drain.write(source)
+                source[:] = 7  # it may be overwritten now
+                at += length
+            drain.finish()
+        return writer.checksum(), watch
+
+
+@given(st.data(), st.integers(1, 3000), st.integers(1, 700), st.integers(1, 5))
+def test_bytes_are_drained_in_order(tmp_path, data, total, slab_bytes, slabs):
+    """Batches of any size into a file by slabs of any size and number; each byte once."""
+    raw = np.random.default_rng(total).integers(0, 256, total, "uint8")
+    marks = data.draw(st.lists(st.integers(0, total), max_size=4))
+    edges = [0, *sorted(marks), total]
+    cuts = [b - a for a, b in pairwise(edges)]
+    lane = data.draw(st.sampled_from([HostLane, LateLane]))()
+    path = tmp_path / "a.npy"
+    checksum, watch = drained(lane, path, raw, slab_bytes, slabs, cuts)
+    np.testing.assert_array_equal(np.load(path), raw)
+    assert checksum == file_checksum(path, 4096, slab_bytes)
+    assert {"write", "download"} <= set(watch.seconds)
+
+
+def test_the_seconds_of_a_stage_add_up_over_threads():
+    """Whoever adds, and also where the work fails, nothing is lost."""
+    watch = Stopwatch()
+    threads = [
+        threading.Thread(target=lambda: [watch.add("x", 0.5) for _ in range(1000)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert watch.seconds == {"x": 2000.0}
+    assert watch.timed("y", lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        watch.timed("z", lambda: 1 / 0)
+    assert set(watch.seconds) == {"x", "y", "z"}
+
+
+# Whole shards that fail.
+
+
+class BrokenError(Exception):
+    """Something that nobody expected."""
+
+
+FAILURES = {
+    "reading": (StackReader, "read_bytes"),
+    "hashing what is read": (PieceChecksum, "update"),
+    "memory of a slab": (HostLane, "slab"),
+    "upload": (HostLane, "upload"),
+    "work": (batches.Worker, "work"),
+    "download": (HostLane, "download"),
+    "fetching a report": (batches.Report, "fetched"),
+    "examining": (batches.Worker, "examine"),
+    "writing": (StackWriter, "write_at"),
+    "handing over a slab": (Drain, "_flush"),
+    "the end": (Drain, "finish"),
+    "rename": (arrays, "_rename"),
+}
+ONCE = ("the end", "rename")  # what is done once, at the end
+
+
+def fail(monkeypatch, where, error, call):
+    """Make the nth call of a function raise an error, and count the batches."""
+    owner, name = FAILURES[where]
+    original, calls, worked = getattr(owner, name), [], []
+
+    def broken(*arguments, **named):
+        calls.append(None)
+        if len(calls) == call:
+            raise error
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, broken)
+    work = batches.Worker.work
+    monkeypatch.setattr(batches.Worker, "work", lambda *a: worked.append(None) or work(*a))
+    return worked
+
+
+@pytest.mark.parametrize("call", [1, 5])
+@pytest.mark.parametrize("where", FAILURES)
+def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
+    """It ends with that error and without the other batches; no file and no thread is left."""
+    matrix = 8 * 8 * 8
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 3 * matrix + 40)
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 2 * matrix)
+    made = copied(factories.plan(tmp_path, noise((400, 8, 8)), shards=1))
+    error = BrokenError(where)
+    worked = fail(monkeypatch, where, error, 1 if where in ONCE else call)
+    before = set(threading.enumerate())
+    with pytest.raises(BrokenError) as caught:
+        multiply.run_shard(made, "00000")
+    assert caught.value is error
+    assert set(threading.enumerate()) <= before
+    assert not leftovers(tmp_path)
+    assert not made.results.product("00000").exists()
+    assert not made.results.receipt("00000").exists()
+    # A failed write is noticed when its slab is used again: all of them may be filled before.
+    assert where in ONCE or len(worked) < 40
+
+
+@pytest.mark.parametrize("where", ["reading", "writing", "examining"])
+def test_a_failure_keeps_its_kind(tmp_path, monkeypatch, where):
+    """What a thread finds out ends with the exit code that it means."""
+    made = copied(factories.plan(tmp_path, noise((4, 8, 8)), shards=1))
+    fail(monkeypatch, where, IntegrityError("told"), 1)
+    with pytest.raises(IntegrityError, match="told"):
+        multiply.run_shard(made, "00000")
+
+
+def test_a_shard_can_be_computed_after_a_failure(tmp_path, monkeypatch):
+    """Nothing of a failed attempt is in the way of the next."""
+    made = copied(factories.plan(tmp_path, stack((9, 4, 4)), shards=1))
+    with monkeypatch.context() as patch:
+        fail(patch, "writing", BrokenError(), 1)
+        with pytest.raises(BrokenError):
+            multiply.run_shard(made, "00000")
+    multiply.run_shard(made, "00000")
+    left = stack((9, 4, 4))
+    np.testing.assert_array_equal(factories.products(made), left @ left)
+
+
+def test_stages_are_in_the_receipt(tmp_path):
+    """How long each stage was busy, in seconds."""
+    made = factories.computed(factories.plan(tmp_path, stack((9, 4, 4)), shards=1))
+    stages = receipts.read(made.results.receipt("00000"))["stages"]
+    assert {"read", "checksum", "multiply", "download", "write"} <= set(stages)
+    assert all(seconds >= 0 for seconds in stages.values())
+
+
+def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
+    """With the least memory the pipeline runs in two slabs each way, to the same bits."""
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 1000)
+    seen, taken = set(), []
+    slab = HostLane.slab
+    monkeypatch.setattr(HostLane, "slab", lambda self, n: taken.append(n) or slab(self, n))
+    made = copied(factories.plan(tmp_path, noise((40, 8, 8)), shards=1))
+    counts = []
+    for memory in (None, 1):
+        multiply.run_shard(made, "00000", memory)
+        seen.add(factories.products(made).tobytes())
+        counts.append(len(taken))
+        taken.clear()
+    assert len(seen) == 1
+    assert counts == [sizes.READ_SLABS + sizes.WRITE_SLABS, 2 * sizes.FEWEST_SLABS]
