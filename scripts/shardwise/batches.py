@@ -150,10 +150,10 @@ class Worker:
             self._total = xp.zeros(problem.product_shape, problem.sum_dtype)
         elif self._sums:
             self._total = BinnedSum(xp, problem.product_shape, problem.product_dtype)
-        if self._kernel and not self._in_gemm:
+        if self._kernel:
             self._checker = proof.Checker(
                 xp, problem.product, problem.left, problem.right, problem.dtype,
-                self.compute, self._seed, self.matrices,
+                self.compute, self._seed, self.matrices, self._in_gemm,
             )  # fmt: skip
 
     def share(self, right: np.ndarray) -> None:
@@ -241,25 +241,17 @@ class Worker:
             report.product = _largest(xp, out)
 
     def _add_in_gemm(self, report: Report, left: Any, right: Any) -> None:
-        """Add the products of a batch inside the product of all of them laid side by side."""
-        xp, problem, block = self._lane.xp, self._problem, left[: report.count]
+        """Add the products of a batch inside the GEMM, and the batches in double precision."""
+        block = left[: report.count]
         other = right[: report.count] if right is not None and right.ndim == 3 else right
-        product, wide, tall, total = self._kernel.accumulate(block, other)
-        report.left = _largest(xp, block)
-        if other is not None:
-            report.right = _largest(xp, other)
-        report.product = _largest(xp, total[None])
-        self._total += total
-        if not self.proof:
-            return
-        dtype, compute = problem.dtype, self.compute
-        if dtype == "float16":
-            # The checker takes one dtype. The bound of tf32 covers float32 sums of tensor cores.
-            dtype, compute = "float32", "tf32"
-            wide, tall = (x if x is None else x.astype(dtype) for x in (wide, tall))
-        shapes = wide.shape, None if tall is None else tall.shape
-        checker = proof.Checker(xp, product, *shapes, dtype, compute, self._seed, 1)
-        report.ratio = checker.check(wide[None], tall, total[None])
+        total = self._kernel.accumulate(block, other)
+        report.left = self._checker.largest(block)
+        if other is not None and other.ndim == 3:
+            report.right = self._checker.largest(other)
+        report.product = _largest(self._lane.xp, total)
+        if self.proof:
+            report.ratio = self._checker.check(block, other, total)
+        self._total += total[0]
 
     # What came out.
 

@@ -77,15 +77,17 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     stored
         Name of the dtype of factors and products.
     compute
-        Name of the dtype in which products were accumulated, or ``tf32``.
+        Name of the dtype in which products were accumulated; or ``tf32``, or ``tensor`` for
+        float32 sums of float16 products.
     """
     parts = 2 if stored.startswith("complex") else 1
     short = 2.0**-10 if compute == "tf32" else 0.0
-    in_product, in_store = np.finfo("float32" if short else compute), np.finfo(stored)
-    tensor_cores = short or stored == "float16"
+    tensor_cores = compute in ("tf32", "tensor") or stored == "float16"
+    in_product = np.finfo("float32" if compute in ("tf32", "tensor") else compute)
+    in_store = np.finfo(stored)
     own = _gamma(parts * k, 2.0**-22 if tensor_cores else float(in_product.eps) / 2)
     own += (2 * short + short**2) * (1 + own)
-    if stored != compute:
+    if in_store.bits < in_product.bits or short:
         own = own * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
     unit = float(np.finfo("float64").eps) / 2
     check = _gamma(parts * k, unit) + 2 * _gamma(p, unit)
@@ -121,6 +123,10 @@ class Checker:
     group
         Matrices checked at once; a call with more checks them group by group. On a GPU each takes
         about 40 bytes (complex: 72) for every row or column of A and of the product.
+    together
+        Whether the products of a call come added up, as one matrix in the dtype that they were
+        accumulated in. Then a call has at most ``group`` matrices, and sums of the check that leave
+        the range of float64 prove nothing.
     """
 
     def __init__(
@@ -133,6 +139,7 @@ class Checker:
         compute: str,
         seed: int,
         group: int,
+        together: bool = False,
     ) -> None:
         self._xp, self._steps, self._group = xp, _STEPS[product], group
         columns = (right or left)[1] if product != "A @ A.T" else left[0]
@@ -143,13 +150,19 @@ class Checker:
         if integer:
             self._engine = _Whole(xp, signs)
             return
-        bound = tolerance(inner, columns, dtype, compute)
+        self._together, stored = together, dtype
+        if together and dtype == "float16":
+            stored, compute = "float32", "tensor"
+        # A sum of n products is rounded as one product whose inner length is n times as large.
+        bound = tolerance(inner * (group if together else 1), columns, stored, compute)
         floor = TF32_FLOOR if compute == "tf32" else 0.0
         if xp is np:
-            self._engine = _Host(signs, bound, dtype, floor)
+            self._engine = _Host(signs, bound, dtype, floor, together)
         else:
             rows = left[1] if product == "A.T @ A" else left[0]
-            self._engine = _Device(xp, signs, bound, dtype, floor, group, (inner, rows))
+            self._engine = _Device(
+                xp, signs, bound, dtype, floor, group, (inner, rows), stored if together else None
+            )
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
         """How far each product is from the factors' own, in units of the tolerance.
@@ -169,6 +182,10 @@ class Checker:
             numbers it is finite only where A, B and the product all are.
         """
         stacks = {"left": left, "right": None if right is None else _as_stack(right)}
+        if self._together:
+            return self._engine.check(
+                [(stacks[name], transposed) for name, transposed in self._steps], product
+            )
         found = []
         for low in range(0, len(product), self._group):
             part = slice(low, low + self._group)
@@ -210,20 +227,25 @@ class _Host:
     """Floating point on NumPy, a cache-sized block at a time."""
 
     def __init__(
-        self, signs: np.ndarray, bound: tuple[float, float], dtype: str, floor: float
+        self,
+        signs: np.ndarray,
+        bound: tuple[float, float],
+        dtype: str,
+        floor: float,
+        together: bool,
     ) -> None:
         self._wide = np.dtype("complex128" if "complex" in dtype else "float64")
         self._parts = self._wide.itemsize // 8
         self._signs = signs.astype(self._wide)[np.newaxis]
         self._ones = np.ones((1, len(signs), 1))
         self._relative, self._absolute = bound
-        self._floor = floor
+        self._floor, self._together = floor, together
 
     def check(self, steps: list[tuple[Any, bool]], product: Any) -> np.ndarray:
         with np.errstate(all="ignore"):
             ratio = self._ratio(steps, product, np.ones(len(product)))
             again = np.flatnonzero(~np.isfinite(ratio))
-            if again.size and product.dtype == self._wide:
+            if again.size and product.dtype == self._wide and not self._together:
                 ratio[again] = self._scaled(steps, product, again)
         return ratio
 
@@ -243,6 +265,8 @@ class _Host:
         found, size = self._signs, self._ones
         for stack, transposed in steps:
             found, size = self._times(stack, transposed, found, size)
+        if self._together:
+            found, size = (x.sum(axis=0, keepdims=True) for x in (found, size))
         gap = self._times(product, False, self._signs, None)[0] - found
         gap = np.abs(gap.view("float64")).reshape(*gap.shape, self._parts).sum(axis=-1)
         absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
@@ -326,14 +350,16 @@ class _Device:
         floor: float,
         group: int,
         lengths: tuple[int, int],
+        summed: str | None,
     ) -> None:
         self._xp = xp
         self._relative, self._absolute = bound
-        options = ["-std=c++17", f"-D{dtype.upper()}"] + (["-DTF32"] if floor else [])
-        source = Path(__file__).with_name("proof.cu").read_text()
-        module = xp.RawModule(code=source, options=tuple(options))
-        names = ("rows_times", "columns_times", "compare", "largest", "mark")
-        self._kernels = {name: module.get_function(name) for name in names}
+        own = _module(xp, dtype, floor)
+        names = ("rows_times", "columns_times", "largest", "mark")
+        self._kernels = {name: own.get_function(name) for name in names}
+        other = own if summed in (None, dtype) else _module(xp, summed, floor)
+        self._kernels["compare"] = other.get_function("compare")
+        self._together = summed is not None
         # As many threads as run at once at the registers these kernels take.
         attributes = xp.cuda.Device().attributes
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
@@ -344,7 +370,7 @@ class _Device:
         self._found = [xp.zeros((group, self._planes, n + n % 2)) for n in lengths]
         self._again = xp.zeros(group + 1, xp.int32)
         self._tops: list[Any] = []
-        if dtype in ("float64", "complex128"):
+        if dtype in ("float64", "complex128") and not self._together:
             self._tops = [xp.zeros(group), xp.zeros(group)]
 
     def _as_planes(self, columns: np.ndarray) -> np.ndarray:
@@ -378,6 +404,8 @@ class _Device:
             marked = 0 if only is None else self._marked(stack, n)
             self._times(stack, transposed, v, found[: len(stack)], top, marked)
             v = found[: len(stack)]
+        if self._together:
+            v = v.sum(axis=0, keepdims=True)
         size, blocks = self._teams(product)
         self._launch(
             "compare",
@@ -434,6 +462,12 @@ class _Device:
 
     def _launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
         self._kernels[kernel]((blocks,), (self._BLOCK,), arguments)
+
+
+def _module(xp: Any, dtype: str, floor: float) -> Any:
+    """The kernels of ``proof.cu`` for a dtype; cupy keeps what it has compiled."""
+    options = ("-std=c++17", f"-D{dtype.upper()}", *(("-DTF32",) if floor else ()))
+    return xp.RawModule(code=Path(__file__).with_name("proof.cu").read_text(), options=options)
 
 
 def _geometry(stack: Any) -> tuple[int, int, int, int, int]:

@@ -12,10 +12,10 @@ from shardwise.problem import LEVELS, Problem, Shape
 
 MIB = 1024**2
 
-SLAB_BYTES = 16 * MIB
+SLAB_BYTES = 32 * MIB
 """A piece of a file, its checksum, and one copy to or from a device."""
 
-READ_SLABS, WRITE_SLABS = 16, 12
+READ_SLABS, WRITE_SLABS = 12, 8
 """Slabs under way at most; with fewer, work waits for files sooner."""
 
 COPY_SLABS = 8

@@ -234,8 +234,8 @@ def _planned_header(source: Source) -> Header:
 
 _Part = tuple[Path, Header, int, int]
 
-SPARE_BYTES = 64 * PAGE
-"""Room that `StackReader.read_bytes` needs beside up to 16 MiB: two pages for every long extent."""
+SPARE_BYTES = 128 * PAGE
+"""Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent."""
 
 
 class StackReader:
