@@ -459,7 +459,7 @@ class StackWriter(AbstractContextManager):
         shape: tuple[int, ...],
         dtype: np.dtype,
         piece_bytes: int = PIECE_BYTES,
-        threads: int = disk.THREADS,
+        threads: int = disk.DIRECT_REQUESTS,
     ) -> None:
         self.piece_bytes = piece_bytes
         self._file, self._threads = file, threads

@@ -47,6 +47,7 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
         xp.cuda.memory.OutOfMemoryError,
         xp.cuda.runtime.CUDARuntimeError,
         xp.cuda.driver.CUDADriverError,
+        xp.cuda.cublas.CUBLASError,
     )
 
 

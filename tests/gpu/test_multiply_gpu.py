@@ -285,6 +285,51 @@ def test_a_full_device_gets_smaller_batches_then_says_try_again(tmp_path, monkey
         pool.set_limit(size=0)
 
 
+LOST = """
+import numpy
+
+def own(xp, block):
+    if xp is not numpy:
+        crash = xp.RawKernel('extern "C" __global__ void crash(int* p) { p[0] = 1; }', "crash")
+        crash((1,), (1,), (0,))
+    return block + 0
+"""
+
+
+@needs_gpu
+def test_a_device_lost_in_mid_run_says_try_again(tmp_path):
+    """A fault that no later call survives, as of a lost device: exit 75, nothing committed."""
+    (tmp_path / "mine.py").write_text(LOST)
+    left = factories.noise((4, 8, 8), "float32")
+    over = {"product": f"{tmp_path / 'mine.py'}:own", "backend": "cupy", "materialize": False}
+    made = factories.plan(tmp_path, left, shards=1, **over)
+    done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
+    assert done.returncode == 75, done.stderr
+    assert "illegal" in done.stderr.lower()
+    assert not made.results.product("00000").exists()
+    assert not made.results.receipt("00000").exists()
+    assert not factories.leftovers(made.results.root)
+
+
+@needs_gpu
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize(
+    ("dtype", "dim"),
+    [("float16", 65), ("float32", 32), ("float32", 700), ("complex128", 129), ("int16", 40),
+     ("int64", 40), ("float64", 2049)],
+)  # fmt: skip
+def test_device_memory_is_what_the_plan_says(tmp_path, dtype, dim, keep):
+    """All that is ever taken from the device is within the plan's figure."""
+    xp, _ = load_backend("cupy")
+    pool = xp.get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    left, _ = factors("A.T @ A", (5, dim, dim), dtype)
+    made, _ = shards_of(tmp_path, left, 1, backend="cupy", keep=keep, product="A.T @ A")
+    taken = pool.total_bytes() - before
+    assert taken <= made.shards["00000"].device_memory - sizes.DEVICE_BYTES
+
+
 @pytest.mark.parametrize("position", [0, 6])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nonfinite_input_is_refused_by_name(tmp_path, backend, value, position):
