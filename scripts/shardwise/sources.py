@@ -250,6 +250,7 @@ class StackReader:
         self._header: tuple[str, Header] | None = None
         self._converting = threading.Lock()
         self._converted: tuple[int, int, np.ndarray] | None = None
+        self._space: np.ndarray | None = None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``.
@@ -310,7 +311,11 @@ class StackReader:
         with self._converting:
             if self._converted is None or self._converted[:2] != (start, stop):
                 self._converted = None
-                block = np.empty((stop - start, *self._shape), self._dtype)
+                # Its memory is kept: the allocator would hold one such block for every thread.
+                if self._space is None or len(self._space) < stop - start:
+                    self._space = None
+                    self._space = np.empty((stop - start, *self._shape), self._dtype)
+                block = self._space[: stop - start]
                 self._fill(block, parts)
                 if sys.byteorder == "big":
                     block.byteswap(inplace=True)

@@ -211,6 +211,19 @@ def test_a_disk_that_takes_no_more_is_tried_again(tmp_path, script):
     assert leftovers(tmp_path) == []
 
 
+def test_the_memory_a_task_may_take(tmp_path):
+    """multiply.py --mem-mb: with little or with much, the same product; --help says what it is."""
+    made = copied(factories.plan(tmp_path, stack((4, 64, 64)), shards=1))
+    seen = set()
+    for words in ((), ("--mem-mb", 1), ("--mem-mb", 10**6)):
+        done = run("multiply", "--plan", made.results.plan, "--shard", "00000", *words)
+        assert done.returncode == 0, done.stderr
+        seen.add(made.results.product("00000").read_bytes())
+    assert len(seen) == 1
+    told = " ".join(run("multiply", "--help").stdout.split())
+    assert "--mem-mb N host memory that the task may take, in MiB" in told
+
+
 def test_no_memory_is_tried_again(tmp_path):
     """A matrix that does not fit into the memory granted ends with 75."""
     left = save(tmp_path / "a.npy", np.zeros((1, 6000, 6000), "float64"))

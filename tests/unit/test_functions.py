@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from shardwise import config, functions, ledger, multiply, planner, receipts, sizes
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.problem import Problem, product_dtype, sum_dtype
+from shardwise.problem import LEVELS, Problem, product_dtype, sum_dtype
 
 from tests import factories
 from tests.factories import computed, copied, leftovers, partials, products, settings, stack
@@ -362,7 +362,7 @@ def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype)
     assert own.product_shape == (1, columns)
     assert own.matrix_bytes == 15 * left.itemsize
     size = columns * np.dtype(stored).itemsize
-    planes = 2 if wide == "int64" else 5
+    planes = 2 if wide == "int64" else 1 + LEVELS[stored]
     whole = 2 * planes * columns * np.dtype(wide).itemsize if keep == "sum" else 7 * size
     assert made.facts["bytes"]["products"] == whole
 

@@ -1,27 +1,37 @@
 """The ledger and the reduce: the right sum from any number of ranks, or none at all."""
 
 import json
+import math
 import shutil
 
 import numpy as np
 import pytest
-from shardwise import ledger, multiply
-from shardwise.errors import IntegrityError
+from shardwise import bins, ledger, reduce, sizes
+from shardwise.arrays import PIECE_BYTES, file_checksum
+from shardwise.errors import InputError, IntegrityError
 
 from tests import factories
-from tests.factories import copied, leftovers, mpirun, noise, products, stack
+from tests.factories import PRODUCTS, REFERENCES, leftovers, mpirun, noise, products, stack
 
 
 def computed(made):
     """A plan with all products and the ledger."""
-    for shard_id in copied(made).shards:
-        multiply.run_shard(made, shard_id)
-    ledger.write(made)
+    ledger.write(factories.computed(made))
     return made
+
+
+def summed_alone(made):
+    """The sum of a plan by a world of one rank in this process."""
+    from mpi4py import MPI
+
+    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    return np.load(made.results.statistic("sum"))
 
 
 def summed(made, ranks, *words):
     """The sum of a plan by so many ranks."""
+    if ranks == 1 and not words:
+        return summed_alone(made)
     done = mpirun(ranks, made, *words)
     assert done.returncode == 0, done.stderr
     return np.load(made.results.statistic("sum"))
@@ -50,12 +60,12 @@ def made(whole, tmp_path):
 def test_the_sum_has_the_same_bits_on_any_ranks(tmp_path, dtype):
     """One, two, three or more ranks than elements: the sum of the products, bit by bit."""
     left = stack((7, 2, 2), dtype) if dtype == "int16" else noise((7, 2, 2), dtype)
-    made = computed(factories.plan(tmp_path, left, shards=3))
+    made = computed(factories.plan(tmp_path, left, shards=3, materialize=False))
     wide = {"int16": "int64", "float32": "float64", "complex64": "complex128"}[dtype]
     expected = np.zeros((2, 2), wide)
     for matrix in products(made):
         expected += matrix
-    for ranks in (1, 2, 3, 5):
+    for ranks in (1, 2, 5):
         found = summed(made, ranks)
         assert found.dtype == wide
         assert found.tobytes() == expected.tobytes()
@@ -63,22 +73,47 @@ def test_the_sum_has_the_same_bits_on_any_ranks(tmp_path, dtype):
 
 def test_the_sum_has_the_same_bits_however_the_stack_is_cut(tmp_path):
     """One shard or seven: the same sum of products."""
-    left = noise((7, 5, 5), "float64")
+    left, over = noise((7, 5, 5), "float64"), {"materialize": False}
     seen = {
-        summed(computed(factories.plan(tmp_path / str(n), left, shards=n)), 2).tobytes()
-        for n in (1, 3, 7)
+        summed(computed(factories.plan(tmp_path / str(n), left, shards=n, **over)), ranks).tobytes()
+        for n, ranks in ((1, 1), (3, 2), (7, 1))
     }
     assert len(seen) == 1
 
 
-def test_the_kept_sum_of_one_shard_has_the_bits_of_the_kept_products(tmp_path):
-    """In one shard, keep: sum adds the same products in the same order as the reduce."""
-    left = noise((7, 5, 5), "float64")
-    seen = set()
-    for keep, count in (("products", 3), ("sum", 1)):
-        made = computed(factories.plan(tmp_path / keep, left, shards=count, keep=keep))
-        seen.add(summed(made, 2).tobytes())
-    assert len(seen) == 1
+def exact_sum(terms):
+    """The sum of float64 arrays, rounded once."""
+    parts = terms.reshape(len(terms), -1).view("f8")
+    return np.array([math.fsum(column) for column in parts.T])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64"])
+def test_kept_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, dtype):
+    """keep: sum: shards, batches, slabs and ranks change no bit; it is the rounded exact sum."""
+    left, seen = noise((11, 2, 2), dtype), set()
+    for shards, ranks, size in ((1, 1, 10**6), (3, 1, 70), (11, 1, 1), (2, 5, 40)):
+        monkeypatch.setattr(sizes, "SLAB_BYTES", size)
+        monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", size)
+        over = {"keep": "sum", "shards": shards, "materialize": False}
+        made = computed(factories.plan(tmp_path / str(shards), left, **over))
+        found = summed(made, ranks)
+        assert found.dtype == made.problem.sum_dtype
+        seen.add(found.tobytes())
+    wide = "f4" if dtype == "float16" else dtype
+    whole = (left.astype(wide) @ left.astype(wide)).astype(dtype).astype(found.dtype)
+    assert seen == {exact_sum(whole).tobytes()}
+
+
+def test_the_shards_of_a_kept_sum_may_be_of_any_scale(tmp_path):
+    """One shard's sum far above another's: small terms count where they can, to the last bit."""
+    left = np.ones((9, 1, 1))
+    left[:, 0, 0] = [2.0**400, 1, 3, 2.0**-30, -(2.0**-40), 5, 2.0**-500, 7, 11]
+    right = np.ones((9, 1, 1))
+    right[:, 0, 0] = [1, 1, -1, 1, 1, 2.0**395, 1, 1, 1]
+    over = {"product": "A @ B", "keep": "sum", "shards": 5, "materialize": False}
+    made = computed(factories.plan(tmp_path, left, right, **over))
+    terms = (left @ right).ravel()
+    assert summed(made, 2)[0, 0] == math.fsum(terms)
 
 
 def test_kept_sums_of_small_integers_are_exact(tmp_path):
@@ -86,6 +121,54 @@ def test_kept_sums_of_small_integers_are_exact(tmp_path):
     left = stack((7, 5, 5), "float32")
     made = computed(factories.plan(tmp_path, left, shards=3, keep="sum"))
     np.testing.assert_array_equal(summed(made, 2), (left.astype("f8") @ left).sum(axis=0))
+
+
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_integers_beyond_int64_that_cancel_over_shards_are_exact(tmp_path, reproducible):
+    """Partial totals may pass the range of int64, if only the sum of all does not."""
+    left = np.full((8, 1, 2), [2**31, 1], "int64")
+    right = np.full((8, 2, 1), [[2**31 - 1], [7]], "int64")
+    right[4:] = [[-(2**31) + 1], [5]]  # four shards up to 4 · 2⁶² and more, and four back
+    over = {"product": "A @ B", "keep": "sum", "shards": 4, "reproducible": reproducible}
+    made = computed(factories.plan(tmp_path, left, right, materialize=False, **over))
+    for shard in ("00000", "00003"):
+        half = np.load(made.results.product(shard)).ravel().tolist()
+        assert abs(half[0] * 2**32 + half[1]) > 2**62
+    assert int(summed(made, 2)[0, 0]) == 4 * 7 + 4 * 5
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+def test_integers_whose_sum_does_not_fit_are_refused(tmp_path, keep):
+    """The reduce, which knows the whole sum, says so; no shard does."""
+    left = np.full((3, 1, 1), 2**31, "int64")
+    made = computed(factories.plan(tmp_path, left, keep=keep, shards=3, materialize=False))
+    done = mpirun(2, made)
+    assert done.returncode == 2, done.stderr
+    assert "the sum of the integer products does not fit int64" in done.stderr
+    assert nothing_summed(made)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_sums_inside_the_gemm_is_bounded(tmp_path, monkeypatch, dtype, product):
+    """reproducible: false: γ(n k) of the moduli for a batch, and float64 sums of the batches."""
+    left = noise((23, 6, 6), dtype)
+    right = noise((23, 6, 6), dtype, 1) if product == "A @ B" else None
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 5 * left[0].nbytes)
+    over = {"keep": "sum", "reproducible": False, "shards": 3, "product": product}
+    made = computed(factories.plan(tmp_path, left, right, materialize=False, **over))
+    found = summed(made, 2) if product == "A @ B" else summed(made, 1)
+    assert found.dtype == made.problem.sum_dtype
+    reference = REFERENCES[product]
+    wide = [
+        None if x is None else x.astype("c32" if "c" in dtype else "f16") for x in (left, right)
+    ]
+    exact = reference(*wide).sum(axis=0)
+    moduli = reference(*(None if x is None else abs(x) for x in wide)).sum(axis=0)
+    unit = 2.0 ** (-53 if dtype == "float64" else -24)
+    inner = 5 * 6 * (4 if "c" in dtype else 1)  # matrices of a batch; products of two parts
+    gamma = inner * unit / (1 - inner * unit)
+    assert (abs(found - exact) <= (gamma + 23 * 2.0**-53) * moduli).all()
 
 
 def test_the_mean_is_the_sum_over_the_number_of_matrices(made):
@@ -101,9 +184,7 @@ def test_the_mean_is_the_sum_over_the_number_of_matrices(made):
 
 
 def checksum_of(path):
-    """The checksum of a file."""
-    from shardwise.arrays import PIECE_BYTES, file_checksum
-
+    """The checksum of a file of a result."""
     return file_checksum(path, 4096, PIECE_BYTES)
 
 
@@ -117,11 +198,9 @@ def test_other_ranks_than_asked_are_refused(made):
 
 def test_ranks_split_over_several_blocks(made, monkeypatch):
     """A bounded block at a time gives the same arrays as the whole file."""
-    from shardwise import plan, reduce
-
     entry = ledger.read(made)[0]
     expected = np.load(entry.path).reshape(entry.rows, 16)[:, 3:11]
-    monkeypatch.setattr(plan, "SLAB_BYTES", 1)
+    monkeypatch.setattr(sizes, "REDUCE_BLOCK_BYTES", 1)
     blocks = list(reduce._blocks(entry, 16, 3, 11))
     assert len(blocks) == entry.rows
     np.testing.assert_array_equal(np.concatenate(blocks), expected)
@@ -211,23 +290,61 @@ def test_the_ledger_has_a_row_a_shard(made):
     assert {row[rows[0].index("backend")] for row in rows[1:]} == {"numpy"}
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("float64", 1.2e154), ("int64", 2**31 - 1)])
-def test_a_sum_that_overflows_is_refused(tmp_path, dtype, value):
+@pytest.mark.parametrize("over", [{}, {"keep": "sum"}, {"keep": "sum", "reproducible": False}])
+def test_a_sum_that_overflows_is_refused(tmp_path, over):
     """Products that fit, but whose sum does not, end with 2 and leave no sum."""
-    left = np.zeros((3, 2, 2), dtype)
-    left[:, 1, 1] = value  # two of these squares fit, not three
-    made = computed(factories.plan(tmp_path, left, shards=3))
+    left = np.zeros((3, 2, 2))
+    left[:, 1, 1] = 1.2e154  # one of these squares fits, not three
+    made = computed(factories.plan(tmp_path, left, shards=3, materialize=False, **over))
     done = mpirun(2, made)
     assert done.returncode == 2, done.stderr
-    assert (
-        "does not fit int64" in done.stderr or "overflows float64 at element [1, 1]" in done.stderr
-    )
+    assert "the sum overflows float64 at element [1, 1]" in done.stderr
     assert nothing_summed(made)
 
 
-def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path):
-    """nonfinite: allow sums NaN to NaN."""
-    left = stack((3, 2, 2), "float64")
-    left[1, 0, 0] = np.nan
-    made = computed(factories.plan(tmp_path, left, shards=2, nonfinite="allow"))
-    assert np.isnan(summed(made, 2)).any()
+@pytest.mark.parametrize("over", [{}, {"keep": "sum"}, {"keep": "sum", "reproducible": False}])
+def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path, over):
+    """nonfinite: allow sums as IEEE 754 says: NaN, Inf, and NaN of both infinities."""
+    left, right = np.zeros((3, 4, 1)), np.ones((3, 1, 1))
+    left[:, :, 0] = [[1, np.nan, np.inf, np.inf], [2, 3, 4, 5], [3, 1, 1, -np.inf]]
+    over = {"product": "A @ B", "shards": 2, "nonfinite": "allow", "materialize": False, **over}
+    made = computed(factories.plan(tmp_path, left, right, **over))
+    np.testing.assert_array_equal(summed(made, 2)[:, 0], [6, np.nan, np.inf, np.nan])
+
+
+def test_the_entries_of_the_ledger_count_products_and_arrays(tmp_path):
+    """A kept sum is one array of planes, and stands for as many products as its shard has."""
+    for keep, rows in (("products", [2, 3]), ("sum", [1, 1])):
+        over = {"keep": keep, "shards": 2, "materialize": False}
+        made = computed(factories.plan(tmp_path / keep, stack((5, 2, 2)), **over))
+        entries = ledger.read(made)
+        assert [entry.terms for entry in entries] == [2, 3]
+        assert [entry.rows for entry in entries] == rows
+
+
+def test_more_products_than_bins_count_are_refused(tmp_path, monkeypatch):
+    """The reduce counts the products of all shards."""
+    over = {"keep": "sum", "shards": 2, "materialize": False}
+    made = computed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
+    monkeypatch.setattr(bins, "MAX_TERMS", 5)
+    np.testing.assert_array_equal(summed_alone(made), (stack((5, 2, 2)) @ stack((5, 2, 2))).sum(0))
+    monkeypatch.setattr(bins, "MAX_TERMS", 4)
+    with pytest.raises(InputError, match="the sum is of more than 4 products"):
+        summed_alone(made)
+
+
+@pytest.mark.parametrize("how", ["flipped", "receipt of products", "other array"])
+def test_damaged_partial_sums_are_refused(tmp_path, how):
+    """Planes are checked as products are, and are never taken for them."""
+    over = {"keep": "sum", "shards": 2, "materialize": False}
+    made = computed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
+    path, receipt = made.results.product("00001"), made.results.receipt("00001")
+    if how == "flipped":
+        flip_last_byte(path)
+    elif how == "receipt of products":
+        edit(receipt, keep="products")
+    else:
+        np.save(path, np.zeros((5, 2, 2)))
+    with pytest.raises(IntegrityError, match=r"00001|does not fit the receipts"):
+        summed_alone(made)
+    assert nothing_summed(made)

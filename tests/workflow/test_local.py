@@ -61,6 +61,11 @@ def test_a_product_of_two_stacks(workspace: Workspace, keep: str, materialize: b
     assert np.array_equal(workspace.load("sum.npy"), (left @ right).sum(axis=0))
     assert np.array_equal(workspace.load("mean.npy"), (left @ right).sum(axis=0) / 9)
     assert workspace.file("shards").exists() == materialize
+    rows = workspace.file("plan.tsv").read_text().splitlines()
+    planned = int(rows[1].split("\t")[rows[0].split("\t").index("memory")])
+    told = re.search(r"--mem-mb (\d+)\n", workspace.file("logs/multiply/00000.log").read_text())
+    assert told, "the job is not told the memory that it was granted"
+    assert int(told[1]) == -(-planned // 2**20)
 
 
 def test_a_failed_shard_costs_that_shard(workspace: Workspace) -> None:
