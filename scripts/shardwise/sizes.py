@@ -52,6 +52,9 @@ PANEL_SLABS = 8
 
 PANEL_STREAMS = 3
 
+CONVERTED_BYTES = 256 * MIB
+"""Rows of a large matrix in another order that are brought into C order at once."""
+
 CHECK_BYTES = 32 * MIB
 """What the proof of a product in panels widens at once."""
 
@@ -313,7 +316,12 @@ def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
     else:
         matrices = min(count, batch_matrices(problem, cuda=False))
         host = BATCHES * batch_bytes(problem, matrices) + work_bytes(problem, matrices, keep)
-    converted = 2 * (SLAB_BYTES + problem.matrix_bytes + problem.right_bytes)
+    lefts, rights = (
+        converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
+    )
+    converted = 2 * (SLAB_BYTES + lefts + rights)
+    if tiled(problem):  # each stream converts rows for itself
+        converted = PANEL_STREAMS * (SLAB_BYTES + max(lefts, rights))
     work = max(host, CUDA_BYTES + shared) if cuda else host
     return PYTHON_BYTES + slab_memory(problem, count, keep) + converted + work
 
@@ -336,9 +344,15 @@ def synthetic_memory(problem: Problem) -> int:
     return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
 
 
+def converted_bytes(shape: Shape, item: int) -> int:
+    """Bytes of what is held of matrices that lie in a file in another order."""
+    row = shape[1] * item
+    return min(shape[0] * row, max(CONVERTED_BYTES, row))
+
+
 def copy_memory(problem: Problem) -> int:
     """Host bytes that materializing a shard needs at most: slabs, and matrices being converted."""
-    converted = SLAB_BYTES + 2 * problem.matrix_bytes
+    converted = SLAB_BYTES + 2 * converted_bytes(problem.left, problem.item)
     return PYTHON_BYTES + COPY_SLABS * (SLAB_BYTES + MIB) + converted
 
 
