@@ -143,7 +143,8 @@ class Checker:
         group: int,
         together: bool = False,
     ) -> None:
-        self._xp, self._steps, self._group = xp, _STEPS[product], group
+        self._xp, self._steps = xp, _STEPS[product]
+        self._group, self._together = group, together
         columns = (right or left)[1] if product != "A @ A.T" else left[0]
         inner = left[0] if product == "A.T @ A" else left[1]
         integer = np.dtype(dtype).kind in "iu"
@@ -152,7 +153,7 @@ class Checker:
         if integer:
             self._engine = _Whole(xp, signs)
             return
-        self._together, stored = together, dtype
+        stored = dtype
         if together and dtype == "float16":
             stored, compute = "float32", "tensor"
         # A sum of n products is rounded as one product whose inner length is n times as large.
