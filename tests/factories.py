@@ -103,6 +103,11 @@ def partials(made: Plan) -> np.ndarray:
     return np.stack([bins.rounded(planes, made.problem.product_dtype) for planes in products(made)])
 
 
+def results(made: Plan) -> np.ndarray:
+    """The products of a plan, or the partial sums of its shards, rounded."""
+    return partials(made) if made.settings["keep"] == "sum" else products(made)
+
+
 def leftovers(folder: Path) -> list[Path]:
     """Temporary files anywhere under a folder."""
     return sorted(folder.rglob("*.tmp"))

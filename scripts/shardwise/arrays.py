@@ -173,7 +173,12 @@ def _short(value: object) -> str:
 
 
 def read_matrices(
-    path: Path, header: Header, start: int, stop: int, out: np.ndarray | None = None
+    path: Path,
+    header: Header,
+    start: int,
+    stop: int,
+    out: np.ndarray | None = None,
+    first_row: int = 0,
 ) -> np.ndarray:
     """Matrices ``start`` to ``stop`` of a file, C-contiguous and in native byte order.
 
@@ -183,7 +188,8 @@ def read_matrices(
         A file with its header, of shape ``(n, m, k)``, or ``(m, k)`` for one matrix.
     out
         Where to put them: C-contiguous, ``(stop - start, m, k)``, of the native element type. Not
-        much memory beside it is needed, whatever the order of the file.
+        much memory beside it is needed, whatever the order of the file. For one matrix it may have
+        fewer rows: those from ``first_row`` on.
 
     Returns
     -------
@@ -199,34 +205,37 @@ def read_matrices(
     if out is None:
         out = np.empty((stop - start, *shape[1:]), header.native)
     if header.fortran:
-        _read_fortran(path, header, (start, stop), out)
+        _read_fortran(path, header, (start, stop), out, first_row)
         return out
-    matrix_bytes = out.itemsize * shape[1] * shape[2]
     with open(path, "rb", buffering=0) as file:
-        file.seek(header.offset + start * matrix_bytes)
+        row_bytes = out.itemsize * shape[2]
+        file.seek(header.offset + start * shape[1] * row_bytes + first_row * row_bytes)
         _read_fully(file, raw_bytes(out), path)
     if not header.dtype.isnative:
         out.byteswap(inplace=True)
     return out
 
 
-def _read_fortran(path: Path, header: Header, part: tuple[int, int], out: np.ndarray) -> None:
+def _read_fortran(
+    path: Path, header: Header, part: tuple[int, int], out: np.ndarray, first_row: int
+) -> None:
     """Read some matrices of a file whose first index varies fastest, a bounded part at a time."""
     shape = header.shape if len(header.shape) == 3 else (1, *header.shape)
     count, rows, columns = shape
     line = count * header.dtype.itemsize  # one element of every matrix: these lie side by side
-    wide = min(rows, max(1, CHUNK_BYTES // max(1, line)))
-    high = max(1, CHUNK_BYTES // max(1, line * rows))
+    own = out.shape[1]
+    wide = min(own, max(1, CHUNK_BYTES // max(1, line)))
+    high = max(1, CHUNK_BYTES // max(1, line * own))
     for j in range(0, columns, high):
-        for i in range(0, rows, wide):
-            piece = (min(high, columns - j), min(wide, rows - i), count)
-            offset = header.offset + (j * rows + i) * line
-            try:
-                chunk = np.memmap(path, header.dtype, "r", offset, piece)
+        piece = (min(high, columns - j), rows, count)
+        for i in range(0, own, wide):
+            try:  # of what is mapped, only what is taken is read
+                chunk = np.memmap(path, header.dtype, "r", header.offset + j * rows * line, piece)
             except ValueError as error:
                 raise IntegrityError(f"{path}: became shorter while it was read") from error
-            taken = chunk[..., slice(*part)].transpose(2, 1, 0)
-            out[:, i : i + piece[1], j : j + piece[0]] = taken
+            lines = slice(first_row + i, first_row + min(i + wide, own))
+            taken = chunk[:, lines, slice(*part)].transpose(2, 1, 0)
+            out[:, i : i + wide, j : j + piece[0]] = taken
 
 
 def _read_fully(file: BinaryIO, view: memoryview, path: Path) -> None:

@@ -68,13 +68,15 @@ class Worker:
     ------
     TryAgain
         Where the smallest batch does not fit the memory that is free.
+    InputError
+        Where it does not fit the device at all.
     """
 
     def __init__(self, lane: Any, plan: Plan, count: int) -> None:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         problem, settings = plan.problem, plan.settings
         self._sums = settings["keep"] == "sum"
-        exact = settings["reproducible"] or problem.product_dtype == "int64"
+        exact = sizes.exact_sum(problem, settings["reproducible"])
         self._in_gemm = self._sums and not exact
         provable = settings["verify"] and problem.result is None
         self._seed = int.from_bytes(os.urandom(6))
@@ -120,13 +122,10 @@ class Worker:
                 self._lane.release()
             else:
                 return
-        needed = batches * sizes.batch_bytes(self._problem, matrices) + sizes.work_bytes(
-            self._problem, matrices, self._plan.settings["keep"]
-        )
-        raise TryAgain(
-            f"a batch of {matrices} needs {human_bytes(needed)}, but {self._lane.free()}; "
-            "ask for a larger device, or wait until this one is free"
-        )
+        needed = batches * sizes.batch_bytes(self._problem, matrices)
+        if self._problem.result is None:  # what a function needs is a guess, and nothing tried it
+            needed += sizes.work_bytes(self._problem, matrices, self._plan.settings["keep"])
+        raise does_not_fit(self._lane, f"a batch of {matrices}", needed)
 
     def _take(self, batches: int, matrices: int) -> None:
         problem, zeros = self._problem, self._lane.zeros
@@ -150,10 +149,10 @@ class Worker:
             self._total = xp.zeros(problem.product_shape, problem.sum_dtype)
         elif self._sums:
             self._total = BinnedSum(xp, problem.product_shape, problem.product_dtype)
-        if self._kernel and not self._in_gemm:
+        if self._kernel:
             self._checker = proof.Checker(
                 xp, problem.product, problem.left, problem.right, problem.dtype,
-                self.compute, self._seed, self.matrices,
+                self.compute, self._seed, self.matrices, self._in_gemm,
             )  # fmt: skip
 
     def share(self, right: np.ndarray) -> None:
@@ -241,25 +240,17 @@ class Worker:
             report.product = _largest(xp, out)
 
     def _add_in_gemm(self, report: Report, left: Any, right: Any) -> None:
-        """Add the products of a batch inside the product of all of them laid side by side."""
-        xp, problem, block = self._lane.xp, self._problem, left[: report.count]
+        """Add the products of a batch inside the GEMM, and the batches in double precision."""
+        block = left[: report.count]
         other = right[: report.count] if right is not None and right.ndim == 3 else right
-        product, wide, tall, total = self._kernel.accumulate(block, other)
-        report.left = _largest(xp, block)
-        if other is not None:
-            report.right = _largest(xp, other)
-        report.product = _largest(xp, total[None])
-        self._total += total
-        if not self.proof:
-            return
-        dtype, compute = problem.dtype, self.compute
-        if dtype == "float16":
-            # The checker takes one dtype. The bound of tf32 covers float32 sums of tensor cores.
-            dtype, compute = "float32", "tf32"
-            wide, tall = (x if x is None else x.astype(dtype) for x in (wide, tall))
-        shapes = wide.shape, None if tall is None else tall.shape
-        checker = proof.Checker(xp, product, *shapes, dtype, compute, self._seed, 1)
-        report.ratio = checker.check(wide[None], tall, total[None])
+        total = self._kernel.accumulate(block, other)
+        report.left = self._checker.largest(block)
+        if other is not None and other.ndim == 3:
+            report.right = self._checker.largest(other)
+        report.product = _largest(self._lane.xp, total)
+        if self.proof:
+            report.ratio = self._checker.check(block, other, total)
+        self._total += total[0]
 
     # What came out.
 
@@ -323,6 +314,21 @@ class Worker:
         )
 
 
+def does_not_fit(lane: Any, what: str, needed: int) -> Exception:
+    """The error for want of memory: whether to wait, or to change something."""
+    total = lane.total()
+    if total is not None and needed + sizes.DEVICE_BYTES > total:
+        return InputError(
+            f"{what} needs {human_bytes(needed)}, and CUDA {human_bytes(sizes.DEVICE_BYTES)}, but "
+            f"the device has {human_bytes(total)} in all; ask for a larger device, or set "
+            "backend: numpy"
+        )
+    return TryAgain(
+        f"{what} needs {human_bytes(needed)}, but {lane.free()}; "
+        "ask for a larger device, or wait until this one is free"
+    )
+
+
 def as_bytes(block: Any) -> Any:
     """The bytes of a C-contiguous array, without a copy."""
     return block.reshape(-1).view("uint8")
@@ -348,11 +354,16 @@ def _check_integers(xp: Any, problem: Problem, left: Any, right: Any, first: int
     sizes_of = [_moduli(xp, block) for block in (left, right) if block is not None]
     for i, own in enumerate(sizes_of[0]):
         other = sizes_of[-1][i if len(sizes_of[-1]) > 1 else 0]
-        if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
-            raise InputError(
-                f"the product of matrix {first + i} may not fit int64 (its largest element is "
-                f"{max(own, other)}); save the input as float64"
-            )
+        check_int64(inner, own, other, first + i)
+
+
+def check_int64(inner: int, own: int, other: int, matrix: int) -> None:
+    """Refuse a product that might not fit int64, from the largest moduli of its factors."""
+    if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
+        raise InputError(
+            f"the product of matrix {matrix} may not fit int64 (its largest element is "
+            f"{max(own, other)}); save the input as float64"
+        )
 
 
 def _moduli(xp: Any, block: Any) -> list[int]:

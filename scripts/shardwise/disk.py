@@ -24,7 +24,7 @@ from shardwise.errors import IntegrityError, TryAgain
 from shardwise.units import human_bytes
 
 PAGE = 4096
-PIECE_BYTES = 8 * 1024**2
+PIECE_BYTES = 16 * 1024**2
 SHORT_BYTES = 1024**2
 """Whatever is shorter goes through the page cache: direct I/O would not pay."""
 
@@ -34,8 +34,8 @@ SLACK_BYTES = 2 * PAGE
 THREADS = 16
 """Threads that read, or write: so many copy from the page cache at the speed of memory."""
 
-DIRECT_REQUESTS = 8
-"""Requests that a disk is given at once; more make some disks slower."""
+DIRECT_REQUESTS = 4
+"""Direct reads, and direct writes, under way at once; more make some disks slower."""
 
 _MOST_OPEN = 16
 _BATCH = 64

@@ -81,6 +81,14 @@ class Integers:
             b = right[i] if right.ndim == 3 else right
             out[i] = self._xp.matmul(left[i].astype(self.compute), b.astype(self.compute))
 
+    def multiply_add(self, left: Any, right: Any, out: Any, add: bool) -> None:
+        """Write a product, or add it to what is there; see `CublasKernel.multiply_add`."""
+        product = self._xp.matmul(left.astype(self.compute), right.astype(self.compute))
+        if add:
+            out += product.astype(out.dtype, copy=False)
+        else:
+            out[...] = product
+
 
 class NumpyKernel:
     """Products by ``numpy.matmul``, which calls BLAS once a matrix.
@@ -94,6 +102,7 @@ class NumpyKernel:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self.compute = problem.compute_dtype
+        self._product: Any = None  # scratch memory of `multiply_add`
 
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
         """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
@@ -105,14 +114,21 @@ class NumpyKernel:
             b = right[i] if right.ndim == 3 else right
             out[i] = np.matmul(left[i].astype(self.compute), b.astype(self.compute))
 
-    def accumulate(self, block: Any, other: Any) -> tuple[str, Any, Any, Any]:
+    def accumulate(self, block: Any, other: Any) -> Any:
         """The sum of the products of a batch as one product; see `CublasKernel.accumulate`."""
-        product, wide, tall = _side_by_side(np, self._problem.product, block, other)
-        left, right = (
-            x[0].astype(self.compute, copy=False)
-            for x in factors(product, wide[None], None if tall is None else tall[None])
-        )
-        return product, wide, tall, np.matmul(left, right)
+        left, right = _side_by_side(np, *factors(self._problem.product, block, other))
+        wide = (x.astype(self.compute, copy=False) for x in (left, right))
+        return np.matmul(*wide)[np.newaxis]
+
+    def multiply_add(self, left: Any, right: Any, out: Any, add: bool) -> None:
+        """Write a product, or add it to what is there; see `CublasKernel.multiply_add`."""
+        left, right = (x.astype(self.compute, copy=False) for x in (left, right))
+        if not add:
+            np.matmul(left, right, out=out)
+            return
+        if self._product is None or len(self._product) < len(out):  # all are equally wide
+            self._product = np.empty(out.shape, out.dtype)
+        out += np.matmul(left, right, out=self._product[: len(out)])
 
 
 class CublasKernel:
@@ -176,12 +192,12 @@ class CublasKernel:
         else:
             self._gemm(*factors(self._problem.product, block, other), out)
 
-    def accumulate(self, block: Any, other: Any) -> tuple[str, Any, Any, Any]:
-        """The sum of the products of a batch as one product.
+    def accumulate(self, block: Any, other: Any) -> Any:
+        """The sum of the products of a batch, formed inside the GEMM.
 
-        The matrices are laid side by side along the inner dimension, so the sum is formed inside
-        the GEMM: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ … Aₙ] [B₁; …; Bₙ]``. It is rounded as one inner product
-        of length n k is, in the dtype that products are accumulated in.
+        Large matrices are added one after the other to the same product. Small ones are laid side
+        by side along the inner dimension: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ … Aₙ] [B₁; …; Bₙ]``. Either way
+        it is rounded as an inner product of length n k is, in the dtype of the accumulation.
 
         Parameters
         ----------
@@ -190,29 +206,48 @@ class CublasKernel:
 
         Returns
         -------
-        product, wide, tall, total
-            ``total`` ``(m, p)`` is that product of the two matrices ``wide`` and ``tall``, the
-            latter None where it is made from ``wide``.
+        cupy.ndarray
+            Shape ``(1, m, p)``.
         """
-        xp, problem = self._xp, self._problem
-        product, wide, tall = _side_by_side(xp, problem.product, block, other)
-        total = xp.empty((1, *problem.product_shape), self._one.dtype)
-        self._gemm(*factors(product, wide[None], None if tall is None else tall[None]), total)
-        return product, wide, tall, total[0]
+        total = self._xp.empty((1, *self._problem.product_shape), self._one.dtype)
+        left, right = factors(self._problem.product, block, other)
+        if self._per_call > 1:
+            left, right = _side_by_side(self._xp, left, right)
+            self._gemm(left[None], right[None], total)
+            return total
+        for i in range(len(left)):
+            own = right[i : i + 1] if right.ndim == 3 else right
+            self._gemm(left[i : i + 1], own, total, add=i > 0)
+        return total
 
-    def _gemm(self, left: Any, right: Any, out: Any) -> None:
+    def multiply_add(self, left: Any, right: Any, out: Any, add: bool) -> None:
+        """Write a product of two matrices, or add it to what is there, on the current stream.
+
+        Parameters
+        ----------
+        left, right, out
+            Arrays ``(m, k)``, ``(k, p)`` and ``(m, p)``, ``out`` of the dtype that products are
+            accumulated in. They may be slices of larger ones; the factors may be transposed.
+        add
+            Whether to add, inside the GEMM.
+        """
+        self._gemm(left[None], right[None], out[None], add)
+
+    def _gemm(self, left: Any, right: Any, out: Any, add: bool = False) -> None:
         """One call of cuBLAS, which is column-major: it computes outᵀ = rightᵀ leftᵀ."""
         n, m, p = out.shape
+        beta = self._one if add else self._zero
         item = left.dtype.itemsize
         a, a_op, lda = _operand(left)
         b, b_op, ldb = _operand(right)
         stride_b = b.strides[0] // item if b.ndim == 3 else 0
+        beta = self._one if add else self._zero
         kind, out_kind = _TYPES[left.dtype.name], _TYPES[out.dtype.name]
         self._cublas.gemmStridedBatchedEx(
             self._handle, b_op, a_op, p, m, left.shape[-1],
             self._one.ctypes.data, b.data.ptr, kind, ldb, stride_b,
             a.data.ptr, kind, lda, a.strides[0] // item,
-            self._zero.ctypes.data, out.data.ptr, out_kind, p, m * p,
+            beta.ctypes.data, out.data.ptr, out_kind, _operand(out)[2], m * p,
             n, self._compute_type, self._cublas.CUBLAS_GEMM_DEFAULT,
         )  # fmt: skip
 
@@ -268,13 +303,12 @@ def _operand(stack: Any) -> tuple[Any, int, int]:
     return stored, int(transposed), max(stored.strides[-2] // item, stored.shape[-1])
 
 
-def _side_by_side(xp: Any, product: str, block: Any, other: Any) -> tuple[str, Any, Any]:
-    """One product of matrices, as stored, that is the sum of the products of a stack."""
-    n, rows, columns = block.shape
-    if product == "A.T @ A":  # the stack itself, its matrices one below the other: no copy
-        return product, block.reshape(n * rows, columns), None
-    wide = xp.ascontiguousarray(block.transpose(1, 0, 2)).reshape(rows, n * columns)
-    if product == "A @ A.T":
-        return product, wide, None
-    other = block if other is None else xp.broadcast_to(other, (n, *other.shape[-2:]))
-    return "A @ B", wide, xp.ascontiguousarray(other).reshape(n * columns, -1)
+def _side_by_side(xp: Any, left: Any, right: Any) -> tuple[Any, Any]:
+    """Two matrices whose product is the sum of the products of two stacks."""
+    n, m, k = left.shape
+    tall = xp.ascontiguousarray(xp.broadcast_to(right, (n, *right.shape[-2:])))
+    turned = left.swapaxes(-1, -2)
+    if turned.flags.c_contiguous:  # as stored they lie one below the other: no copy
+        return turned.reshape(n * k, m).T, tall.reshape(n * k, -1)
+    wide = xp.ascontiguousarray(left.transpose(1, 0, 2))
+    return wide.reshape(m, n * k), tall.reshape(n * k, -1)

@@ -29,6 +29,10 @@ class HostLane:
         """How much memory there is, in words."""
         return "this machine has less"
 
+    def total(self) -> int | None:
+        """Bytes that there are in all, or None where that is not known."""
+        return None
+
     def bind(self) -> None:
         """Make the calling thread use this lane's device."""
 
@@ -109,6 +113,10 @@ class CudaLane:
         """How much memory there is, in words."""
         free, total = self._device.mem_info
         return f"the device has {human_bytes(free)} free of {human_bytes(total)}"
+
+    def total(self) -> int | None:
+        """Bytes that there are in all."""
+        return self._device.mem_info[1]
 
     def bind(self) -> None:
         """Make the calling thread use this lane's device."""

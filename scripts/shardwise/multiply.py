@@ -11,11 +11,12 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from shardwise import receipts, sizes
+from shardwise import receipts, sizes, tiles
 from shardwise.arrays import PieceChecksum, StackWriter, commit
 from shardwise.batches import Report, Worker
 from shardwise.devices import device_errors, driver_cuda_version, facts, granted
@@ -27,6 +28,7 @@ from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan, load_sources
 from shardwise.shard import materialize
 from shardwise.sources import StackReader
+from shardwise.tiles import TileWorker
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +123,9 @@ def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
     expected, count = _expected_checksum(plan, shard), shard.stop - shard.start
     lane = HostLane() if xp is np else CudaLane(xp)
     watch = Stopwatch()
-    worker = Worker(lane, plan, count)
-    if plan.problem.shared_right:
+    tiled = sizes.tiled(plan.problem)
+    worker = (TileWorker if tiled else Worker)(lane, plan, count)
+    if plan.problem.shared_right and not tiled:
         worker.share(_right_reader(plan).read(0, 1)[0])
     path, shape = plan.results.product(shard.shard), worker.shape(count)
     read, write = sizes.slabs_within(
@@ -135,9 +138,14 @@ def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
             writer = stack.enter_context(
                 StackWriter(file, shape, np.dtype(worker.dtype), sizes.SLAB_BYTES)
             )
-            feeds = _feeds(plan, shard, lane, files, read, checksum, watch, stack)
-            drain = stack.enter_context(closing(Drain(lane, writer, write, watch)))
-            _stream(shard, lane, worker, feeds, drain, watch)
+            if isinstance(worker, TileWorker):
+                readers = partial(_left_reader, plan, shard), partial(_right_reader, plan)
+                slabs = (read, write)
+                tiles.stream(shard, lane, worker, readers, files, writer, slabs, checksum, watch)
+            else:
+                feeds = _feeds(plan, shard, lane, files, read, checksum, watch, stack)
+                drain = stack.enter_context(closing(Drain(lane, writer, write, watch)))
+                _stream(shard, lane, worker, feeds, drain, watch)
         _check_input(plan, shard, expected, checksum.hexdigest())
         product_checksum = writer.checksum()
     return {
@@ -145,6 +153,7 @@ def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
         "input_checksum": checksum.hexdigest(),
         "proof": worker.proof,
         "compute": worker.compute,
+        "tiled": tiled,
         "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
     }
 
@@ -214,8 +223,8 @@ def _feeds(
         streams.append((_right_reader(plan), problem.right_bytes, None))
     feeds = []
     for reader, nbytes, own in streams:
-        run = (shard.start * nbytes, shard.stop * nbytes)
-        feed = Feed(lane, reader, files, run, sizes.SLAB_BYTES, slabs, own, watch)
+        runs = [(shard.start * nbytes, shard.stop * nbytes)]
+        feed = Feed(lane, reader, files, runs, sizes.SLAB_BYTES, slabs, own, watch)
         feeds.append(stack.enter_context(closing(feed)))
         feed.start()
     return feeds

@@ -7,8 +7,9 @@ slabs is fixed before, so memory is too: whoever is ahead waits for a slab.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,8 @@ class Feed:
         Where the batches live.
     stack, files
         Who knows where the matrices lie, and who reads files.
-    run
-        First and last byte of the stack, the last exclusive.
+    runs
+        First and last byte, the last exclusive, of runs of the stack that follow each other.
     slab_bytes, slabs
         Size and number of slabs; a slab is a piece of the checksum as well.
     checksum
@@ -61,52 +62,58 @@ class Feed:
         lane: Any,
         stack: StackReader,
         files: ExtentReader,
-        run: tuple[int, int],
+        runs: Iterable[tuple[int, int]],
         slab_bytes: int,
         slabs: int,
         checksum: PieceChecksum | None,
         watch: Stopwatch,
     ) -> None:
         self._lane, self._stack, self._files = lane, stack, files
-        self._begin, self._end = run
-        self._slab_bytes, self._checksum, self._watch = slab_bytes, checksum, watch
-        self._next = self._begin
-        self._slabs = min(slabs, -(-(self._end - self._begin) // slab_bytes))
-        self._pool = ThreadPoolExecutor(self._slabs, "slab")
+        self._checksum, self._watch = checksum, watch
+        self._pieces = _pieces(runs, slab_bytes)
+        self._first = list(islice(self._pieces, slabs))
+        self._begin = self._first[0][0] if self._first else 0
+        self._pool = ThreadPoolExecutor(slabs, "slab")
         self._ahead: deque[tuple[np.ndarray, Future]] = deque()
         self._views: list[np.ndarray] = []
+        self._mark: Any = None
 
     def start(self) -> None:
         """Take the memory of the slabs and begin to read; from here on `close` is needed."""
-        size = min(self._slab_bytes, self._end - self._begin)
-        for _ in range(self._slabs):
-            self._read_ahead(self._lane.slab(size + SPARE_BYTES), None)
+        size = max((high - low for low, high in self._first), default=0)
+        for piece in self._first:
+            self._read_ahead(self._lane.slab(size + SPARE_BYTES), None, piece)
 
     def close(self) -> None:
         """Wait for the reads under way; the slabs are free then."""
         self._pool.shutdown(cancel_futures=True)
 
     def fill(self, target: Any) -> None:
-        """Copy the next bytes of the run into the bytes of a batch, all of it."""
+        """Copy the next bytes of the runs into the bytes of a batch, all of it."""
+        self._take(target.nbytes, target)
+
+    def skip(self, nbytes: int) -> None:
+        """Read the next bytes for the checksum alone."""
+        self._take(nbytes, None)
+
+    def _take(self, nbytes: int, target: Any) -> None:
         at = 0
-        while at < target.nbytes:
+        while at < nbytes:
             if not self._views:
-                slab, future = self._ahead.popleft()
+                self._current, future = self._ahead.popleft()
                 self._views = self._watch.timed("waited_for_reads", future.result)
-                self._current = slab
-            taken, self._views = _split(self._views, target.nbytes - at)
+                self._mark = None
+            taken, self._views = _split(self._views, nbytes - at)
             size = sum(view.nbytes for view in taken)
-            mark = self._lane.upload(taken, target[at : at + size])
+            if target is not None:
+                self._mark = self._lane.upload(taken, target[at : at + size])
             at += size
             if not self._views:
-                self._read_ahead(self._current, mark)
+                self._read_ahead(self._current, self._mark, next(self._pieces, (0, 0)))
 
-    def _read_ahead(self, slab: np.ndarray, mark: Any) -> None:
-        """Begin to read the next slab of the run, if there is one, once its memory is free."""
-        low = self._next
-        self._next = high = min(low + self._slab_bytes, self._end)
-        if low < high or mark is not None:
-            self._ahead.append((slab, self._pool.submit(self._read, slab, mark, low, high)))
+    def _read_ahead(self, slab: np.ndarray, mark: Any, piece: tuple[int, int]) -> None:
+        """Begin to read a piece, if there is one, once the memory of its slab is free."""
+        self._ahead.append((slab, self._pool.submit(self._read, slab, mark, *piece)))
 
     def _read(self, slab: np.ndarray, mark: Any, low: int, high: int) -> list[np.ndarray]:
         self._lane.bind()
@@ -120,6 +127,13 @@ class Feed:
         if self._checksum is not None:
             self._watch.timed("checksum", lambda: self._checksum.update(low - self._begin, views))
         return views
+
+
+def _pieces(runs: Iterable[tuple[int, int]], nbytes: int) -> Iterator[tuple[int, int]]:
+    """Runs of bytes, cut to slabs; the first is as long as any."""
+    for begin, end in runs:
+        for low in range(begin, end, nbytes):
+            yield low, min(low + nbytes, end)
 
 
 def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, functions, planfile, synthetic
+from shardwise import ALGORITHM, functions, planfile, sizes, synthetic
 from shardwise import plan as counts
 from shardwise.arrays import commit
 from shardwise.config import Settings, function_parts
@@ -65,6 +65,7 @@ def make(
         result=result,
         result_dtype=result_dtype,
     )
+    _refuse_rows(problem)
     rows = _rows(settings, problem, left, right, function)
     own = {key: getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER}
     facts = {
@@ -184,6 +185,17 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
                 f"{source.path} lies where the run writes its own files; choose another folder "
                 "for the results"
             )
+
+
+def _refuse_rows(problem: Problem) -> None:
+    """Refuse large matrices whose rows no panel holds."""
+    row = sizes.longest_row(problem) if sizes.tiled(problem) else 0
+    if row > sizes.PANEL_BYTES:
+        raise InputError(
+            f"input: {problem.product} of {problem.left} is computed in panels of whole rows of "
+            f"at most {human_bytes(sizes.PANEL_BYTES)}, but a row takes {human_bytes(row)}; cut "
+            "the matrices into blocks with shorter rows"
+        )
 
 
 def _rows(

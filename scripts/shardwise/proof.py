@@ -32,6 +32,8 @@ _STEPS = {
 _TINY = float(np.finfo("float64").tiny)
 _BLOCK = 2**15
 """Elements that NumPy widens at once: they stay in a core's cache."""
+_DEVICE_BLOCK = 2**22
+"""The same for panels on a GPU (`sizes.CHECK_BYTES`)."""
 
 
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
@@ -77,15 +79,17 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     stored
         Name of the dtype of factors and products.
     compute
-        Name of the dtype in which products were accumulated, or ``tf32``.
+        Name of the dtype in which products were accumulated; or ``tf32``, or ``tensor`` for
+        float32 sums of float16 products.
     """
     parts = 2 if stored.startswith("complex") else 1
     short = 2.0**-10 if compute == "tf32" else 0.0
-    in_product, in_store = np.finfo("float32" if short else compute), np.finfo(stored)
-    tensor_cores = short or stored == "float16"
+    tensor_cores = compute in ("tf32", "tensor") or stored == "float16"
+    in_product = np.finfo("float32" if compute in ("tf32", "tensor") else compute)
+    in_store = np.finfo(stored)
     own = _gamma(parts * k, 2.0**-22 if tensor_cores else float(in_product.eps) / 2)
     own += (2 * short + short**2) * (1 + own)
-    if stored != compute:
+    if in_store.bits < in_product.bits or short:
         own = own * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
     unit = float(np.finfo("float64").eps) / 2
     check = _gamma(parts * k, unit) + 2 * _gamma(p, unit)
@@ -121,6 +125,10 @@ class Checker:
     group
         Matrices checked at once; a call with more checks them group by group. On a GPU each takes
         about 40 bytes (complex: 72) for every row or column of A and of the product.
+    together
+        Whether the products of a call come added up, as one matrix in the dtype that they were
+        accumulated in. Then a call has at most ``group`` matrices, and sums of the check that leave
+        the range of float64 prove nothing.
     """
 
     def __init__(
@@ -133,6 +141,7 @@ class Checker:
         compute: str,
         seed: int,
         group: int,
+        together: bool = False,
     ) -> None:
         self._xp, self._steps, self._group = xp, _STEPS[product], group
         columns = (right or left)[1] if product != "A @ A.T" else left[0]
@@ -143,13 +152,19 @@ class Checker:
         if integer:
             self._engine = _Whole(xp, signs)
             return
-        bound = tolerance(inner, columns, dtype, compute)
+        self._together, stored = together, dtype
+        if together and dtype == "float16":
+            stored, compute = "float32", "tensor"
+        # A sum of n products is rounded as one product whose inner length is n times as large.
+        bound = tolerance(inner * (group if together else 1), columns, stored, compute)
         floor = TF32_FLOOR if compute == "tf32" else 0.0
         if xp is np:
-            self._engine = _Host(signs, bound, dtype, floor)
+            self._engine = _Host(signs, bound, dtype, floor, together)
         else:
             rows = left[1] if product == "A.T @ A" else left[0]
-            self._engine = _Device(xp, signs, bound, dtype, floor, group, (inner, rows))
+            self._engine = _Device(
+                xp, signs, bound, dtype, floor, group, (inner, rows), stored if together else None
+            )
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
         """How far each product is from the factors' own, in units of the tolerance.
@@ -169,6 +184,10 @@ class Checker:
             numbers it is finite only where A, B and the product all are.
         """
         stacks = {"left": left, "right": None if right is None else _as_stack(right)}
+        if self._together:
+            return self._engine.check(
+                [(stacks[name], transposed) for name, transposed in self._steps], product
+            )
         found = []
         for low in range(0, len(product), self._group):
             part = slice(low, low + self._group)
@@ -186,6 +205,153 @@ class Checker:
         infinite where it has an infinity. Not for integers.
         """
         return self._engine.largest(_as_stack(stack))
+
+
+class PanelChecker:
+    """The same check of one large product at a time, whose factors and result come in panels.
+
+    First the whole factor that meets the vectors first is taken, a panel of its rows at a time;
+    then panels of the product are checked. The tolerance is that of the whole product.
+
+    The product may be near the end of the range of float64 where sums of the check would be past
+    it. So the vectors are scaled by a power of two, and moduli are raised to a floor, above which
+    nothing that is scaled so underflows.
+
+    Parameters
+    ----------
+    xp, product, left, right, dtype, compute, seed
+        As those of :class:`Checker`.
+    """
+
+    def __init__(
+        self,
+        xp: Any,
+        product: str,
+        left: tuple[int, int],
+        right: tuple[int, int] | None,
+        dtype: str,
+        compute: str,
+        seed: int,
+    ) -> None:
+        self._xp, self._product = xp, product
+        columns = (right or left)[1] if product != "A @ A.T" else left[0]
+        inner = left[0] if product == "A.T @ A" else left[1]
+        kind = np.dtype(dtype).kind
+        self._wide = np.dtype({"f": "float64", "c": "complex128"}.get(kind, "int64"))
+        self._integer, self._parts = kind in "iu", 2 if kind == "c" else 1
+        self._length = left[1]  # of what the first factor makes of a vector
+        signs, scale, self._floor = vectors(seed, columns, self._integer), 1.0, 0.0
+        if not self._integer:
+            self._relative, self._absolute = tolerance(inner, columns, dtype, compute)
+            self._floor = TF32_FLOOR if compute == "tf32" else 0.0
+        if dtype in ("float64", "complex128"):
+            exponent = int(8 * inner * columns).bit_length()
+            scale, self._floor = 2.0**-exponent, 2.0 ** (exponent - 1000)
+        # A column of moduli beside the vectors; integers have none.
+        self._signs = xp.asarray(signs if self._integer else signs * scale).astype(self._wide)
+        self._ones = None if self._integer else xp.full((columns, 1), scale)
+
+    def begin(self) -> None:
+        """Forget the product before."""
+        self._found = self._xp.zeros((self._length, VECTORS), self._wide)
+        self._size = None if self._integer else self._xp.zeros((self._length, 1))
+
+    def take(self, rows: slice, panel: Any) -> None:
+        """Take some rows, as stored, of the factor that meets the vectors first.
+
+        Parameters
+        ----------
+        rows
+            Which rows of it they are; each is to be taken once.
+        panel
+            Array ``(len(rows), columns)``.
+        """
+        for band in self._bands(panel):
+            block, own = self._widened(panel[band])
+            here = slice(rows.start + band.start, rows.start + band.stop)
+            if self._product == "A @ A.T":
+                self._add_turned(block, own, self._signs[here], self._part(self._ones, here))
+                continue
+            found, size = self._times(block, own, self._signs, self._ones)
+            if self._product == "A.T @ A":
+                self._add_turned(block, own, found, size)
+                continue
+            self._found[here] = found
+            if size is not None:
+                self._size[here] = size
+
+    def check(self, rows: slice, left: Any, product: Any) -> Any:
+        """How far some rows of the product are off, in units of the tolerance.
+
+        Parameters
+        ----------
+        rows
+            Which rows of the product they are.
+        left
+            The same rows of A; ignored for ``A.T @ A``.
+        product
+            Array ``(len(rows), columns)``.
+
+        Returns
+        -------
+        array of float64, shape ``(1,)``
+            As :meth:`Checker.check` returns for one matrix.
+        """
+        worst = self._xp.zeros(1)
+        for band in self._bands(product if self._product == "A.T @ A" else left, product):
+            if self._product == "A.T @ A":
+                here = slice(rows.start + band.start, rows.start + band.stop)
+                found, size = self._found[here], self._part(self._size, here)
+            else:
+                found, size = self._times(*self._widened(left[band]), self._found, self._size)
+            block, _ = self._widened(product[band], moduli=False)
+            worst = self._xp.maximum(worst, self._gap(block @ self._signs, found, size))
+        return worst
+
+    def _gap(self, own: Any, found: Any, size: Any) -> Any:
+        xp = self._xp
+        if self._integer:
+            return xp.where((own != found).any(), np.inf, 0.0)
+        gap = own - found
+        gap = xp.abs(gap.view("float64")).reshape(*gap.shape, self._parts).sum(axis=-1)
+        bound = self._relative * size + self._absolute
+        # Within an infinite bound nothing is proven.
+        return xp.where(xp.isfinite(bound), gap / bound, np.nan).max()
+
+    def _times(self, block: Any, own: Any, v: Any, size: Any) -> tuple[Any, Any]:
+        """A block times vectors, and its moduli times ``size``."""
+        if size is None:
+            return block @ v, None
+        # The moduli of the real and of the imaginary parts lie side by side.
+        return block @ v, own @ self._xp.repeat(size, self._parts, axis=0)
+
+    def _add_turned(self, block: Any, own: Any, v: Any, size: Any) -> None:
+        """Add the transpose of a block times vectors, and so with the moduli."""
+        self._found += block.T @ v
+        if size is not None:
+            both = own.T @ size
+            self._size += both.reshape(self._length, -1).sum(axis=1, keepdims=True)
+
+    def _widened(self, block: Any, moduli: bool = True) -> tuple[Any, Any]:
+        """A block in double precision, and its moduli; integers as those of int64."""
+        if block.dtype == "uint64":
+            block = block.view("int64")
+        wide = block.astype(self._wide, copy=False)
+        if self._integer or not moduli:
+            return wide, None
+        own = self._xp.abs(wide.view("float64"))
+        return wide, self._xp.maximum(own, self._floor, out=own) if self._floor else own
+
+    def _bands(self, *panels: Any) -> list[slice]:
+        """Runs of rows: on the CPU they stay in a core's cache, on a GPU they fill it."""
+        rows, longest = len(panels[0]), max(panel.shape[1] for panel in panels)
+        block = _BLOCK if self._xp is np else _DEVICE_BLOCK // self._parts
+        step = max(1, block // max(longest, 2 * VECTORS))
+        return [slice(low, min(low + step, rows)) for low in range(0, rows, step)]
+
+    @staticmethod
+    def _part(size: Any, rows: slice) -> Any:
+        return None if size is None else size[rows]
 
 
 def _as_stack(block: Any) -> Any:
@@ -210,20 +376,25 @@ class _Host:
     """Floating point on NumPy, a cache-sized block at a time."""
 
     def __init__(
-        self, signs: np.ndarray, bound: tuple[float, float], dtype: str, floor: float
+        self,
+        signs: np.ndarray,
+        bound: tuple[float, float],
+        dtype: str,
+        floor: float,
+        together: bool,
     ) -> None:
         self._wide = np.dtype("complex128" if "complex" in dtype else "float64")
         self._parts = self._wide.itemsize // 8
         self._signs = signs.astype(self._wide)[np.newaxis]
         self._ones = np.ones((1, len(signs), 1))
         self._relative, self._absolute = bound
-        self._floor = floor
+        self._floor, self._together = floor, together
 
     def check(self, steps: list[tuple[Any, bool]], product: Any) -> np.ndarray:
         with np.errstate(all="ignore"):
             ratio = self._ratio(steps, product, np.ones(len(product)))
             again = np.flatnonzero(~np.isfinite(ratio))
-            if again.size and product.dtype == self._wide:
+            if again.size and product.dtype == self._wide and not self._together:
                 ratio[again] = self._scaled(steps, product, again)
         return ratio
 
@@ -243,6 +414,8 @@ class _Host:
         found, size = self._signs, self._ones
         for stack, transposed in steps:
             found, size = self._times(stack, transposed, found, size)
+        if self._together:
+            found, size = (x.sum(axis=0, keepdims=True) for x in (found, size))
         gap = self._times(product, False, self._signs, None)[0] - found
         gap = np.abs(gap.view("float64")).reshape(*gap.shape, self._parts).sum(axis=-1)
         absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
@@ -326,14 +499,16 @@ class _Device:
         floor: float,
         group: int,
         lengths: tuple[int, int],
+        summed: str | None,
     ) -> None:
         self._xp = xp
         self._relative, self._absolute = bound
-        options = ["-std=c++17", f"-D{dtype.upper()}"] + (["-DTF32"] if floor else [])
-        source = Path(__file__).with_name("proof.cu").read_text()
-        module = xp.RawModule(code=source, options=tuple(options))
-        names = ("rows_times", "columns_times", "compare", "largest", "mark")
-        self._kernels = {name: module.get_function(name) for name in names}
+        own = _module(xp, dtype, floor)
+        names = ("rows_times", "columns_times", "largest", "mark")
+        self._kernels = {name: own.get_function(name) for name in names}
+        other = own if summed in (None, dtype) else _module(xp, summed, floor)
+        self._kernels["compare"] = other.get_function("compare")
+        self._together = summed is not None
         # As many threads as run at once at the registers these kernels take.
         attributes = xp.cuda.Device().attributes
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
@@ -344,7 +519,7 @@ class _Device:
         self._found = [xp.zeros((group, self._planes, n + n % 2)) for n in lengths]
         self._again = xp.zeros(group + 1, xp.int32)
         self._tops: list[Any] = []
-        if dtype in ("float64", "complex128"):
+        if dtype in ("float64", "complex128") and not self._together:
             self._tops = [xp.zeros(group), xp.zeros(group)]
 
     def _as_planes(self, columns: np.ndarray) -> np.ndarray:
@@ -378,6 +553,8 @@ class _Device:
             marked = 0 if only is None else self._marked(stack, n)
             self._times(stack, transposed, v, found[: len(stack)], top, marked)
             v = found[: len(stack)]
+        if self._together:
+            v = v.sum(axis=0, keepdims=True)
         size, blocks = self._teams(product)
         self._launch(
             "compare",
@@ -434,6 +611,12 @@ class _Device:
 
     def _launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
         self._kernels[kernel]((blocks,), (self._BLOCK,), arguments)
+
+
+def _module(xp: Any, dtype: str, floor: float) -> Any:
+    """The kernels of ``proof.cu`` for a dtype; cupy keeps what it has compiled."""
+    options = ("-std=c++17", f"-D{dtype.upper()}", *(("-DTF32",) if floor else ()))
+    return xp.RawModule(code=Path(__file__).with_name("proof.cu").read_text(), options=options)
 
 
 def _geometry(stack: Any) -> tuple[int, int, int, int, int]:

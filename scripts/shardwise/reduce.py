@@ -103,9 +103,9 @@ def _sum_part(comm: Any, plan: Plan, entries: list[Entry]) -> np.ndarray:
     problem = plan.problem
     size = problem.product_shape[0] * problem.product_shape[1]
     part = part_of(size, comm.rank, comm.size)
-    exact = plan.settings["reproducible"] or problem.product_dtype == "int64"
-    planes = plan.settings["keep"] == "sum" and exact
-    add, total = (_add_planes if planes else _add_products)(problem, size, part)
+    exact = sizes.exact_sum(problem, plan.settings["reproducible"])
+    binned = plan.settings["keep"] == "sum" and exact
+    add, total = (_add_planes if binned else _add_products)(problem, size, part)
     last = time.monotonic()
     for number, entry in enumerate(entries, 1):
         with np.errstate(all="ignore"):  # an overflow is found and named at the end

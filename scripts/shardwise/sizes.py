@@ -8,14 +8,14 @@ may shrink where memory is short.
 
 from collections.abc import Iterator
 
-from shardwise.problem import LEVELS, Problem, Shape
+from shardwise.problem import ITEM_BYTES, LEVELS, Problem, Shape
 
 MIB = 1024**2
 
-SLAB_BYTES = 16 * MIB
+SLAB_BYTES = 32 * MIB
 """A piece of a file, its checksum, and one copy to or from a device."""
 
-READ_SLABS, WRITE_SLABS = 16, 12
+READ_SLABS, WRITE_SLABS = 12, 8
 """Slabs under way at most; with fewer, work waits for files sooner."""
 
 COPY_SLABS = 8
@@ -37,6 +37,28 @@ LARGE_BYTES = 32 * MIB
 """From here on a matrix fills a device by itself, and is multiplied by a call of its own."""
 
 MOST_IN_CALL = 2**20
+
+TILE_BYTES = 2048 * MIB
+"""Where A, B or the product is larger, it is multiplied in panels (tiles.py)."""
+
+PANEL_BYTES = 512 * MIB
+"""A panel of rows, its elements as wide as what products are accumulated in."""
+
+PANELS = 2
+"""Of each kind: one is filled, or emptied, while the other is worked on."""
+
+PANEL_SLABS = 8
+"""Slabs under way for each of up to three streams that panels are read by."""
+
+PANEL_STREAMS = 3
+
+CONVERTED_BYTES = 256 * MIB
+"""Rows of a large matrix in another order that are brought into C order at once."""
+
+CHECK_BYTES = 32 * MIB
+"""What the proof of a product in panels widens at once."""
+
+_PANEL_ROWS = 128
 
 SYMMETRIC_ROWS = 2048
 """From here on a rank-k update is faster than a whole product (measured: docs/performance.md)."""
@@ -65,7 +87,7 @@ _PROOF_ITEMS = 10
 
 def padded(problem: Problem) -> bool:
     """Whether factors are copied to longer rows before they are multiplied on a GPU."""
-    if problem.result or "int" in problem.dtype:
+    if problem.result or "int" in problem.dtype or tiled(problem):
         return False
     widths = [problem.left[1], problem.product_shape[1]]
     awkward = any(width * problem.item % _ALIGNED_BYTES for width in widths)
@@ -84,7 +106,56 @@ def padded_shapes(problem: Problem) -> dict[str, Shape]:
 def symmetric(problem: Problem) -> bool:
     """Whether products are symmetric, and so large that half of each is worth computing."""
     rows = problem.product_shape[0]
-    return problem.product in ("A.T @ A", "A @ A.T") and rows >= SYMMETRIC_ROWS
+    large = rows >= SYMMETRIC_ROWS and not tiled(problem)
+    return large and problem.product in ("A.T @ A", "A @ A.T")
+
+
+def tiled(problem: Problem) -> bool:
+    """Whether products are computed in panels; like a call, it decides the bits."""
+    largest = max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes)
+    return problem.result is None and largest > TILE_BYTES
+
+
+def exact_sum(problem: Problem, reproducible: bool) -> bool:
+    """Whether a sum that is kept is one of planes, which no order changes (see bins.py)."""
+    return reproducible or problem.product_dtype == "int64" or tiled(problem)
+
+
+def longest_row(problem: Problem) -> int:
+    """Bytes of the longest row that a panel has to hold."""
+    return max(problem.product_shape[1], streamed(problem)[1], _held_columns(problem)) * _wide(
+        problem
+    )
+
+
+def streamed(problem: Problem) -> Shape:
+    """Shape of the factor, as stored, whose panels go by those of the product."""
+    return problem.right or problem.left
+
+
+def panel_rows(problem: Problem) -> tuple[int, int]:
+    """Rows of a panel of the product (and of A beside it), and of the factor that goes by."""
+    (rows, columns), (others, width) = problem.product_shape, streamed(problem)
+    own = _height(rows, max(columns, _held_columns(problem)) * _wide(problem))
+    return own, _height(others, width * _wide(problem))
+
+
+def _held_columns(problem: Problem) -> int:
+    """Columns of the panels of A that stay while others go by; none for ``A.T @ A``."""
+    return 0 if problem.product == "A.T @ A" else problem.left[1]
+
+
+def _height(rows: int, row_bytes: int) -> int:
+    """Rows of a panel: panels are about equal, and whole tiles where they can be."""
+    most = max(1, PANEL_BYTES // row_bytes)
+    step = _PANEL_ROWS if most >= _PANEL_ROWS else 1
+    panels = -(-rows // (most // step * step))
+    return min(rows, -(-rows // panels // step) * step)
+
+
+def _wide(problem: Problem) -> int:
+    """Bytes of an element of what products are accumulated in."""
+    return 8 if "int" in problem.dtype else ITEM_BYTES[problem.compute_dtype]
 
 
 def call_matrices(problem: Problem) -> int:
@@ -154,6 +225,28 @@ def work_bytes(problem: Problem, matrices: int, keep: str) -> int:
     return work + shared + (sum_bytes(problem) if keep == "sum" else 0)
 
 
+def panel_bytes(problem: Problem, keep: str, cuda: bool) -> int:
+    """Bytes of all panels of a product, and of what a call, the proof and the sum need."""
+    (own, other), wide = panel_rows(problem), _wide(problem)
+    (rows, p), (_, columns) = problem.product_shape, streamed(problem)
+    passing, product = other * columns, own * p
+    total = PANELS * (own * _held_columns(problem) + passing) * problem.item
+    total += (1 if keep == "sum" else PANELS) * product * problem.product_item
+    if wide != problem.product_item:
+        total += product * wide  # what it is accumulated in
+    inner = columns if problem.product == "A @ A.T" else other  # of one multiplication
+    if "int" in problem.dtype:  # widened factors, and the product before and after it is converted
+        total += 2 * wide * (own * inner + passing + product)
+    elif not cuda:
+        total += wide * (product + (0 if wide == problem.item else own * inner + passing))
+    parts = 2 if "complex" in problem.dtype else 1
+    longest = max(problem.left[1], columns, p)
+    total += 8 * parts * 2 * longest * _PROOF_ITEMS + 3 * max(CHECK_BYTES, 8 * parts * longest)
+    if keep == "sum":
+        total += own * (partial_bytes(problem) // rows + 2 * parts * p)
+    return total
+
+
 def sum_bytes(problem: Problem) -> int:
     """Bytes of the state of a sum and of the planes that are written of it."""
     return 2 * partial_bytes(problem)
@@ -162,8 +255,12 @@ def sum_bytes(problem: Problem) -> int:
 def partial_bytes(problem: Problem) -> int:
     """Bytes of a shard's partial sum on disk, at most: its planes (see bins.py)."""
     m, p = problem.product_shape
-    planes = 2 if problem.product_dtype == "int64" else 1 + LEVELS[problem.product_dtype]
-    return planes * problem.sum_item * m * p
+    return plane_count(problem) * problem.sum_item * m * p
+
+
+def plane_count(problem: Problem) -> int:
+    """Planes of a sum (see bins.py)."""
+    return 2 if problem.product_dtype == "int64" else 1 + LEVELS[problem.product_dtype]
 
 
 def result_bytes(problem: Problem, count: int, keep: str) -> int:
@@ -182,13 +279,18 @@ def slabs_within(
     """Slabs to read into, for each factor, and to write from, within the memory of a task."""
     out = result_bytes(problem, count, keep)
     most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
+    factors = 1 if problem.shared_right or not problem.right else 2
+    fewest = FEWEST_SLABS
+    if tiled(problem):
+        most, factors = (PANEL_SLABS, most[1]), PANEL_STREAMS
+        # Each plane of a sum has two pieces that wait for the next panel, or the next plane.
+        fewest = 2 * plane_count(problem) if keep == "sum" else fewest
     spare = task_memory(problem, count, keep, cuda) - memory
     if spare <= 0:
         return most
-    factors = 1 if problem.shared_right or not problem.right else 2
     left = max(0, slab_memory(problem, count, keep) - spare) // (SLAB_BYTES + MIB)
     read = max(FEWEST_SLABS, left * 2 // 3 // factors)
-    return min(most[0], read), min(most[1], max(FEWEST_SLABS, left // 3))
+    return min(most[0], read), min(most[1], max(fewest, left // 3))
 
 
 def slab_memory(problem: Problem, count: int, keep: str) -> int:
@@ -197,6 +299,8 @@ def slab_memory(problem: Problem, count: int, keep: str) -> int:
     right = 0 if problem.shared_right else count * problem.right_bytes
     out = result_bytes(problem, count, keep)
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
+    if tiled(problem):
+        read = PANEL_STREAMS * PANEL_SLABS
     return (read + slabs(out, WRITE_SLABS)) * (SLAB_BYTES + MIB)
 
 
@@ -206,16 +310,26 @@ def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
     The slabs; one matrix as it lies in a file in another order; and, because a job that may run
     on a GPU may find none, the larger of what CUDA takes and of the batches on NumPy.
     """
-    matrices = min(count, batch_matrices(problem, cuda=False))
-    shared = problem.right_bytes if problem.shared_right else 0
-    host = BATCHES * batch_bytes(problem, matrices) + work_bytes(problem, matrices, keep)
-    converted = 2 * (SLAB_BYTES + problem.matrix_bytes + problem.right_bytes)
+    shared = problem.right_bytes if problem.shared_right and not tiled(problem) else 0
+    if tiled(problem):
+        host = panel_bytes(problem, keep, cuda=False)
+    else:
+        matrices = min(count, batch_matrices(problem, cuda=False))
+        host = BATCHES * batch_bytes(problem, matrices) + work_bytes(problem, matrices, keep)
+    lefts, rights = (
+        converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
+    )
+    converted = 2 * (SLAB_BYTES + lefts + rights)
+    if tiled(problem):  # each stream converts rows for itself
+        converted = PANEL_STREAMS * (SLAB_BYTES + max(lefts, rights))
     work = max(host, CUDA_BYTES + shared) if cuda else host
     return PYTHON_BYTES + slab_memory(problem, count, keep) + converted + work
 
 
 def device_memory(problem: Problem, count: int, keep: str) -> int:
     """Device bytes that the task of a shard of ``count`` matrices needs at most."""
+    if tiled(problem):
+        return DEVICE_BYTES + panel_bytes(problem, keep, cuda=True)
     matrices = batch_matrices(problem, cuda=True)
     batches = min(BATCHES, -(-count // matrices))
     return (
@@ -230,9 +344,15 @@ def synthetic_memory(problem: Problem) -> int:
     return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
 
 
+def converted_bytes(shape: Shape, item: int) -> int:
+    """Bytes of what is held of matrices that lie in a file in another order."""
+    row = shape[1] * item
+    return min(shape[0] * row, max(CONVERTED_BYTES, row))
+
+
 def copy_memory(problem: Problem) -> int:
     """Host bytes that materializing a shard needs at most: slabs, and matrices being converted."""
-    converted = SLAB_BYTES + 2 * problem.matrix_bytes
+    converted = SLAB_BYTES + 2 * converted_bytes(problem.left, problem.item)
     return PYTHON_BYTES + COPY_SLABS * (SLAB_BYTES + MIB) + converted
 
 

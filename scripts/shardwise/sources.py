@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise import ALGORITHM
+from shardwise import ALGORITHM, sizes
 from shardwise.arrays import Header, commit, read_header, read_matrices
 from shardwise.config import Settings
 from shardwise.disk import PAGE, SHORT_BYTES, Extent, ExtentReader
@@ -234,8 +234,8 @@ def _planned_header(source: Source) -> Header:
 
 _Part = tuple[Path, Header, int, int]
 
-SPARE_BYTES = 64 * PAGE
-"""Room that `StackReader.read_bytes` needs beside up to 16 MiB: two pages for every long extent."""
+SPARE_BYTES = 128 * PAGE
+"""Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent."""
 
 
 class StackReader:
@@ -289,7 +289,10 @@ class StackReader:
         parts = self._parts(start, stop)
         if not all(not header.fortran and header.little_endian for _, header, _, _ in parts):
             view = buffer[: high - low]
-            self._convert(view, low, parts, start, stop)
+            if size > sizes.CONVERTED_BYTES:
+                self._convert_rows(view, low)
+            else:
+                self._convert(view, low, parts, start, stop)
             return [view]
         extents, at = [], start * size
         for path, header, first, last in parts:
@@ -322,6 +325,27 @@ class StackReader:
                 self._converted = (start, stop, block.reshape(-1).view(np.uint8))
             at = low - start * self._matrix_bytes
             np.copyto(view, self._converted[2][at : at + view.nbytes])
+
+    def _convert_rows(self, view: np.ndarray, low: int) -> None:
+        """The same where a matrix is large: by way of some of its rows."""
+        (rows, columns), done = self._shape, 0
+        row = self._dtype.itemsize * columns
+        height = max(1, sizes.CONVERTED_BYTES // row)
+        while done < view.nbytes:
+            matrix, byte = divmod(low + done, self._matrix_bytes)
+            first = byte // row // height * height
+            with self._converting:
+                if self._converted is None or self._converted[:2] != (matrix, first):
+                    self._converted = None
+                    block = np.empty((1, min(height, rows - first), columns), self._dtype)
+                    ((path, header, own, _),) = self._parts(matrix, matrix + 1)
+                    read_matrices(path, header, own, own + 1, block, first)
+                    if sys.byteorder == "big":
+                        block.byteswap(inplace=True)
+                    self._converted = (matrix, first, block.reshape(-1).view(np.uint8))
+                raw = self._converted[2][byte - first * row :][: view.nbytes - done]
+                np.copyto(view[done : done + raw.nbytes], raw)
+            done += raw.nbytes
 
     def _parts(self, start: int, stop: int) -> list[_Part]:
         """The files that hold some matrices, checked, in the order of the stack."""

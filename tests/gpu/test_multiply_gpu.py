@@ -182,7 +182,7 @@ def test_sums_inside_the_gemm_are_right(xp, product, shape, dtype):
     make = factories.noise
     block = xp.asarray(make((6, *problem.left), dtype))
     other = xp.asarray(make((6, *problem.right), dtype, seed=1)) if problem.right else None
-    *_, total = kernels.kernel(xp, problem, "ieee").accumulate(block, other)
+    (total,) = kernels.kernel(xp, problem, "ieee").accumulate(block, other)
     reference = factories.REFERENCES[product]
     exact = reference(wide(block), wide(other)).sum(axis=0)
     moduli = reference(abs(wide(block)), None if other is None else abs(wide(other))).sum(axis=0)

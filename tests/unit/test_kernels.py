@@ -155,42 +155,31 @@ def test_sums_around_two_to_the_53_are_exact(dtype, inner):
 
 
 def accumulated(product, left, right=None):
-    """What the kernel says of the sum: a product of two matrices, and its value."""
+    """The sum of the products of a stack, as the kernel forms it, ``(m, p)``."""
     shared = right is not None and right.ndim == 2
     shape = None if right is None else right.shape[-2:]
     own = problem(product, left.dtype.name, left, shape, shared)
-    return kernels.kernel(np, own, "ieee").accumulate(left, right)
+    (total,) = kernels.kernel(np, own, "ieee").accumulate(left, right)
+    return total
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("product", PRODUCTS)
-def test_matrices_side_by_side_have_the_sum_as_product(product, dtype):
-    """One product of two long matrices is the sum of all, and is exact where all are."""
+def test_the_sum_inside_one_product_is_the_sum_of_all(product, dtype):
+    """It is exact where all are, and wide where float16 is accumulated in float32."""
     left, right = factors_of(product, dtype=dtype)
-    told, wide, tall, total = accumulated(product, left, right)
-    n, m, k = left.shape
+    total = accumulated(product, left, right)
     expected = REFERENCES[product](left.astype("complex128"), right).sum(axis=0)
     np.testing.assert_array_equal(total, expected)
     assert total.dtype == (np.float32 if dtype == "float16" else np.dtype(dtype))
-    again = REFERENCES[told](wide.astype("complex128"), tall)
-    np.testing.assert_array_equal(again, expected)
-    shapes = {
-        "A @ A": ((k, n * k), (n * k, k)),
-        "A.T @ A": ((n * m, k), None),
-        "A @ A.T": ((m, n * k), None),
-        "A @ B": ((m, n * k), (n * k, 6)),
-    }
-    assert (wide.shape, None if tall is None else tall.shape) == shapes[product]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_one_right_factor_is_repeated_below_itself(dtype):
+def test_one_right_factor_serves_the_sum(dtype):
     """The sum of A @ B over all A, with the one B of them all."""
     left, right = stack((5, 3, 4), dtype), stack((4, 6), dtype, 1)
-    told, wide, tall, total = accumulated("A @ B", left, right)
+    total = accumulated("A @ B", left, right)
     np.testing.assert_array_equal(total, (left.astype("f8") @ right.astype("f8")).sum(axis=0))
-    np.testing.assert_array_equal(tall, np.tile(right, (5, 1)))
-    assert (told, wide.shape) == ("A @ B", (3, 20))
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -198,7 +187,7 @@ def test_one_right_factor_is_repeated_below_itself(dtype):
 def test_the_sum_is_rounded_as_one_inner_product(product, dtype):
     """Its error is within γ(n k) of the sum of all moduli, in the dtype that accumulates."""
     left, right = factors_of(product, 9, dtype, 3, 5, 4, noise)
-    *_, total = accumulated(product, left, right)
+    total = accumulated(product, left, right)
     inner = 9 * (left.shape[1] if product == "A.T @ A" else left.shape[2])
     unit = Fraction(1, 2**53 if dtype == "float64" else 2**24)
     gamma = inner * unit / (1 - inner * unit)

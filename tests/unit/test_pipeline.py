@@ -74,7 +74,7 @@ def fed(lane, parts, run, slab_bytes, slabs, cuts, checksum=None):
     targets = [np.full(n, 7, np.uint8) for n in cuts]
     with (
         ExtentReader(2) as threads,
-        closing(Feed(lane, reader, threads, run, slab_bytes, slabs, checksum, watch)) as feed,
+        closing(Feed(lane, reader, threads, [run], slab_bytes, slabs, checksum, watch)) as feed,
     ):
         feed.start()
         for target in targets:
