@@ -323,6 +323,7 @@ class Device:
         memory=SimpleNamespace(OutOfMemoryError=MemoryError),
         runtime=SimpleNamespace(CUDARuntimeError=LostError),
         driver=SimpleNamespace(CUDADriverError=LostError),
+        cublas=SimpleNamespace(CUBLASError=LostError),
     )
 
     class ndarray(np.ndarray):  # noqa: N801 - the name that array modules give it
