@@ -41,7 +41,8 @@ from shardwise.sources import StackReader
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 10.0
-_LOOK_AT = 2**22  # elements whose moduli are taken at once
+_LOOK_AT = {True: 2**16, False: 2**22}
+"""Elements whose moduli are taken at once: on the CPU they stay in a cache."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class TileWorker(Worker):
         self._streamed = [zeros(shape, problem.dtype) for _ in range(sizes.PANELS)]
         self._used: list[Any] = [None] * sizes.PANELS
         self._held: list[Any] = []
+        self._held_used: list[Any] = [None] * sizes.PANELS
         if problem.product != "A.T @ A":
             shape = (self._own_rows, problem.left[1])
             self._held = [zeros(shape, problem.dtype) for _ in range(sizes.PANELS)]
@@ -171,7 +173,9 @@ class TileWorker(Worker):
         """Bring the panel of A that stays, on the upload track."""
         if not self._held:
             return
-        target = self._held[step.number % sizes.PANELS][: step.panel.stop - step.panel.start]
+        target, used = self._held_panel(step), self._held_used[step.number % sizes.PANELS]
+        if used is not None:
+            self._lane.reuse(used)
         first = self._held_first(step)
         feeds["whole" if first else "held"].fill(as_bytes(target))
         if first and self._sums:  # the next of its panels are not wanted before another round
@@ -202,6 +206,7 @@ class TileWorker(Worker):
                     self._finish(step, report)
             self._used[i % sizes.PANELS] = mark = lane.worked(began)
             marks.append(mark)
+        self._held_used[step.number % sizes.PANELS] = mark
         return report, marks
 
     def _products(self, step: Step) -> Any:
@@ -267,7 +272,7 @@ class TileWorker(Worker):
 
     def _top(self, panel: Any) -> Any:
         """The largest modulus of a panel, an array ``(1,)``; of integers an exact number."""
-        xp, step = self._lane.xp, max(1, _LOOK_AT // panel.shape[1])
+        xp, step = self._lane.xp, max(1, _LOOK_AT[self._lane.xp is np] // panel.shape[1])
         bands = [panel[low : low + step] for low in range(0, len(panel), step)]
         if panel.dtype.kind in "iu":
             if self.compute != "int64":
