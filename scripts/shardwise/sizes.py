@@ -52,6 +52,9 @@ PANEL_SLABS = 8
 
 PANEL_STREAMS = 3
 
+PANEL_WRITE_SLABS = 12
+"""Slabs to write from there: each plane of a sum keeps two waiting (see tiles.py)."""
+
 CONVERTED_BYTES = 256 * MIB
 """Rows of a large matrix in another order that are brought into C order at once."""
 
@@ -278,7 +281,7 @@ def slabs_within(
 ) -> tuple[int, int]:
     """Slabs to read into, for each factor, and to write from, within the memory of a task."""
     out = result_bytes(problem, count, keep)
-    most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
+    most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, _write_slabs(problem))
     factors = 1 if problem.shared_right or not problem.right else 2
     fewest = FEWEST_SLABS
     if tiled(problem):
@@ -301,7 +304,11 @@ def slab_memory(problem: Problem, count: int, keep: str) -> int:
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
     if tiled(problem):
         read = PANEL_STREAMS * PANEL_SLABS
-    return (read + slabs(out, WRITE_SLABS)) * (SLAB_BYTES + MIB)
+    return (read + slabs(out, _write_slabs(problem))) * (SLAB_BYTES + MIB)
+
+
+def _write_slabs(problem: Problem) -> int:
+    return PANEL_WRITE_SLABS if tiled(problem) else WRITE_SLABS
 
 
 def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
