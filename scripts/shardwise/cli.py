@@ -122,7 +122,8 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, PermissionError):
         log.error("%s", error)
         return 2
-    if isinstance(error, MemoryError):
+    # Python has no class of its own for the latter; it is lack of memory too.
+    if isinstance(error, MemoryError) or str(error) == "can't start new thread":
         log.error("out of host memory; ask for more (mem_mb), or try again")
         return 75
     if isinstance(error, OSError):
