@@ -236,7 +236,6 @@ class CublasKernel:
     def _gemm(self, left: Any, right: Any, out: Any, add: bool = False) -> None:
         """One call of cuBLAS, which is column-major: it computes outᵀ = rightᵀ leftᵀ."""
         n, m, p = out.shape
-        beta = self._one if add else self._zero
         item = left.dtype.itemsize
         a, a_op, lda = _operand(left)
         b, b_op, ldb = _operand(right)
