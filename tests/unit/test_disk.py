@@ -153,6 +153,7 @@ def test_what_is_not_cached_is_read_directly(files, reads, monkeypatch):
     path = next(iter(files))
     needs_direct(path)
     never_cached(monkeypatch)
+    monkeypatch.setattr(disk, "PIECE_BYTES", 8 * MIB)
     extents = [Extent(path, 128, 17 * MIB)]
     with ExtentReader(4) as reader:
         reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
