@@ -122,9 +122,9 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, PermissionError):
         log.error("%s", error)
         return 2
-    # Threads need memory as well; Python has no error of its own for one that cannot start.
-    if isinstance(error, MemoryError) or "can't start new thread" in str(error):
-        log.error("out of host memory, or of threads; ask for more (mem_mb), or try again")
+    # Python has no class of its own for the latter; it is lack of memory too.
+    if isinstance(error, MemoryError) or str(error) == "can't start new thread":
+        log.error("out of host memory; ask for more (mem_mb), or try again")
         return 75
     if isinstance(error, OSError):
         log.error("%s; nothing was committed, try again", error)

@@ -191,7 +191,7 @@ def test_large_panels_are_right_and_within_the_model(tmp_path, monkeypatch, dtyp
 @needs_gpu
 def test_tf32_is_honoured():
     """Panels are multiplied in tf32 where it is asked for: its error, within its bound."""
-    xp, _ = load_backend("cupy", "tf32")
+    xp, _ = load_backend("cupy")
     kernel = kernels.kernel(xp, Problem(1, (256, 256), "A @ A", "float32"), "tf32")
     one, other = (xp.asarray(factories.noise((256, 256), "float32", seed)) for seed in (0, 1))
     out = xp.zeros_like(one)
