@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from shardwise import cli
 
 from tests import factories
 from tests.factories import command, copied, leftovers, mpirun, run, save, stack
@@ -237,6 +238,12 @@ def test_no_memory_is_tried_again(tmp_path):
     assert done.returncode == 75, done.stderr
     assert "out of host memory" in done.stderr
     assert leftovers(tmp_path) == []
+
+
+def test_no_thread_is_tried_again():
+    """Threads need memory too, and Python's error for one that cannot start says little."""
+    assert cli._code_of(RuntimeError("can't start new thread")) == 75
+    assert cli._code_of(RuntimeError("another")) == 1
 
 
 @pytest.mark.parametrize(

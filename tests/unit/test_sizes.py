@@ -319,10 +319,22 @@ def test_one_huge_matrix_is_a_batch(product):
     assert list(sizes.ladder(own, 3, cuda=True)) == [(2, 1), (1, 1)]
     held = own.matrix_bytes + own.right_bytes + own.product_bytes
     slabs = sizes.slab_memory(own, 1, "products")
-    most = 2 * sizes.READ_SLABS + sizes.WRITE_SLABS
-    assert slabs <= most * (sizes.SLAB_BYTES + MIB)
     assert sizes.task_memory(own, 1, "products", cuda=False) - slabs > held
     assert sizes.device_memory(own, 1, "products") > held
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("product", FACTORS)
+def test_a_huge_matrix_is_never_held(product, keep):
+    """In panels, a matrix of any size takes bounded memory, on the host and on a device."""
+    asked = []
+    for scale in (10_007, 20_011):
+        own = problem(product, "float64", scale=scale)
+        assert sizes.tiled(own)
+        asked.append(sizes.task_memory(own, 1, keep, cuda=True))
+        assert asked[-1] < 16 * 1024 * MIB
+        assert sizes.device_memory(own, 1, keep) < 16 * 1024 * MIB
+    assert asked[1] < 1.5 * asked[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "int8"])
