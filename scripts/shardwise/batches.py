@@ -76,8 +76,8 @@ class Worker:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         problem, settings = plan.problem, plan.settings
         self._sums = settings["keep"] == "sum"
-        exact = sizes.exact_sum(problem, settings["reproducible"])
-        self._in_gemm = self._sums and not exact
+        self._exact = sizes.exact_sum(problem, settings["reproducible"])
+        self._in_gemm = self._sums and not self._exact and sizes.sums_in_gemm(problem)
         provable = settings["verify"] and problem.result is None
         self._seed = int.from_bytes(os.urandom(6))
         self.proof = None
@@ -100,14 +100,14 @@ class Worker:
         """Element type of the shard's file."""
         if not self._sums:
             return self._problem.product_dtype
-        return self._problem.sum_dtype if self._in_gemm else "int64"
+        return "int64" if self._exact else self._problem.sum_dtype
 
     def shape(self, count: int) -> tuple[int, ...]:
         """Shape of the file of a shard of ``count`` matrices."""
         shape = self._problem.product_shape
         if not self._sums:
             return (count, *shape)
-        return shape if self._in_gemm else plane_shape(shape, self._problem.product_dtype)
+        return plane_shape(shape, self._problem.product_dtype) if self._exact else shape
 
     # Memory.
 
@@ -145,7 +145,7 @@ class Worker:
         """The checker and the sum, which hold memory too."""
         xp, problem = self._lane.xp, self._problem
         self._total = None
-        if self._in_gemm:
+        if self._sums and not self._exact:
             self._total = xp.zeros(problem.product_shape, problem.sum_dtype)
         elif self._sums:
             self._total = BinnedSum(xp, problem.product_shape, problem.product_dtype)
@@ -200,15 +200,22 @@ class Worker:
         else:
             self._multiply(report, left, right, out)
         if self._sums:
-            self._total.add(out[:count])
+            self._add(out[:count])
             return report, None
         return report, as_bytes(out[:count])
+
+    def _add(self, products: Any) -> None:
+        if self._exact:
+            self._total.add(products)
+            return
+        for product in products:
+            self._total += product
 
     def result(self) -> Any:
         """The bytes of the sum; None where the products themselves are kept."""
         if not self._sums:
             return None
-        return as_bytes(self._total if self._in_gemm else self._total.planes())
+        return as_bytes(self._total.planes() if self._exact else self._total)
 
     def _multiply(self, report: Report, left: Any, right: Any, out: Any) -> None:
         count, product = report.count, out[: report.count]

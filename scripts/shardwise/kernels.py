@@ -195,9 +195,9 @@ class CublasKernel:
     def accumulate(self, block: Any, other: Any) -> Any:
         """The sum of the products of a batch, formed inside the GEMM.
 
-        Large matrices are added one after the other to the same product. Small ones are laid side
-        by side along the inner dimension: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ … Aₙ] [B₁; …; Bₙ]``. Either way
-        it is rounded as an inner product of length n k is, in the dtype of the accumulation.
+        The matrices are laid side by side along the inner dimension: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ …
+        Aₙ] [B₁; …; Bₙ]``. It is rounded as an inner product of length n k is, in the dtype of the
+        accumulation.
 
         Parameters
         ----------
@@ -210,14 +210,8 @@ class CublasKernel:
             Shape ``(1, m, p)``.
         """
         total = self._xp.empty((1, *self._problem.product_shape), self._one.dtype)
-        left, right = factors(self._problem.product, block, other)
-        if self._per_call > 1:
-            left, right = _side_by_side(self._xp, left, right)
-            self._gemm(left[None], right[None], total)
-            return total
-        for i in range(len(left)):
-            own = right[i : i + 1] if right.ndim == 3 else right
-            self._gemm(left[i : i + 1], own, total, add=i > 0)
+        sides = _side_by_side(self._xp, *factors(self._problem.product, block, other))
+        self._gemm(*(side[None] for side in sides), total)
         return total
 
     def multiply_add(self, left: Any, right: Any, out: Any, add: bool) -> None:

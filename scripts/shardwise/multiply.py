@@ -189,9 +189,11 @@ def _stream(
                     last = time.monotonic()
             for future in drained:
                 watch.timed("waited_for_batches", future.result)
-            total = worker.result()
+            began = time.perf_counter()
+            with lane.work():
+                total = worker.result()
             if total is not None:
-                lane.follow(mark)
+                lane.follow(lane.worked(began))
                 drain.write(total)
             watch.timed("waited_for_writes", drain.finish)
         except BaseException:

@@ -161,6 +161,15 @@ def _wide(problem: Problem) -> int:
     return 8 if "int" in problem.dtype else ITEM_BYTES[problem.compute_dtype]
 
 
+def sums_in_gemm(problem: Problem) -> bool:
+    """Whether sums that need not be reproducible are formed inside the GEMM.
+
+    Large products are added in double precision instead: it was faster than adding to the product
+    of a GEMM (beta = 1), and loses less.
+    """
+    return call_matrices(problem) > 1
+
+
 def call_matrices(problem: Problem) -> int:
     """Matrices that one call multiplies on a GPU."""
     largest = _largest(problem)
