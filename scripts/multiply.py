@@ -22,6 +22,6 @@ if __name__ == "__main__":
         type=cli.positive,
         metavar="N",
         help="host memory that the task may take, in MiB; with less than the plan says, fewer "
-        "pieces of files are under way at once; None: what the plan says",
+        "pieces of files are under way at once; left out: what the plan says",
     )
     cli.run(main, arguments)

@@ -23,11 +23,18 @@ class Terminated(BaseException):
     """SIGTERM arrived: clean up and end."""
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, where there are any."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """A parser that shows defaults and explains the exit codes."""
     return argparse.ArgumentParser(
         description=description,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Help,
         epilog="Exit codes: 0 done; 2 bad input or config; 3 an integrity check failed; "
         "75 try again (device busy, out of memory).",
     )

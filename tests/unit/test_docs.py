@@ -3,9 +3,14 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from shardwise import config
+from shardwise.arrays import PieceChecksum
+from shardwise.bins import BinnedSum, plane_shape
+from shardwise.planfile import SETTINGS_THAT_MATTER
+from shardwise.problem import ITEM_BYTES
 
 from tests.workspace import REPO
 
@@ -41,3 +46,86 @@ def test_every_dependency_has_its_reason() -> None:
     pinned = re.findall(r'^  "([\w-]+)(?:\[\w+\])?==', (REPO / "pyproject.toml").read_text(), re.M)
     page = (REPO / "docs" / "dependencies.md").read_text()
     assert [name for name in pinned if name not in page] == []
+
+
+MODULES = [
+    str(path.relative_to(REPO / "scripts" / "shardwise"))
+    for path in sorted((REPO / "scripts" / "shardwise").rglob("*.py"))
+    if path.name != "__init__.py"
+]
+
+
+def page(name: str) -> str:
+    """The text of a page."""
+    return (REPO / "docs" / name).read_text()
+
+
+def code(name: str) -> str:
+    """The one block of Python on a page."""
+    (block,) = re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
+    return block
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_stands_in_the_architecture(module: str) -> None:
+    """docs/architecture.md says in its table what each module owns."""
+    rows = [line for line in page("architecture.md").splitlines() if line.startswith("|")]
+    assert any(f"`{module}`" in row for row in rows)
+
+
+def test_the_architecture_names_no_other_module() -> None:
+    """A module that was removed leaves the table as well."""
+    rows = [line for line in page("architecture.md").splitlines() if line.startswith("|")]
+    named = set(re.findall(r"`([\w/]+\.py)`", "".join(rows)))
+    assert named == set(MODULES)
+
+
+@pytest.mark.parametrize("key", SETTINGS_THAT_MATTER)
+def test_settings_of_the_fingerprint_are_named(key: str) -> None:
+    """Whoever changes a setting that reruns all products can read so beforehand."""
+    fingerprints = page("architecture.md").split("## Fingerprints")[1].split("\n\n")[1]
+    row = next(r for r in page("reruns.md").splitlines() if r.startswith("| `product`"))
+    assert f"`{key}`" in fingerprints
+    assert f"`{key}`" in row
+
+
+@pytest.mark.parametrize("total", [0, 1, 1000, 1001])
+def test_the_checksum_of_the_architecture_is_that_of_receipts(total: int) -> None:
+    """Three lines of Python on the page give what a receipt says."""
+    elements = np.random.default_rng(total).bytes(total)
+    found = {"elements": elements, "piece_bytes": 100}
+    exec(code("architecture.md"), found)
+    own = PieceChecksum(total, 100)
+    own.append(memoryview(elements))
+    assert found["checksum"] == own.hexdigest()
+
+
+def test_the_page_of_sums_reads_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of docs/sums.md read the file that they name."""
+    monkeypatch.chdir(tmp_path)
+    stack = np.arange(24, dtype="float32").reshape(4, 2, 3) - 7
+    added = BinnedSum(np, (2, 3), "float32")
+    added.add(stack)
+    folder = tmp_path / "results" / "products"
+    folder.mkdir(parents=True)
+    np.save(folder / "00000.npy", added.planes())
+    found: dict = {}
+    exec(code("sums.md"), found)
+    np.testing.assert_array_equal(found["total"], stack.sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "complex64", "complex128", "int64"]
+)
+def test_the_page_of_sums_knows_shapes_and_bytes(dtype: str) -> None:
+    """Its table of planes is true of each element type of products."""
+    (row,) = [
+        line
+        for line in page("sums.md").split("**The file**")[1].splitlines()
+        if re.match(rf"\|[^|]*\b{dtype}\b[^|]*\| `\(", line)
+    ]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    shape = plane_shape((111, 222), dtype)
+    text = str(shape).replace("111", "m").replace("222", "p")
+    assert cells[1].startswith(f"`{text}`")
+    assert int(cells[-1]) == ITEM_BYTES["int64"] * np.prod(plane_shape((1, 1), dtype))
