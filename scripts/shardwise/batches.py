@@ -152,7 +152,8 @@ class Worker:
         if self._kernel:
             self._checker = proof.Checker(
                 xp, problem.product, problem.left, problem.right, problem.dtype,
-                self.compute, self._seed, self.matrices, self._in_gemm,
+                self.compute, self._seed, sizes.proof_matrices(problem, self.matrices),
+                self.matrices if self._in_gemm else 0,
             )  # fmt: skip
 
     def share(self, right: np.ndarray) -> None:

@@ -10,7 +10,7 @@ stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (complex128). The mod
 number is ``|re| + |im|`` throughout: never below the true one, and cheap.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +126,9 @@ class Checker:
         Matrices checked at once; a call with more checks them group by group. On a GPU each takes
         about 40 bytes (complex: 72) for every row or column of A and of the product.
     together
-        Whether the products of a call come added up, as one matrix in the dtype that they were
-        accumulated in. Then a call has at most ``group`` matrices, and sums of the check that leave
-        the range of float64 prove nothing.
+        Where the products of a call come added up, as one matrix in the dtype that they were
+        accumulated in: the most of them. Sums of the check that leave the range of float64 prove
+        nothing then. 0: each by itself.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Checker:
         compute: str,
         seed: int,
         group: int,
-        together: bool = False,
+        together: int = 0,
     ) -> None:
         self._xp, self._steps = xp, _STEPS[product]
         self._group, self._together = group, together
@@ -157,10 +157,10 @@ class Checker:
         if together and dtype == "float16":
             stored, compute = "float32", "tensor"
         # A sum of n products is rounded as one product whose inner length is n times as large.
-        bound = tolerance(inner * (group if together else 1), columns, stored, compute)
+        bound = tolerance(inner * max(1, together), columns, stored, compute)
         floor = TF32_FLOOR if compute == "tf32" else 0.0
         if xp is np:
-            self._engine = _Host(signs, bound, dtype, floor, together)
+            self._engine = _Host(signs, bound, dtype, floor, group if together else 0)
         else:
             rows = left[1] if product == "A.T @ A" else left[0]
             self._engine = _Device(
@@ -185,18 +185,13 @@ class Checker:
             numbers it is finite only where A, B and the product all are.
         """
         stacks = {"left": left, "right": None if right is None else _as_stack(right)}
+        steps = [(stacks[name], transposed) for name, transposed in self._steps]
         if self._together:
-            return self._engine.check(
-                [(stacks[name], transposed) for name, transposed in self._steps], product
-            )
-        found = []
-        for low in range(0, len(product), self._group):
-            part = slice(low, low + self._group)
-            steps = [
-                (stacks[name] if len(stacks[name]) == 1 else stacks[name][part], transposed)
-                for name, transposed in self._steps
-            ]
-            found.append(self._engine.check(steps, product[part]))
+            return self._engine.check(steps, product)
+        found = [
+            self._engine.check(part, product[low : low + self._group])
+            for low, part in _groups(steps, len(product), self._group)
+        ]
         return found[0] if len(found) == 1 else self._xp.concatenate(found)
 
     def largest(self, stack: Any) -> Any:
@@ -355,6 +350,26 @@ class PanelChecker:
         return None if size is None else size[rows]
 
 
+def _groups(
+    steps: list[tuple[Any, bool]], count: int, group: int
+) -> Iterator[tuple[int, list[tuple[Any, bool]]]]:
+    """The steps of so many matrices at a time; one that serves all is in each."""
+    for low in range(0, count, group):
+        yield (
+            low,
+            [(s if len(s) == 1 else s[low : low + group], transposed) for s, transposed in steps],
+        )
+
+
+def _together(steps: list[tuple[Any, bool]], group: int, taken: Callable) -> Any:
+    """What is taken of the steps of all groups, added up over the matrices."""
+    total = None
+    for _, part in _groups(steps, max(len(stack) for stack, _ in steps), group):
+        own = [x.sum(axis=0, keepdims=True) for x in taken(part)]
+        total = own if total is None else [x + y for x, y in zip(total, own, strict=True)]
+    return total
+
+
 def _as_stack(block: Any) -> Any:
     return block if block.ndim == 3 else block[np.newaxis]
 
@@ -382,7 +397,7 @@ class _Host:
         bound: tuple[float, float],
         dtype: str,
         floor: float,
-        together: bool,
+        together: int,
     ) -> None:
         self._wide = np.dtype("complex128" if "complex" in dtype else "float64")
         self._parts = self._wide.itemsize // 8
@@ -412,17 +427,23 @@ class _Host:
         return self._ratio(turned, _times(product[which], root), (root * root).ravel())
 
     def _ratio(self, steps: list[tuple[Any, bool]], product: Any, scale: np.ndarray) -> np.ndarray:
-        found, size = self._signs, self._ones
-        for stack, transposed in steps:
-            found, size = self._times(stack, transposed, found, size)
         if self._together:
-            found, size = (x.sum(axis=0, keepdims=True) for x in (found, size))
+            found, size = _together(steps, self._together, self._taken)
+        else:
+            found, size = self._taken(steps)
         gap = self._times(product, False, self._signs, None)[0] - found
         gap = np.abs(gap.view("float64")).reshape(*gap.shape, self._parts).sum(axis=-1)
         absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
         bound = self._relative * size + absolute
         # Within an infinite bound nothing is proven.
         return np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=(1, 2))
+
+    def _taken(self, steps: list[tuple[Any, bool]]) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors after all steps, and the moduli."""
+        found, size = self._signs, self._ones
+        for stack, transposed in steps:
+            found, size = self._times(stack, transposed, found, size)
+        return found, size
 
     def _times(
         self, stack: Any, transposed: bool, v: np.ndarray, size: np.ndarray | None
@@ -509,7 +530,7 @@ class _Device:
         self._kernels = {name: own.get_function(name) for name in names}
         other = own if summed in (None, dtype) else _module(xp, summed, floor)
         self._kernels["compare"] = other.get_function("compare")
-        self._together = summed is not None
+        self._together = group if summed else 0
         # As many threads as run at once at the registers these kernels take.
         attributes = xp.cuda.Device().attributes
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
@@ -549,13 +570,10 @@ class _Device:
         self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, tops: list[Any], only: Any
     ) -> None:
         """Raise the ratios; with ``tops`` scaled, and with ``only`` of the marked matrices."""
-        n, v = len(product), self._signs
-        for (stack, transposed), found, top in zip(steps, self._found, tops, strict=True):
-            marked = 0 if only is None else self._marked(stack, n)
-            self._times(stack, transposed, v, found[: len(stack)], top, marked)
-            v = found[: len(stack)]
         if self._together:
-            v = v.sum(axis=0, keepdims=True)
+            (v,) = _together(steps, self._together, lambda part: [self._taken(part, tops, only)])
+        else:
+            v = self._taken(steps, tops, only)
         size, blocks = self._teams(product)
         self._launch(
             "compare",
@@ -565,6 +583,15 @@ class _Device:
             *(np.int32(size), tops[1], tops[0], int(len(steps[0][0]) > 1)),
             *(0 if only is None else only, ratio),
         )
+
+    def _taken(self, steps: list[tuple[Any, bool]], tops: list[Any], only: Any) -> Any:
+        """The planes of vectors and moduli after all steps, in scratch memory."""
+        v, n = self._signs, max(len(stack) for stack, _ in steps)
+        for (stack, transposed), found, top in zip(steps, self._found, tops, strict=True):
+            marked = 0 if only is None else self._marked(stack, n)
+            self._times(stack, transposed, v, found[: len(stack)], top, marked)
+            v = found[: len(stack)]
+        return v
 
     def _marked(self, stack: Any, n: int) -> Any:
         """One mark for each matrix of a stack; of one that serves all, whether any is marked."""

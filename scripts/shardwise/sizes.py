@@ -216,23 +216,33 @@ def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]
         yield 1, matrices
 
 
+def proof_matrices(problem: Problem, matrices: int) -> int:
+    """Matrices of a batch whose products are proven at once."""
+    return max(1, min(matrices, BATCH_BYTES // _proof_bytes(problem)))
+
+
+def _proof_bytes(problem: Problem) -> int:
+    """Bytes that the proof of one product holds beside it; integers are widened."""
+    (m, k), (_, p) = problem.factor_shapes
+    vectors = (m + k + p) * _PROOF_ITEMS * 8 * (2 if "complex" in problem.dtype else 1)
+    return vectors + (3 * 8 * (m * k + k * p + m * p) if "int" in problem.dtype else 0)
+
+
 def work_bytes(problem: Problem, matrices: int, keep: str) -> int:
     """Bytes beside the batches: what a call, the proof and the sum need."""
-    (m, p), item = problem.product_shape, problem.item
+    item = problem.item
     if problem.result:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
     else:
-        (_, k), _ = problem.factor_shapes
-        complex_ = 2 if "complex" in problem.dtype else 1
-        work = matrices * (m + k + p) * _PROOF_ITEMS * 8 * complex_
+        work = proof_matrices(problem, matrices) * _proof_bytes(problem)
+        if keep == "sum" and sums_in_gemm(problem):  # the factors once more, side by side
+            work += 2 * matrices * max(problem.matrix_bytes, problem.right_bytes)
         if padded(problem):
             work += (
                 call_matrices(problem)
                 * item
                 * sum(rows * columns for rows, columns in padded_shapes(problem).values())
             )
-        if "int" in problem.dtype:  # widened factors of a call, and of the proof of one matrix
-            work += 3 * 8 * batch_bytes(problem, matrices) // item
     shared = problem.right_bytes if problem.shared_right else 0
     return work + shared + (sum_bytes(problem) if keep == "sum" else 0)
 

@@ -223,7 +223,8 @@ def held_by_work(own, batch, keep):
         return held + (left + right + shared) * 8  # one matrix, widened
     m, k, p = FACTORS[own.product]
     item = 16 if "complex" in own.dtype else 8
-    return held + batch * (k + m + p) * item * 4 + batch * (k + m) * 8  # vectors, and moduli
+    proven = sizes.proof_matrices(own, batch)
+    return held + proven * (k + m + p) * item * 4 + proven * (k + m) * 8  # vectors, and moduli
 
 
 CASES = [
@@ -270,7 +271,7 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
             pad = {key: r * c for key, (r, c) in sizes.padded_shapes(own).items()}
             held += sizes.call_matrices(own) * sum(pad.values()) * own.item
         m, k, p = (side * scale for side in FACTORS[product])
-        held += batch * 4 * (m + k + p) * 8
+        held += sizes.proof_matrices(own, batch) * 4 * (m + k + p) * 8
         if keep == "sum":
             held += bins.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
         asked = sizes.device_memory(own, own.matrices, keep)
@@ -422,3 +423,13 @@ def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
 def test_large_symmetric_products_are_told(own, half):
     """A product of A with its own transpose, from a number of rows on."""
     assert sizes.symmetric(own) is half
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex128", "int8"])
+@pytest.mark.parametrize("side", [1, 3, 32])
+def test_the_proof_of_tiny_matrices_takes_no_more_than_a_batch(dtype, side):
+    """Its vectors are larger than the matrices themselves; so they are proven in groups."""
+    own = Problem(10**9, (side, side), "A @ A", dtype)
+    matrices = sizes.batch_matrices(own, cuda=True)
+    assert 1 <= sizes.proof_matrices(own, matrices) <= matrices
+    assert sizes.device_memory(own, 10**9, "products") < sizes.DEVICE_BYTES + 8 * sizes.BATCH_BYTES
