@@ -263,7 +263,7 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
     """Batches of A, B and products, padded copies of a call, vectors, and the sum."""
     monkeypatch.setattr(sizes, "BATCH_BYTES", 50 * MIB)
     for scale, shared in ((1, False), (67, False), (67, True)):
-        own = problem(product, dtype, shared and product == "A @ B", scale, matrices=10**6)
+        own = problem(product, dtype, shared and product == "A @ B", scale, matrices=10**8)
         batch = sizes.batch_matrices(own, cuda=True)
         left, right, shared_, out = shapes_of(own)
         held = sizes.BATCHES * batch * (left + right + out) * own.item + shared_ * own.item
