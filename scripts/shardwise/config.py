@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from shardwise.errors import InputError
 from shardwise.units import parse_bytes
 
@@ -72,6 +70,8 @@ def load(config: Mapping[str, Any]) -> Settings:
         With one line for each key that is unknown, of the wrong type, out of range, or not
         supported yet.
     """
+    import yaml  # here: tasks ask this module for the parts of a product, and read no YAML
+
     schema = yaml.safe_load(SCHEMA.read_text())
     problems = _schema_problems(config, schema)
     if not problems:
@@ -85,6 +85,8 @@ def load(config: Mapping[str, Any]) -> Settings:
 
 def read_files(files: list[Path]) -> dict[str, Any]:
     """Merge config files in order, later ones over earlier ones, as Snakemake does."""
+    import yaml
+
     merged: dict[str, Any] = {}
     for file in files:
         try:
