@@ -1,0 +1,41 @@
+"""Rows: some arrays of one shape where they lie, in a buffer or in a mapped file."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Rows(NamedTuple):
+    """``n`` arrays of ``width`` elements at equal distances, without a copy.
+
+    Attributes
+    ----------
+    flat
+        One-dimensional and C-contiguous, of the arrays' native dtype; it may be read-only.
+    start
+        Element of ``flat`` at which the first array begins.
+    stride
+        Elements from the beginning of one array to that of the next; at least ``width``.
+    n, width
+        Number of arrays, and of the elements of each that are meant.
+    """
+
+    flat: np.ndarray
+    start: int
+    stride: int
+    n: int
+    width: int
+
+    @classmethod
+    def of(cls, stack: np.ndarray) -> "Rows":
+        """The arrays of a C-contiguous stack ``(n, …)``."""
+        width = stack[0].size if len(stack) else 0
+        return cls(stack.reshape(-1), 0, width, len(stack), width)
+
+    @property
+    def array(self) -> np.ndarray:
+        """The elements as a view ``(n, width)``; its rows are contiguous, and may lie apart."""
+        item = self.flat.itemsize
+        return np.lib.stride_tricks.as_strided(
+            self.flat[self.start :], (self.n, self.width), (self.stride * item, item)
+        )
