@@ -168,6 +168,11 @@ class ExtentReader(AbstractContextManager):
             settle([self._pool.submit(self._read_batch, batch, buffer) for batch in batches])
         return [buffer[run.at : run.at + run.extent.nbytes] for run in runs]
 
+    def cached(self, extent: Extent) -> bool:
+        """Whether the page cache is known to hold an extent, or most of it."""
+        with self._open(extent.path) as file:
+            return file.cached(extent.offset, extent.offset + extent.nbytes)
+
     def _read_batch(self, batch: list[_Piece], buffer: np.ndarray) -> None:
         memory = memoryview(buffer)
         for piece in batch:
@@ -208,9 +213,8 @@ class _File:
                 os.close(descriptor)
 
     def read(self, piece: _Piece, memory: memoryview) -> None:
+        self._open_buffered()
         with self._lock:
-            if self._buffered is None:
-                self._buffered = os.open(self._path, os.O_RDONLY)
             if piece.direct and self._direct is None and not self._refused:
                 self._direct = open_direct(self._path, os.O_RDONLY)
                 self._refused = self._direct is None
@@ -226,8 +230,18 @@ class _File:
                 raise IntegrityError(f"{self._path}: became shorter while it was read")
             done += got
 
+    def _open_buffered(self) -> None:
+        with self._lock:
+            if self._buffered is None:
+                self._buffered = os.open(self._path, os.O_RDONLY)
+
+    def cached(self, start: int, end: int) -> bool:
+        """Whether the page cache is known to hold a part of the file."""
+        self._open_buffered()
+        return self._cached(start, end) and not self._refused
+
     def _cached(self, start: int, end: int) -> bool:
-        """Whether the page cache seems to hold a part of the file, and can be asked.
+        """Whether the page cache seems to hold a part of the file, or cannot be asked.
 
         Bytes at random are looked at, not the first and the last: asking for a byte makes the
         kernel fetch its page, so that the next one who asks would find the same byte there.

@@ -63,6 +63,16 @@ class Results:
         """The file on which every job at work holds a lock."""
         return self.root / "logs" / "living.lock"
 
+    @property
+    def reducing(self) -> Path:
+        """The file on which the one reduce of this folder holds a lock."""
+        return self.root / "logs" / "reduce.lock"
+
+    @property
+    def partial(self) -> Path:
+        """Work of a reduce that has not finished."""
+        return self.root / "partial"
+
     def shard(self, shard: str) -> Path:
         """A shard's matrices, where they are materialized."""
         return self.root / "shards" / f"{shard}.npy"

@@ -1,29 +1,44 @@
-"""The reduce: every rank holds its part of the result and adds all products to it in order.
+"""The reduce: every rank adds its part of all products, and each byte is read once.
 
-Ranks split the elements of the result, not the shards: each element is summed by one rank, over
-all matrices in global order, so the bits do not depend on the number of ranks or shards.
+Where the result is long, ranks share its elements, a stripe at a time, and each writes its own part
+of the result's files. Where it is short, or has few stripes, ranks share the products, and what
+they hold is merged. Nothing that is merged depends on order or grouping (bins.py, statistics.py),
+so neither does a bit of the result.
+
+The checksum of each shard's file is formed in the same pass, from what all ranks have read of it,
+and compared with its receipt before anything is published.
 """
 
+import contextlib
+import json
 import logging
+import math
 import time
-from collections.abc import Callable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise import planfile, receipts, sizes
-from shardwise.arrays import StackWriter, commit, file_checksum, read_header
-from shardwise.bins import BinnedSum, rounded
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
-from shardwise.ledger import Entry, read, remove_receipts
+from shardwise import ALGORITHM, ledger, planfile, receipts, sizes, statistics
+from shardwise.arrays import read_header
+from shardwise.errors import InputError, IntegrityError
+from shardwise.outputs import Outputs
+from shardwise.partial import Partial, Record, alone
+from shardwise.peers import LIMIT_SECONDS, Peers
 from shardwise.planfile import Plan
-from shardwise.problem import Problem
-from shardwise.sums import RunningSum
+from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
+from shardwise.rows import Rows
+from shardwise.scan import File, Part, Scan
+from shardwise.units import human_bytes
 
 log = logging.getLogger(__name__)
 
+SAVE_SECONDS = 60.0
+"""A reduce that is killed loses about so much of its work at most."""
+
 _PROGRESS_SECONDS = 10.0
+_MOST_NAMED = 20
 
 
 def check_ranks(comm: Any, ranks: int) -> None:
@@ -38,167 +53,353 @@ def check_ranks(comm: Any, ranks: int) -> None:
         )
 
 
-def run(comm: Any, plan_file: Path, statistics: list[str]) -> Plan:
-    """Sum all products and commit the statistics, then ``summary.json``; the plan, in the end.
+def run(
+    comm: Any, plan_file: Path, names: list[str],
+    limit: float = LIMIT_SECONDS, save_every: float = SAVE_SECONDS,
+) -> Plan:  # fmt: skip
+    """Compute statistics over all products and commit them, then ``summary.json``.
 
     Parameters
     ----------
     comm
         An MPI communicator; every rank calls this.
-    statistics
-        ``sum``, ``mean``, or both.
+    names
+        Statistics, such as ``sum`` and ``std``.
+    limit
+        Seconds that a rank may give no sign of life, or wait for one file, before all are ended.
+    save_every
+        Seconds after which unfinished work is committed.
+
+    Returns
+    -------
+    Plan
+        What was reduced.
 
     Raises
     ------
     IntegrityError
         On every rank, where a shard is not what its receipt says.
     InputError
-        On the root, where the sum overflows.
+        On every rank, where a result overflows, or cannot be had from what the shards keep.
+    TryAgain
+        On every rank, where a file cannot be read, or another reduce works on these results.
     """
     started = time.time()
-    plan = _agree(comm, lambda: planfile.load(plan_file))
-    entries = _agree(comm, lambda: read(plan) if comm.rank == 0 else None)
-    entries = comm.bcast(entries)
-    _agree(comm, lambda: _check_files(comm, plan, entries))
-    part = _agree(comm, lambda: _sum_part(comm, plan, entries))
-    total = _agree(comm, lambda: _gathered(comm, part, plan))
-    _agree(comm, lambda: _commit(comm, plan, statistics, total, entries, started))
+    peers = Peers(comm, limit)
+    plan = peers.agree(lambda: planfile.load(plan_file), "the plan")
+    with contextlib.ExitStack() as stack:
+        peers.agree(
+            lambda: stack.enter_context(alone(plan.results)) if peers.rank == 0 else None,
+            "the lock",
+        )
+        job = _Job(peers, plan, names, save_every)
+        try:
+            job.read_all()
+            job.publish(started)
+        except (InputError, IntegrityError):
+            if peers.rank == 0:
+                job.partial.clear()  # what is wrong may stand in there
+            raise
+    peers.close()
     return plan
 
 
-def _agree(comm: Any, work: Any) -> Any:
-    """Run ``work`` on every rank; if it fails on any, raise the lowest rank's error on all."""
-    error, result = None, None
-    try:
-        result = work()
-    except ShardwiseError as caught:
-        error = caught
-    except OSError as caught:
-        error = TryAgain(f"{caught}; nothing was committed")
-    errors = [e for e in comm.allgather(error) if e is not None]
-    if errors:
-        raise errors[0]
-    return result
-
-
-def _check_files(comm: Any, plan: Plan, entries: list[Entry]) -> None:
-    """Compare this rank's share of the files with their checksums."""
-    for entry in entries[comm.rank :: comm.size]:
-        offset = read_header(entry.path).offset
-        if file_checksum(entry.path, offset, entry.piece_bytes) != entry.checksum:
-            raise IntegrityError(
-                f"shard {entry.shard}: {entry.path} is damaged: its checksum differs from its "
-                f"receipt; compute it again: {remove_receipts(plan, [entry.shard])}, then "
-                "snakemake as before"
-            )
-
-
-def part_of(size: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Elements ``low`` to ``high`` of a flat result of ``size`` that a rank holds."""
-    return size * rank // ranks, size * (rank + 1) // ranks
-
-
-def _sum_part(comm: Any, plan: Plan, entries: list[Entry]) -> np.ndarray:
-    """The elements of the sum that this rank holds."""
+def layout_of(plan: Plan) -> Layout:
+    """How the files of a plan's shards are read."""
     problem = plan.problem
-    size = problem.product_shape[0] * problem.product_shape[1]
-    part = part_of(size, comm.rank, comm.size)
-    exact = sizes.exact_sum(problem, plan.settings["reproducible"])
-    binned = plan.settings["keep"] == "sum" and exact
-    add, total = (_add_planes if binned else _add_products)(problem, size, part)
-    last = time.monotonic()
-    for number, entry in enumerate(entries, 1):
-        with np.errstate(all="ignore"):  # an overflow is found and named at the end
-            add(entry)
-        if comm.rank == 0 and time.monotonic() - last > _PROGRESS_SECONDS:
-            log.info("reduce: %d of %d shards summed", number, len(entries))
-            last = time.monotonic()
-    return total()
+    elements = problem.product_shape[0] * problem.product_shape[1]
+    numbers, item, rows = elements, problem.product_item, None
+    planes = adds_planes(plan)
+    if planes:
+        numbers, item = elements * _parts(problem.product_dtype), 8
+        rows = sizes.plane_count(problem)
+    elif plan.settings["keep"] == "sum":
+        item, rows = problem.sum_item, 1
+    counts = [rows or shard.stop - shard.start for shard in plan.shards.values()]
+    return Layout(counts, numbers, item, *sizes.checksum_pieces(numbers * item), planes)
 
 
-def _add_products(problem: Problem, size: int, part: tuple[int, int]) -> tuple[Callable, Callable]:
-    """How products are added one by one, and how their sum is read."""
-    running = RunningSum((part[1] - part[0],), problem.sum_dtype)
-
-    def add(entry: Entry) -> None:
-        for block in _blocks(entry, size, *part):
-            running.add(block)
-
-    return add, running.total
+def adds_planes(plan: Plan) -> bool:
+    """Whether the shards' files are the planes of sums."""
+    exact = sizes.exact_sum(plan.problem, plan.settings["reproducible"])
+    return plan.settings["keep"] == "sum" and exact
 
 
-def _add_planes(problem: Problem, size: int, part: tuple[int, int]) -> tuple[Callable, Callable]:
-    """How the planes of partial sums are merged, and how their sum is read."""
-    low, high = part
-    binned = BinnedSum(np, (high - low,), problem.product_dtype)
-
-    def add(entry: Entry) -> None:
-        header = read_header(entry.path)
-        planes = np.memmap(entry.path, header.dtype, "r", header.offset, header.shape)
-        own = np.asarray(planes).reshape(len(planes), size, -1)[:, low:high]
-        binned.merge(own.reshape(binned.planes().shape), entry.terms)
-
-    return add, lambda: rounded(binned.planes(), problem.product_dtype)
+def _parts(dtype: str) -> int:
+    return 2 if "complex" in dtype else 1
 
 
-def _blocks(entry: Entry, size: int, low: int, high: int) -> Any:
-    """A rank's elements of a file, a bounded number of arrays at a time: ``(n, high - low)``."""
-    header = read_header(entry.path)
-    arrays = np.memmap(entry.path, header.dtype, "r", header.offset, (entry.rows, size))
-    step = max(1, sizes.REDUCE_BLOCK_BYTES // max(1, (high - low) * header.dtype.itemsize))
-    for first in range(0, entry.rows, step):
-        yield np.ascontiguousarray(arrays[first : first + step, low:high])
+class _Job:
+    """One reduce, as one of its ranks sees it."""
 
+    def __init__(self, peers: Peers, plan: Plan, names: list[str], save_every: float) -> None:
+        self._peers, self._plan, self._names = peers, plan, names
+        self._save_every, self._saved = save_every, time.monotonic()
+        self._layout = layout_of(plan)
+        self._shards = list(plan.shards.values())
+        entries = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
+        text = "".join(entry.checksum for entry in entries)
+        own = np.frombuffer(bytes.fromhex(text), np.uint8)
+        self._expected = peers.broadcast(own).reshape(-1, 16)
+        facts = [plan.facts["digest"], names, ALGORITHM["reduce"], self._expected.tobytes().hex()]
+        self.partial = Partial(plan.results.partial, planfile.digest(facts))
+        self._outputs = Outputs(self.partial, plan.problem, names)
+        self._digests = np.zeros_like(self._expected)
+        self._finished: list[int] = []
+        self._scalars = statistics.Scalars(names, plan.problem)
+        self._resume()
 
-def _gathered(comm: Any, own: np.ndarray, plan: Plan) -> np.ndarray | None:
-    """The whole result on rank 0."""
-    shape = plan.problem.product_shape
-    size = shape[0] * shape[1]
-    if comm.rank != 0:
-        comm.Gatherv(own, None)
-        return None
-    whole = np.empty(size, own.dtype)
-    bounds = [part_of(size, rank, comm.size) for rank in range(comm.size)]
-    lengths, starts = [high - low for low, high in bounds], [low for low, _ in bounds]
-    comm.Gatherv(own, [whole, (lengths, starts)])
-    return whole.reshape(shape)
+    def _resume(self) -> None:
+        """Find what an earlier reduce has left; rank 0 answers for the stripes it has finished."""
+        peers = self._peers
+        found = peers.agree(lambda: self._outputs.prepare() if peers.rank == 0 else [], "old work")
+        facts = [
+            f"{time.time_ns():x}",
+            [[r.stripe, r.runs, r.finished, str(r.path)] for r in found],
+        ]
+        raw = peers.broadcast(np.frombuffer(json.dumps(facts).encode(), np.uint8))
+        self._token, rows = json.loads(raw.tobytes())
+        records = [Record(runs, stripe, done, Path(path)) for stripe, runs, done, path in rows]
+        self._records = [record for record in records if not record.finished]
+        self._before = {stripe for record in records for stripe in record.finished}
+        if records and peers.rank == 0:
+            log.info("reduce: goes on from what an earlier one has left in %s", self.partial.folder)
+            for record in records:
+                if record.finished:
+                    digests, *scalars = record.arrays()
+                    self._digests ^= digests
+                    self._scalars.merge(scalars)
+            self._finished = sorted(self._before)
 
+    # Reading.
 
-def _commit(
-    comm: Any, plan: Plan, statistics: list[str], total: Any, entries: list[Entry], started: float
-) -> None:
-    if comm.rank != 0:
-        return
-    if plan.settings["nonfinite"] == "error" and not np.isfinite(total).all():
-        where = np.argwhere(~np.isfinite(total))[0].tolist()
-        raise InputError(
-            f"the sum overflows {total.dtype} at element {where}, or holds NaN or Inf of products "
-            "that were computed under nonfinite: allow"
+    def read_all(self) -> None:
+        """Read this rank's share, and write what it comes to, or pass it on."""
+        peers, layout = self._peers, self._layout
+        todo = [stripe for stripe in range(layout.stripes) if stripe not in self._before]
+        members = peers.size // teams(len(todo), peers.size)
+        own, place = divmod(peers.rank, members)
+        team = range(peers.rank - place, peers.rank - place + members)
+        low, high = share(len(todo), own, peers.size // members)
+        work = {stripe: portion(self._left(stripe), place, members) for stripe in todo[low:high]}
+        self._progress = _Progress(peers.rank == 0, layout, work)
+        batches = (
+            layout.batches(stripe, runs, sizes.REDUCE_BATCH_BYTES) for stripe, runs in work.items()
         )
-    files = {}
-    for name in statistics:
-        result = total if name == "sum" else total / plan.problem.matrices
-        files[name] = _commit_array(plan.results.statistic(name), result)
-    summary = {
-        "matrices": plan.problem.matrices,
-        "shards": len(entries),
-        "product": plan.problem.product,
-        "keep": plan.settings["keep"],
-        "proven": plan.settings["verify"] and plan.problem.result is None,
-        "plan": plan.facts["digest"],
-        "ranks": comm.size,
-        "files": files,
-        **receipts.provenance("reduce", started, {"numpy": np.__version__, "mpi": _mpi_version()}),
-    }
-    receipts.write(plan.results.summary, summary)
+        with peers.telling(), Scan(layout, chain.from_iterable(batches), self._open) as scan:
+            for stripe in work:
+                self._reduce(stripe, team, scan)
+        peers.agree(self._outputs.close, "the result's files")
+
+    def _left(self, stripe: int) -> list[Run]:
+        """The units of a stripe that no record holds."""
+        done = (record.runs for record in self._records if record.stripe == stripe)
+        return remaining(self._layout.units, chain.from_iterable(done))
+
+    def _open(self, shard: int) -> File:
+        """The file of a shard, if it is as long as the plan makes it."""
+        path, layout = self._plan.results.product(self._shards[shard].shard), self._layout
+        try:
+            header = read_header(path)
+        except InputError as error:
+            raise self._damaged([shard], str(error)) from error
+        found = math.prod(header.shape), header.native.itemsize
+        if found != (layout.rows[shard] * layout.numbers, layout.item):
+            raise self._damaged(
+                [shard], f"{path}: holds {header.shape} of {header.native.name}, which the plan "
+                "does not make it"
+            )  # fmt: skip
+        return File(path, header.offset, header.native)
+
+    def _reduce(self, stripe: int, team: range, scan: Scan) -> None:
+        """Add this rank's part of the rows of a stripe, and merge it with those of its team."""
+        work = _Stripe(self._plan, self._names, self._layout, stripe)
+        if self._peers.rank == team.start:
+            for record in self._records:
+                if record.stripe == stripe:
+                    work.merge(record.arrays())
+                    work.runs += record.runs
+        while scan.stripe == stripe:
+            part = self._peers.result(scan.take(), "a shard's file")
+            with np.errstate(all="ignore"):  # what overflows is found and named at the end
+                work.add(part)
+            self._progress.add(part)
+            scan.give_back(part)
+            self._peers.beat()
+            if time.monotonic() - self._saved >= self._save_every:
+                self._peers.during(lambda: self._save(work), "unfinished work to be written")
+        if self._peers.merged(team, work.dump, work.merge):
+            self._finish(work)
+
+    def _finish(self, work: "_Stripe") -> None:
+        """Write the results of a stripe that is whole."""
+        with np.errstate(all="ignore"):
+            results = work.results()
+        if self._plan.settings["nonfinite"] == "error":
+            self._refuse_nonfinite(results, work.low)
+        self._outputs.write(results, work.low)
+        self._scalars.add(results, work.low)
+        self._digests ^= work.digests
+        self._finished.append(work.stripe)
+
+    def _refuse_nonfinite(self, results: dict[str, np.ndarray], low: int) -> None:
+        for name, array in results.items():
+            wild = np.flatnonzero(~np.isfinite(array))
+            if wild.size:
+                where = list(divmod(low + int(wild[0]), self._plan.problem.product_shape[1]))
+                raise InputError(
+                    f"the {name} overflows {array.dtype} at element {where}, or holds NaN or Inf "
+                    "of products that were computed under nonfinite: allow"
+                )
+
+    def _save(self, work: "_Stripe") -> None:
+        """Commit what this rank has: stripes that are finished, and the one it works on."""
+        if self._finished:
+            self._outputs.sync()
+            arrays = [self._digests, *self._scalars.dump()]
+            record = Record(finished=self._finished)
+            self.partial.save(f"{self._token}-{self._peers.rank}-done", record, arrays)
+        record = Record(joined(work.runs), work.stripe)
+        name = f"{self._token}-{self._peers.rank}-{work.stripe}"
+        self.partial.save(name, record, work.dump())
+        self._saved = time.monotonic()
+
+    # What it has come to.
+
+    def publish(self, started: float) -> None:
+        """Compare all checksums, then commit the results and ``summary.json``."""
+        peers = self._peers
+        found = peers.xor(self._digests)
+        wrong = np.flatnonzero((found != self._expected).any(axis=1)).tolist()
+        if wrong:
+            raise self._damaged(wrong, "checksums differ from their receipts")
+        checksums = self._outputs.checksums(peers)
+        first = peers.merged(range(peers.size), self._scalars.dump, self._scalars.merge)
+        peers.agree(lambda: self._commit(checksums, started) if first else None, "the results")
+
+    def _commit(self, checksums: dict[str, str], started: float) -> None:
+        plan = self._plan
+        files = self._outputs.publish(plan.results, checksums)
+        summary = {
+            "matrices": plan.problem.matrices,
+            "shards": len(self._shards),
+            "product": plan.problem.product,
+            "keep": plan.settings["keep"],
+            "proven": plan.settings["verify"] and plan.problem.result is None,
+            "plan": plan.facts["digest"],
+            "ranks": self._peers.size,
+            "scalars": self._scalars.summary(),
+            "files": files,
+            **receipts.provenance(
+                "reduce", started, {"numpy": np.__version__, "mpi": _mpi_version()}
+            ),
+        }
+        receipts.write(plan.results.summary, summary)
+        self.partial.clear()
+
+    def _damaged(self, shards: list[int], what: str) -> IntegrityError:
+        """An error that names shards, and the command that repairs them."""
+        ids = [self._shards[shard].shard for shard in shards]
+        named = ", ".join(ids[:_MOST_NAMED]) + (", …" if len(ids) > _MOST_NAMED else "")
+        return IntegrityError(
+            f"shard {named}: {what}; compute again: {ledger.remove_receipts(self._plan, ids)}, "
+            "then snakemake as before"
+        )
 
 
-def _commit_array(path: Path, array: np.ndarray) -> dict[str, Any]:
-    with commit(path) as file:
-        writer = StackWriter(file, array.shape, array.dtype)
-        writer.append(array)
-        checksum = writer.checksum()
-    return receipts.file_facts(path, array.shape, array.dtype.name, checksum, writer.piece_bytes)
+class _Stripe:
+    """What one rank, or a team, has added of one stripe of the result."""
+
+    def __init__(self, plan: Plan, names: list[str], layout: Layout, stripe: int) -> None:
+        self.stripe, self._layout = stripe, layout
+        self._shards = list(plan.shards.values())
+        self._matrices = plan.problem.matrices
+        self._planes = adds_planes(plan)
+        dtype = plan.problem.product_dtype
+        if plan.settings["keep"] == "sum" and not self._planes:
+            dtype = plan.problem.sum_dtype
+        parts = _parts(dtype) if self._planes else 1
+        low, high = (number // parts for number in layout.bounds(stripe))
+        self.low = low
+        origin = None
+        if "std" in names:
+            path = plan.results.product(next(iter(plan.shards)))
+            origin = np.load(path, "r").reshape(-1)[low:high].copy()
+        self._states = statistics.states(names, high - low, dtype, origin)
+        self.digests = np.zeros((len(plan.shards), 16), np.uint8)
+        self.runs: list[Run] = []
+
+    def add(self, part: Part) -> None:
+        """Add the rows of a part."""
+        batch, shard = part.batch, self._shards[part.batch.shard]
+        if self._planes:
+            (total,) = self._states
+            total.add_planes(_together(part.rows), shard.stop - shard.start)
+        else:
+            first = shard.start + batch.first
+            for rows in part.rows:
+                for state in self._states:
+                    state.add(rows, first)
+                first += rows.n
+        digest = part.digest.to_bytes(16, "big")
+        self.digests[batch.shard] ^= np.frombuffer(digest, np.uint8)
+        self.runs.append(self._layout.units_of(batch))
+
+    def dump(self) -> list[np.ndarray]:
+        """All of it, for `merge`."""
+        dumps = [state.dump() for state in self._states]
+        runs = np.array(joined(self.runs), np.int64).reshape(-1, 2)
+        counts = np.array([len(dump) for dump in dumps], np.int64)
+        return [self.digests, runs, counts, *chain.from_iterable(dumps)]
+
+    def merge(self, arrays: list[np.ndarray]) -> None:
+        """Add what another rank, or a record, holds of the same stripe."""
+        digests, runs, counts, *rest = arrays
+        self.digests ^= digests
+        self.runs = joined([*self.runs, *map(tuple, runs.tolist())])
+        each = iter(rest)
+        for state, count in zip(self._states, counts.tolist(), strict=True):
+            state.merge(list(islice(each, count)))
+
+    def results(self) -> dict[str, np.ndarray]:
+        """The statistics of the stripe, by name, one number an element."""
+        found: dict[str, np.ndarray] = {}
+        for state in self._states:
+            found |= state.results(self._matrices)
+        return found
+
+
+def _together(parts: list[Rows]) -> Rows:
+    """Rows at equal distances; a copy where they do not lie so."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows.of(np.concatenate([rows.array for rows in parts]))
+
+
+class _Progress:
+    """Says on one rank, now and then, how far it is."""
+
+    def __init__(self, speaks: bool, layout: Layout, work: dict[int, list[Run]]) -> None:
+        self._speaks, self._layout, self._done = speaks, layout, 0
+        batches = sum(last - first for runs in work.values() for first, last in runs)
+        self._all = max(1, batches)
+        self._bytes, self._began = 0, time.monotonic()
+        self._told = self._began
+
+    def add(self, part: Part) -> None:
+        """Count a part."""
+        first, last = self._layout.units_of(part.batch)
+        self._done += last - first
+        self._bytes += sum(rows.n * rows.width * rows.flat.itemsize for rows in part.rows)
+        now = time.monotonic()
+        if self._speaks and now - self._told > _PROGRESS_SECONDS:
+            self._told, seconds = now, now - self._began
+            log.info(
+                "reduce: rank 0 has read %.0f %% of its part, %s/s; about %.0f s to go",
+                100 * self._done / self._all,
+                human_bytes(int(self._bytes / seconds)),
+                seconds * (self._all - self._done) / self._done,
+            )
 
 
 def _mpi_version() -> str:

@@ -1,0 +1,115 @@
+"""The files that a reduce writes, by all its ranks: unfinished until all is there."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from shardwise import receipts, sizes, statistics
+from shardwise.arrays import (
+    DATA_OFFSET,
+    StackWriter,
+    checksum_text,
+    piece_digest,
+    publish,
+    read_header,
+)
+from shardwise.errors import InputError
+from shardwise.partial import Partial, Record
+from shardwise.paths import Results
+from shardwise.peers import Peers
+from shardwise.portions import share
+from shardwise.problem import Problem
+
+
+class Outputs:
+    """One file a statistic, in the folder of unfinished work.
+
+    Parameters
+    ----------
+    partial
+        That folder.
+    names
+        The statistics.
+    """
+
+    def __init__(self, partial: Partial, problem: Problem, names: Sequence[str]) -> None:
+        self._partial, self._shape = partial, problem.product_shape
+        self._dtypes = {
+            name: np.dtype(statistics.result_dtype(name, problem.product_dtype)) for name in names
+        }
+        self._open: dict[str, BinaryIO] = {}
+
+    def prepare(self) -> list[Record]:
+        """Make the files, or take those that an earlier reduce has left, with its records."""
+        records = self._partial.records()
+        if records and all(self._fits(name) for name in self._dtypes):
+            return records
+        self._partial.clear()
+        self._partial.folder.mkdir(parents=True, exist_ok=True)
+        for name, dtype in self._dtypes.items():
+            with open(self._partial.file(name), "w+b") as file:
+                StackWriter(file, self._shape, dtype).close()
+        return []
+
+    def _fits(self, name: str) -> bool:
+        try:
+            header = read_header(self._partial.file(name))
+        except InputError:
+            return False
+        return (header.shape, header.native) == (self._shape, self._dtypes[name])
+
+    def write(self, results: dict[str, np.ndarray], low: int) -> None:
+        """Write one stripe of each result, from element ``low`` on."""
+        for name, dtype in self._dtypes.items():
+            if name not in self._open:
+                self._open[name] = open(self._partial.file(name), "r+b", buffering=0)  # noqa: SIM115
+            raw = memoryview(np.ascontiguousarray(results[name], dtype)).cast("B")
+            at = DATA_OFFSET + low * dtype.itemsize
+            while raw:
+                done = os.pwrite(self._open[name].fileno(), raw, at)
+                raw, at = raw[done:], at + done
+
+    def sync(self) -> None:
+        """See to it that what this rank has written outlives a crash."""
+        for file in self._open.values():
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """The same, and close the files, so that ranks on other nodes see what was written."""
+        self.sync()
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def checksums(self, peers: Peers) -> dict[str, str]:
+        """The checksum of each file, read by all ranks together."""
+        found = np.zeros((len(self._dtypes), 16), np.uint8)
+        peers.agree(lambda: self._add_digests(found, peers), "the checksum of the results")
+        found = peers.xor(found)
+        texts = (checksum_text(int.from_bytes(digest.tobytes(), "big")) for digest in found)
+        return dict(zip(self._dtypes, texts, strict=True))
+
+    def _add_digests(self, found: np.ndarray, peers: Peers) -> None:
+        for row, (name, dtype) in zip(found, self._dtypes.items(), strict=True):
+            total = self._shape[0] * self._shape[1] * dtype.itemsize
+            _, piece = sizes.checksum_pieces(total)
+            digest = 0
+            with open(self._partial.file(name), "rb") as file:
+                for number in range(*share(-(-total // piece), peers.rank, peers.size)):
+                    file.seek(DATA_OFFSET + number * piece)
+                    digest ^= piece_digest(file.read(min(piece, total - number * piece)), number)
+            row[:] = np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
+
+    def publish(self, results: Results, checksums: dict[str, str]) -> dict[str, Any]:
+        """Give the files their names; what ``summary.json`` says of each."""
+        facts = {}
+        for name, dtype in self._dtypes.items():
+            path: Path = results.statistic(name)
+            publish(self._partial.file(name), path)
+            size = self._shape[0] * self._shape[1] * dtype.itemsize
+            facts[name] = receipts.file_facts(
+                path, self._shape, dtype.name, checksums[name], *sizes.checksum_pieces(size)
+            )
+        return facts

@@ -1,0 +1,156 @@
+"""Work of a reduce that has not finished: what a killed one leaves for the next.
+
+A reduce that runs for long commits what it has, now and then, to ``partial/`` in the results
+folder. A *record* is one of two: the states of a stripe after some of its units, or the list of
+stripes whose results stand in the unfinished files beside it. Each holds its part of the shards'
+checksums. What was summed into a record never depends on order or ranks, so the next reduce may
+have other ranks, and its result has the same bits. Records of another plan, other statistics or
+other products are removed.
+"""
+
+import fcntl
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from shardwise.arrays import commit
+from shardwise.errors import IntegrityError, TryAgain
+from shardwise.packing import pack, unpack
+from shardwise.paths import Results
+from shardwise.portions import Run, overlap
+
+log = logging.getLogger(__name__)
+
+_SUFFIX = ".part"
+
+
+@dataclass
+class Record:
+    """What some ranks have done.
+
+    Attributes
+    ----------
+    runs
+        Units of ``stripe`` that went into the states; empty where whole stripes are finished.
+    stripe
+        The stripe that the states are of.
+    finished
+        Stripes whose results are written.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    stripe: int = -1
+    finished: list[int] = field(default_factory=list)
+    path: Path | None = None
+
+    def arrays(self) -> list[np.ndarray]:
+        """The states, and what else was saved."""
+        return _loaded(self.path)[1]
+
+
+class Partial:
+    """The folder of unfinished work.
+
+    Parameters
+    ----------
+    folder
+        ``partial/`` of the results folder.
+    digest
+        Changes with anything that the result depends on.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder, self._digest = folder, digest
+
+    def file(self, name: str) -> Path:
+        """The unfinished file of a result."""
+        return self.folder / f"{name}.npy"
+
+    def save(self, name: str, record: Record, arrays: Iterable[np.ndarray]) -> None:
+        """Commit a record, in place of the one of the same name."""
+        raw = pack(arrays)
+        facts = {"digest": self._digest, "checksum": xxhash.xxh3_128_hexdigest(raw)}
+        facts |= {k: v for k, v in asdict(record).items() if k != "path"}
+        with commit(self.folder / f"{name}{_SUFFIX}") as file:
+            file.write(json.dumps(facts).encode() + b"\n")
+            file.write(raw)
+
+    def remove(self, name: str) -> None:
+        """Remove a record that another one replaces."""
+        (self.folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
+
+    def records(self) -> list[Record]:
+        """The records that fit, no unit twice; all others are removed."""
+        found, taken = [], []
+        for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+            try:
+                facts, _ = _loaded(path)
+                if facts["digest"] != self._digest:
+                    raise IntegrityError("is of another plan, or of other products")
+                runs = [(a, b) for a, b in facts["runs"]]
+                found.append(Record(runs, facts["stripe"], facts["finished"], path))
+            except (OSError, ValueError, KeyError, TypeError, IntegrityError) as error:
+                log.info("reduce: %s is not used: %s", path, error)
+                path.unlink(missing_ok=True)
+        # What has more is newer: a record that is replaced may still be there for a moment.
+        for record in sorted(found, key=_size, reverse=True):
+            if any(_twice(record, other) for other in taken):
+                record.path.unlink(missing_ok=True)
+            else:
+                taken.append(record)
+        return taken
+
+    def clear(self) -> None:
+        """Remove all of it."""
+        for path in self.folder.glob("*") if self.folder.is_dir() else []:
+            path.unlink(missing_ok=True)
+        if self.folder.is_dir():
+            self.folder.rmdir()
+
+
+@contextmanager
+def alone(results: Results) -> Iterator[None]:
+    """Be the only reduce on a results folder.
+
+    Raises
+    ------
+    TryAgain
+        Where another one works on it.
+    """
+    results.reducing.parent.mkdir(parents=True, exist_ok=True)
+    with open(results.reducing, "a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TryAgain(f"another reduce works on {results.root}; let it finish") from None
+        except OSError:
+            pass  # a disk without locks; whoever publishes last leaves the same bits
+        yield
+
+
+def _size(record: Record) -> tuple[int, int]:
+    return len(record.finished), sum(last - first for first, last in record.runs)
+
+
+def _twice(one: Record, other: Record) -> bool:
+    """Whether two records hold something in common."""
+    if one.finished or other.finished:
+        own = {*one.finished, one.stripe}
+        return bool(own & {*other.finished, other.stripe} - {-1})
+    return one.stripe == other.stripe and overlap(one.runs, other.runs)
+
+
+def _loaded(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """What stands in a record's file."""
+    line, _, rest = path.read_bytes().partition(b"\n")
+    facts = json.loads(line)
+    if xxhash.xxh3_128_hexdigest(rest) != facts["checksum"]:
+        raise IntegrityError("is damaged")
+    return facts, unpack(np.frombuffer(rest, np.uint8))

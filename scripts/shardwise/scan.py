@@ -1,0 +1,209 @@
+"""Reading for the reduce: rows of many files, ahead of who adds them, each byte once.
+
+What the page cache holds is used where it lies: the file is mapped, and nothing is copied. All else
+is read into slabs of a fixed number. The checksum is formed on the way.
+"""
+
+import errno
+import mmap
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise import disk
+from shardwise.arrays import piece_digest
+from shardwise.disk import Extent, ExtentReader
+from shardwise.portions import Batch, Layout
+from shardwise.rows import Rows
+
+AHEAD = 4
+"""Batches under way."""
+
+_MAPPED = 32 * 1024**2  # bytes of a mapped file that count as this process's memory at most
+_MOST_MAPPED = 4  # files
+_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14
+
+
+class File(NamedTuple):
+    """A shard's file: where its rows begin, and the dtype of their numbers."""
+
+    path: Path
+    offset: int
+    dtype: np.dtype
+
+
+@dataclass
+class Part:
+    """A batch that was read.
+
+    Attributes
+    ----------
+    batch
+        What it is.
+    rows
+        Its rows in order; one item, unless they could not be read to equal distances.
+    digest
+        XOR of the digests of its pieces.
+    """
+
+    batch: Batch
+    rows: list[Rows]
+    digest: int = 0
+    slab: np.ndarray | None = None
+    mapped: "_Map | None" = None
+
+
+class _Map:
+    """A mapped file, of which few pages at a time count as this process's memory."""
+
+    def __init__(self, file: File) -> None:
+        with open(file.path, "rb") as opened:
+            self._memory = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+        self.file = file
+        self.flat = np.frombuffer(self._memory, file.dtype, offset=file.offset)
+        self._used, self._populates = 0, True
+
+    def populate(self, offset: int, nbytes: int) -> None:
+        """Bring bytes of the file into memory; raise what a bare access would die of."""
+        end = offset + nbytes
+        begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._populates:
+            try:
+                self._memory.madvise(_POPULATE_READ, begin, end - begin)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._populates = False  # an older kernel
+
+    def used(self, nbytes: int) -> None:
+        """Count what was used, and let go of it now and then."""
+        self._used += nbytes
+        if self._used > _MAPPED:
+            self._used = 0
+            self._memory.madvise(mmap.MADV_DONTNEED)
+
+
+class Scan(AbstractContextManager):
+    """Reads batches in order, some of them ahead.
+
+    Parameters
+    ----------
+    layout
+        How the rows of the files are cut.
+    batches
+        What to read.
+    open_file
+        Finds and checks the file of a shard, by its place in the plan.
+    """
+
+    def __init__(
+        self, layout: Layout, batches: Iterable[Batch], open_file: Callable[[int], File]
+    ) -> None:
+        self._layout, self._batches, self._open_file = layout, iter(batches), open_file
+        self._reader = ExtentReader(AHEAD)
+        self._pool = ThreadPoolExecutor(AHEAD, "scan")
+        self._maps: OrderedDict[int, _Map] = OrderedDict()
+        self._slabs: list[np.ndarray] = []
+        self._ahead: deque[tuple[int, Future]] = deque()
+        for _ in range(AHEAD):
+            self._submit()
+
+    def __exit__(self, *error: object) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+        self._reader.__exit__(*error)
+
+    @property
+    def stripe(self) -> int | None:
+        """The stripe of the next batch; None where there is no more."""
+        return self._ahead[0][0] if self._ahead else None
+
+    def take(self) -> Future:
+        """The `Part` of the next batch, to be given back once it was used."""
+        return self._ahead.popleft()[1]
+
+    def give_back(self, part: Part) -> None:
+        """Let the memory of a part be used again, and read on."""
+        if part.slab is not None:
+            self._slabs.append(part.slab)
+        if part.mapped is not None:
+            part.mapped.used(sum(rows.n * rows.width * rows.flat.itemsize for rows in part.rows))
+        self._submit()
+
+    def _submit(self) -> None:
+        batch = next(self._batches, None)
+        if batch is not None:
+            slab = self._slabs.pop() if self._slabs else None
+            future = self._pool.submit(self._read, batch, self._map(batch.shard), slab)
+            self._ahead.append((batch.stripe, future))
+
+    def _map(self, shard: int) -> _Map:
+        found = self._maps.pop(shard, None) or _Map(self._open_file(shard))
+        self._maps[shard] = found
+        if len(self._maps) > _MOST_MAPPED:
+            self._maps.popitem(last=False)  # unmapped when the last part that uses it is gone
+        return found
+
+    def _read(self, batch: Batch, mapped: _Map, slab: np.ndarray | None) -> Part:
+        extents = self._extents(batch, mapped.file)
+        if self._reader.cached(extents[0]) and self._reader.cached(extents[-1]):
+            part = Part(batch, [self._in_map(batch, mapped)], slab=slab, mapped=mapped)
+        else:
+            part = self._in_slab(batch, mapped.file, extents, slab)
+        part.digest = self._digest(part)
+        return part
+
+    def _extents(self, batch: Batch, file: File) -> list[Extent]:
+        """Where the numbers of a batch lie: side by side, or one extent a row."""
+        numbers, item = self._layout.numbers, self._layout.item
+        width, count = batch.high - batch.low, batch.last - batch.first
+        begin = file.offset + (batch.first * numbers + batch.low) * item
+        if width == numbers:
+            return [Extent(str(file.path), begin, count * width * item)]
+        starts = range(begin, begin + count * numbers * item, numbers * item)
+        return [Extent(str(file.path), start, width * item) for start in starts]
+
+    def _in_map(self, batch: Batch, mapped: _Map) -> Rows:
+        for extent in self._extents(batch, mapped.file):
+            mapped.populate(extent.offset, extent.nbytes)
+        numbers = self._layout.numbers
+        start, width = batch.first * numbers + batch.low, batch.high - batch.low
+        return Rows(mapped.flat, start, numbers, batch.last - batch.first, width)
+
+    def _in_slab(
+        self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None
+    ) -> Part:
+        size = disk.buffer_bytes(extents)
+        if slab is None or slab.nbytes < size:
+            slab = disk.aligned_empty(size)
+        views = self._reader.read(extents, slab)
+        item, width, count = self._layout.item, batch.high - batch.low, batch.last - batch.first
+        flat = slab[: slab.nbytes // item * item].view(file.dtype)
+        starts = [(view.ctypes.data - slab.ctypes.data) // item for view in views]
+        strides = {b - a for a, b in pairwise(starts)} or {width}
+        if len(strides) == 1:
+            return Part(batch, [Rows(flat, starts[0], strides.pop(), count, width)], slab=slab)
+        # Rows that begin at different bytes of a page do not lie at equal distances.
+        return Part(batch, [Rows(flat, start, width, 1, width) for start in starts], slab=slab)
+
+    def _digest(self, part: Part) -> int:
+        """XOR of the digests of the pieces of a part."""
+        layout, digest, row = self._layout, 0, part.batch.first
+        step = 1 if layout.stripes > 1 else layout.unit_rows  # rows of a piece
+        for rows in part.rows:
+            raw, item = memoryview(rows.flat.view(np.uint8)), rows.flat.itemsize
+            for i in range(0, rows.n, step):
+                low = (rows.start + i * rows.stride) * item
+                nbytes = min(step, rows.n - i) * rows.width * item
+                digest ^= piece_digest(
+                    raw[low : low + nbytes], layout.piece(row + i, part.batch.low)
+                )
+            row += rows.n
+        return digest

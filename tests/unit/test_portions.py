@@ -1,0 +1,141 @@
+"""Who reads what in the reduce: every number of every row exactly once."""
+
+from itertools import chain, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import portions, sizes
+from shardwise.portions import Layout
+
+ROWS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
+
+
+def layout(rows, numbers, item, piece, planes):
+    """A layout whose pieces are small, by the rule that gives those of real files."""
+    row = numbers * item
+    if row <= piece:
+        each = max(1, piece // row) * row
+        return Layout(rows, numbers, item, each, each, planes)
+    return Layout(rows, numbers, item, row, piece, planes)
+
+
+LAYOUTS = st.builds(
+    layout,
+    ROWS,
+    st.integers(1, 40),
+    st.sampled_from([2, 4, 8, 16]),
+    st.sampled_from([16, 32, 64, 128]),
+    st.booleans(),
+)
+
+
+@given(LAYOUTS, st.integers(1, 7), st.integers(1, 500), st.data())
+def test_every_number_is_read_by_one_rank(made, ranks, most, data):
+    """Whatever an earlier reduce has left, the ranks together read the rest, each number once."""
+    done = {}
+    for stripe in range(made.stripes):
+        cuts = data.draw(st.lists(st.integers(0, made.units), max_size=4).map(sorted))
+        done[stripe] = list(zip(cuts[::2], cuts[1::2], strict=False))
+    seen = {}
+    count = portions.teams(made.stripes, ranks)
+    assert ranks % count == 0
+    members = ranks // count
+    for rank in range(ranks):
+        own, place = divmod(rank, members)
+        for stripe in range(*portions.share(made.stripes, own, count)):
+            left = portions.remaining(made.units, done[stripe])
+            for batch in made.batches(stripe, portions.portion(left, place, members), most):
+                assert (batch.low, batch.high) == made.bounds(stripe)
+                for row in range(batch.first, batch.last):
+                    key = (batch.shard, row, stripe)
+                    assert key not in seen
+                    seen[key] = made.units_of(batch)
+    expected = set()
+    for stripe in range(made.stripes):
+        for batch in made.batches(stripe, portions.remaining(made.units, done[stripe]), 10**9):
+            expected |= {(batch.shard, row, stripe) for row in range(batch.first, batch.last)}
+    assert set(seen) == expected
+    everything = {
+        (shard, row, stripe)
+        for shard, rows in enumerate(made.rows)
+        for row in range(rows)
+        for stripe in range(made.stripes)
+    }
+    if not any(chain.from_iterable(done.values())):
+        assert expected == everything
+    assert expected <= everything
+
+
+@given(LAYOUTS, st.integers(1, 300))
+def test_batches_are_whole_units_and_bounded(made, most):
+    """A batch is a run of units of one shard, of so many bytes at most, or one unit."""
+    for stripe in range(made.stripes):
+        at = 0
+        for batch in made.batches(stripe, [(0, made.units)], most):
+            first, last = made.units_of(batch)
+            assert first == at
+            at = last
+            nbytes = (batch.last - batch.first) * (batch.high - batch.low) * made.item
+            assert nbytes <= most or last - first == 1
+            if made.planes:
+                assert (batch.first, batch.last) == (0, made.rows[batch.shard])
+        assert at == made.units
+
+
+@given(LAYOUTS)
+def test_pieces_of_the_checksum_are_numbered_in_the_files_order(made):
+    """What a unit and a stripe have in common begins at a piece; pieces count up in the file."""
+    for shard, rows in enumerate(made.rows):
+        numbers = []
+        step = 1 if made.stripes > 1 else made.unit_rows
+        for row in range(0, rows, step):
+            numbers += [made.piece(row, made.bounds(stripe)[0]) for stripe in range(made.stripes)]
+        total = rows * made.numbers * made.item
+        per_row = -(-made.row_bytes // made.piece_bytes)
+        full, rest = divmod(total, made.row_bytes)
+        count = full * per_row + -(-rest // made.piece_bytes)
+        assert numbers == list(range(count)), shard
+
+
+@given(st.integers(1, 5000), st.integers(1, 64))
+def test_teams_keep_ranks_at_work(stripes, ranks):
+    """Where teams have stripes to themselves, at least nine tenths of the ranks have work."""
+    count = portions.teams(stripes, ranks)
+    most = -(-stripes // count)
+    assert count == 1 or stripes / (count * most) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("stripes", "ranks", "count"),
+    [(1, 4, 1), (64, 2, 2), (64, 4, 4), (3, 2, 1), (4, 2, 2), (1000, 7, 7), (0, 3, 1)],
+)
+def test_long_results_are_shared_by_elements(stripes, ranks, count):
+    """Many stripes: each rank has its own. Few: all ranks share the rows of each."""
+    assert portions.teams(stripes, ranks) == count
+
+
+@given(st.integers(0, 50), st.lists(st.integers(0, 50), max_size=6).map(sorted), st.integers(1, 5))
+def test_runs_are_left_and_shared_without_loss(total, cuts, parts):
+    """What is done and the parts of what remains are all of it, and nothing twice."""
+    cuts = [min(cut, total) for cut in cuts]
+    done = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False) if a < b]
+    left = portions.remaining(total, done)
+    shares = [portions.portion(left, part, parts) for part in range(parts)]
+    units = [u for run in chain(done, *shares) for u in range(*run)]
+    assert sorted(units) == list(range(total))
+    lengths = [sum(b - a for a, b in runs) for runs in shares]
+    assert max(lengths) - min(lengths) <= 1
+    assert portions.joined(chain(done, *shares)) == ([(0, total)] if total else [])
+
+
+def test_stripes_are_pieces_of_the_checksum():
+    """A long row is cut where its checksum is, at whole numbers; a short one is not cut."""
+    for elements, item in ((4096 * 4096, 4), (5000 * 4999, 8), (700 * 700, 16), (64, 2)):
+        made = Layout([3], elements, item, *sizes.checksum_pieces(elements * item))
+        bounds = [made.bounds(stripe) for stripe in range(made.stripes)]
+        assert bounds[0][0] == 0
+        assert bounds[-1][1] == elements
+        for (_, end), (begin, _) in pairwise(bounds):
+            assert end == begin
+            assert begin * item % sizes.CHECKSUM_PIECE_BYTES == 0
