@@ -382,18 +382,13 @@ def copy_memory(problem: Problem) -> int:
     return PYTHON_BYTES + COPY_SLABS * (SLAB_BYTES + MIB) + converted
 
 
-def reduce_memory(problem: Problem, ranks: int, keep: str) -> int:
-    """Host bytes of all ranks of the reduce: a block each, the accumulators, and the whole.
-
-    The ranks share the elements, so their accumulators, and their results, are one whole together:
-    the planes of a partial sum, or two numbers for each of the result. The root holds the whole
-    result once more, and a mean.
-    """
-    result = problem.sum_item * problem.product_shape[0] * problem.product_shape[1]
-    block = max(REDUCE_BLOCK_BYTES, problem.product_bytes)
-    accumulators = partial_bytes(problem) if keep == "sum" else 2 * result
-    return ranks * (PYTHON_BYTES + 2 * block) + accumulators + 3 * result
+def reduce_memory(ranks: int) -> int:
+    """Host bytes of all ranks of the reduce, whatever is summed, and of the jobs around them."""
+    return PYTHON_BYTES + ranks * REDUCE_RANK_BYTES
 
 
-REDUCE_BLOCK_BYTES = 64 * MIB
-"""Bytes of products that a rank of the reduce adds at a time."""
+REDUCE_BATCH_BYTES = 8 * MIB
+"""What a rank of the reduce reads at once."""
+
+REDUCE_RANK_BYTES = 256 * MIB
+"""What a rank of the reduce takes: Python, batches, and the sums of one stripe."""
