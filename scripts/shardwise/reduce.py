@@ -85,7 +85,8 @@ def _check_files(comm: Any, plan: Plan, entries: list[Entry]) -> None:
     """Compare this rank's share of the files with their checksums."""
     for entry in entries[comm.rank :: comm.size]:
         offset = read_header(entry.path).offset
-        if file_checksum(entry.path, offset, entry.piece_bytes) != entry.checksum:
+        found = file_checksum(entry.path, offset, entry.row_bytes, entry.piece_bytes)
+        if found != entry.checksum:
             raise IntegrityError(
                 f"shard {entry.shard}: {entry.path} is damaged: its checksum differs from its "
                 f"receipt; compute it again: {remove_receipts(plan, [entry.shard])}, then "
@@ -198,7 +199,9 @@ def _commit_array(path: Path, array: np.ndarray) -> dict[str, Any]:
         writer = StackWriter(file, array.shape, array.dtype)
         writer.append(array)
         checksum = writer.checksum()
-    return receipts.file_facts(path, array.shape, array.dtype.name, checksum, writer.piece_bytes)
+    return receipts.file_facts(
+        path, array.shape, array.dtype.name, checksum, writer.row_bytes, writer.piece_bytes
+    )
 
 
 def _mpi_version() -> str:
