@@ -6,6 +6,7 @@ from dtype and shapes alone, because it decides the bits. Slabs and batches chan
 may shrink where memory is short.
 """
 
+import math
 from collections.abc import Iterator
 
 from shardwise.problem import ITEM_BYTES, LEVELS, Problem, Shape
@@ -13,7 +14,10 @@ from shardwise.problem import ITEM_BYTES, LEVELS, Problem, Shape
 MIB = 1024**2
 
 SLAB_BYTES = 32 * MIB
-"""A piece of a file, its checksum, and one copy to or from a device."""
+"""A piece of a file, and one copy to or from a device."""
+
+CHECKSUM_PIECE_BYTES = MIB
+"""What is hashed at once, at most: it stays in a cache, and several readers can share a row."""
 
 READ_SLABS, WRITE_SLABS = 12, 8
 """Slabs under way at most; with fewer, work waits for files sooner."""
@@ -288,6 +292,29 @@ def plane_count(problem: Problem) -> int:
 def result_bytes(problem: Problem, count: int, keep: str) -> int:
     """Bytes of the file that a shard of ``count`` matrices becomes."""
     return partial_bytes(problem) if keep == "sum" else count * problem.product_bytes
+
+
+def natural_row(shape: tuple[int, ...], item: int) -> int:
+    """Bytes of one array of a stack, or plane of a sum; of one or two axes, of the whole array."""
+    return math.prod(shape[1:] if len(shape) > 2 else shape) * item
+
+
+def checksum_pieces(row_bytes: int) -> tuple[int, int]:
+    """Bytes of a row and of a piece of the checksum of a file (see `arrays.PieceChecksum`).
+
+    Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit it are both row and piece.
+    A longer array is a row of its own. So no piece holds a part of one array and a part of another.
+
+    Parameters
+    ----------
+    row_bytes
+        Bytes of one array of the file.
+    """
+    row = max(1, row_bytes)
+    if row > CHECKSUM_PIECE_BYTES:
+        return row, CHECKSUM_PIECE_BYTES
+    group = CHECKSUM_PIECE_BYTES // row * row
+    return group, group
 
 
 def slabs(total_bytes: int, most: int) -> int:
