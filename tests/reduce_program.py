@@ -1,8 +1,8 @@
 """Ranks that reduce the same stack over and over: however it is cut, the same bits.
 
 Started by ``mpiexec`` with some ranks. Rank 0 draws a stack and many ways to compute and sum it;
-for each way some of the ranks reduce what it has computed. It prints one line of JSON: how many ways
-were tried, and what differed.
+for each way some of the ranks reduce what it has computed. It prints one line of JSON: how many
+ways were tried, and what differed.
 
     mpiexec -n 4 python -m mpi4py -m tests.reduce_program FOLDER BACKEND SEED WAYS
 """
@@ -55,7 +55,9 @@ def way(random: np.random.Generator, n: int, ranks: int) -> dict:
 def computed(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend: str) -> Path:
     """Compute a stack in that way, its shards in random order; the plan."""
     over = {key: chosen[key] for key in ("shards", "keep", "materialize")}
-    made = factories.plan(folder, stack, product=product, backend=backend, nonfinite="allow", **over)
+    made = factories.plan(
+        folder, stack, product=product, backend=backend, nonfinite="allow", **over
+    )
     shards = list(factories.copied(made).shards)
     np.random.default_rng(chosen["seed"]).shuffle(shards)
     for shard in shards:

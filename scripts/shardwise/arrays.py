@@ -428,12 +428,25 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
         with open(temporary, "w+b", opener=_create) as file:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-            os.fsync(file.fileno())
-            _rename(temporary, path, os.fstat(file.fileno()))
+            publish(file, temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def publish(file: BinaryIO, temporary: Path, path: Path) -> None:
+    """Give a whole file its name, flushed to the disk, with its folder.
+
+    Parameters
+    ----------
+    file
+        The open file; nothing of it waits in a buffer.
+    temporary, path
+        Its present name and the new one, on one file system.
+    """
+    os.fchmod(file.fileno(), 0o666 & ~_umask())
+    os.fsync(file.fileno())
+    _rename(temporary, path, os.fstat(file.fileno()))
     _fsync_folder(path.parent)
 
 

@@ -160,7 +160,10 @@ class _Job:
         ]
         raw = peers.broadcast(np.frombuffer(json.dumps(facts).encode(), np.uint8))
         self._token, rows = json.loads(raw.tobytes())
-        records = [Record(runs, stripe, done, Path(path)) for stripe, runs, done, path in rows]
+        records = [
+            Record([(first, last) for first, last in runs], stripe, done, Path(path))
+            for stripe, runs, done, path in rows
+        ]
         self._records = [record for record in records if not record.finished]
         self._before = {stripe for record in records for stripe in record.finished}
         if records and peers.rank == 0:
@@ -219,7 +222,6 @@ class _Job:
             for record in self._records:
                 if record.stripe == stripe:
                     work.merge(record.arrays())
-                    work.runs += record.runs
         while scan.stripe == stripe:
             part = self._peers.result(scan.take(), "a shard's file")
             with np.errstate(all="ignore"):  # what overflows is found and named at the end

@@ -1,0 +1,165 @@
+"""A reduce that was killed: the next goes on from what it has left, and has the same bits."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from shardwise import ledger, reduce, sizes
+from shardwise.errors import IntegrityError, TryAgain
+from shardwise.partial import Partial, Record, alone
+from shardwise.problem import STATISTICS
+
+from tests import factories
+from tests.factories import ROOT, SCRIPTS, noise
+
+PIECE, BATCH = 256, 300
+
+
+def world(ranks, made, names, victim=-1, after=0):
+    """A reduce in small steps; its exit status, and the batches that its ranks have read."""
+    launcher = str(factories.command("reduce")[0]).replace("python", "mpiexec")
+    program = [sys.executable, "-m", "mpi4py", "-m", "tests.killed_program"]
+    words = [made.results.plan, PIECE, BATCH, victim, after, *names]
+    done = subprocess.run(
+        [launcher, "-n", str(ranks), *program, *map(str, words)],
+        capture_output=True, text=True, check=False, cwd=ROOT, timeout=100,
+        env={"PYTHONPATH": f"{SCRIPTS}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": "/tmp"},
+    )  # fmt: skip
+    return done, [int(word) for word in done.stdout.split() if word.isdigit()]
+
+
+def names_of(keep):
+    """What can be computed."""
+    return ["sum", "mean"] if keep == "sum" else list(STATISTICS)
+
+
+def results(made, names):
+    """The bytes of all results."""
+    return {name: made.results.statistic(name).read_bytes() for name in names}
+
+
+@pytest.mark.parametrize(
+    ("keep", "dim", "ranks", "after"),
+    [
+        ("products", 12, (2, 3), 7),  # 576 bytes a product: three stripes, which teams share
+        ("products", 5, (3, 1), 3),  # 100 bytes: ranks share the products
+        ("products", 30, (2, 4), 40),  # 15 stripes, each of one rank
+        ("sum", 30, (4, 2), 20),
+        ("sum", 3, (2, 3), 2),
+    ],
+)
+def test_a_killed_reduce_is_continued(tmp_path, monkeypatch, keep, dim, ranks, after):
+    """Other ranks go on where one was killed: fewer bytes are read again, and no bit differs."""
+    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", PIECE)
+    over = {"shards": 7, "keep": keep, "materialize": False}
+    made = factories.computed(factories.plan(tmp_path, noise((40, dim, dim), "float32"), **over))
+    ledger.write(made)
+    names = names_of(keep)
+    done, (everything,) = world(1, made, names)
+    assert done.returncode == 0, done.stderr
+    expected = results(made, names)
+    for name in names:
+        made.results.statistic(name).unlink()
+    made.results.summary.unlink()
+    done, _ = world(ranks[0], made, names, victim=ranks[0] - 1, after=after)
+    assert done.returncode != 0
+    assert not made.results.summary.exists()
+    assert not any(made.results.statistic(name).exists() for name in names)
+    assert list(made.results.partial.glob("*.part"))
+    done, read = world(ranks[1], made, names)
+    assert done.returncode == 0, done.stderr
+    assert sum(read) < everything
+    assert results(made, names) == expected
+    assert not made.results.partial.exists()
+    assert json.loads(made.results.summary.read_text())["ranks"] == ranks[1]
+
+
+def test_what_was_damaged_is_not_continued(tmp_path, monkeypatch):
+    """After an integrity error nothing is left: what is wrong may stand in it."""
+    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", PIECE)
+    made = factories.plan(tmp_path, noise((9, 12, 12), "float32"), shards=3, materialize=False)
+    ledger.write(factories.computed(made))
+    path = made.results.product("00001")
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-3] + bytes([raw[-3] ^ 4]) + raw[-2:])
+    with pytest.raises(IntegrityError, match=r"shard 00001: .*rm -f "):
+        reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"], save_every=0.0)
+    assert not made.results.partial.exists()
+    assert not made.results.statistic("sum").exists()
+    path.write_bytes(raw)
+    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"], save_every=0.0)
+    np.testing.assert_allclose(
+        np.load(made.results.statistic("sum")), factories.products(made).astype("f8").sum(axis=0)
+    )
+
+
+def test_two_reduces_of_one_folder_are_refused(tmp_path):
+    """The second ends with 75 and says why."""
+    made = factories.plan(tmp_path, noise((3, 2, 2)), shards=1, materialize=False)
+    ledger.write(factories.computed(made))
+    with alone(made.results), pytest.raises(TryAgain, match="another reduce works on"):
+        reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+
+
+@pytest.fixture
+def partial(tmp_path):
+    """A folder of unfinished work."""
+    (tmp_path / "partial").mkdir()
+    return Partial(tmp_path / "partial", "d1")
+
+
+def test_records_come_back(partial):
+    """What was saved is found, with its arrays."""
+    arrays = [np.arange(4), np.ones((2, 3), "f4")]
+    partial.save("a", Record([(0, 4), (6, 7)], 3), arrays)
+    partial.save("b", Record(finished=[0, 2]), [])
+    found = {record.stripe: record for record in partial.records()}
+    assert found[3].runs == [(0, 4), (6, 7)]
+    assert found[-1].finished == [0, 2]
+    for before, after in zip(arrays, found[3].arrays(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kept"),
+    [
+        (Record([(0, 4)], 1), Record([(0, 6)], 1), [Record([(0, 6)], 1)]),
+        (Record([(0, 4)], 1), Record([(4, 6)], 1), None),
+        (Record([(0, 4)], 1), Record([(0, 4)], 2), None),
+        (Record([(0, 9)], 1), Record(finished=[1]), [Record(finished=[1])]),
+        (Record(finished=[1]), Record(finished=[1, 2]), [Record(finished=[1, 2])]),
+        (Record([(0, 9)], 3), Record(finished=[1]), None),
+    ],
+)
+def test_no_unit_is_taken_twice(partial, one, other, kept):
+    """Of records that overlap, the one with more counts; others stand side by side."""
+    partial.save("one", one, [])
+    partial.save("other", other, [])
+    found = [(r.stripe, r.runs, r.finished) for r in partial.records()]
+    expected = [one, other] if kept is None else kept
+    assert sorted(found) == sorted((r.stripe, r.runs, r.finished) for r in expected)
+    assert len(list(partial.folder.iterdir())) == len(expected)
+
+
+@pytest.mark.parametrize("how", ["other digest", "flipped", "cut", "empty", "no record"])
+def test_records_that_do_not_fit_are_removed(partial, how):
+    """Of another plan, damaged, or no record at all: computed again, never used."""
+    partial.save("a", Record([(0, 4)], 3), [np.arange(100)])
+    path = next(partial.folder.iterdir())
+    raw = path.read_bytes()
+    damage = {
+        "flipped": raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:],
+        "cut": raw[:-1],
+        "empty": b"",
+        "no record": b"[]\n",
+    }
+    if how == "other digest":
+        partial = Partial(partial.folder, "d2")
+    else:
+        path.write_bytes(damage[how])
+    assert partial.records() == []
+    assert not path.exists()
