@@ -127,7 +127,7 @@ def test_slabs_change_no_bit(tmp_path, monkeypatch, keep):
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "complex128"])
 def test_a_task_with_little_memory_has_slabs_enough(tmp_path, dtype):
-    """As few slabs as may be still hold all pieces of planes that wait to be whole."""
+    """In two slabs each way, the bits are those of the plan's."""
     left, _ = factors("A @ A", (3, 31, 31), dtype)
     made = copied(factories.plan(tmp_path, left, keep="sum", shards=1))
     multiply.run_shard(made, "00000", memory=1)
