@@ -208,14 +208,18 @@ class Drain:
         return self._slab
 
     def _flush(self) -> None:
-        slab, marks, offset = self._slab[: self._filled], self._marks, self._done
-        future = self._pool.submit(self._write_slab, slab, marks, offset)
-        self._free.append((self._slab, future))
+        self._submit(self._slab[: self._filled], self._marks, self._done)
         self._done += self._filled
-        self._slab, self._marks, self._filled = None, [], 0
+        self._marks, self._filled = [], 0
 
-    def _write_slab(self, slab: np.ndarray, marks: list[Any], offset: int) -> None:
+    def _submit(self, part: np.ndarray, marks: list[Any], offset: int) -> None:
+        """Write a part of the slab that was filled; it is free again afterwards."""
+        future = self._pool.submit(self._write_part, part, marks, offset)
+        self._free.append((self._slab, future))
+        self._slab = None
+
+    def _write_part(self, part: np.ndarray, marks: list[Any], offset: int) -> None:
         self._lane.bind()
         for mark in marks:
             self._watch.add("download", mark.wait())
-        self._watch.timed("write", lambda: self._writer.write_at(offset, [slab]))
+        self._watch.timed("write", lambda: self._writer.write_at(offset, [part]))

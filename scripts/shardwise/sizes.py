@@ -56,9 +56,6 @@ PANEL_SLABS = 8
 
 PANEL_STREAMS = 3
 
-PANEL_WRITE_SLABS = 12
-"""Slabs to write from there: each plane of a sum keeps two waiting (see tiles.py)."""
-
 CONVERTED_BYTES = 256 * MIB
 """Rows of a large matrix in another order that are brought into C order at once."""
 
@@ -327,19 +324,16 @@ def slabs_within(
 ) -> tuple[int, int]:
     """Slabs to read into, for each factor, and to write from, within the memory of a task."""
     out = result_bytes(problem, count, keep)
-    most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, _write_slabs(problem))
+    most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
     factors = 1 if problem.shared_right or not problem.right else 2
-    fewest = FEWEST_SLABS
     if tiled(problem):
         most, factors = (PANEL_SLABS, most[1]), PANEL_STREAMS
-        # Each plane of a sum has two pieces that wait for the next panel, or the next plane.
-        fewest = 2 * plane_count(problem) if keep == "sum" else fewest
     spare = task_memory(problem, count, keep, cuda) - memory
     if spare <= 0:
         return most
     left = max(0, slab_memory(problem, count, keep) - spare) // (SLAB_BYTES + MIB)
     read = max(FEWEST_SLABS, left * 2 // 3 // factors)
-    return min(most[0], read), min(most[1], max(fewest, left // 3))
+    return min(most[0], read), min(most[1], max(FEWEST_SLABS, left // 3))
 
 
 def slab_memory(problem: Problem, count: int, keep: str) -> int:
@@ -350,11 +344,7 @@ def slab_memory(problem: Problem, count: int, keep: str) -> int:
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
     if tiled(problem):
         read = PANEL_STREAMS * PANEL_SLABS
-    return (read + slabs(out, _write_slabs(problem))) * (SLAB_BYTES + MIB)
-
-
-def _write_slabs(problem: Problem) -> int:
-    return PANEL_WRITE_SLABS if tiled(problem) else WRITE_SLABS
+    return (read + slabs(out, WRITE_SLABS)) * (SLAB_BYTES + MIB)
 
 
 def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:

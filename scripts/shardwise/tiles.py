@@ -314,39 +314,22 @@ class TileWorker(Worker):
 class Scatter(Drain):
     """Runs of bytes on their way into a file, each to a place of its own.
 
-    A piece waits in its slab until all of it is there. Of the planes of a sum that come a panel at
-    a time, each has two such pieces at most: the last of what has come, and the one that it shares
-    with the plane before.
+    They are cut where slabs of the file begin, and lie in a slab at their place: so whole pages lie
+    right to be written around the page cache.
     """
-
-    def __init__(self, lane: Any, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
-        super().__init__(lane, writer, slabs, watch)
-        self._waiting: dict[int, tuple[np.ndarray, list[Any], int]] = {}
 
     def write_at(self, offset: int, source: Any) -> None:
         """Write bytes to their place; they may be overwritten when this returns."""
-        at, last, size = 0, None, self._writer.slab_bytes
+        at, last = 0, None
         while at < source.nbytes:
-            index, low = divmod(offset + at, size)
-            length = min(size, self._writer.nbytes - index * size)
-            slab, marks, filled = self._waiting.pop(index, None) or (self._free_slab(), [], 0)
-            part = min(source.nbytes - at, length - low)
-            last = self._lane.download(source[at : at + part], slab[low : low + part])
-            marks.append(last)
-            at, filled = at + part, filled + part
-            if filled < length:
-                self._waiting[index] = (slab, marks, filled)
-                continue
-            future = self._pool.submit(self._write_slab, slab[:length], marks, index * size)
-            self._free.append((slab, future))
+            slab = self._slab_to_fill()
+            low = (offset + at) % slab.nbytes
+            part = slab[low : low + source.nbytes - at]
+            last = self._lane.download(source[at : at + part.nbytes], part)
+            self._submit(part, [last], offset + at)
+            at += part.nbytes
         if last is not None:
             last.wait()
-
-    def _free_slab(self) -> np.ndarray:
-        slab, future = self._free.popleft()
-        if future is not None:
-            self._watch.timed("waited_for_writes", future.result)
-        return slab
 
 
 Readers = tuple[Callable[[], StackReader], Callable[[], StackReader]]

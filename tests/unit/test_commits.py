@@ -391,10 +391,11 @@ def test_a_run_that_is_missing_or_comes_twice_is_refused(sizes_, random, twice):
         checksum.hexdigest()
 
 
-def test_runs_that_overlap_are_refused():
-    """Fragments as long as their piece together, of which one covers the other."""
+@pytest.mark.parametrize("runs", [((0, 5), (2, 5)), ((0, 5), (0, 5)), ((0, 5), (5, 8), (0, 5))])
+def test_fragments_that_overlap_are_refused(runs):
+    """As many bytes as the piece has, or more, but not each once."""
     checksum, zeros = PieceChecksum(8, 8, 8), np.zeros(8, np.uint8)
-    for low, high in ((0, 5), (2, 5)):
+    for low, high in runs:
         checksum.update(low, [zeros[low:high]])
     with pytest.raises(IntegrityError, match="came twice"):
         checksum.hexdigest()

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from shardwise import arrays, kernels, multiply, planner, sizes
+from shardwise.arrays import StackWriter
 from shardwise.bins import BinnedSum
+from shardwise.disk import PAGE
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.problem import Problem
 from shardwise.proof import PanelChecker
@@ -125,9 +127,27 @@ def test_slabs_change_no_bit(tmp_path, monkeypatch, keep):
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("keep", ["products", "sum"])
+def test_panels_lie_in_slabs_as_in_the_file(tmp_path, monkeypatch, keep):
+    """What is written begins at the same byte of a page in memory, for direct I/O."""
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 2 * PAGE)
+    places, write_at = [], StackWriter.write_at
+
+    def noted(self, offset, views):
+        places.append((views[0].ctypes.data - offset) % PAGE)
+        write_at(self, offset, views)
+
+    monkeypatch.setattr(StackWriter, "write_at", noted)
+    left, _ = factors("A @ A", (3, 61, 61), "float32")
+    made = computed(tmp_path, left, keep=keep, shards=1)
+    np.testing.assert_array_equal(results(made), exact(made, left, None, keep))
+    assert len(places) > 5
+    assert set(places) == {0}
+
+
 @pytest.mark.parametrize("dtype", ["int32", "float32", "complex128"])
 def test_a_task_with_little_memory_has_slabs_enough(tmp_path, dtype):
-    """As few slabs as may be still hold all pieces of planes that wait to be whole."""
+    """In two slabs each way, the bits are those of the plan's."""
     left, _ = factors("A @ A", (3, 31, 31), dtype)
     made = copied(factories.plan(tmp_path, left, keep="sum", shards=1))
     multiply.run_shard(made, "00000", memory=1)
