@@ -104,7 +104,7 @@ def test_no_cut_and_no_order_changes_a_bit(dtype, data):
     made = data.draw(products(dtype))
     n, width = made.shape
     names = names_of(dtype)
-    if dtype == "int64" and np.abs(made.astype(float)).prod(axis=0).max() >= 2.0**62:
+    if dtype == "int64" and max(abs(math.prod(c)) for c in made.T.tolist()) >= 2**63:
         names.remove("prod")
     ranks = [
         statistics.states(names, width, dtype, made[0]) for _ in range(data.draw(st.integers(1, 4)))
@@ -160,7 +160,8 @@ def test_sums_and_means_agree(dtype, data):
     made = stack((data.draw(st.integers(1, 50)), 3), dtype, data.draw(st.integers(0, 9)))
     found = of(made, ["mean"])
     np.testing.assert_array_equal(found["sum"], made.sum(axis=0))
-    np.testing.assert_array_equal(found["mean"], found["sum"] / len(made))
+    np.testing.assert_array_equal(found["mean"].real, found["sum"].real / len(made))
+    np.testing.assert_array_equal(found["mean"].imag, found["sum"].imag / len(made))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

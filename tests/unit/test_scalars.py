@@ -1,0 +1,203 @@
+"""Scalars over all elements: against exact arithmetic, in any parts and order the same."""
+
+import itertools
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import statistics
+from shardwise.problem import NEEDS_ORDER, STATISTICS
+from shardwise.rows import Rows
+from shardwise.scalars import Moments, Scalars
+
+from tests.factories import FLOATS, noise, stack
+
+DTYPES = (*FLOATS, "int64")
+
+
+def results(products, names):
+    """Results of statistics of products ``(N, width)``."""
+    own = statistics.states(names, products.shape[1], products.dtype.name, products[0])
+    for state in own:
+        state.add(Rows.of(products), 0)
+    return {k: v for state in own for k, v in state.results(len(products)).items()}
+
+
+def summary(products, columns, names):
+    """The scalars over all elements of products."""
+    scalars = Scalars(len(products), columns)
+    scalars.add(results(products, names), 0)
+    return scalars.summary()
+
+
+def described(values, columns):
+    """The scalars of one result."""
+    scalars = Scalars(None, columns)
+    scalars.add_result(values, 0)
+    return scalars.summary()
+
+
+def names_of(dtype, without=("prod",)):
+    """Statistics that products of a dtype have."""
+    complex_ = NEEDS_ORDER if "complex" in dtype else ()
+    return [s for s in STATISTICS if s not in (*complex_, *without)]
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if "complex" not in d])
+@given(seed=st.integers(0, 2**32), n=st.integers(1, 9), rows=st.integers(1, 4))
+def test_scalars_are_those_of_the_whole_stack(dtype, seed, n, rows):
+    """Count, sum, mean, std, extremes and places are NumPy's over all elements at once."""
+    products = stack((n, rows * 3), dtype, seed)
+    found = summary(products, 3, names_of(dtype))
+    wide = products.astype("float64")
+    assert found["count"] == products.size
+    assert found["sum"] == wide.sum()
+    assert found["mean"] == float(Fraction(wide.sum()) / products.size)
+    assert found["std"] == pytest.approx(wide.std(), rel=1e-14, abs=1e-15)
+    for name in ("min", "max"):
+        assert found[name] == getattr(wide, name)()
+        place = np.unravel_index(getattr(products, f"arg{name}")(), (n, rows, 3))
+        assert tuple(found["where"][name].values()) == place
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_complex_scalars_are_pairs():
+    """Sum and mean are real and imaginary part, the std counts both, and there is no extreme."""
+    products = noise((20, 6), "complex128")
+    found = summary(products, 3, names_of("complex128"))
+    assert list(found) == ["count", "sum", "mean", "std"]
+    assert found["sum"] == pytest.approx([products.sum().real, products.sum().imag], rel=1e-13)
+    assert found["mean"] == pytest.approx([products.mean().real, products.mean().imag], rel=1e-13)
+    assert found["std"] == pytest.approx(products.std(), rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("names", "keys"),
+    [
+        (["sum"], {"count", "sum", "mean"}),
+        (["mean"], {"count", "sum", "mean"}),
+        (["std"], {"count"}),
+        (["std", "mean"], {"count", "sum", "mean", "std"}),
+        (["argmin"], {"count", "min", "where"}),
+        (["max", "all"], {"count", "max", "where"}),
+        (["any"], {"count"}),
+    ],
+)
+def test_only_what_the_statistics_give_is_told(names, keys):
+    """What was not asked for is left out, not invented."""
+    found = summary(noise((3, 4)), 2, names)
+    assert set(found) == keys
+    assert set(found.get("where", {})) == keys & {"min", "max"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_no_parts_and_no_order_change_a_bit(dtype, data):
+    """Any stripes, over any ranks, merged in any order, give the same summary."""
+    width = data.draw(st.integers(1, 30))
+    products = stack((4, width), dtype) if dtype == "int64" else noise((4, width), dtype) * 1e3
+    products[0, : width // 2] = products[1, : width // 2]
+    products = products.astype(dtype)
+    given_ = results(products, names_of(dtype))
+    whole, ranks = Scalars(4, 5), [Scalars(4, 5) for _ in range(data.draw(st.integers(1, 3)))]
+    whole.add(given_, 0)
+    cuts = sorted(data.draw(st.sets(st.integers(0, width), max_size=5)) | {0, width})
+    for low, high in data.draw(st.permutations(list(itertools.pairwise(cuts)))):
+        part = {name: array[low:high] for name, array in given_.items()}
+        data.draw(st.sampled_from(ranks)).add(part, low)
+    root, *others = data.draw(st.permutations(ranks))
+    for other in others:
+        root.merge([array.copy() for array in other.dump()])
+    assert root.summary() == whole.summary()
+
+
+def test_sums_of_integers_never_overflow():
+    """The sum over all elements may pass int64, as Python's whole numbers do."""
+    products = np.full((2, 5), 2**61 + 1)
+    found = summary(products, 5, ["sum"])
+    assert found["sum"] == 10 * (2**61 + 1)
+    assert described(np.array([-(2**63)] * 3), 3)["sum"] == -3 * 2**63
+    assert described(np.array([-(2**63), 2**63 - 1]), 2)["std"] == 2.0**63
+
+
+def test_the_pooled_spread_stands_any_offset():
+    """The spread between elements is not lost beside means that are 10¹⁵ times as large."""
+    values = 1e15 + np.arange(1000) % 7
+    expected = np.std(np.arange(1000) % 7)
+    assert described(values, 10)["std"] == pytest.approx(expected, rel=1e-15)
+    assert summary(np.stack([values, values]), 10, ["std", "mean"])["std"] == pytest.approx(
+        expected, rel=1e-15
+    )
+
+
+def test_scalars_of_one_result_name_row_and_column():
+    """A result has no matrices: its extremes lie in a row and a column, the first where equal."""
+    values = np.array([3.0, -0.0, 5.0, 0.0, 5.0, 4.0])
+    found = described(values, 3)
+    assert found == {
+        "count": 6,
+        "sum": 17.0,
+        "mean": 17 / 6,
+        "std": pytest.approx(values.std(), rel=1e-15),
+        "min": 0.0,
+        "max": 5.0,
+        "where": {"min": {"row": 0, "column": 1}, "max": {"row": 0, "column": 2}},
+    }
+    assert math.copysign(1, found["min"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "total"),
+    [
+        ([1, math.inf], "Infinity"),
+        ([1, -math.inf], "-Infinity"),
+        ([math.inf, -math.inf], "NaN"),
+        ([math.nan, 1], "NaN"),
+    ],
+)
+def test_what_is_no_number_is_told_as_text(values, total):
+    """JSON has no NaN and no infinities; as texts they survive every reader."""
+    found = described(np.array(values, float), 2)
+    assert found["sum"] == found["mean"] == total
+    assert found["std"] == "NaN"
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_the_first_nan_is_the_extreme():
+    """NaN wins over any number, the one of the lowest matrix and element, as in NumPy."""
+    products = noise((3, 4))
+    products[1, 2] = products[1, 3] = products[2, 0] = math.nan
+    found = summary(products, 2, ["min", "max"])
+    assert found["min"] == found["max"] == "NaN"
+    assert found["where"]["min"] == {"matrix": 1, "row": 1, "column": 0}
+    assert found["where"]["max"] == found["where"]["min"]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_moments_are_exact(numbers):
+    """Sums and sums of squares are fractions, from the smallest to the largest float64."""
+    moments = Moments()
+    for part in (numbers[:3], numbers[3:]):
+        moments.add(np.array(part, float))
+    assert moments.sum() == sum(map(Fraction, numbers))
+    assert moments.squares() == sum(Fraction(v) ** 2 for v in numbers)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_moments_of_integers_are_exact(numbers):
+    """int64 is taken whole, its ends included."""
+    moments = Moments()
+    moments.add(np.array(numbers))
+    assert moments.sum() == sum(numbers)
+    assert moments.squares() == sum(v * v for v in numbers)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_the_spread_of_tiny_and_huge_results_is_told(scale):
+    """Variances that no float64 holds have a root that one does."""
+    values = np.array([1.0, 2.0, 3.0, 5.0]) * scale
+    assert described(values, 2)["std"] == pytest.approx(np.std(values / scale) * scale, rel=1e-14)
