@@ -55,6 +55,7 @@ import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.problem import LEVELS
+from shardwise.rows import Rows
 
 LIMIT = 2.0**960
 """Modulus from which a finite number counts as infinite."""
@@ -64,10 +65,10 @@ MAX_TERMS = 2**31
 
 _LEVEL_BITS, _NAN, _PLUS, _MINUS = 0xFF, 0x100, 0x200, 0x400
 _LOW = 0xFFFFFFFF
-_CHUNK = 32768  # numbers at a time on the CPU: two float64 buffers of it fit a core's cache
-_ROWS = 8  # arrays at a time, at least, where there are so many: the sums are touched less often
+_CHUNK = 32768  # numbers at a time where planes are merged and rounded, to bound the memory
 _THREADS = 256
 _PARALLEL = 2**18  # numbers that keep a large GPU busy
+_LONG = 2**10  # numbers of a row that keep the loops of a CPU busy
 
 
 def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
@@ -95,7 +96,7 @@ class BinnedSum:
     """Adds arrays of one shape and dtype, in any order and any grouping with the same bits.
 
     On a GPU, work is queued on the current stream, which has to be the same for all of one sum, and
-    nothing waits for it. Beside the planes it takes 2 bytes a real number, and on the CPU 1 MiB.
+    nothing waits for it. Beside the planes it takes 2 bytes a real number.
 
     Parameters
     ----------
@@ -111,8 +112,9 @@ class BinnedSum:
         self._xp, self._shape, self._dtype = xp, tuple(shape), np.dtype(dtype)
         planes, *numbers = plane_shape(shape, dtype)
         self._numbers = math.prod(numbers)
-        # A few numbers keep few threads busy: a GPU then has several sums of every so many arrays.
-        most = 1 if xp is np else _PARALLEL // max(1, self._numbers)
+        # A few numbers keep few threads busy, or a loop too short: there are then several sums, of
+        # every so many arrays.
+        most = (_LONG if xp is np else _PARALLEL) // max(1, self._numbers)
         self._sums = 1 << max(0, most.bit_length() - 1)
         width = self._sums * self._numbers
         self._flat = xp.zeros((planes, width), xp.int64)
@@ -139,25 +141,59 @@ class BinnedSum:
             raise ValueError(f"a stack of {stack.dtype} {stack.shape} for {self._dtype}")
         if not stack.flags.c_contiguous:
             raise ValueError("the stack is not C-contiguous")
+        if self._xp is np:
+            self.add_rows(Rows.of(stack))
+            return
         self._count(len(stack))
         if not stack.size:
             return
         if self._dtype.kind == "c":
             stack = stack.view(f"f{self._dtype.itemsize // 2}")
         rows = stack.reshape(len(stack), self._numbers)
-        if self._xp is not np:
-            rounds = len(rows) // self._sums
-            for part, n in (
-                (rows[: rounds * self._sums], rounds),
-                (rows[rounds * self._sums :], 1),
-            ):
-                if part.size:
-                    self._launch(part.reshape(n, -1))
-        elif self._heads is None:
-            _add_integers(self._flat, rows)
+        rounds = len(rows) // self._sums
+        for part, n in ((rows[: rounds * self._sums], rounds), (rows[rounds * self._sums :], 1)):
+            if part.size:
+                self._launch(part.reshape(n, -1))
+
+    def add_rows(self, rows: Rows) -> None:
+        """Add arrays where they lie; on NumPy only.
+
+        Parameters
+        ----------
+        rows
+            Arrays of the sum's dtype, with as many elements as its shape has.
+
+        Raises
+        ------
+        InputError
+            Where the sum would be of more than ``MAX_TERMS`` arrays.
+        """
+        if rows.flat.dtype != self._dtype or rows.width not in (math.prod(self._shape), 0):
+            raise ValueError(f"rows of {rows.width} {rows.flat.dtype} for {self._dtype}")
+        self._count(rows.n)
+        if not rows.n or not rows.width:
+            return
+        flat, start, stride, n, width = rows
+        if self._dtype.kind == "c":
+            flat = flat.view(f"f{self._dtype.itemsize // 2}")
+            start, stride, width = 2 * start, 2 * stride, 2 * width
+        if stride != width:
+            self._add_rows(Rows(flat, start, stride, n, width))
+            return
+        rounds, rest = divmod(n, self._sums)
+        long, last = width * self._sums, width * rest
+        self._add_rows(Rows(flat, start, long, rounds, long))
+        self._add_rows(Rows(flat, start + rounds * long, last, 1, last))
+
+    def _add_rows(self, rows: Rows) -> None:
+        from shardwise import bins_cpu  # imports numba, which a task on a GPU does not need
+
+        if not rows.n * rows.width:
+            return
+        if self._heads is None:
+            bins_cpu.add_integers(rows, self._flat)
         else:
-            with np.errstate(invalid="ignore"):  # the cast of a signalling NaN says so
-                _add_reals(self._flat[1:], self._heads, rows)
+            bins_cpu.add_reals(rows, self._heads, self._flat[1:])
 
     def _count(self, terms: int) -> None:
         self._terms += terms
@@ -194,12 +230,9 @@ class BinnedSum:
         if planes.dtype != np.int64 or planes.shape != shape:
             raise ValueError(f"planes of {planes.dtype} {planes.shape} for {shape}")
         self._count(terms)
-        others = planes.reshape(self._flat.shape)
-        if self._heads is None:
-            self._flat += others
-            return
-        for part in _parts(others.shape[1], _CHUNK):
-            _merge_reals(self._flat[1:, part], self._heads[part], others[:, part])
+        others = planes.reshape(len(planes), self._numbers)
+        heads = self._heads if self._heads is None else self._heads[: self._numbers]
+        _merge(self._flat[:, : self._numbers], heads, others)
 
     def planes(self) -> Any:
         """The state, as it goes into a file: the same bits for the same arrays in any order.
@@ -217,7 +250,8 @@ class BinnedSum:
             self._flat[0] = self._heads
         flat = self._flat
         if self._sums > 1:
-            flat = self._xp.asarray(_folded(self._xp.asnumpy(flat), self._sums, self._dtype))
+            on_host = flat if self._xp is np else self._xp.asnumpy(flat)
+            flat = self._xp.asarray(_folded(on_host, self._sums))
         return flat.reshape(plane_shape(self._shape, self._dtype.name))
 
 
@@ -291,16 +325,13 @@ def _kernel(xp: Any, dtype: np.dtype) -> Any:
     return module.get_function(f"add_{name}")
 
 
-def _folded(planes: np.ndarray, sums: int, dtype: np.dtype) -> np.ndarray:
+def _folded(planes: np.ndarray, sums: int) -> np.ndarray:
     """One sum of ``sums``, a power of two, that lie side by side in planes ``(P, sums * n)``."""
-    kind = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
     while sums > 1:
         sums //= 2
         half = planes.shape[1] // 2
-        both = BinnedSum(np, (half,), kind)
-        for part in (planes[:, :half], planes[:, half:]):
-            both.merge(np.ascontiguousarray(part), 0)
-        planes = both.planes()
+        planes, others = planes[:, :half].copy(), planes[:, half:]
+        _merge(planes, planes[0] if len(planes) > 2 else None, others)
     return planes
 
 
@@ -308,90 +339,19 @@ def _parts(length: int, step: int) -> list[slice]:
     return [slice(low, min(low + step, length)) for low in range(0, length, step)]
 
 
-def _add_integers(planes: np.ndarray, rows: np.ndarray) -> None:
-    """Add ``rows`` ``(n, numbers)`` to the sums of the halves ``(2, numbers)``."""
-    for part in _parts(rows.shape[1], _CHUNK):
-        for row in rows[:, part]:
-            planes[0, part] += row >> 32
-            planes[1, part] += row & _LOW
-
-
-def _add_reals(sums: np.ndarray, heads: np.ndarray, rows: np.ndarray) -> None:
-    """Add ``rows`` ``(n, numbers)`` to the levels ``(L, numbers)``, a block at a time."""
-    n, numbers = rows.shape
-    width = min(numbers, max(1, _CHUNK // min(n, _ROWS)))
-    height = min(n, max(1, _CHUNK // width))
-    buffers = np.empty((2, height * width))
-    for columns in _parts(numbers, width):
-        tops = _tops(heads[columns])
-        for lines in _parts(n, height):
-            block = rows[lines, columns]
-            rest, scratch = (b[: block.size].reshape(block.shape) for b in buffers)
-            np.copyto(rest, block)
-            np.abs(rest, out=scratch)
-            # Written so that NaN is not within.
-            if not (scratch <= _largest(tops)).all():
-                _grow(sums[:, columns], heads[columns], rest)
-                tops = _tops(heads[columns])
-            _add_slices(sums[:, columns], tops, rest, scratch)
-
-
-def _add_slices(sums: np.ndarray, tops: np.ndarray, rest: np.ndarray, scratch: np.ndarray) -> None:
-    """Cut all of ``rest`` ``(n, numbers)``, which is used up, into slices and add them."""
-    for level in range(len(sums)):
-        magic = _magic(tops - level)
-        np.add(rest, magic, out=scratch)
-        # Slices are differences of bits; modulo 2⁶⁴ those of M can be taken away all at once.
-        bits = np.add.reduce(scratch.view(np.int64), axis=0)
-        sums[level] += bits - len(rest) * magic.view(np.int64)
-        if level == len(sums) - 1:
-            return
-        scratch -= magic
-        rest -= scratch
-        if not rest.any():
-            return
-
-
-def _tops(heads: np.ndarray) -> np.ndarray:
-    """The tops of elements; one for all where they are equal, which is faster."""
-    tops = (heads & _LEVEL_BITS).astype(np.int64)
-    return tops[:1] if (tops == tops[0]).all() else tops
-
-
-def _magic(levels: np.ndarray) -> np.ndarray:
-    """The constants M = 1.5 · 2⁵² u of levels, from their bits: 1023 + 52 + 32 j - 1074."""
-    return (((32 * levels + 1) << 52) | (1 << 51)).view(np.float64)
-
-
-def _largest(tops: np.ndarray) -> np.ndarray:
-    """The largest moduli that tops allow: 2³¹ u, from its bits 1023 + 31 + 32 j - 1074."""
-    return np.minimum(((32 * tops - 20) << 52).view(np.float64), np.nextafter(LIMIT, 0))
-
-
-def _top(moduli: np.ndarray) -> np.ndarray:
-    """The smallest levels whose ``_largest`` is not below the moduli."""
-    # The bits of a modulus grow with it, by 2⁵² at each power of two: this is a division, up.
-    return (moduli.view(np.int64) + (20 << 52) + (1 << 57) - 1) >> 57
-
-
-def _grow(sums: np.ndarray, heads: np.ndarray, block: np.ndarray) -> None:
-    """Raise tops to what a block ``(n, numbers)`` needs; flag what is no number, and zero it."""
-    moduli = np.abs(block)
-    wild = ~(moduli < LIMIT)
-    if wild.any():
-        flags = np.where(np.isnan(block), _NAN, np.where(block > 0, _PLUS, _MINUS))
-        heads |= np.bitwise_or.reduce(np.where(wild, flags, 0), axis=0).astype(np.int16)
-        moduli[wild] = block[wild] = 0
-    tops = (heads & _LEVEL_BITS).astype(np.int64)
-    grown = np.maximum(_top(moduli.max(axis=0)) - tops, 0)
-    sums[:] = _lowered(sums, grown)
-    heads += grown.astype(np.int16)
-
-
 def _lowered(sums: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Levels ``(L, numbers)`` seen from tops that are higher ``by`` so many levels."""
     source = np.arange(len(sums))[:, np.newaxis] - by
     return np.where(source >= 0, np.take_along_axis(sums, np.maximum(source, 0), 0), 0)
+
+
+def _merge(planes: np.ndarray, heads: np.ndarray | None, others: np.ndarray) -> None:
+    """Add the planes ``others``; of integers, which have no heads, sum by sum."""
+    for part in _parts(others.shape[1], _CHUNK):
+        if heads is None:
+            planes[:, part] += others[:, part]
+        else:
+            _merge_reals(planes[1:, part], heads[part], others[:, part])
 
 
 def _merge_reals(sums: np.ndarray, heads: np.ndarray, others: np.ndarray) -> None:
@@ -402,9 +362,9 @@ def _merge_reals(sums: np.ndarray, heads: np.ndarray, others: np.ndarray) -> Non
         highest = np.maximum(tops, other_tops)
         sums[:] = _lowered(sums, highest - tops)
         more = _lowered(more, highest - other_tops)
-        heads += (highest - tops).astype(np.int16)
+        heads += (highest - tops).astype(heads.dtype)
     sums += more
-    heads |= (others[0] & ~_LEVEL_BITS).astype(np.int16)
+    heads |= (others[0] & ~_LEVEL_BITS).astype(heads.dtype)
 
 
 def _whole(planes: np.ndarray) -> np.ndarray:

@@ -1,0 +1,375 @@
+"""The loops of binned sums on the CPU, compiled by numba; bins.py has the method and its proof.
+
+Numbers come as the unsigned integers of the same bits, so that one source serves all dtypes. A
+visit adds 8 rows to a tile of elements: few enough that rows and state stay in a core's nearest
+caches, and enough that the state is loaded and stored once for many terms.
+
+A visit first takes for granted that no top grows and that the lowest level gets nothing. On the
+way it notes the largest modulus, and the smallest that is not 0. Where these say otherwise, which
+happens seldom or always, the state is put back and the tile is visited again.
+
+Indices are unsigned and arrays come whole, because numba's check for negative indices, and inner
+strides that are not known before the run, keep LLVM from vector code.
+"""
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import njit, types, uint64
+from numba.extending import intrinsic
+
+from shardwise.problem import LEVELS
+from shardwise.rows import Rows
+
+_TILE = 1024  # elements of a visit
+_BLOCK = 64  # rows that pass one tile before it is the next tile's turn
+_EIGHT, _ONE = (0,) * 8, (0,)  # rows of a visit: the length of a tuple is known when it is compiled
+
+_EXPONENT = 1 << 52  # one more in the exponent of a float64, as the integer of its bits
+_LEVEL = 32 * _EXPONENT
+_MODULUS = (1 << 63) - 1
+_LEVEL_BITS, _NAN, _PLUS, _MINUS = 0xFF, 0x100, 0x200, 0x400
+_LOW = 0xFFFFFFFF
+
+_DIGITS = {"float16": 11, "float32": 24, "float64": 53}
+# Moduli from here on count as infinite, 2⁹⁶⁰ and more in float64; and infinity itself.
+_WILD = {"float16": 0x7C00, "float32": 0x7F800000, "float64": (1023 + 960) * _EXPONENT}
+_INFINITE = {**_WILD, "float64": 2047 * _EXPONENT}
+
+
+def add_reals(rows: Rows, heads: np.ndarray, sums: np.ndarray) -> None:
+    """Add rows of float16, float32 or float64.
+
+    Parameters
+    ----------
+    heads
+        int16 ``(elements,)``, tops and flags; at least ``rows.width`` of them.
+    sums
+        int64 ``(L, elements)``, the levels from the top down.
+    """
+    name, levels = rows.flat.dtype.name, len(sums)
+    word = np.dtype(f"u{rows.flat.itemsize}")
+    # A modulus of 2^(digits - 1) units of a level, or more, gives no slice below that level.
+    thin = (_DIGITS[name] - 1 - 1074 + 1023) * _EXPONENT - (levels - 2) * _LEVEL
+    special = word.type(_WILD[name]), word.type(_INFINITE[name])
+    most = (0,) * (levels - 1), (0,) * levels
+    _reals(name)(*_plain(rows, word), *special, thin, *most, heads, sums)
+
+
+def add_integers(rows: Rows, sums: np.ndarray) -> None:
+    """Add rows of int64 to the sums of the halves, int64 ``(2, elements)``."""
+    _integers()(*_plain(rows, rows.flat.dtype), sums)
+
+
+def _plain(rows: Rows, dtype: np.dtype) -> tuple:
+    """Rows as the loops take them: always read-only, so that each is compiled for one type."""
+    words = rows.flat.view(dtype)
+    words.flags.writeable = False
+    return words, rows.start, rows.stride, rows.n, rows.width
+
+
+@cache
+def _reals(name: str) -> Callable:
+    word, count = types.Integer.from_bitwidth(8 * np.dtype(name).itemsize, False), types.int64
+    levels = LEVELS[name]
+    depths = types.UniTuple(count, levels - 1), types.UniTuple(count, levels)
+    state = types.Array(types.int16, 1, "C"), types.Array(types.int64, 2, "C")
+    words = types.Array(word, 1, "C", readonly=True)
+    signature = (words, *[count] * 4, word, word, count, *depths, *state)
+    return _compiled(_add_reals, signature, name)
+
+
+@cache
+def _integers() -> Callable:
+    words = types.Array(types.int64, 1, "C", readonly=True)
+    signature = (words, *[types.int64] * 4, types.Array(types.int64, 2, "C"))
+    return _compiled(_add_integers, signature, "int64")
+
+
+def _compiled(function: Callable, signature: tuple, name: str) -> Callable:
+    """A function compiled for one signature, by an earlier process if there is a folder for it."""
+    folder, before = _folder(name), numba.config.CACHE_DIR
+    if folder is not None:
+        loop = njit(nogil=True)(function)
+        numba.config.CACHE_DIR = str(folder)
+        # A full disk, or what a crash left of a file, must not end a run.
+        with suppress(OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+            loop.enable_caching()
+            loop.compile(signature)
+        numba.config.CACHE_DIR = before
+        if loop.signatures:
+            return loop
+    loop = njit(nogil=True)(function)
+    loop.compile(signature)
+    return loop
+
+
+def _folder(name: str) -> Path | None:
+    """A folder for the code of one source, processor and dtype, or None where none can be written.
+
+    numba keeps all variants of a function under one index, which it replaces without a lock, and
+    before the code: with several processes it may name another's code, or that of an older source.
+    Where a folder has one variant only, all write the same.
+    """
+    cpu = llvmlite.binding.get_host_cpu_name() + llvmlite.binding.get_host_cpu_features().flatten()
+    source = Path(__file__).read_bytes() + f"{cpu} {numba.__version__}".encode()
+    leaf = f"{name}-{hashlib.sha256(source).hexdigest()[:16]}"
+    bases = numba.config.CACHE_DIR, Path(__file__).with_name("__pycache__"), "~/.cache/shardwise"
+    for base in filter(None, bases):
+        with suppress(OSError, RuntimeError):  # the latter where nobody's home is known
+            folder = Path(base).expanduser() / leaf
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+    return None
+
+
+@intrinsic
+def _bits(typing: Any, number: Any) -> Any:
+    """The bits of a float64 as int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic
+def _number(typing: Any, bits: Any) -> Any:
+    """The number whose bits an integer of 16, 32 or 64 bits holds, as float64.
+
+    Infinities and NaN of 16 bits become numbers of 65,536 and more: the exponent is moved to its
+    place by a multiplication, which is exact and part of any processor.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        single, double, word = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
+        if bits.bitwidth == 64:
+            return builder.bitcast(arguments[0], double)
+        if bits.bitwidth == 32:
+            return builder.fpext(builder.bitcast(arguments[0], single), double)
+        half = builder.zext(arguments[0], word)
+        sign = builder.shl(builder.and_(half, word(0x8000)), word(16))
+        modulus = builder.shl(builder.and_(half, word(0x7FFF)), word(13))
+        small = builder.bitcast(builder.or_(sign, modulus), single)
+        return builder.fmul(builder.fpext(small, double), double(2.0**112))
+
+    return types.float64(bits), generate
+
+
+@njit(nogil=True)
+def _visit(
+    words: np.ndarray,
+    start: int,
+    stride: int,
+    rows: tuple,
+    levels: tuple,
+    thin: int,
+    tile: tuple[int, int],
+    heads: np.ndarray,
+    sums: np.ndarray,
+    before: np.ndarray,
+) -> tuple[int, int, int]:
+    """Add as many rows as ``rows`` is long to as many levels, and leave the old sums in ``before``.
+
+    Returns
+    -------
+    tuple of int
+        The bits of the largest modulus; more than 0 where a modulus is too large for its top; more
+        than 0 where one is so small that it may have a slice below these levels.
+    """
+    word = words.dtype.type
+    largest, excess, loss = word(0), -_MODULUS, -_MODULUS
+    for i in range(uint64(tile[1])):
+        e = uint64(tile[0]) + i
+        top = (np.int64(heads[e]) & _LEVEL_BITS) * _LEVEL
+        magic0 = top + 3 * (_EXPONENT // 2)
+        magic1, magic2, magic3 = magic0 - _LEVEL, magic0 - 2 * _LEVEL, magic0 - 3 * _LEVEL
+        # Slices are differences of bits: those of M are taken away for all rows at once.
+        before[0, i], before[1, i] = sums[0, e], sums[1, e]
+        sum0, sum1 = sums[0, e] - len(rows) * magic0, sums[1, e] - len(rows) * magic1
+        if len(levels) > 2:
+            before[2, i] = sums[2, e]
+            sum2 = sums[2, e] - len(rows) * magic2
+        if len(levels) > 3:
+            before[3, i] = sums[3, e]
+            sum3 = sums[3, e] - len(rows) * magic3
+        most, least = word(0), word(~uint64(0))
+        for row in range(len(rows)):
+            bits = words[uint64(start) + uint64(row) * uint64(stride) + i]
+            modulus = word(bits & (word(~uint64(0)) >> uint64(1)))
+            most = word(max(most, modulus))
+            least = word(min(least, word(modulus - word(1))))  # 0 turns into the largest
+            number = _number(bits)
+            shifted = number + _number(uint64(magic0))
+            sum0 += _bits(shifted)
+            rest = number - (shifted - _number(uint64(magic0)))
+            shifted = rest + _number(uint64(magic1))
+            sum1 += _bits(shifted)
+            if len(levels) > 2:
+                rest -= shifted - _number(uint64(magic1))
+                shifted = rest + _number(uint64(magic2))
+                sum2 += _bits(shifted)
+            if len(levels) > 3:
+                rest -= shifted - _number(uint64(magic2))
+                shifted = rest + _number(uint64(magic3))
+                sum3 += _bits(shifted)
+        sums[0, e], sums[1, e] = sum0, sum1
+        if len(levels) > 2:
+            sums[2, e] = sum2
+        if len(levels) > 3:
+            sums[3, e] = sum3
+        largest = word(max(largest, most))
+        excess = max(excess, _bits(_number(most)) - top)
+        loss = max(loss, top - (_bits(_number(least)) & _MODULUS))
+    return largest, excess + 20 * _EXPONENT, loss + thin
+
+
+@njit(nogil=True)
+def _tamed(
+    words: np.ndarray,
+    start: int,
+    stride: int,
+    n: int,
+    wild: int,
+    infinite: int,
+    tile: tuple[int, int],
+    heads: np.ndarray,
+    copy: np.ndarray,
+) -> None:
+    """Copy the rows of a tile; what counts as infinite flags its element and becomes 0."""
+    largest = words.dtype.type(~uint64(0)) >> uint64(1)
+    for row in range(n):
+        for i in range(tile[1]):
+            bits = words[start + row * stride + i]
+            if bits & largest >= wild:
+                flag = _MINUS if bits > largest else _PLUS
+                heads[tile[0] + i] |= _NAN if bits & largest > infinite else flag
+                bits = words.dtype.type(0)
+            copy[row * _TILE + i] = bits
+
+
+@njit(nogil=True)
+def _grow(
+    words: np.ndarray,
+    start: int,
+    stride: int,
+    n: int,
+    tile: tuple[int, int],
+    heads: np.ndarray,
+    sums: np.ndarray,
+) -> None:
+    """Raise tops to what the rows of a tile need, none of them infinite."""
+    largest = words.dtype.type(~uint64(0)) >> uint64(1)
+    for i in range(tile[1]):
+        most = uint64(0)
+        for row in range(n):
+            most = max(most, words[start + row * stride + i] & largest)
+        # The bits of a modulus grow with it, by 2⁵² at each power of two: a division, up.
+        bits = _bits(_number(words.dtype.type(most)))
+        top = (bits + 20 * _EXPONENT + _LEVEL - 1) // _LEVEL
+        e = tile[0] + i
+        by = top - (np.int64(heads[e]) & _LEVEL_BITS)
+        if by > 0:
+            for level in range(len(sums) - 1, -1, -1):
+                sums[level, e] = sums[level - by, e] if level >= by else 0
+            heads[e] += by
+
+
+def _add_reals(
+    words: np.ndarray,
+    start: int,
+    stride: int,
+    n: int,
+    width: int,
+    wild: int,
+    infinite: int,
+    thin: int,
+    shallow: tuple,
+    deep: tuple,
+    heads: np.ndarray,
+    sums: np.ndarray,
+) -> None:
+    """Add ``n`` rows, at first to all levels but the lowest."""
+    before = np.empty((len(deep), _TILE), np.int64)
+    copy = np.empty(8 * _TILE, words.dtype)
+    lasting = False  # whether the lowest level was needed: then it probably is again
+    for first in range(0, n, _BLOCK):
+        end = min(first + _BLOCK, n)
+        for low in range(0, width, _TILE):
+            tile = low, min(_TILE, width - low)
+            row = first
+            while row < end:
+                rows = 8 if row + 8 <= end else 1
+                source, at, step = words, start + row * stride + low, stride
+                all_levels = lasting
+                while True:
+                    where = tile, heads, sums, before
+                    if rows == 8 and all_levels:
+                        notes = _visit(source, at, step, _EIGHT, deep, thin, *where)
+                    elif rows == 8:
+                        notes = _visit(source, at, step, _EIGHT, shallow, thin, *where)
+                    elif all_levels:
+                        notes = _visit(source, at, step, _ONE, deep, thin, *where)
+                    else:
+                        notes = _visit(source, at, step, _ONE, shallow, thin, *where)
+                    largest, excess, loss = notes
+                    if largest < wild and excess <= 0 and (all_levels or loss <= 0):
+                        break
+                    for level in range(len(deep) if all_levels else len(shallow)):
+                        sums[level, low : low + tile[1]] = before[level, : tile[1]]
+                    lasting |= largest < wild and excess <= 0
+                    if largest >= wild:
+                        _tamed(source, at, step, rows, wild, infinite, tile, heads, copy)
+                        source, at, step = copy, 0, _TILE
+                    _grow(source, at, step, rows, tile, heads, sums)
+                    all_levels = True
+                row += rows
+
+
+@njit(nogil=True)
+def _visit_integers(
+    words: np.ndarray,
+    start: int,
+    stride: int,
+    rows: tuple,
+    tile: tuple[int, int],
+    sums: np.ndarray,
+) -> None:
+    """Add as many rows as ``rows`` is long to the sums of the halves."""
+    for i in range(uint64(tile[1])):
+        e = uint64(tile[0]) + i
+        high, low = sums[0, e], sums[1, e]
+        for row in range(len(rows)):
+            number = words[uint64(start) + uint64(row) * uint64(stride) + i]
+            high += number >> 32
+            low += number & _LOW
+        sums[0, e], sums[1, e] = high, low
+
+
+def _add_integers(
+    words: np.ndarray, start: int, stride: int, n: int, width: int, sums: np.ndarray
+) -> None:
+    for first in range(0, n, _BLOCK):
+        end = min(first + _BLOCK, n)
+        for low in range(0, width, _TILE):
+            tile = low, min(_TILE, width - low)
+            row = first
+            while row < end:
+                at = start + row * stride + low
+                if row + 8 <= end:
+                    _visit_integers(words, at, stride, _EIGHT, tile, sums)
+                    row += 8
+                else:
+                    _visit_integers(words, at, stride, _ONE, tile, sums)
+                    row += 1
