@@ -429,7 +429,7 @@ class Truth:
 
 def _add(total: BinnedSum, rows: Rows) -> None:
     """Add arrays where they lie to a binned sum."""
-    total.add(np.ascontiguousarray(rows.array))
+    total.add_rows(rows)
 
 
 def _cut(length: int, step: int) -> list[slice]:
