@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 from shardwise import cli, reduce
+from shardwise.problem import STATISTICS
 
 
 def main(options: Namespace) -> None:
@@ -27,7 +28,7 @@ if __name__ == "__main__":
         "--ranks", type=int, default=MPI.COMM_WORLD.size, help="ranks that MPI must have"
     )
     arguments.add_argument(
-        "--statistics", nargs="+", choices=["sum", "mean"], default=["sum"], help="what to write"
+        "--statistics", nargs="+", choices=STATISTICS, default=["sum"], help="what to write"
     )
     world = MPI.COMM_WORLD
     launcher = (str(Path(sys.executable).with_name("mpiexec")), "-n", str(world.size))

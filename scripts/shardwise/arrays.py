@@ -4,6 +4,7 @@ The format of ``.npy`` files: https://numpy.org/doc/stable/reference/generated/n
 """
 
 import ast
+import math
 import os
 import re
 import secrets
@@ -16,13 +17,14 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import xxhash
 
-from shardwise import disk
+from shardwise import disk, sizes
 from shardwise.errors import InputError, IntegrityError
 
 MAGIC = b"\x93NUMPY"
@@ -30,8 +32,6 @@ MAX_HEADER_BYTES = 65536
 CHUNK_BYTES = 8 * 1024**2
 DATA_OFFSET = disk.PAGE
 """Byte at which the elements of our own files begin: a page, for direct I/O."""
-PIECE_BYTES = 32 * 1024**2
-"""Size of a piece of the checksum where nothing else is asked for."""
 _TOO_MUCH = "there are more bytes than the header says"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
@@ -252,102 +252,149 @@ def raw_bytes(block: np.ndarray) -> memoryview:
     return memoryview(block.reshape(-1).view(np.uint8))
 
 
-class PieceChecksum:
-    """The checksum of a file's elements, from pieces in any order and from any thread.
+def piece_digest(raw: np.ndarray | memoryview, number: int) -> int:
+    """XXH3 of 128 bits of one piece of a file's elements, with its number as the seed."""
+    return xxhash.xxh3_128_intdigest(raw, seed=number)
 
-    It is XXH3 of 128 bits of the concatenated XXH3 digests (128 bits, big-endian) of consecutive
-    pieces; the last piece may be shorter. The header is no part of it.
+
+class PieceChecksum:
+    """The checksum of a file's elements, from any runs of bytes, in any order, from any thread.
+
+    The elements are rows of ``row_bytes``; the last may be shorter. Each row is cut into pieces of
+    ``piece_bytes``, of which its last may be shorter, and the pieces are numbered over all rows.
+    The checksum is the XOR of the pieces' digests (`piece_digest`); of no pieces it is 0. So
+    several processes can each hash some pieces, and the XOR of what they have is that of the file.
+
+    A bit that changed, and pieces that were exchanged, lost or doubled, are seen but for a chance
+    of about 2 to the power of -128 (more where several pieces of 16 bytes or less have changed, as
+    these have fewer digests). For the seed makes the place count: equal pieces do not cancel. That
+    is enough against damage, which knows nothing of the hash. It is none against an attacker, who
+    can choose bytes whose digests cancel. The header is no part of it, nor is the shape.
 
     Parameters
     ----------
-    total_bytes, piece_bytes
-        Sizes of all elements and of one piece.
+    total_bytes, row_bytes, piece_bytes
+        Sizes of all elements, of a row, and of a piece (`sizes.checksum_pieces`).
+
+    Raises
+    ------
+    IntegrityError
+        Where rows or pieces would be empty.
     """
 
-    def __init__(self, total_bytes: int, piece_bytes: int) -> None:
-        if piece_bytes < 1:
-            raise IntegrityError(f"a receipt says piece_bytes {piece_bytes}; it must be 1 or more")
-        self.total_bytes, self.piece_bytes = total_bytes, piece_bytes
-        self._digests: dict[int, bytes] = {}
-        self._twice = False
+    def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:
+        for name, value in (("row_bytes", row_bytes), ("piece_bytes", piece_bytes)):
+            if value < 1:
+                raise IntegrityError(f"a receipt says {name} {value}; it must be 1 or more")
+        self.total_bytes, self.row_bytes, self.piece_bytes = total_bytes, row_bytes, piece_bytes
+        self._in_row = -(-row_bytes // piece_bytes)
+        rows, rest = divmod(total_bytes, row_bytes)
+        self._seen = bytearray(rows * self._in_row + -(-rest // piece_bytes))
+        self._digest, self._twice, self._appended = 0, False, 0
+        self._fragments: dict[int, list[tuple[int, np.ndarray]]] = {}
+        self._missing: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._tail, self._tail_bytes, self._appended = xxhash.xxh3_128(), 0, 0
 
     def update(self, offset: int, views: Iterable[np.ndarray | memoryview]) -> None:
-        """Take whole pieces that begin at byte ``offset`` of the elements.
+        """Take bytes that begin at byte ``offset`` of the elements and follow each other.
 
-        Several views may form one piece, and one view many.
+        Whole pieces of a view are hashed where they lie. A fragment at either end is copied, and
+        waits until the rest of its piece has come.
+
+        Raises
+        ------
+        IntegrityError
+            Where they go beyond the last element.
         """
-        index, rest = divmod(offset, self.piece_bytes)
-        if rest:
-            raise ValueError(f"byte {offset} begins no piece of {self.piece_bytes} bytes")
-        digest, missing = xxhash.xxh3_128(), self._length(index)
         for view in views:
             raw = memoryview(view)
-            while raw:
-                if not missing:
-                    raise IntegrityError(_TOO_MUCH)
-                part, raw = raw[:missing], raw[missing:]
-                digest.update(part)
-                missing -= len(part)
-                if not missing:
-                    self._put(index, digest.digest())
-                    index += 1
-                    digest, missing = xxhash.xxh3_128(), self._length(index)
-        if missing != self._length(index):
-            raise ValueError(f"the bytes from {offset} end inside a piece of {self.piece_bytes}")
+            if offset + len(raw) > self.total_bytes:
+                raise IntegrityError(_TOO_MUCH)
+            self._take(offset, raw)
+            offset += len(raw)
 
     def append(self, raw: memoryview) -> None:
         """Take the next bytes, however many; for one thread that has them in order."""
-        while raw:
-            missing = self._length(self._appended) - self._tail_bytes
-            if not missing:
-                raise IntegrityError(_TOO_MUCH)
-            part, raw = raw[:missing], raw[missing:]
-            self._tail.update(part)
-            self._tail_bytes += len(part)
-            if len(part) == missing:
-                self._put(self._appended, self._tail.digest())
-                self._appended += 1
-                self._tail, self._tail_bytes = xxhash.xxh3_128(), 0
+        self.update(self._appended, [raw])
+        self._appended += len(raw)
 
     def hexdigest(self) -> str:
-        """The checksum.
+        """The checksum, in 32 hexadecimal digits.
 
         Raises
         ------
         IntegrityError
             Where a piece is missing, or came twice.
         """
-        count = -(-self.total_bytes // self.piece_bytes)
-        if self._twice:
+        missing = self._seen.count(0)
+        if self._twice or (self._fragments and not missing):
             raise IntegrityError("a piece of the elements came twice")
-        if len(self._digests) != count:
-            raise IntegrityError(f"{count - len(self._digests)} of {count} pieces are missing")
-        return xxhash.xxh3_128(b"".join(self._digests[i] for i in range(count))).hexdigest()
+        if missing:
+            raise IntegrityError(f"{missing} of {len(self._seen)} pieces are missing")
+        return f"{self._digest:032x}"
 
-    def _length(self, index: int) -> int:
-        return max(0, min(self.piece_bytes, self.total_bytes - index * self.piece_bytes))
+    def _take(self, offset: int, raw: memoryview) -> None:
+        at, digest, whole = 0, 0, []
+        while at < len(raw):
+            number, low, high = self._piece(offset + at)
+            part = raw[at : high - offset]
+            if len(part) == high - low:
+                digest ^= piece_digest(part, number)
+                whole.append(number)
+            else:
+                self._hold(number, offset + at - low, high - low, part)
+            at += len(part)
+        if whole:
+            self._put(whole[0], len(whole), digest)
 
-    def _put(self, index: int, digest: bytes) -> None:
+    def _piece(self, byte: int) -> tuple[int, int, int]:
+        """The number of the piece that holds a byte, and its first and last byte."""
+        row, at = divmod(byte, self.row_bytes)
+        index = at // self.piece_bytes
+        start = byte - at
+        low = start + index * self.piece_bytes
+        high = min(low + self.piece_bytes, start + self.row_bytes, self.total_bytes)
+        return row * self._in_row + index, low, high
+
+    def _hold(self, number: int, at: int, length: int, part: memoryview) -> None:
+        """Keep a copy of a part of a piece, and hash the piece once all of it is there."""
+        copy = np.frombuffer(part, np.uint8).copy()
         with self._lock:
-            self._twice |= index in self._digests
-            self._digests[index] = digest
+            fragments = self._fragments.setdefault(number, [])
+            fragments.append((at, copy))
+            missing = self._missing.get(number, length) - len(copy)
+            self._missing[number] = missing
+            if missing > 0:
+                return
+            del self._fragments[number], self._missing[number]
+        piece, end, twice = xxhash.xxh3_128(seed=number), 0, False
+        for begin, fragment in sorted(fragments, key=itemgetter(0)):
+            twice |= begin != end
+            piece.update(fragment)
+            end = begin + len(fragment)
+        self._put(number, 1, piece.intdigest(), twice)
+
+    def _put(self, first: int, count: int, digest: int, twice: bool = False) -> None:
+        part = slice(first, first + count)
+        with self._lock:
+            self._twice |= twice or 1 in self._seen[part]
+            self._seen[part] = b"\1" * count
+            self._digest ^= digest
 
 
-def file_checksum(path: Path, offset: int, piece_bytes: int) -> str:
+def file_checksum(path: Path, offset: int, row_bytes: int, piece_bytes: int) -> str:
     """Checksum of the elements of a file, as :class:`PieceChecksum` defines it.
 
     Parameters
     ----------
     offset
         Byte at which the elements begin.
-    piece_bytes
-        Size of a piece, from the receipt.
+    row_bytes, piece_bytes
+        Sizes of a row and of a piece, from the receipt.
     """
     with open(path, "rb", buffering=0) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
-        checksum = PieceChecksum(total, piece_bytes)
+        checksum = PieceChecksum(total, row_bytes, piece_bytes)
         file.seek(offset)
         while chunk := file.read(CHUNK_BYTES):
             checksum.append(memoryview(chunk))
@@ -451,8 +498,11 @@ class StackWriter(AbstractContextManager):
     ----------
     file
         What :func:`commit` yields. The writer is to be closed before the commit ends.
-    piece_bytes
-        Size of a piece of the checksum.
+    row_bytes
+        Bytes of an array of the file, from which the pieces of the checksum follow
+        (`sizes.checksum_pieces`); left out, those of `sizes.natural_row`.
+    slab_bytes
+        Bytes that whoever fills the file gathers before they are written.
     threads
         Threads that :meth:`write_at` writes with.
 
@@ -467,14 +517,18 @@ class StackWriter(AbstractContextManager):
         file: BinaryIO,
         shape: tuple[int, ...],
         dtype: np.dtype,
-        piece_bytes: int = PIECE_BYTES,
+        row_bytes: int | None = None,
+        slab_bytes: int = sizes.SLAB_BYTES,
         threads: int = disk.DIRECT_REQUESTS,
     ) -> None:
-        self.piece_bytes = piece_bytes
+        self.slab_bytes = slab_bytes
         self._file, self._threads = file, threads
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self.nbytes = int(np.prod(shape, dtype=object)) * self._dtype.itemsize
-        self._checksum = PieceChecksum(self.nbytes, piece_bytes)
+        self.nbytes = math.prod(shape) * self._dtype.itemsize
+        if row_bytes is None:
+            row_bytes = sizes.natural_row(shape, self._dtype.itemsize)
+        self.row_bytes, self.piece_bytes = sizes.checksum_pieces(row_bytes)
+        self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._writer: disk.ExtentWriter | None = None
         self._lock = threading.Lock()
         folder = Path(file.name).parent
@@ -495,7 +549,7 @@ class StackWriter(AbstractContextManager):
         self._file.write(raw)
 
     def write_at(self, offset: int, views: Sequence[np.ndarray]) -> None:
-        """Write whole pieces of the checksum; from any thread, in any order.
+        """Write a run of bytes; from any thread, in any order.
 
         Fastest where each view begins at the same byte of a page in memory as in the file, which
         is ``offset`` as well.

@@ -250,6 +250,38 @@ def rounded(planes: np.ndarray, dtype: str) -> np.ndarray:
     return total.view(np.complex128)[..., 0] if "complex" in dtype else total
 
 
+def double_double(planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sums of real numbers that planes hold, each as ``high + low`` of two float64.
+
+    Of n terms v, ``high + low`` differs from the sum of the levels by 2⁻¹⁰⁰ n max|v| at most.
+
+    Parameters
+    ----------
+    planes
+        Of float16, float32 or float64, on the CPU, shape ``(1 + L, numbers)``.
+
+    Returns
+    -------
+    high, low : numpy.ndarray, shape ``(numbers,)``
+        ``high`` is NaN or infinite where the sum is, ``low`` then 0.
+    """
+    high = np.zeros(planes.shape[1])
+    low = np.zeros_like(high)
+    unit = 32 * (planes[0] & _LEVEL_BITS).astype(np.int32) - 1074
+    for level, sums in enumerate(planes[1:]):
+        # Halves of 32 bits are exact in float64. What each addition rounds off is known (Knuth).
+        for half in (sums & ~_LOW, sums & _LOW):
+            term = np.ldexp(half.astype(np.float64), unit - 32 * level)
+            total = high + term
+            part = total - high
+            low += (high - (total - part)) + (term - part)
+            high = total
+    total = high + low
+    low -= total - high
+    high = _flagged(total, planes[0])
+    return high, np.where(np.isfinite(high), low, 0.0)
+
+
 def _kernel(xp: Any, dtype: np.dtype) -> Any:
     """The kernel of bins.cu that adds arrays of a dtype; cupy compiles it once."""
     source = Path(__file__).with_name("bins.cu").read_text("utf-8")

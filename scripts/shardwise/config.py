@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError
+from shardwise.problem import NEEDS_ORDER, NEEDS_PRODUCTS
 from shardwise.units import parse_bytes
 
 SCHEMA = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
@@ -54,6 +55,38 @@ def function_parts(product: str) -> tuple[str, str] | None:
     """File and name of a product ``file.py:function``; None where it is no such product."""
     match = _FUNCTION.fullmatch(product)
     return (match[1], match[2]) if match else None
+
+
+def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> None:
+    """Refuse statistics that the products cannot give.
+
+    Parameters
+    ----------
+    names
+        As ``reduce.statistics`` has them.
+    keep
+        ``products`` or ``sum``.
+    dtype
+        Element type of the products, where it is known.
+
+    Raises
+    ------
+    InputError
+        With the reason, and what to do.
+    """
+    lost = [name for name in names if name in NEEDS_PRODUCTS]
+    if keep == "sum" and lost:
+        raise InputError(
+            f"reduce.statistics: {', '.join(lost)}: needs every product, but under keep: sum a "
+            "shard holds only the sum of its products; use keep: products, or only sum and mean"
+        )
+    unordered = [name for name in names if name in NEEDS_ORDER]
+    if dtype and "complex" in dtype and unordered:
+        raise InputError(
+            f"reduce.statistics: {', '.join(unordered)}: the products are {dtype}, and complex "
+            "numbers have no order; leave these out, or make real products, for instance with a "
+            "function of your own"
+        )
 
 
 def load(config: Mapping[str, Any]) -> Settings:
@@ -170,7 +203,7 @@ def _unknown(prefix: str, key: str, known: list[str]) -> str:
 
 def _not_supported_yet(full: Mapping[str, Any]) -> list[str]:
     """Values of the contract whose machinery is not there: refused, never ignored."""
-    problems = [
+    return [
         f"{key}: {json.dumps(full[key])} is not supported yet; use {json.dumps(only)}"
         for key, only in (
             ("dispatch", "jobs"),
@@ -179,12 +212,6 @@ def _not_supported_yet(full: Mapping[str, Any]) -> list[str]:
         )
         if full[key] != only
     ]
-    later = [s for s in full["reduce"]["statistics"] if s not in ("sum", "mean")]
-    if later:
-        problems.append(
-            f"reduce.statistics: {', '.join(later)} not supported yet; use sum and mean"
-        )
-    return problems
 
 
 def _product_problems(full: Mapping[str, Any]) -> list[str]:
@@ -221,4 +248,8 @@ def _contradictions(full: Mapping[str, Any]) -> list[str]:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:
         problems.append(f"shard_bytes: {error}")
+    try:
+        check_statistics(full["reduce"]["statistics"], full["keep"])
+    except InputError as error:
+        problems.append(str(error))
     return problems

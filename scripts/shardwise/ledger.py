@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise import receipts
+from shardwise import receipts, sizes
 from shardwise.arrays import commit
 from shardwise.errors import IntegrityError
 from shardwise.planfile import Plan
+from shardwise.problem import ITEM_BYTES
 
-_COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "piece_bytes",
-            "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
+_COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes",
+            "piece_bytes", "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
 _MOST_NAMED = 20
 
 
@@ -29,6 +30,7 @@ class Entry:
     terms: int
     rows: int
     checksum: str
+    row_bytes: int
     piece_bytes: int
 
 
@@ -76,6 +78,7 @@ def read(plan: Plan) -> list[Entry]:
             int(r["stop"]) - int(r["start"]),
             int(r["rows"]),
             r["checksum"],
+            int(r["row_bytes"]),
             int(r["piece_bytes"]),
         )
         for r in now
@@ -105,12 +108,19 @@ def _checked(plan: Plan, shard_id: str) -> dict[str, Any]:
     receipt, row = receipts.read(path), plan.shards[shard_id]
     try:
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "fingerprint"))
-        facts, _ = receipt["file"], _row(receipt)
+        facts, stated = receipt["file"], _row(receipt)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise IntegrityError(f"{path}: is damaged ({error!r})") from None
     if said != (shard_id, row.start, row.stop, row.fingerprint):
         raise IntegrityError(f"{path}: belongs to another plan")
     receipts.check_file(plan.results.product(shard_id), facts)
+    found = stated["row_bytes"], stated["piece_bytes"]
+    natural = sizes.natural_row(tuple(facts["shape"]), ITEM_BYTES[facts["dtype"]])
+    allowed = sizes.checksum_pieces(natural)
+    if found != allowed:
+        raise IntegrityError(
+            f"{path}: says row_bytes and piece_bytes {found}, but those of its file are {allowed}"
+        )
     return receipt
 
 
@@ -145,6 +155,7 @@ def _row(receipt: dict[str, Any]) -> dict[str, Any]:
         "dtype": facts["dtype"],
         "bytes": facts["bytes"],
         "checksum": facts["checksum"],
+        "row_bytes": int(facts["row_bytes"]),
         "piece_bytes": int(facts["piece_bytes"]),
         "backend": receipt["backend"],
         "host": receipt["node"],

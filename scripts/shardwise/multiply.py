@@ -131,12 +131,12 @@ def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
     read, write = sizes.slabs_within(
         plan.problem, count, plan.settings["keep"], xp is not np, memory
     )
-    checksum = PieceChecksum(shard.bytes, sizes.SLAB_BYTES)
+    checksum = PieceChecksum(shard.bytes, *sizes.checksum_pieces(plan.problem.matrix_bytes))
     with commit(path, sweep=True) as file:
         with ExitStack() as stack:
             files = stack.enter_context(ExtentReader())
             writer = stack.enter_context(
-                StackWriter(file, shape, np.dtype(worker.dtype), sizes.SLAB_BYTES)
+                StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=sizes.SLAB_BYTES)
             )
             if isinstance(worker, TileWorker):
                 readers = partial(_left_reader, plan, shard), partial(_right_reader, plan)
@@ -149,7 +149,9 @@ def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
         _check_input(plan, shard, expected, checksum.hexdigest())
         product_checksum = writer.checksum()
     return {
-        "file": receipts.file_facts(path, shape, worker.dtype, product_checksum, sizes.SLAB_BYTES),
+        "file": receipts.file_facts(
+            path, shape, worker.dtype, product_checksum, writer.row_bytes, writer.piece_bytes
+        ),
         "input_checksum": checksum.hexdigest(),
         "proof": worker.proof,
         "compute": worker.compute,

@@ -2,16 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from shardwise import receipts, sizes, statistics
+from shardwise import receipts, sizes
 from shardwise.arrays import (
     DATA_OFFSET,
     StackWriter,
-    checksum_text,
     piece_digest,
     publish,
     read_header,
@@ -21,7 +19,7 @@ from shardwise.partial import Partial, Record
 from shardwise.paths import Results
 from shardwise.peers import Peers
 from shardwise.portions import share
-from shardwise.problem import Problem
+from shardwise.problem import Problem, statistic_dtype
 
 
 class Outputs:
@@ -38,7 +36,7 @@ class Outputs:
     def __init__(self, partial: Partial, problem: Problem, names: Sequence[str]) -> None:
         self._partial, self._shape = partial, problem.product_shape
         self._dtypes = {
-            name: np.dtype(statistics.result_dtype(name, problem.product_dtype)) for name in names
+            name: np.dtype(statistic_dtype(name, problem.product_dtype)) for name in names
         }
         self._open: dict[str, BinaryIO] = {}
 
@@ -51,7 +49,7 @@ class Outputs:
         self._partial.folder.mkdir(parents=True, exist_ok=True)
         for name, dtype in self._dtypes.items():
             with open(self._partial.file(name), "w+b") as file:
-                StackWriter(file, self._shape, dtype).close()
+                StackWriter(file, self._shape, dtype)
         return []
 
     def _fits(self, name: str) -> bool:
@@ -88,8 +86,7 @@ class Outputs:
         found = np.zeros((len(self._dtypes), 16), np.uint8)
         peers.agree(lambda: self._add_digests(found, peers), "the checksum of the results")
         found = peers.xor(found)
-        texts = (checksum_text(int.from_bytes(digest.tobytes(), "big")) for digest in found)
-        return dict(zip(self._dtypes, texts, strict=True))
+        return dict(zip(self._dtypes, (row.tobytes().hex() for row in found), strict=True))
 
     def _add_digests(self, found: np.ndarray, peers: Peers) -> None:
         for row, (name, dtype) in zip(found, self._dtypes.items(), strict=True):
@@ -106,8 +103,9 @@ class Outputs:
         """Give the files their names; what ``summary.json`` says of each."""
         facts = {}
         for name, dtype in self._dtypes.items():
-            path: Path = results.statistic(name)
-            publish(self._partial.file(name), path)
+            path, temporary = results.statistic(name), self._partial.file(name)
+            with open(temporary, "rb") as file:
+                publish(file, temporary, path)
             size = self._shape[0] * self._shape[1] * dtype.itemsize
             facts[name] = receipts.file_facts(
                 path, self._shape, dtype.name, checksums[name], *sizes.checksum_pieces(size)

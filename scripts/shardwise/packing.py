@@ -13,7 +13,7 @@ _ALIGNED = 16
 
 def pack(arrays: Iterable[np.ndarray]) -> np.ndarray:
     """Arrays of numbers, of any shapes, as bytes ``(n,)`` of uint8."""
-    arrays = [np.ascontiguousarray(array) for array in arrays]
+    arrays = [np.asarray(array, order="C") for array in arrays]
     head = json.dumps([[array.dtype.str, list(array.shape)] for array in arrays]).encode()
     head += b" " * (-(_HEAD + len(head)) % _ALIGNED)
     parts = [np.frombuffer(len(head).to_bytes(_HEAD, "little") + head, np.uint8)]

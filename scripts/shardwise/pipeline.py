@@ -52,7 +52,7 @@ class Feed:
     runs
         First and last byte, the last exclusive, of runs of the stack that follow each other.
     slab_bytes, slabs
-        Size and number of slabs; a slab is a piece of the checksum as well.
+        Size and number of slabs.
     checksum
         Takes the bytes as they come, or None.
     """
@@ -156,14 +156,14 @@ class Drain:
     lane
         Where the batches live.
     writer
-        The file; its pieces are slabs.
+        The file, which says how large a slab is.
     slabs
         Number of slabs.
     """
 
     def __init__(self, lane: Any, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
         self._lane, self._writer, self._watch = lane, writer, watch
-        size, total = writer.piece_bytes, writer.nbytes
+        size, total = writer.slab_bytes, writer.nbytes
         slabs = min(slabs, -(-total // size))
         self._pool = ThreadPoolExecutor(max(1, slabs), "write")
         self._free: deque[tuple[np.ndarray, Future | None]] = deque(
@@ -209,12 +209,12 @@ class Drain:
 
     def _flush(self) -> None:
         slab, marks, offset = self._slab[: self._filled], self._marks, self._done
-        future = self._pool.submit(self._write_piece, slab, marks, offset)
+        future = self._pool.submit(self._write_slab, slab, marks, offset)
         self._free.append((self._slab, future))
         self._done += self._filled
         self._slab, self._marks, self._filled = None, [], 0
 
-    def _write_piece(self, slab: np.ndarray, marks: list[Any], offset: int) -> None:
+    def _write_slab(self, slab: np.ndarray, marks: list[Any], offset: int) -> None:
         self._lane.bind()
         for mark in marks:
             self._watch.add("download", mark.wait())

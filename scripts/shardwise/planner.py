@@ -13,7 +13,7 @@ import numpy as np
 from shardwise import ALGORITHM, functions, planfile, sizes, synthetic
 from shardwise import plan as counts
 from shardwise.arrays import commit
-from shardwise.config import Settings, function_parts
+from shardwise.config import Settings, check_statistics, function_parts
 from shardwise.errors import InputError
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source, Stack
@@ -66,6 +66,7 @@ def make(
         result_dtype=result_dtype,
     )
     _refuse_rows(problem)
+    check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     rows = _rows(settings, problem, left, right, function)
     own = {key: getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER}
     facts = {

@@ -16,6 +16,16 @@ LEVELS = {"float64": 4, "complex128": 4, "float16": 3, "float32": 3, "complex64"
 """Levels of a sum that no order changes, by the dtype of its terms (see bins.py)."""
 
 
+STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "all", "any")
+"""What can be computed over all products, element by element (see statistics.py)."""
+
+NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in ("sum", "mean"))
+"""Statistics that cannot be formed from the sums of shards."""
+
+NEEDS_ORDER = ("min", "max", "argmin", "argmax")
+"""Statistics that complex numbers do not have."""
+
+
 def product_dtype(dtype: str) -> str:
     """Element type of products: the input's own, int64 for integers."""
     return "int64" if "int" in dtype else dtype
@@ -26,6 +36,17 @@ def sum_dtype(dtype: str) -> str:
     if "int" in dtype:
         return "int64"
     return "complex128" if "complex" in dtype else "float64"
+
+
+def statistic_dtype(statistic: str, dtype: str) -> str:
+    """Element type of a statistic over products of a dtype, as its file has it."""
+    if statistic in ("all", "any"):
+        return "bool"
+    if statistic in ("argmin", "argmax"):
+        return "int64"
+    if statistic == "std" or (statistic == "mean" and dtype == "int64"):
+        return "float64"
+    return sum_dtype(dtype)
 
 
 @dataclass(frozen=True)

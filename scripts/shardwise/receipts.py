@@ -64,13 +64,14 @@ def _job() -> str | None:
 
 
 def file_facts(
-    path: Path, shape: tuple[int, ...], dtype: str, checksum: str, piece_bytes: int
-) -> dict[str, Any]:
+    path: Path, shape: tuple[int, ...], dtype: str,
+    checksum: str, row_bytes: int, piece_bytes: int,
+) -> dict[str, Any]:  # fmt: skip
     """What a receipt says of the array file beside it.
 
     Parameters
     ----------
-    checksum, piece_bytes
+    checksum, row_bytes, piece_bytes
         Of the elements, as :class:`~shardwise.arrays.PieceChecksum` defines it.
     """
     size = path.stat().st_size
@@ -80,6 +81,7 @@ def file_facts(
         "dtype": dtype,
         "bytes": size,
         "checksum": checksum,
+        "row_bytes": row_bytes,
         "piece_bytes": piece_bytes,
     }
 

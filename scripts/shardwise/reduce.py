@@ -29,6 +29,7 @@ from shardwise.peers import LIMIT_SECONDS, Peers
 from shardwise.planfile import Plan
 from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
 from shardwise.rows import Rows
+from shardwise.scalars import Scalars
 from shardwise.scan import File, Part, Scan
 from shardwise.units import human_bytes
 
@@ -146,7 +147,7 @@ class _Job:
         self._outputs = Outputs(self.partial, plan.problem, names)
         self._digests = np.zeros_like(self._expected)
         self._finished: list[int] = []
-        self._scalars = statistics.Scalars(names, plan.problem)
+        self._scalars = Scalars(plan.problem.matrices, plan.problem.product_shape[1])
         self._resume()
 
     def _resume(self) -> None:
@@ -321,7 +322,7 @@ class _Stripe:
         parts = _parts(dtype) if self._planes else 1
         low, high = (number // parts for number in layout.bounds(stripe))
         self.low = low
-        origin = None
+        origin = np.zeros(0)
         if "std" in names:
             path = plan.results.product(next(iter(plan.shards)))
             origin = np.load(path, "r").reshape(-1)[low:high].copy()

@@ -27,9 +27,9 @@ def materialize(plan: Plan, shard_id: str) -> None:
     shard, problem = plan.shard(shard_id), plan.problem
     stack = StackReader(load_sources(plan), problem.left, plan.dtype)  # type: ignore[arg-type]
     shape = (shard.stop - shard.start, *problem.left)
-    path, piece_bytes = plan.results.shard(shard_id), sizes.SLAB_BYTES
+    path = plan.results.shard(shard_id)
     with commit(path, sweep=True) as file:
-        with StackWriter(file, shape, np.dtype(plan.dtype), piece_bytes) as writer:
+        with StackWriter(file, shape, np.dtype(plan.dtype)) as writer:
             _copy(stack, writer, shard, problem.matrix_bytes)
         checksum = writer.checksum()
     receipt = {
@@ -37,7 +37,9 @@ def materialize(plan: Plan, shard_id: str) -> None:
         "start": shard.start,
         "stop": shard.stop,
         "matrices": shard.matrices,
-        "file": receipts.file_facts(path, shape, plan.dtype, checksum, piece_bytes),
+        "file": receipts.file_facts(
+            path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
+        ),
         **receipts.provenance("shard", started, {"numpy": np.__version__}),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)

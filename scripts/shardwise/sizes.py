@@ -6,6 +6,7 @@ from dtype and shapes alone, because it decides the bits. Slabs and batches chan
 may shrink where memory is short.
 """
 
+import math
 from collections.abc import Iterator
 
 from shardwise.problem import ITEM_BYTES, LEVELS, Problem, Shape
@@ -13,7 +14,10 @@ from shardwise.problem import ITEM_BYTES, LEVELS, Problem, Shape
 MIB = 1024**2
 
 SLAB_BYTES = 32 * MIB
-"""A piece of a file, its checksum, and one copy to or from a device."""
+"""A piece of a file, and one copy to or from a device."""
+
+CHECKSUM_PIECE_BYTES = MIB
+"""What is hashed at once, at most: it stays in a cache, and several readers can share a row."""
 
 READ_SLABS, WRITE_SLABS = 12, 8
 """Slabs under way at most; with fewer, work waits for files sooner."""
@@ -290,6 +294,29 @@ def result_bytes(problem: Problem, count: int, keep: str) -> int:
     return partial_bytes(problem) if keep == "sum" else count * problem.product_bytes
 
 
+def natural_row(shape: tuple[int, ...], item: int) -> int:
+    """Bytes of one array of a stack, or plane of a sum; of one or two axes, of the whole array."""
+    return math.prod(shape[1:] if len(shape) > 2 else shape) * item
+
+
+def checksum_pieces(row_bytes: int) -> tuple[int, int]:
+    """Bytes of a row and of a piece of the checksum of a file (see `arrays.PieceChecksum`).
+
+    Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit it are both row and piece.
+    A longer array is a row of its own. So no piece holds a part of one array and a part of another.
+
+    Parameters
+    ----------
+    row_bytes
+        Bytes of one array of the file.
+    """
+    row = max(1, row_bytes)
+    if row > CHECKSUM_PIECE_BYTES:
+        return row, CHECKSUM_PIECE_BYTES
+    group = CHECKSUM_PIECE_BYTES // row * row
+    return group, group
+
+
 def slabs(total_bytes: int, most: int) -> int:
     """Slabs that a stream of bytes makes use of."""
     return min(most, -(-total_bytes // SLAB_BYTES))
@@ -382,18 +409,13 @@ def copy_memory(problem: Problem) -> int:
     return PYTHON_BYTES + COPY_SLABS * (SLAB_BYTES + MIB) + converted
 
 
-def reduce_memory(problem: Problem, ranks: int, keep: str) -> int:
-    """Host bytes of all ranks of the reduce: a block each, the accumulators, and the whole.
-
-    The ranks share the elements, so their accumulators, and their results, are one whole together:
-    the planes of a partial sum, or two numbers for each of the result. The root holds the whole
-    result once more, and a mean.
-    """
-    result = problem.sum_item * problem.product_shape[0] * problem.product_shape[1]
-    block = max(REDUCE_BLOCK_BYTES, problem.product_bytes)
-    accumulators = partial_bytes(problem) if keep == "sum" else 2 * result
-    return ranks * (PYTHON_BYTES + 2 * block) + accumulators + 3 * result
+def reduce_memory(ranks: int) -> int:
+    """Host bytes of all ranks of the reduce, whatever is summed, and of the jobs around them."""
+    return PYTHON_BYTES + ranks * REDUCE_RANK_BYTES
 
 
-REDUCE_BLOCK_BYTES = 64 * MIB
-"""Bytes of products that a rank of the reduce adds at a time."""
+REDUCE_BATCH_BYTES = 8 * MIB
+"""What a rank of the reduce reads at once."""
+
+REDUCE_RANK_BYTES = 256 * MIB
+"""What a rank of the reduce takes: Python, batches, and the sums of one stripe."""

@@ -325,7 +325,7 @@ class Scatter(Drain):
 
     def write_at(self, offset: int, source: Any) -> None:
         """Write bytes to their place; they may be overwritten when this returns."""
-        at, last, size = 0, None, self._writer.piece_bytes
+        at, last, size = 0, None, self._writer.slab_bytes
         while at < source.nbytes:
             index, low = divmod(offset + at, size)
             length = min(size, self._writer.nbytes - index * size)
@@ -337,7 +337,7 @@ class Scatter(Drain):
             if filled < length:
                 self._waiting[index] = (slab, marks, filled)
                 continue
-            future = self._pool.submit(self._write_piece, slab[:length], marks, index * size)
+            future = self._pool.submit(self._write_slab, slab[:length], marks, index * size)
             self._free.append((slab, future))
         if last is not None:
             last.wait()

@@ -253,13 +253,12 @@ class Run:
     @property
     def reduce_mb(self) -> Growing:
         """Memory of all ranks of the reduce."""
-        ranks, keep = self.reduce["ranks"], self.plan.settings["keep"]
-        return _growing(-(-sizes.reduce_memory(self.plan.problem, ranks, keep) // MIB))
+        return _growing(-(-sizes.reduce_memory(self.reduce["ranks"]) // MIB))
 
     @property
     def reduce_minutes(self) -> Growing:
-        """Run time of the reduce, which reads every product twice."""
-        return _growing(counts.minutes(2 * self.plan.facts["bytes"]["products"]))
+        """Run time of the reduce, which reads every product once."""
+        return _growing(counts.minutes(self.plan.facts["bytes"]["products"]))
 
 
 def _ends(path: Path, text: str) -> bool:

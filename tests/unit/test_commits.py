@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from itertools import pairwise
+from operator import xor
 
 import numpy as np
 import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import arrays, disk
+from shardwise import arrays, disk, sizes
 from shardwise.arrays import (
     PieceChecksum,
     StackWriter,
@@ -253,23 +255,35 @@ def test_any_file_name_can_be_committed(tmp_path, name):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def digest(raw):
-    """XXH3 of 128 bits."""
-    return xxhash.xxh3_128(raw).digest()
+def pieces_of(raw, row, piece):
+    """The pieces of some elements, in the order of their numbers."""
+    rows = [raw[i : i + row] for i in range(0, len(raw), row)]
+    return [r[i : i + piece] for r in rows for i in range(0, len(r), piece)]
 
 
-def expected(raw, piece):
+def expected(raw, row, piece):
     """The checksum of some elements, by its definition."""
-    pieces = [raw[i : i + piece] for i in range(0, len(raw), piece)]
-    return digest(b"".join(map(digest, pieces))).hex()
+    digests = [
+        int.from_bytes(xxhash.xxh3_128(part, seed=number).digest(), "big")
+        for number, part in enumerate(pieces_of(raw, row, piece))
+    ]
+    return reduce(xor, digests, 0).to_bytes(16, "big").hex()
+
+
+def checked(raw, row, piece):
+    """The checksum of some elements, taken in order."""
+    checksum = PieceChecksum(len(raw), row, piece)
+    checksum.append(memoryview(raw))
+    return checksum.hexdigest()
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
-def test_a_stack_and_its_checksum(tmp_path, dtype):
+def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
     """What was appended is what numpy.load returns, and the checksum is that of the elements."""
+    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", 100)
     array, path = stack((5, 3, 4), dtype), tmp_path / "a.npy"
     with commit(path) as file:
-        writer = StackWriter(file, array.shape, array.dtype, piece_bytes=7)
+        writer = StackWriter(file, array.shape, array.dtype)
         writer.append(array[:2])
         writer.append(array[2])
         writer.append(np.asfortranarray(array[3:]))
@@ -278,7 +292,16 @@ def test_a_stack_and_its_checksum(tmp_path, dtype):
         loaded = np.load(path, mmap_mode=mode)
         assert loaded.dtype == array.dtype
         np.testing.assert_array_equal(loaded, array)
-    assert checksum == file_checksum(path, 4096, 7) == expected(array.tobytes(), 7)
+    cut = writer.row_bytes, writer.piece_bytes
+    assert cut == sizes.checksum_pieces(12 * array.itemsize)
+    assert checksum == file_checksum(path, 4096, *cut) == expected(array.tobytes(), *cut)
+
+
+def test_a_writer_takes_the_bytes_of_a_row(tmp_path):
+    """Of a file whose arrays are other ones than its shape says."""
+    with commit(tmp_path / "a.npy") as file:
+        writer = StackWriter(file, (2, 3, 2**20), np.dtype("u1"), row_bytes=2**20 + 1)
+        assert (writer.row_bytes, writer.piece_bytes) == (2**20 + 1, 2**20)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (10**6, 10**6, 0), (3,), (), (2, 5)])
@@ -294,40 +317,99 @@ def test_elements_begin_at_a_page(tmp_path, shape):
 
 
 def test_the_hash_is_xxh3(tmp_path):
-    """The checksum of no elements is the published value of XXH3 for no bytes."""
+    """One piece has the published value of XXH3 for no bytes, as far as there is a piece."""
+    assert arrays.piece_digest(memoryview(b""), 0) == 0x99AA06D3014798D86001C324468D497F
     (tmp_path / "empty").write_bytes(b"")
-    assert file_checksum(tmp_path / "empty", 0, 10) == "99aa06d3014798d86001c324468d497f"
+    assert file_checksum(tmp_path / "empty", 0, 10, 10) == "0" * 32
 
 
-@given(st.integers(0, 200), st.integers(1, 40), st.randoms(use_true_random=False))
-def test_pieces_in_any_order_and_any_cut(total, piece, random):
-    """The checksum depends on the bytes and the size of a piece alone."""
-    raw = random.randbytes(total)
-    ordered, shuffled = PieceChecksum(total, piece), PieceChecksum(total, piece)
-    at = 0
-    while at < total:
-        step = random.randint(1, 50)
-        ordered.append(memoryview(raw[at : at + step]))
-        at += step
-    marks = [*sorted({0, *random.choices(range(0, total + 1, piece), k=3)} - {total}), total]
-    parts = list(pairwise(marks)) if total else []
-    random.shuffle(parts)
-    for low, high in parts:
-        middle = random.randint(low, high)
-        shuffled.update(low, [memoryview(raw[low:middle]), memoryview(raw[middle:high])])
-    assert ordered.hexdigest() == shuffled.hexdigest() == expected(raw, piece)
+SIZES = st.tuples(st.integers(0, 200), st.integers(1, 60), st.integers(1, 40))
+
+
+@given(SIZES, st.integers(0, 2**32), st.randoms(use_true_random=False))
+def test_runs_in_any_order_and_any_cut(sizes_, seed, random):
+    """Any runs in several views, from several threads: the checksum is that of the definition."""
+    (total, row, piece), raw = sizes_, np.random.default_rng(seed).bytes(sizes_[0])
+    checksum = PieceChecksum(total, row, piece)
+    marks = sorted({0, total, *(random.randint(0, total) for _ in range(6))})
+    runs = list(pairwise(marks))
+    random.shuffle(runs)
+
+    def take(run):
+        low, high = run
+        middle = (low + 2 * high) // 3
+        checksum.update(low, [memoryview(raw)[low:middle], memoryview(raw)[middle:high]])
+
+    with ThreadPoolExecutor(3) as pool:
+        for _ in pool.map(take, runs):
+            pass
+    assert checksum.hexdigest() == checked(raw, row, piece) == expected(raw, row, piece)
+
+
+@given(SIZES, st.integers(0, 2**32))
+def test_each_flipped_byte_is_seen(sizes_, seed):
+    """Whichever byte changes, the checksum does."""
+    (total, row, piece), raw = sizes_, np.random.default_rng(seed).bytes(sizes_[0])
+    honest = checked(raw, row, piece)
+    for at in range(total):
+        damaged = raw[:at] + bytes([raw[at] ^ 1 << seed % 8]) + raw[at + 1 :]
+        assert checked(damaged, row, piece) != honest
+
+
+@given(st.integers(2, 9), st.integers(1, 60), st.integers(1, 40), st.integers(0, 2**32))
+def test_exchanged_rows_and_pieces_are_seen(count, row, piece, seed):
+    """Whole rows, or whole pieces, that lie at each other's place give another checksum."""
+    random = np.random.default_rng(seed)
+    raw = random.bytes(count * row)
+    rows = [raw[i * row : (i + 1) * row] for i in range(count)]
+    for parts in (rows, pieces_of(raw, row, piece)):
+        i, j = random.choice(len(parts), 2, replace=False)
+        if len(parts[i]) == len(parts[j]) and parts[i] != parts[j]:
+            parts[i], parts[j] = parts[j], parts[i]
+            assert checked(b"".join(parts), row, piece) != checked(raw, row, piece)
+
+
+def test_equal_pieces_do_not_cancel():
+    """Zeros, and rows that are all the same, have a checksum of their own for each length."""
+    raw = bytes(400)
+    assert len({checked(raw[:n], 40, 16) for n in range(400)}) == 400
+
+
+@given(SIZES, st.randoms(use_true_random=False), st.booleans())
+def test_a_run_that_is_missing_or_comes_twice_is_refused(sizes_, random, twice):
+    """Whatever the run, and wherever it comes, there is no checksum without one of each byte."""
+    total, row, piece = sizes_[0] + 1, *sizes_[1:]
+    checksum, zeros = PieceChecksum(total, row, piece), np.zeros(total, np.uint8)
+    marks = sorted({0, total, *(random.randint(0, total) for _ in range(4))})
+    runs = list(pairwise(marks))
+    wrong = random.choice(runs)
+    runs = [*runs, wrong] if twice else [run for run in runs if run != wrong]
+    random.shuffle(runs)
+    for low, high in runs:
+        checksum.update(low, [zeros[low:high]])
+    with pytest.raises(IntegrityError, match="came twice" if twice else "missing"):
+        checksum.hexdigest()
+
+
+def test_runs_that_overlap_are_refused():
+    """Fragments as long as their piece together, of which one covers the other."""
+    checksum, zeros = PieceChecksum(8, 8, 8), np.zeros(8, np.uint8)
+    for low, high in ((0, 5), (2, 5)):
+        checksum.update(low, [zeros[low:high]])
+    with pytest.raises(IntegrityError, match="came twice"):
+        checksum.hexdigest()
 
 
 def test_pieces_from_many_threads():
-    """Threads that bring pieces at the same time lose none."""
+    """Threads that bring runs at the same time lose none."""
     raw = noise((4096,)).view(np.uint8)
-    checksum = PieceChecksum(raw.nbytes, 64)
+    checksum = PieceChecksum(raw.nbytes, 640, 64)
     with ThreadPoolExecutor(8) as pool:
         for _ in pool.map(
-            lambda at: checksum.update(at, [raw[at : at + 64]]), range(0, raw.nbytes, 64)
+            lambda at: checksum.update(at, [raw[at : at + 100]]), range(0, raw.nbytes, 100)
         ):
             pass
-    assert checksum.hexdigest() == expected(raw.tobytes(), 64)
+    assert checksum.hexdigest() == expected(raw.tobytes(), 640, 64)
 
 
 @pytest.mark.parametrize(
@@ -341,21 +423,21 @@ def test_pieces_from_many_threads():
 )
 def test_missing_and_double_pieces_are_refused(offsets, told):
     """A checksum exists only of all pieces, each once."""
-    checksum = PieceChecksum(12, 8)
+    checksum = PieceChecksum(12, 8, 8)
     for offset in offsets:
         checksum.update(offset, [np.zeros(4 if offset else 8, np.uint8)])
     with pytest.raises(IntegrityError, match=told):
         checksum.hexdigest()
 
 
-def test_parts_of_pieces_are_refused():
-    """Bytes that begin or end inside a piece, or lie behind the last, are never hashed."""
-    zeros = np.zeros(16, np.uint8)
-    for offset, length, error in ((4, 8, ValueError), (0, 7, ValueError), (8, 5, IntegrityError)):
-        with pytest.raises(error):
-            PieceChecksum(12, 8).update(offset, [zeros[:length]])
-    with pytest.raises(IntegrityError, match="piece_bytes 0"):
-        PieceChecksum(12, 0)
+def test_bytes_behind_the_last_are_refused():
+    """What lies behind the last element is never hashed, and no piece is empty."""
+    for offset, length in ((8, 5), (12, 1), (0, 13)):
+        with pytest.raises(IntegrityError, match="more bytes"):
+            PieceChecksum(12, 8, 8).update(offset, [np.zeros(length, np.uint8)])
+    for row, piece, told in ((8, 0, "piece_bytes 0"), (0, 8, "row_bytes 0")):
+        with pytest.raises(IntegrityError, match=told):
+            PieceChecksum(12, row, piece)
 
 
 def test_a_flipped_bit_changes_the_checksum(tmp_path):
@@ -409,14 +491,15 @@ def test_pieces_written_in_any_order_are_the_array(tmp_path, seed, misplaced):
     path = tmp_path / "a.npy"
     with commit(path) as file:
         with (
-            StackWriter(file, array.shape, array.dtype, MATRIX) as writer,
+            StackWriter(file, array.shape, array.dtype) as writer,
             ThreadPoolExecutor(3) as pool,
         ):
             for _ in pool.map(write_slab, slabs):
                 pass
         checksum = writer.checksum()
     np.testing.assert_array_equal(np.load(path), array)
-    assert checksum == file_checksum(path, 4096, MATRIX) == expected(raw.tobytes(), MATRIX)
+    assert checksum == file_checksum(path, 4096, MATRIX, MATRIX)
+    assert checksum == expected(raw.tobytes(), MATRIX, MATRIX)
 
 
 @pytest.fixture
@@ -444,7 +527,7 @@ def written(path, array):
     raw = array.reshape(-1).view(np.uint8)
     buffer = disk.aligned_empty(raw.nbytes)
     buffer[:] = raw
-    with commit(path) as file, StackWriter(file, array.shape, array.dtype, 999) as writer:
+    with commit(path) as file, StackWriter(file, array.shape, array.dtype) as writer:
         writer.write_at(0, [buffer])
         writer.checksum()
 

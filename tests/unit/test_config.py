@@ -4,6 +4,7 @@ import pytest
 import yaml
 from shardwise import config
 from shardwise.errors import InputError
+from shardwise.problem import STATISTICS
 
 from tests.factories import ROOT
 
@@ -150,15 +151,30 @@ def test_whole_floats_never_reach_the_plan_as_floats(values):
         ({"dispatch": "mpi"}, 'dispatch: "mpi" is not supported yet'),
         ({"workers": "node"}, 'workers: "node" is not supported yet; use "device"'),
         ({"array_limit": 3}, "array_limit: 3 is not supported yet; use null"),
-        *(
-            ({"reduce": {"statistics": ["sum", s]}}, f"reduce.statistics: {s} not supported yet")
-            for s in ("std", "min", "max", "prod", "argmin", "argmax", "all", "any")
-        ),
     ],
 )
 def test_what_is_not_there_yet_is_refused_not_ignored(values, told):
     """A value of the contract without machinery behind it never passes silently."""
     assert told in refusal(values)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_sum_gives_no_statistic_of_single_products(name):
+    """Under keep: sum only sum and mean pass; the others are refused with the reason."""
+    values = {"keep": "sum", "reduce": {"statistics": ["sum", name] if name != "sum" else [name]}}
+    if name in ("sum", "mean"):
+        assert name in config.load(values).reduce["statistics"]
+        return
+    told = refusal(values)
+    assert told.startswith(f"config: reduce.statistics: {name}: needs every product, but under")
+    assert "use keep: products, or only sum and mean" in told
+
+
+def test_all_statistics_at_once_are_taken():
+    """With the products kept, every statistic of the schema is there."""
+    known = SCHEMA["properties"]["reduce"]["properties"]["statistics"]["items"]["enum"]
+    assert list(STATISTICS) == known
+    assert config.load({"reduce": {"statistics": known}}).reduce["statistics"] == known
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])

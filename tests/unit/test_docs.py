@@ -91,11 +91,11 @@ def test_settings_of_the_fingerprint_are_named(key: str) -> None:
 
 @pytest.mark.parametrize("total", [0, 1, 1000, 1001])
 def test_the_checksum_of_the_architecture_is_that_of_receipts(total: int) -> None:
-    """Three lines of Python on the page give what a receipt says."""
+    """A few lines of Python on the page give what a receipt says."""
     elements = np.random.default_rng(total).bytes(total)
-    found = {"elements": elements, "piece_bytes": 100}
+    found = {"elements": elements, "row_bytes": 250, "piece_bytes": 100}
     exec(code("architecture.md"), found)
-    own = PieceChecksum(total, 100)
+    own = PieceChecksum(total, 250, 100)
     own.append(memoryview(elements))
     assert found["checksum"] == own.hexdigest()
 

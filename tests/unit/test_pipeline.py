@@ -91,10 +91,10 @@ def test_bytes_are_fed_in_order(files, data, slab_bytes, slabs):
     marks = data.draw(st.lists(st.integers(0, high - low), max_size=4))
     edges = [0, *sorted(marks), high - low]
     cuts = [b - a for a, b in pairwise(edges)]
-    checksum = PieceChecksum(high - low, slab_bytes)
+    checksum = PieceChecksum(high - low, 60, 25)
     targets, watch = fed(HostLane(), parts, (low, high), slab_bytes, slabs, cuts, checksum)
     np.testing.assert_array_equal(np.concatenate(targets), whole[low:high])
-    expected = PieceChecksum(high - low, slab_bytes)
+    expected = PieceChecksum(high - low, 60, 25)
     expected.append(memoryview(whole[low:high]))
     assert checksum.hexdigest() == expected.hexdigest()
     assert {"read", "checksum", "waited_for_reads"} <= set(watch.seconds)
@@ -112,11 +112,13 @@ def test_a_slab_is_not_read_into_while_it_is_copied_from(files, slab_bytes, slab
 
 
 def drained(lane, path, raw, slab_bytes, slabs, cuts):
-    """A file of these bytes, written in pieces of these lengths; the checksum and stopwatch."""
+    """A file of these bytes, written in parts of these lengths; checksum, pieces, stopwatch."""
     watch, at = Stopwatch(), 0
     with commit(path) as file:
         with (
-            StackWriter(file, (raw.nbytes,), np.dtype("u1"), slab_bytes, threads=2) as writer,
+            StackWriter(
+                file, (raw.nbytes,), np.dtype("u1"), slab_bytes=slab_bytes, threads=2
+            ) as writer,
             closing(Drain(lane, writer, slabs, watch)) as drain,
         ):
             for length in cuts:
@@ -125,7 +127,7 @@ def drained(lane, path, raw, slab_bytes, slabs, cuts):
                 source[:] = 7  # it may be overwritten now
                 at += length
             drain.finish()
-        return writer.checksum(), watch
+        return writer.checksum(), (writer.row_bytes, writer.piece_bytes), watch
 
 
 @given(st.data(), st.integers(1, 3000), st.integers(1, 700), st.integers(1, 5))
@@ -137,9 +139,9 @@ def test_bytes_are_drained_in_order(tmp_path, data, total, slab_bytes, slabs):
     cuts = [b - a for a, b in pairwise(edges)]
     lane = data.draw(st.sampled_from([HostLane, LateLane]))()
     path = tmp_path / "a.npy"
-    checksum, watch = drained(lane, path, raw, slab_bytes, slabs, cuts)
+    checksum, pieces, watch = drained(lane, path, raw, slab_bytes, slabs, cuts)
     np.testing.assert_array_equal(np.load(path), raw)
-    assert checksum == file_checksum(path, 4096, slab_bytes)
+    assert checksum == file_checksum(path, 4096, *pieces)
     assert {"write", "download"} <= set(watch.seconds)
 
 

@@ -69,6 +69,31 @@ def test_what_leaves_products_alone_changes_no_fingerprint(folder, over):
     assert fingerprints(**{"input": str(folder), "shards": 3, **over}) == before
 
 
+@pytest.mark.parametrize("name", ["min", "max", "argmin", "argmax"])
+def test_complex_products_have_no_extremes(tmp_path, name):
+    """Complex numbers have no order: the plan is refused, and says why."""
+    path = str(save(tmp_path / "a.npy", stack((2, 3, 3), "complex64")))
+    chosen = {"statistics": ["std", "prod", "all", name]}
+    with pytest.raises(InputError, match=rf"statistics: {name}: .* complex64, and .* no order"):
+        planner.make(settings(input=path, reduce=chosen))
+    planner.make(settings(input=path, reduce={"statistics": ["std", "prod", "all"]}))
+
+
+def test_the_dtype_of_what_a_function_returns_decides_on_extremes(tmp_path):
+    """A function that makes real products of complex matrices has extremes; the other way not."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def real(xp, block):\n    return xp.abs(block)\n"
+        "def complex(xp, block):\n    return block + 1j\n"
+    )
+    path = str(save(tmp_path / "a.npy", stack((2, 3, 3), "complex64")))
+    chosen = {"statistics": ["max"]}
+    planner.make(settings(input=path, reduce=chosen, product=f"{file}:real"))
+    save(tmp_path / "a.npy", stack((2, 3, 3), "float32"))
+    with pytest.raises(InputError, match="statistics: max: the products are complex64"):
+        planner.make(settings(input=path, reduce=chosen, product=f"{file}:complex"))
+
+
 def test_one_changed_file_changes_its_own_shard_only(folder):
     """In a folder, the time stamp of one file belongs to one shard."""
     before = fingerprints(input=str(folder), shards=3)

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from shardwise import bins, ledger, reduce, sizes
-from shardwise.arrays import PIECE_BYTES, file_checksum
+from shardwise.arrays import file_checksum
 from shardwise.errors import InputError, IntegrityError
 
 from tests import factories
@@ -185,7 +185,7 @@ def test_the_mean_is_the_sum_over_the_number_of_matrices(made):
 
 def checksum_of(path):
     """The checksum of a file of a result."""
-    return file_checksum(path, 4096, PIECE_BYTES)
+    return file_checksum(path, 4096, *sizes.checksum_pieces(4 * 4 * 8))
 
 
 def test_other_ranks_than_asked_are_refused(made):
@@ -217,6 +217,11 @@ def edit(path, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
+def edit_file(path, **values):
+    """Change what a receipt says of its file."""
+    edit(path, file={**json.loads(path.read_text())["file"], **values})
+
+
 DAMAGE = {
     "product missing": lambda r: r.product("00001").unlink(),
     "receipt missing": lambda r: r.receipt("00001").unlink(),
@@ -230,6 +235,8 @@ DAMAGE = {
     "receipt without file": lambda r: edit(r.receipt("00001"), file=None),
     "receipt is a list": lambda r: r.receipt("00001").write_bytes(b"[]"),
     "receipt without device": lambda r: edit(r.receipt("00001"), device=None),
+    "checksum of other pieces": lambda r: edit_file(r.receipt("00001"), piece_bytes=32),
+    "checksum of other rows": lambda r: edit_file(r.receipt("00001"), row_bytes=64),
     "receipt with a bad time": lambda r: edit(r.receipt("00001"), finished="x"),
     "receipt of another shard": lambda r: shutil.copy(r.receipt("00002"), r.receipt("00001")),
     "other fingerprint": lambda r: edit(r.receipt("00001"), fingerprint="0" * 16),

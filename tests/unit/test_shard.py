@@ -31,8 +31,9 @@ def copies(made):
         )
         receipts.check_file(path, facts)
         assert read_header(path).offset == 4096
-        assert facts["piece_bytes"] == sizes.SLAB_BYTES
-        assert facts["checksum"] == file_checksum(path, 4096, facts["piece_bytes"])
+        pieces = facts["row_bytes"], facts["piece_bytes"]
+        assert pieces == sizes.checksum_pieces(made.problem.matrix_bytes)
+        assert facts["checksum"] == file_checksum(path, 4096, *pieces)
         parts.append(np.load(path))
     assert leftovers(made.results.root) == []
     return np.concatenate(parts)

@@ -187,6 +187,32 @@ def test_with_nothing_to_spare_work_still_overlaps(own, count):
     assert write == sizes.slabs(count * own.product_bytes, sizes.FEWEST_SLABS)
 
 
+# The pieces of a checksum.
+
+
+@given(st.integers(0, 2**44))
+def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
+    """At most a MiB, as many whole rows as fit it, and never parts of two."""
+    row, piece = sizes.checksum_pieces(row_bytes)
+    assert 1 <= piece <= min(row, MIB)
+    if row_bytes > MIB:
+        assert (row, piece) == (row_bytes, MIB)
+    else:
+        assert row == piece
+        assert row % max(1, row_bytes) == 0
+        assert row + max(1, row_bytes) > MIB
+
+
+@pytest.mark.parametrize(
+    ("shape", "row"),
+    [((7, 3, 5), 60), ((5, 3, 4, 2), 96), ((1, 3, 5), 60), ((3, 5), 60), ((5,), 20), ((), 4),
+     ((0, 3, 5), 60), ((7, 0, 5), 0)],
+)  # fmt: skip
+def test_the_natural_row_of_a_file(shape, row):
+    """One of its arrays; a matrix alone is one as a whole."""
+    assert sizes.natural_row(shape, 4) == row
+
+
 # What is written.
 
 

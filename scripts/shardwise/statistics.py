@@ -1,0 +1,506 @@
+"""Statistics over all products, element by element: the same bits in any order and grouping.
+
+Each statistic is a state of ``width`` elements of the result. Runs of consecutive products are
+added in any order, states of the same kind are merged, and the results do not depend by one bit on
+how the products were cut into runs and states. docs/statistics.md defines each statistic.
+
+A state does not look at which products it has got: every product has to come exactly once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from typing import Protocol
+
+import numpy as np
+
+from shardwise.bins import BinnedSum, double_double, plane_shape, rounded
+from shardwise.errors import InputError
+from shardwise.problem import NEEDS_ORDER
+from shardwise.rows import Rows
+
+_COLUMNS = 2**15  # elements of the result at a time: with some rows they fit a core's cache
+_BLOCK = 2**18  # elements of all rows at a time
+_LOW = 0xFFFFFFFF
+_HEAD = ~((1 << 27) - 1)  # the leading 26 significant bits of a float64: its square is exact
+_NEVER = np.iinfo(np.int64).max  # index of the extreme of no products
+_HUGE = 2.0**100  # far past int64
+
+
+class State(Protocol):
+    """What all statistics do."""
+
+    def add(self, rows: Rows, first: int) -> None:
+        """Add a run of consecutive products; ``first`` is the index of its first matrix."""
+
+    def dump(self) -> list[np.ndarray]:
+        """The state as C-contiguous arrays: its own memory, which holds until it changes."""
+
+    def merge(self, dump: list[np.ndarray]) -> None:
+        """Add what the dump of another state holds; nothing of it is kept."""
+
+    def results(self, matrices: int) -> dict[str, np.ndarray]:
+        """The statistics, by name, of all ``matrices`` products: arrays ``(width,)``."""
+
+
+def states(names: Iterable[str], width: int, dtype: str, origin: np.ndarray) -> list[State]:
+    """The fewest states that give some statistics.
+
+    Parameters
+    ----------
+    names
+        Statistics, of :data:`~shardwise.problem.STATISTICS`.
+    width
+        Elements of the result.
+    dtype
+        Element type of the products.
+    origin
+        The elements ``(width,)`` of the first product of all; only ``std`` looks at it.
+    """
+    wanted = set(names)
+    makers: dict[Callable[[], State], set[str]] = {
+        lambda: Total(width, dtype): {"sum", "mean"},
+        lambda: Spread(width, dtype, origin): {"std"},
+        lambda: Least(width, dtype): {"min", "argmin"},
+        lambda: Greatest(width, dtype): {"max", "argmax"},
+        lambda: Product(width, dtype): {"prod"},
+        lambda: Truth(width): {"all", "any"},
+    }
+    return [make() for make, given in makers.items() if wanted & given]
+
+
+class Total:
+    """``sum`` and ``mean``, by binned sums; the mean is the rounded sum, divided by N.
+
+    Parameters
+    ----------
+    width, dtype
+        Elements of the result, and element type of the products.
+    """
+
+    def __init__(self, width: int, dtype: str) -> None:
+        self._width, self._dtype = width, dtype
+        self._sum = BinnedSum(np, (width,), dtype)
+        self._terms = 0
+
+    def add(self, rows: Rows, first: int) -> None:
+        """Add a run of consecutive products; ``first`` makes no difference."""
+        _add(self._sum, rows)
+        self._terms += rows.n
+
+    def add_planes(self, rows: Rows, terms: int) -> None:
+        """Add the sum of a shard, kept as planes.
+
+        Parameters
+        ----------
+        rows
+            The planes as arrays of ``width`` int64, or ``2 * width`` for complex products.
+        terms
+            Number of products that they are the sum of.
+        """
+        planes = rows.array.reshape(plane_shape((self._width,), self._dtype))
+        self._sum.merge(planes, terms)
+        self._terms += terms
+
+    def dump(self) -> list[np.ndarray]:
+        """Planes and number of terms."""
+        return [self._sum.planes(), np.array([self._terms])]
+
+    def merge(self, dump: list[np.ndarray]) -> None:
+        """Add what the dump of another state holds."""
+        planes, terms = dump
+        self._sum.merge(planes, int(terms[0]))
+        self._terms += int(terms[0])
+
+    def results(self, matrices: int) -> dict[str, np.ndarray]:
+        """``sum`` (float64, complex128, int64) and ``mean`` (float64, complex128).
+
+        Raises
+        ------
+        InputError
+            Where a sum of integers does not fit int64.
+        """
+        total = rounded(self._sum.planes(), self._dtype)
+        # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
+        mean = _reals(total) / matrices
+        return {"sum": total, "mean": mean.view(total.dtype) if total.dtype.kind == "c" else mean}
+
+
+class Spread:
+    """``std``: the standard deviation of the population, over N and not N - 1, as float64.
+
+    Let d = x - origin with the first product of all as origin. d and d² go into binned sums, and
+
+        variance = (N Σd² - (Σd)²) / N²
+
+    is evaluated in the end from sums of two float64 each. Complex numbers are pairs of real ones,
+    and the variance is the sum of both.
+
+    *Error.* Only d (u = 2⁻⁵³) and d² are rounded, a product at a time. The std of N numbers is at
+    most their root mean square, so errors u |d| of the single d move it by u √(Σd²/N) at most. As
+    the origin is one of the numbers, |mean - origin| ≤ √(N - 1) std (P. A. Samuelson, "How Deviant
+    Can You Be?", JASA 63, 1968), so √(Σd²/N) ≤ √N std. This is the condition number of shifted
+    data after T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms for Computing the Sample
+    Variance", The American Statistician 37(3), 1983. For the same reason no more than a factor of
+    N cancels in the difference, where two float64 have 2⁻¹⁰⁰ to lose. d² is the sum of the exact
+    square of its leading 26 bits and of a rest, and is off by 2⁻⁷⁶ d². Together, the std is off by
+    (1.01 √N + 4) u times itself at most; √N is reached only where the first product lies √N std
+    apart from the others, and stands for 0 where all d are exact (small integers, float16).
+
+    *Limits.* Squares of d of 2⁴⁸⁰ or more count as infinite, and those below 2⁻⁴⁸⁰ lose digits.
+
+    Parameters
+    ----------
+    width, dtype
+        Elements of the result, and element type of the products.
+    origin
+        The elements ``(width,)`` of the first product of all.
+    """
+
+    def __init__(self, width: int, dtype: str, origin: np.ndarray) -> None:
+        self._width = width
+        self._origin = _reals(np.array(origin, dtype))
+        self._parts = [
+            (part, *(BinnedSum(np, (part.stop - part.start,), "float64") for _ in range(2)))
+            for part in _cut(len(self._origin), _COLUMNS)
+        ]
+        self._terms = 0
+
+    @np.errstate(all="ignore")
+    def add(self, rows: Rows, first: int) -> None:
+        """Add a run of consecutive products; ``first`` makes no difference."""
+        real = _real_rows(rows).array
+        self._terms += rows.n
+        for columns, sums, squares in self._parts:
+            for lines in _cut(rows.n, _BLOCK // (columns.stop - columns.start)):
+                shifted = _differences(real[lines, columns], self._origin[columns])
+                head = (shifted.view(np.int64) & _HEAD).view(np.float64)
+                sums.add(shifted)
+                squares.add(head * head)
+                squares.add((shifted - head) * (shifted + head))
+
+    def dump(self) -> list[np.ndarray]:
+        """Number of terms, and the planes of all sums."""
+        planes = [binned.planes() for _, *both in self._parts for binned in both]
+        return [np.array([self._terms]), *planes]
+
+    def merge(self, dump: list[np.ndarray]) -> None:
+        """Add what the dump of another state holds."""
+        terms, *planes = dump
+        self._terms += int(terms[0])
+        for (_, sums, squares), own, other in zip(
+            self._parts, planes[::2], planes[1::2], strict=True
+        ):
+            sums.merge(own, int(terms[0]))
+            squares.merge(other, 2 * int(terms[0]))
+
+    @np.errstate(all="ignore")
+    def results(self, matrices: int) -> dict[str, np.ndarray]:
+        """``std``, float64; NaN or infinite where a product, or the square of a d, is."""
+        variance = np.empty(len(self._origin))
+        for columns, sums, squares in self._parts:
+            variance[columns] = _variance(sums.planes(), squares.planes(), matrices)
+        # A pair for complex numbers: real and imaginary part.
+        return {"std": np.sqrt(variance.reshape(self._width, -1).sum(axis=1))}
+
+
+class _Extreme:
+    """Value and matrix of the extreme of real numbers; the lowest matrix of those that have it.
+
+    NaN is more extreme than any number, as for NumPy, and zeros of both signs are equal.
+
+    Parameters
+    ----------
+    width, dtype
+        Elements of the result, and element type of the products, which is not complex.
+    """
+
+    _names: tuple[str, str]
+    _beats: np.ufunc
+    _worst: float
+
+    def __init__(self, width: int, dtype: str) -> None:
+        if "complex" in dtype:
+            raise ValueError(f"{', '.join(NEEDS_ORDER)} of {dtype}: complex numbers have no order")
+        worst = self._worst
+        if dtype == "int64":
+            worst = np.iinfo(dtype).max if worst > 0 else np.iinfo(dtype).min
+        self._value = np.full(width, worst, "float32" if dtype == "float16" else dtype)
+        self._index = np.full(width, _NEVER)
+
+    def add(self, rows: Rows, first: int) -> None:
+        """Add a run of consecutive products; ``first`` is the index of its first matrix."""
+        extreme, where = self._names
+        for lines, columns in _blocks(rows):
+            # float16 is widened, as NumPy compares it several times as slowly.
+            block = rows.array[lines, columns].astype(self._value.dtype, copy=False)
+            best = getattr(block, extreme)(axis=0)
+            chosen = self._hopeful(columns, best, first + lines.start)
+            index = first + lines.start + getattr(block[:, chosen], where)(axis=0)
+            self._take(columns, chosen, best[chosen], index)
+
+    def _better(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return self._beats(one, other) | (np.isnan(one) & ~np.isnan(other))
+
+    def _hopeful(self, columns: slice, best: np.ndarray, lowest: int | np.ndarray) -> np.ndarray:
+        """Which of ``best`` may replace what is held; none has an index below ``lowest``."""
+        value, held = self._value[columns], self._index[columns]
+        level = ~self._better(value, best) & (lowest < held)
+        return np.flatnonzero(self._better(best, value) | level)
+
+    def _take(
+        self, columns: slice, chosen: np.ndarray, best: np.ndarray, index: np.ndarray
+    ) -> None:
+        """Take those of the chosen that are better, or as good at a lower index."""
+        value, held = self._value[columns], self._index[columns]
+        taken = self._better(best, value[chosen]) | (index < held[chosen])
+        value[chosen[taken]], held[chosen[taken]] = best[taken], index[taken]
+
+    def dump(self) -> list[np.ndarray]:
+        """Values and indices."""
+        return [self._value, self._index]
+
+    def merge(self, dump: list[np.ndarray]) -> None:
+        """Add what the dump of another state holds."""
+        value, index = dump
+        chosen = self._hopeful(slice(None), value, index)
+        self._take(slice(None), chosen, value[chosen], index[chosen])
+
+    def results(self, matrices: int) -> dict[str, np.ndarray]:
+        """Values (float64, int64), zero and NaN without a sign, and indices (int64)."""
+        value = self._value
+        if value.dtype != np.int64:
+            value = np.where(np.isnan(value), np.nan, value.astype(np.float64) + 0.0)
+        return dict(zip(self._names, (value.copy(), self._index.copy()), strict=True))
+
+
+class Least(_Extreme):
+    """``min``, and ``argmin``: the index of the first matrix that has it."""
+
+    _names = ("min", "argmin")
+    _beats, _worst = np.less, np.inf
+
+
+class Greatest(_Extreme):
+    """``max``, and ``argmax``: the index of the first matrix that has it."""
+
+    _names = ("max", "argmax")
+    _beats, _worst = np.greater, -np.inf
+
+
+class Product:
+    """``prod``, on a binary tree over the matrices: a node is the product of its two halves.
+
+    Which numbers are multiplied depends on the indices of the matrices alone. A run keeps its
+    largest whole nodes, 2 log₂ of its length at most, and two runs that meet complete theirs. The
+    relative error is N u at most, where nothing under- or overflows on the way (u = 2⁻⁵³, and
+    √5 u for complex numbers).
+
+    Integers are multiplied modulo 2⁶⁴, and beside that in float64, which tells what does not fit.
+
+    Parameters
+    ----------
+    width, dtype
+        Elements of the result, and element type of the products.
+    """
+
+    def __init__(self, width: int, dtype: str) -> None:
+        self._step = 1 << max(1, (_BLOCK // max(1, width)).bit_length() - 1)
+        if dtype == "int64":
+            self._trees = [_Tree("int64", np.multiply), _Tree("float64", _bounded)]
+        elif "complex" in dtype:
+            self._trees = [_Tree("complex128", _complex_product)]
+        else:
+            self._trees = [_Tree("float64", np.multiply)]
+
+    @np.errstate(all="ignore")
+    def add(self, rows: Rows, first: int) -> None:
+        """Add a run of consecutive products; ``first`` is the index of its first matrix."""
+        start = 0
+        while start < rows.n:  # up to whole nodes of as many matrices as a block takes
+            stop = min(rows.n, start + self._step - (first + start) % self._step)
+            for tree in self._trees:
+                tree.add(rows.array[start:stop].astype(tree.dtype), first + start)
+            start = stop
+
+    def dump(self) -> list[np.ndarray]:
+        """Of each tree, the keys of its nodes and the nodes."""
+        return [array for tree in self._trees for array in tree.dump()]
+
+    @np.errstate(all="ignore")
+    def merge(self, dump: list[np.ndarray]) -> None:
+        """Add what the dump of another state holds."""
+        each = len(dump) // len(self._trees)  # trees of one state have the same nodes
+        for number, tree in enumerate(self._trees):
+            tree.merge(dump[number * each : (number + 1) * each])
+
+    @np.errstate(all="ignore")
+    def results(self, matrices: int) -> dict[str, np.ndarray]:
+        """``prod``: float64, complex128 or int64; NaN without a sign.
+
+        Raises
+        ------
+        InputError
+            Where a product of integers does not fit int64.
+        """
+        product, *estimate = [tree.product() for tree in self._trees]
+        if estimate:
+            _refuse_overflow(product, estimate[0])
+            return {"prod": product}
+        parts = _reals(product)
+        parts[np.isnan(parts)] = np.nan
+        return {"prod": product}
+
+
+class _Tree:
+    """Nodes ``(level, index)``: the products of matrices ``index 2^level`` to the next."""
+
+    def __init__(self, dtype: str, multiply: Callable) -> None:
+        self.dtype = dtype
+        self._multiply = multiply
+        self._nodes: dict[tuple[int, int], np.ndarray] = {}
+
+    def add(self, block: np.ndarray, first: int) -> None:
+        """Add a run ``(n, width)``; pairs of neighbours are multiplied until none is left."""
+        level = 0
+        while len(block):
+            if first % 2:
+                self._insert(level, first, block[0])
+                block, first = block[1:], first + 1
+            if len(block) % 2:
+                self._insert(level, first + len(block) - 1, block[-1])
+                block = block[:-1]
+            block = self._multiply(block[::2], block[1::2])
+            level, first = level + 1, first // 2
+
+    def _insert(self, level: int, index: int, node: np.ndarray) -> None:
+        """Keep a node, or complete the one above it."""
+        while (sibling := self._nodes.pop((level, index ^ 1), None)) is not None:
+            node = self._multiply(node, sibling)  # commutative to the bit, NaN aside
+            level, index = level + 1, index // 2
+        self._nodes[level, index] = node.copy()
+
+    def dump(self) -> list[np.ndarray]:
+        """Keys ``(nodes, 2)``, and the nodes."""
+        return [np.array(list(self._nodes), np.int64).reshape(-1, 2), *self._nodes.values()]
+
+    def merge(self, dump: list[np.ndarray]) -> None:
+        """Add the nodes of another tree."""
+        for (level, index), node in zip(dump[0].tolist(), dump[1:], strict=True):
+            self._insert(level, index, node)
+
+    def product(self) -> np.ndarray:
+        """The product of all nodes, in the order of the matrices."""
+        nodes = sorted(self._nodes.items(), key=lambda item: item[0][1] << item[0][0])
+        return reduce(self._multiply, [node for _, node in nodes]).copy()
+
+
+class Truth:
+    """``all`` and ``any``: whether every product, or one, is other than 0; NaN is.
+
+    Parameters
+    ----------
+    width
+        Elements of the result.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._all, self._any = np.ones(width, bool), np.zeros(width, bool)
+
+    def add(self, rows: Rows, first: int) -> None:
+        """Add a run of consecutive products; ``first`` makes no difference."""
+        for lines, columns in _blocks(rows):
+            true = rows.array[lines, columns] != 0
+            self._all[columns] &= true.all(axis=0)
+            self._any[columns] |= true.any(axis=0)
+
+    def dump(self) -> list[np.ndarray]:
+        """Both arrays."""
+        return [self._all, self._any]
+
+    def merge(self, dump: list[np.ndarray]) -> None:
+        """Add what the dump of another state holds."""
+        self._all &= dump[0]
+        self._any |= dump[1]
+
+    def results(self, matrices: int) -> dict[str, np.ndarray]:
+        """``all`` and ``any``, bool."""
+        return {"all": self._all.copy(), "any": self._any.copy()}
+
+
+def _add(total: BinnedSum, rows: Rows) -> None:
+    """Add arrays where they lie to a binned sum."""
+    total.add(np.ascontiguousarray(rows.array))
+
+
+def _cut(length: int, step: int) -> list[slice]:
+    return [slice(low, min(low + step, length)) for low in range(0, length, step)]
+
+
+def _blocks(rows: Rows) -> Iterator[tuple[slice, slice]]:
+    """Lines and columns of blocks that fit a core's cache."""
+    for columns in _cut(rows.width, _COLUMNS):
+        for lines in _cut(rows.n, _BLOCK // (columns.stop - columns.start)):
+            yield lines, columns
+
+
+def _reals(array: np.ndarray) -> np.ndarray:
+    """Complex numbers as real ones, twice as many; a view."""
+    return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else array
+
+
+def _real_rows(rows: Rows) -> Rows:
+    times = 2 if rows.flat.dtype.kind == "c" else 1
+    start, stride, width = (times * size for size in (rows.start, rows.stride, rows.width))
+    return Rows(_reals(rows.flat), start, stride, rows.n, width)
+
+
+def _differences(block: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """``block - origin`` of shape ``(n, numbers)`` in float64, rounded once."""
+    if block.dtype == np.int64:  # both halves are exact
+        high, low = (block >> 32) - (origin >> 32), (block & _LOW) - (origin & _LOW)
+        return high * 2.0**32 + low
+    return np.subtract(block, origin, dtype=np.float64)
+
+
+def _variance(sums: np.ndarray, squares: np.ndarray, n: int) -> np.ndarray:
+    """``(n Σd² - (Σd)²) / n²`` of the planes of Σd and Σd²."""
+    (total, total_low), (square, square_low) = double_double(sums), double_double(squares)
+    count = np.array(float(n))
+    mine, mine_low = _exact_product(count, square)
+    other, other_low = _exact_product(total, total)
+    rest = (mine_low + count * square_low) - (other_low + 2 * total * total_low)
+    variance = ((mine - other) + rest) / count / count
+    return np.where(np.isfinite(square), np.maximum(variance, 0), square)
+
+
+def _exact_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``a b`` rounded, and what was rounded off (T. J. Dekker, Numer. Math. 18, 1971)."""
+    product = a * b
+    a_head, b_head = ((x.view(np.int64) & _HEAD).view(np.float64) for x in (a, b))
+    a_tail, b_tail = a - a_head, b - b_head
+    cross = (a_head * b_head - product) + a_head * b_tail + a_tail * b_head
+    return product, cross + a_tail * b_tail
+
+
+def _complex_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``a b`` in single operations: NumPy's may fuse some of them, depending on the place."""
+    product = np.empty_like(a)
+    np.subtract(a.real * b.real, a.imag * b.imag, out=product.real)
+    np.add(a.real * b.imag, a.imag * b.real, out=product.imag)
+    return product
+
+
+def _bounded(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``a b``, at most ``_HUGE``: so it never becomes infinite, and 0 times it is 0."""
+    return np.clip(a * b, -_HUGE, _HUGE)
+
+
+def _refuse_overflow(product: np.ndarray, estimate: np.ndarray) -> None:
+    """Refuse products modulo 2⁶⁴ that are not the products themselves."""
+    # Within 1.5 · 2⁶³, a product that does not fit has come back with the other sign.
+    far = np.abs(estimate) >= 1.5 * 2.0**63
+    if (far | (np.sign(estimate) != np.sign(product))).any():
+        raise InputError(
+            "prod: the product of the integer products does not fit int64; save the input as "
+            "float64, or leave prod out"
+        )

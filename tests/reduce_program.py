@@ -1,0 +1,125 @@
+"""Ranks that reduce the same stack over and over: however it is cut, the same bits.
+
+Started by ``mpiexec`` with some ranks. Rank 0 draws a stack and many ways to compute and sum it;
+for each way some of the ranks reduce what it has computed. It prints one line of JSON: how many ways
+were tried, and what differed.
+
+    mpiexec -n 4 python -m mpi4py -m tests.reduce_program FOLDER BACKEND SEED WAYS
+"""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+from shardwise import ledger, multiply, reduce, sizes
+from shardwise.problem import NEEDS_ORDER, STATISTICS
+
+from tests import factories
+
+DTYPES = ("float16", "float32", "float64", "complex64", "complex128", "int16")
+
+
+def draw(random: np.random.Generator) -> tuple[np.ndarray, str]:
+    """A stack of a random dtype, size and scale, and what is computed of it."""
+    dtype = str(random.choice(DTYPES))
+    n, dim = int(random.integers(1, 40)), int(random.integers(1, 9))
+    if dtype == "int16":
+        return random.integers(-9, 10, (n, dim, dim)).astype(dtype), "A @ A"
+    stack = random.standard_normal((n, dim, dim))
+    if "complex" in dtype:
+        stack = stack + 1j * random.standard_normal((n, dim, dim))
+    wide = 1 if dtype == "float16" else 8
+    scales = 10.0 ** random.integers(-wide, wide + 1, (n, 1, 1))
+    return (stack * scales).astype(dtype), str(random.choice(["A @ A", "A.T @ A"]))
+
+
+def way(random: np.random.Generator, n: int, ranks: int) -> dict:
+    """One way to compute and sum a stack of n matrices."""
+    return {
+        "shards": int(random.integers(1, min(n, 12) + 1)),
+        "keep": str(random.choice(["products", "sum"])),
+        "materialize": bool(random.random() < 0.2),
+        "ranks": int(random.integers(1, ranks + 1)),
+        "piece": int(random.choice([16, 64, 256, 2**20])),
+        "batch": int(random.choice([1, 100, 1000, 2**23])),
+        "slab": int(random.choice([48, 4096, 2**25])),
+        "save": float(random.choice([0.0, 1e9])),
+        "seed": int(random.integers(2**31)),
+    }
+
+
+def computed(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend: str) -> Path:
+    """Compute a stack in that way, its shards in random order; the plan."""
+    over = {key: chosen[key] for key in ("shards", "keep", "materialize")}
+    made = factories.plan(folder, stack, product=product, backend=backend, nonfinite="allow", **over)
+    shards = list(factories.copied(made).shards)
+    np.random.default_rng(chosen["seed"]).shuffle(shards)
+    for shard in shards:
+        multiply.run_shard(made, shard)
+    ledger.write(made)
+    return made.results.plan
+
+
+def names_for(dtype: str, keep: str) -> list[str]:
+    """All statistics that there are of such products."""
+    if keep == "sum":
+        return ["sum", "mean"]
+    return [name for name in STATISTICS if "complex" not in dtype or name not in NEEDS_ORDER]
+
+
+def once(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, bytes]:
+    """Reduce a plan with some ranks; the bytes of each result, on rank 0."""
+    sub = comm.Split(comm.rank >= chosen["ranks"])
+    names = names_for(dtype, chosen["keep"])
+    # Products of numbers of all scales overflow, and int64 has no room for them.
+    names.remove("prod") if "prod" in names and dtype == "int16" else None
+    if comm.rank < chosen["ranks"]:
+        reduce.run(sub, plan, names, save_every=chosen["save"])
+    sub.Free()
+    meet(comm)
+    results = factories.planfile.Results.of_plan(plan)
+    return {name: results.statistic(name).read_bytes() for name in names}
+
+
+def meet(comm: MPI.Comm) -> None:
+    """A barrier that leaves the cores to those who are still at work."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
+
+
+def main() -> None:
+    """Try all ways, and report on rank 0."""
+    comm = MPI.COMM_WORLD
+    folder, backend, seed, ways = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    random = np.random.default_rng(seed)  # the same on all ranks
+    tried, differ = 0, []
+    while tried < ways:
+        stack, product = draw(random)
+        seen: dict[str, bytes] = {}
+        for _ in range(6):
+            chosen = way(random, len(stack), comm.size)
+            sizes.CHECKSUM_PIECE_BYTES, sizes.SLAB_BYTES = chosen["piece"], chosen["slab"]
+            sizes.REDUCE_BATCH_BYTES = chosen["batch"]
+            plan = folder / str(tried) / "results" / "plan.tsv"
+            if comm.rank == 0:
+                computed(folder / str(tried), stack, product, chosen, backend)
+            meet(comm)
+            found = once(comm, chosen, plan, stack.dtype.name)
+            for name, raw in found.items():
+                if seen.setdefault(name, raw) != raw:
+                    differ.append([name, stack.dtype.name, stack.shape, product, chosen])
+            meet(comm)
+            if comm.rank == 0:
+                shutil.rmtree(folder / str(tried))
+            tried += 1
+    if comm.rank == 0:
+        sys.stdout.write(json.dumps({"tried": tried, "differ": differ}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

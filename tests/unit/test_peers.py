@@ -1,0 +1,97 @@
+"""Ranks that wait for each other: right data, errors told once, and no wait without an end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shardwise.errors import IntegrityError
+from shardwise.packing import pack, unpack
+
+from tests.factories import SCRIPTS
+
+PROGRAM = Path(__file__).with_name("peers_program.py")
+
+
+def world(ranks, case, limit=60):
+    """Run a case; the exit status, and what all ranks wrote."""
+    launcher = str(Path(sys.executable).with_name("mpiexec"))
+    line = [launcher, "-n", str(ranks), sys.executable, str(PROGRAM), case, str(limit)]
+    path = {"PYTHONPATH": str(SCRIPTS), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        line, capture_output=True, text=True, check=False, timeout=60, env=path
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_ranks_exchange_buffers(ranks):
+    """Broadcasts, XOR, and merges two and two, in the order of the ranks."""
+    done = world(ranks, "exchange")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_common_step_fails_on_all_with_the_same_error():
+    """The lowest rank's error is raised on all."""
+    done = world(3, "lowest")
+    assert sorted(done.stdout.splitlines()) == [f"{r}: rank 1 found damage" for r in range(3)]
+
+
+def test_an_error_of_one_rank_reaches_those_that_wait():
+    """All ranks end with its code, in order, and know its message."""
+    done = world(3, "alone")
+    assert done.returncode == 2
+    assert sorted(done.stdout.splitlines()) == [f"{r}: InputError only here" for r in range(3)]
+
+
+def test_an_error_of_the_disk_can_be_tried_again():
+    """It ends all ranks with 75."""
+    assert world(2, "disk").returncode == 75
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("stopped", "rank 1 has given no sign of life for 2 s"),
+        ("stuck", "rank 1 has waited for 2 s for a file that never comes"),
+    ],
+)
+def test_a_rank_that_hangs_ends_all(case, told):
+    """Stopped, or waiting for a disk: after the limit all ranks end with 75, and it is named."""
+    done = world(3, case, limit=2)
+    assert done.returncode == 75, done.stderr
+    assert done.stderr.count(told) == 1
+
+
+def test_a_rank_that_is_killed_ends_all():
+    """No rank is left waiting."""
+    assert world(3, "killed").returncode != 0
+
+
+def test_a_rank_that_works_is_waited_for():
+    """Longer than the limit, as long as it lives."""
+    done = world(2, "patient", limit=1)
+    assert done.returncode == 0, done.stderr
+
+
+def test_packed_arrays_come_back():
+    """Any dtypes and shapes, empty ones and scalars too."""
+    arrays = [
+        np.arange(6, dtype="i8").reshape(2, 3),
+        np.zeros((0, 4), "u1"),
+        np.array(2.5),
+        np.array([True, False]),
+        np.arange(3, dtype="c16"),
+        np.asfortranarray(np.arange(6.0, dtype="f4").reshape(3, 2)),
+    ]
+    for before, after in zip(arrays, unpack(pack(arrays)), strict=True):
+        assert (before.dtype, before.shape) == (after.dtype, after.shape)
+        np.testing.assert_array_equal(before, after)
+    assert unpack(pack([])) == []
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff" * 40, b"\x08" + bytes(7) + b"[[1,2]] "])
+def test_bytes_that_are_no_arrays_are_refused(raw):
+    """What was not packed is not unpacked."""
+    with pytest.raises(IntegrityError, match="packed arrays are damaged"):
+        unpack(np.frombuffer(raw, np.uint8))

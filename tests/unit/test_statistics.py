@@ -1,0 +1,340 @@
+"""Statistics over all products: what they are, and that no cut and no order changes a bit."""
+
+import functools
+import math
+import operator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import statistics
+from shardwise.bins import BinnedSum
+from shardwise.errors import InputError
+from shardwise.problem import NEEDS_ORDER, STATISTICS, statistic_dtype
+from shardwise.rows import Rows
+
+from tests.factories import FLOATS, noise, stack
+
+DTYPES = (*FLOATS, "int64")
+ULP = 2.0**-53
+
+
+def names_of(dtype):
+    """The statistics that products of a dtype have."""
+    return [s for s in STATISTICS if "complex" not in dtype or s not in NEEDS_ORDER]
+
+
+def gathered(own, matrices):
+    """The results of some states, by name."""
+    return {name: array for state in own for name, array in state.results(matrices).items()}
+
+
+def of(products, names=None):
+    """The statistics of products ``(N, width)``, added in one run."""
+    dtype = products.dtype.name
+    own = statistics.states(names or names_of(dtype), products.shape[1], dtype, products[0])
+    for state in own:
+        state.add(Rows.of(products), 0)
+    return gathered(own, len(products))
+
+
+def one(name, numbers, dtype="float64"):
+    """One statistic of products of one element."""
+    return of(np.array(numbers, dtype).reshape(-1, 1), [name])[name][0]
+
+
+def spread_bound(n):
+    """The relative error of the standard deviation of n numbers, as documented."""
+    return (1.01 * math.sqrt(n) + 4) * ULP
+
+
+def exact_std(numbers):
+    """The standard deviation of numbers, from exact arithmetic."""
+    terms = [Fraction(v) for v in numbers]
+    mean = sum(terms) / len(terms)
+    variance = sum((v - mean) ** 2 for v in terms) / len(terms)
+    scale = Fraction(4) ** 200  # so that a whole root has digits enough
+    return Fraction(math.isqrt(int(variance * scale)), 2**200)
+
+
+@st.composite
+def products(draw, dtype):
+    """Products ``(N, width)`` with zeros of both signs, ties, and at times NaN and infinities."""
+    n, width = draw(st.integers(1, 40)), draw(st.integers(1, 5))
+    shape, seed = (n, width), draw(st.integers(0, 2**32))
+    if draw(st.booleans()):
+        made = stack(shape, dtype, seed)
+    elif dtype == "int64":
+        made = np.random.default_rng(seed).integers(-(2**30), 2**30, shape)
+    else:
+        made = noise(shape, dtype, seed)
+    if dtype != "int64":
+        made[(made == 0) & (np.random.default_rng(seed).random(shape) < 0.5)] *= -1
+        for special in draw(st.lists(st.sampled_from([math.nan, math.inf, -math.inf]), max_size=3)):
+            made[draw(st.integers(0, n - 1)), draw(st.integers(0, width - 1))] = special
+    return made
+
+
+def shuffled_runs(data, n):
+    """The runs ``(low, high)`` of a random cut of n matrices, in random order."""
+    cuts = sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=6))) if n > 1 else []
+    return data.draw(st.permutations(list(zip([0, *cuts], [*cuts, n], strict=True))))
+
+
+def in_a_file(run, data):
+    """The arrays of a run as they lie in a file, between others."""
+    before, after = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))
+    wide = np.full((len(run), before + run.shape[1] + after), 99, run.dtype)
+    wide[:, before : before + run.shape[1]] = run
+    wide.flags.writeable = False
+    return Rows(wide.reshape(-1), before, wide.shape[1], len(run), run.shape[1])
+
+
+def bits(results):
+    """Names and bits of results."""
+    return {name: (array.dtype.name, array.tobytes()) for name, array in results.items()}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_no_cut_and_no_order_changes_a_bit(dtype, data):
+    """Any runs in any order, over any number of states merged in any order: the same bits."""
+    made = data.draw(products(dtype))
+    n, width = made.shape
+    names = names_of(dtype)
+    if dtype == "int64" and np.abs(made.astype(float)).prod(axis=0).max() >= 2.0**62:
+        names.remove("prod")
+    ranks = [
+        statistics.states(names, width, dtype, made[0]) for _ in range(data.draw(st.integers(1, 4)))
+    ]
+    for low, high in shuffled_runs(data, n):
+        for state in data.draw(st.sampled_from(ranks)):
+            state.add(in_a_file(made[low:high], data), low)
+    root, *others = data.draw(st.permutations(ranks))
+    for other in others:
+        for mine, its in zip(root, other, strict=True):
+            mine.merge([array.copy() for array in its.dump()])
+    assert bits(gathered(root, n)) == bits(of(made, names))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_blocks_and_tiles_change_no_bit(dtype, monkeypatch):
+    """The sizes of blocks in memory are none of the result's business."""
+    made = stack((40, 11), dtype) if dtype == "int64" else noise((40, 11), dtype)
+    made[made == 3] = 1
+    names = [s for s in names_of(dtype) if s != "prod" or dtype != "int64"]
+    expected = bits(of(made, names))
+    monkeypatch.setattr(statistics, "_COLUMNS", 4)
+    monkeypatch.setattr(statistics, "_BLOCK", 12)
+    assert bits(of(made, names)) == expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_dtypes_are_those_told_beforehand(dtype, data):
+    """Each result has the element type that the name and the products' type say."""
+    made = data.draw(products(dtype))[:1]
+    for name, array in of(made).items():
+        assert array.dtype == statistic_dtype(name, dtype)
+        assert array.shape == made[0].shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_extremes_and_truth_are_those_of_numpy(dtype, data):
+    """Values, indices, NaN and ties are as NumPy has them; a zero has no sign."""
+    made = data.draw(products(dtype))
+    found = of(made, [s for s in names_of(dtype) if s not in ("sum", "mean", "std", "prod")])
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, getattr(made, name)(axis=0), strict=False)
+        if array.dtype.kind == "f":
+            assert not np.signbit(array[(array == 0) | np.isnan(array)]).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_sums_and_means_agree(dtype, data):
+    """The mean is the sum divided by the number of matrices; small integers are exact."""
+    made = stack((data.draw(st.integers(1, 50)), 3), dtype, data.draw(st.integers(0, 9)))
+    found = of(made, ["mean"])
+    np.testing.assert_array_equal(found["sum"], made.sum(axis=0))
+    np.testing.assert_array_equal(found["mean"], found["sum"] / len(made))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_planes_of_shards_make_the_same_sum(dtype):
+    """Sums that shards have formed, read in stripes, are merged without rounding."""
+    made = noise((9, 6), dtype) if dtype != "int64" else stack((9, 6), dtype)
+    total = statistics.Total(4, dtype)
+    for part in (made[:2], made[2:]):
+        shard = BinnedSum(np, (6,), dtype)
+        shard.add(part)
+        planes = shard.planes()
+        each = planes[0].size // 6  # complex numbers have two each
+        flat = np.ascontiguousarray(planes).reshape(-1)
+        rows = Rows(flat, 2 * each, 6 * each, len(planes), 4 * each)
+        total.add_planes(rows, len(part))
+    assert bits(total.results(9)) == bits(of(made[:, 2:].copy(), ["sum"]))
+
+
+# The standard deviation.
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8, 1e12, 1e15, -1e15])
+@pytest.mark.parametrize("n", [2, 1000])
+def test_an_offset_costs_no_digits(offset, n):
+    """Beside any offset the spread is right to the bound, which the naive formula misses wholly."""
+    numbers = (noise((n, 1), seed=n) + offset)[:, 0]
+    expected = exact_std(numbers.tolist())
+    found = Fraction(float(one("std", numbers)))
+    assert abs(found - expected) <= Fraction(spread_bound(n)) * expected
+
+
+@pytest.mark.parametrize("far", [1e3, 1e9, 1e16])
+@pytest.mark.parametrize("n", [100, 100_000])
+def test_an_outlier_as_the_first_product_stays_within_the_bound(far, n):
+    """The worst origin: the first number lies far from all others."""
+    numbers = 0.1 + noise((n, 1), seed=1)[:, 0] * 1e-3
+    numbers[0] = far
+    expected = exact_std(numbers.tolist())
+    found = Fraction(float(one("std", numbers)))
+    assert abs(found - expected) <= Fraction(spread_bound(n)) * expected
+
+
+def test_large_integers_beside_each_other_have_an_exact_spread():
+    """int64 far beyond 2⁵³ is shifted before it is rounded."""
+    numbers = 2**62 + np.random.default_rng(0).integers(-5, 6, 1000)
+    expected = exact_std(numbers.tolist())
+    assert abs(Fraction(float(one("std", numbers, "int64"))) - expected) <= 4 * ULP * expected
+
+
+def test_opposite_integers_do_not_overflow():
+    """A difference of 2⁶⁴ - 1 is taken in halves."""
+    numbers = [2**63 - 1, -(2**63)]
+    assert one("std", numbers, "int64") == 2.0**63
+
+
+def test_the_spread_of_complex_numbers_counts_both_parts():
+    """It is the root of the mean of |z - mean|²."""
+    numbers = noise((50, 1), "complex128")[:, 0] + (1e9 - 1e12j)
+    parts = [exact_std(part.tolist()) ** 2 for part in (numbers.real, numbers.imag)]
+    expected = math.sqrt(sum(parts))
+    assert one("std", numbers, "complex128") == pytest.approx(expected, rel=spread_bound(50))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_constants_have_no_spread(dtype):
+    """Equal products have a standard deviation of exactly 0."""
+    made = np.repeat(stack((1, 7), dtype, 3) * 7 + 1, 30, axis=0)
+    if dtype != "int64":
+        made = made * np.array(1 / 3, dtype)
+    assert not of(made.astype(dtype), ["std"])["std"].any()
+
+
+@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize("special", [math.nan, math.inf])
+def test_the_spread_of_what_is_no_number_is_none(special, where):
+    """NaN and infinities give NaN, wherever they stand, and in their own element only."""
+    made = noise((5, 2))
+    made[where, 0] = special
+    found = of(made, ["std"])["std"]
+    assert math.isnan(found[0])
+    assert math.isfinite(found[1])
+
+
+# Products.
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_product_is_within_its_bound(dtype, n):
+    """Products of N numbers are off by N roundings at most, against exact arithmetic."""
+    made = noise((n, 3), dtype)
+    found = of(made, ["prod"])["prod"]
+    for column, value in zip(made.T, found, strict=True):
+        real, imag = Fraction(1), Fraction(0)
+        for v in column.tolist():
+            a, b = Fraction(v.real), Fraction(v.imag)
+            real, imag = real * a - imag * b, real * b + imag * a
+        off = math.hypot(Fraction(value.real.item()) - real, Fraction(value.imag.item()) - imag)
+        assert off <= math.sqrt(5) * n * ULP * math.hypot(real, imag)
+
+
+@given(
+    numbers=st.lists(st.sampled_from([-3, -2, -1, 1, 2, 7, 2**31, -(2**31)]), max_size=25)
+    | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+    zero=st.booleans(),
+)
+def test_a_product_of_integers_is_exact_or_refused(numbers, zero):
+    """What fits int64 is right to the last digit; what does not is refused, zeros included."""
+    numbers = [*numbers, 0 if zero else 1]
+    expected = functools.reduce(operator.mul, numbers)
+    if -(2**63) <= expected < 2**63:
+        assert one("prod", numbers, "int64") == expected
+    else:
+        with pytest.raises(InputError, match=r"prod: .* does not fit int64; save the input as"):
+            one("prod", numbers, "int64")
+
+
+@pytest.mark.parametrize(
+    "numbers", [[2**62, 2], [-(2**62), 2], [2**32 + 1, 2**31 - 1], [3037000500, 3037000500]]
+)
+def test_products_about_the_limit_are_told_apart(numbers):
+    """2⁶³ does not fit, -2⁶³ does, and so for neighbours that float64 cannot tell apart."""
+    expected = math.prod(numbers)
+    if expected < 2**63:
+        assert one("prod", numbers, "int64") == expected
+    else:
+        with pytest.raises(InputError, match="does not fit"):
+            one("prod", numbers, "int64")
+
+
+def test_an_overflow_of_a_product_is_infinite():
+    """A product beyond float64 becomes infinite, without a warning."""
+    assert one("prod", [1e200, -1e200]) == -math.inf
+
+
+def test_a_contiguous_run_keeps_few_nodes():
+    """Memory grows with the logarithm of the number of matrices, not with their number."""
+    product = statistics.Product(2, "float32")
+    for first in range(3, 1003, 5):
+        product.add(Rows.of(np.ones((5, 2), "float32")), first)
+        assert len(product.dump()) - 1 <= 2 * math.log2(1003)
+
+
+# The factory.
+
+
+def test_the_fewest_states_are_made():
+    """Statistics that come together share a state; each statistic can be asked for alone."""
+    first = np.zeros(3, "float32")
+    kinds = {
+        name: [type(s).__name__ for s in statistics.states([name], 3, "float32", first)]
+        for name in STATISTICS
+    }
+    assert all(len(made) == 1 for made in kinds.values())
+    assert len(statistics.states(STATISTICS, 3, "float32", first)) == 6
+    for name in STATISTICS:
+        assert name in of(np.ones((2, 3), "int64"), [name])
+
+
+@pytest.mark.parametrize("kind", [statistics.Least, statistics.Greatest])
+def test_complex_numbers_have_no_extreme(kind):
+    """The states refuse what the config should have refused."""
+    with pytest.raises(ValueError, match="complex numbers have no order"):
+        kind(3, "complex64")
+
+
+def test_what_is_merged_is_not_kept():
+    """A dump may lie in a buffer that is used again."""
+    made = noise((8, 3))
+    own = statistics.states(STATISTICS, 3, "float64", made[0])
+    for state, other in zip(own, statistics.states(STATISTICS, 3, "float64", made[0]), strict=True):
+        other.add(Rows.of(made), 0)
+        dump = [array.copy() for array in other.dump()]
+        state.merge(dump)
+        for array in dump:
+            array[...] = 0
+    assert bits(gathered(own, 8)) == bits(of(made))
