@@ -189,7 +189,7 @@ def normal(xp: Any, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
 def pieces(dtype: str, numbers: int, seed: int = 0) -> Iterator[np.ndarray]:
     """So many normal numbers, a piece at a time, made as fast as a disk takes them.
 
-    Each piece is cut at another place from what was drawn once, so that no two matrices are equal.
+    Each is cut at a place of its own from what was drawn once, so that few matrices are equal.
     """
     random = np.random.default_rng(seed)
     piece = min(DRAWN // 2, numbers)
@@ -209,6 +209,7 @@ def settings(**over: Any) -> Any:
     schema = yaml.safe_load(config.SCHEMA.read_text())
     full = {key: rule.get("default") for key, rule in schema["properties"].items()} | over
     full["shard_bytes"] = units.parse_bytes(full["shard_bytes"])
+    full["reduce"] = config.reduce_settings(full)
     return config.Settings(**full)
 
 

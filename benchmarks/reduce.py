@@ -146,7 +146,8 @@ def fabricate(plan: Any) -> None:
             for block in blocks:
                 writer.append(block)
             checksum = writer.checksum()
-        facts = receipts.file_facts(path, shape, dtype.name, checksum, writer.piece_bytes)
+        pieces = writer.row_bytes, writer.piece_bytes
+        facts = receipts.file_facts(path, shape, dtype.name, checksum, *pieces)
         receipts.write(
             plan.results.receipt(shard_id),
             {
