@@ -2,6 +2,7 @@
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run's benchmark; it prints a table of docs/performance.md
+# make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-gpu  those that need a GPU: kernels, shard jobs, start-up; ARGS="--minutes 3 --json all.json" goes to each
 # make install  set up .venv and nothing else
 #
@@ -23,7 +24,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run test lint bench bench-gpu clean
+.PHONY: help install run test lint bench bench-reduce bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -43,6 +44,9 @@ lint: .venv/.test-$(CUDA)
 
 bench: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py
+
+bench-reduce: .venv/.run-$(CUDA)
+	$(BIN)/python benchmarks/reduce.py $(ARGS)
 
 bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)

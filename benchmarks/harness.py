@@ -7,7 +7,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ sys.path.insert(0, str(REPO / "scripts"))  # a bare GPU machine has nothing inst
 MIB = 1024**2
 GB = 1e9
 NOTHING = "–"
+DRAWN = 2**25  # numbers drawn for a file, which holds pieces of them
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -185,6 +186,21 @@ def normal(xp: Any, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
     return drawn.astype(dtype, copy=False)
 
 
+def pieces(dtype: str, numbers: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """So many normal numbers, a piece at a time, made as fast as a disk takes them.
+
+    Each is cut at a place of its own from what was drawn once, so that few matrices are equal.
+    """
+    random = np.random.default_rng(seed)
+    piece = min(DRAWN // 2, numbers)
+    drawn = random.standard_normal(2 * piece, "float32").astype(dtype)
+    while numbers:
+        low = int(random.integers(piece))
+        count = min(piece, numbers)
+        yield drawn[low : low + count]
+        numbers -= count
+
+
 def settings(**over: Any) -> Any:
     """A config with its defaults; the schema's checks need a package that a bare machine lacks."""
     import yaml
@@ -193,17 +209,20 @@ def settings(**over: Any) -> Any:
     schema = yaml.safe_load(config.SCHEMA.read_text())
     full = {key: rule.get("default") for key, rule in schema["properties"].items()} | over
     full["shard_bytes"] = units.parse_bytes(full["shard_bytes"])
+    full["reduce"] = config.reduce_settings(full)
     return config.Settings(**full)
 
 
-def write_plan(folder: Path, stack: Path, **over: Any) -> Path:
-    """Plan one shard of a stack that is read in place; the path of its ``plan.tsv``."""
+def write_plan(folder: Path, stack: Path | None, **over: Any) -> Path:
+    """Plan a stack that is read in place, in one shard; the path of its ``plan.tsv``.
+
+    Without a stack it is a synthetic one, which need not be there. ``over`` are config keys.
+    """
     from shardwise import planner
 
     folder.mkdir(parents=True, exist_ok=True)
-    plan, sources = planner.make(
-        settings(input=str(stack), results=str(folder), shards=1, materialize=False, **over)
-    )
+    own = {"input": stack and str(stack), "shards": 1, "materialize": False, **over}
+    plan, sources = planner.make(settings(results=str(folder), **own))
     planner.write(plan, sources)
     return plan.results.plan
 

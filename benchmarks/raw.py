@@ -57,13 +57,13 @@ def cached_fraction(path: Path) -> float | None:
     A read with ``RWF_NOWAIT`` succeeds only for what is there. The advice against readahead keeps
     a probe from bringing in more than the page that it looks at.
     """
-    size, hits = path.stat().st_size, 0
+    hits = 0
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        for i in range(PROBES):
+        for offset in _probes(fd):
             try:
-                hits += os.preadv(fd, [bytearray(1)], i * size // PROBES, os.RWF_NOWAIT)
+                hits += os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
             except BlockingIOError:
                 continue
             except OSError as error:
@@ -73,6 +73,12 @@ def cached_fraction(path: Path) -> float | None:
     finally:
         os.close(fd)
     return hits / PROBES
+
+
+def _probes(fd: int) -> list[int]:
+    """Evenly spaced bytes of a file."""
+    size = os.fstat(fd).st_size
+    return [i * size // PROBES for i in range(PROBES)]
 
 
 def evict(path: Path) -> None:
@@ -86,10 +92,13 @@ def evict(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         for attempt in range(3):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             if (left := cached_fraction(path)) == 0:
-                # The probes' own pages go, too.
+                # Each probe has begun to read its page; once it is there it can go, too.
+                for offset in _probes(fd):
+                    os.pread(fd, 1, offset)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 return
             _drop_caches()
@@ -214,6 +223,27 @@ def read(path: Path, memory: np.ndarray, direct: bool, threads: int = THREADS) -
     """Seconds to read a file."""
     begin = time.perf_counter()
     finish(*start_read(path, memory, direct, threads))
+    return time.perf_counter() - begin
+
+
+def read_files(paths: list[Path], memory: np.ndarray, direct: bool, threads: int) -> float:
+    """Seconds to read several files; threads share out the blocks of all of them."""
+    sizes = {path: path.stat().st_size for path in paths}
+    blocks = [(path, low) for path, size in sizes.items() for low in range(0, size, BLOCK)]
+
+    def work(number: int) -> None:
+        path, low = blocks[number]
+        fd = _open(path, os.O_RDONLY, direct)
+        try:
+            got, wanted = os.preadv(fd, [_ring(memory, number)], low), min(BLOCK, sizes[path] - low)
+        finally:
+            os.close(fd)
+        if got != wanted:
+            raise OSError(f"read {got} bytes of {wanted}")
+
+    begin = time.perf_counter()
+    for thread in in_threads(work, len(blocks), threads):
+        thread.join()
     return time.perf_counter() - begin
 
 

@@ -7,6 +7,7 @@ same round. Seconds are medians over the rounds; ratios are medians of the ratio
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -26,7 +27,6 @@ GIB = 1024**3
 OURS, UNPROVEN, PLAIN, RAW = "shardwise", "shardwise, verify: false", "plain CuPy loop", "raw"
 WARM_BYTES = 256 * harness.MIB  # of the small job that each peer does first
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "float16": 2e-2}  # of a row's norm
-DRAWN = 2**25  # numbers drawn for a stack, which holds pieces of them
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,12 @@ class Stacks:
         if path.exists():
             return path
         begun = path.with_suffix(".part")
-        random = np.random.default_rng(0)
-        drawn = random.standard_normal(DRAWN, "float32").astype(dtype)
-        piece, left = DRAWN // 2, matrices * dim * dim
-        fields = {"descr": drawn.dtype.str, "fortran_order": False, "shape": (matrices, dim, dim)}
+        shape = (matrices, dim, dim)
+        fields = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
         with open(begun, "wb") as file:
             np.lib.format.write_array_header_1_0(file, fields)
-            while left:
-                low = int(random.integers(DRAWN - piece))
-                count = min(piece, left)
-                file.write(drawn[low : low + count].data)
-                left -= count
+            for piece in harness.pieces(dtype, math.prod(shape)):
+                file.write(piece.data)
             file.flush()
             os.fsync(file.fileno())
         return begun.rename(path)

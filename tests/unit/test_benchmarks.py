@@ -11,8 +11,11 @@ import pytest
 from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
-SCRIPTS = ("dry_run", "kernels", "raw", "shard_jobs", "startup")
-FEW = {"shard_jobs": ["--only", "float32 d=16 .* cold"]}
+SCRIPTS = ("dry_run", "kernels", "raw", "reduce", "shard_jobs", "startup")
+FEW = {
+    "reduce": ["--only", "d=8 products cold ranks=2|d=520 sum cached ranks=1"],
+    "shard_jobs": ["--only", "float32 d=16 .* cold"],
+}
 
 
 @pytest.fixture
@@ -74,6 +77,24 @@ def test_shard_jobs(tmp_path: Path) -> None:
     assert list((tmp_path / "work").iterdir()) == []
 
 
+def test_reduce(tmp_path: Path) -> None:
+    """All peers add the same files to the same sum, in worlds of as many ranks as asked for."""
+    text, figures = tiny("reduce", tmp_path)
+    rows = figures["reduce"]["rows"]
+    assert [(row["dim"], row["keep"], row["ranks"]) for row in rows] == [
+        (8, "products", 2),
+        (520, "sum", 1),
+    ]
+    for row in rows:
+        assert row["broken"] == {}, text
+        (answers,) = row["answers"]
+        assert answers.keys() == {"shardwise", "plain loop", "lower-case reduce", "raw"}
+        for answer in answers.values():
+            assert answer["seconds"] > 0
+            assert answer.get("peak", 1) > 0
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_startup(tmp_path: Path) -> None:
     """The task of one shard is timed beside an import, and its imports are listed."""
     text, figures = tiny("startup", tmp_path, "--imports")
@@ -82,7 +103,7 @@ def test_startup(tmp_path: Path) -> None:
     assert "times as long" in text
 
 
-@pytest.mark.parametrize("script", ["kernels", "raw", "shard_jobs"])
+@pytest.mark.parametrize("script", ["kernels", "raw", "reduce", "shard_jobs"])
 def test_a_spent_budget_skips_and_says_so(script: str, tmp_path: Path) -> None:
     """Out of time, nothing is begun, and every row that is missing is named."""
     text, _ = tiny(script, tmp_path, "--minutes", 0)
@@ -111,6 +132,60 @@ def test_a_wrong_product_is_no_figure(modules) -> None:
     assert kernels.wrongness(np, cell, a, out, 4) > kernels.ERRORS["float32"]
     out[3, 0, 0] = np.nan
     assert np.isnan(kernels.wrongness(np, cell, a, out, 4))
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("gib", [0, 2**-20])
+def test_fabricated_files_are_what_multiply_leaves(
+    modules, tmp_path: Path, keep: str, gib: float
+) -> None:
+    """The ledger takes the receipts, the checksums are true, and no two products are equal."""
+    import reduce as benchmark
+    from shardwise import arrays, ledger
+
+    stack = benchmark.Stack("float32", 8, keep, gib)
+    plan = stack.plan(tmp_path / "files")
+    found = [np.load(path) for path, _ in benchmark.files_of(plan)]
+    assert sum(array.nbytes for array in found) == stack.nbytes
+    for entry, array in zip(ledger.read(plan), found, strict=True):
+        checksum = arrays.PieceChecksum(array.nbytes, entry.row_bytes, entry.piece_bytes)
+        checksum.append(arrays.raw_bytes(array))
+        assert checksum.hexdigest() == entry.checksum
+    if keep == "products":
+        products = np.concatenate(found)
+        assert len(np.unique(products[:, 0], axis=0)) == len(products)
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("most", [None, 4])
+def test_a_wrong_sum_is_no_figure(modules, tmp_path: Path, keep: str, most: int | None) -> None:
+    """What a peer adds is compared with a sum by NumPy, also where it adds a part of the files."""
+    import reduce as benchmark
+
+    stack = benchmark.Stack("float32", 8, keep, 2**-16)
+    bench = benchmark.Bench(tmp_path, np.zeros(0))
+    bench.prepare(stack)
+    plan = bench._plans[0]
+    total = np.zeros((8, 8))
+    for path, count in benchmark.files_of(plan, most):
+        for array in benchmark.arrays_in(plan, path)[:count]:
+            total += array
+    bench._check("plain loop", total, most)
+    total[3, 5] += 1e-4
+    with pytest.raises(ValueError, match="wrong result"):
+        bench._check("plain loop", total, most)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 20])
+def test_a_pickled_reduce_takes_each_array_once(modules, monkeypatch, ranks: int) -> None:
+    """Whatever the number of ranks and files, each array has its turn, and turns are as many."""
+    import reduce_peers
+
+    files = [(range(5), 5), (range(5, 6), 1), (range(6, 20), 7)]
+    monkeypatch.setattr(reduce_peers, "arrays_in", lambda plan, path: path)
+    turns = [list(reduce_peers._own(None, files, rank, ranks)) for rank in range(ranks)]
+    assert {len(turn) for turn in turns} == {-(-13 // ranks)}
+    assert sorted(n for turn in turns for n in turn if n is not None) == list(range(13))
 
 
 def test_a_peer_that_dies_is_named_and_started_again(modules, monkeypatch) -> None:
