@@ -4,6 +4,7 @@ They are formed from the results of :mod:`~shardwise.statistics`, a part of the 
 Sums are exact until the end, so neither the parts nor their order change a bit.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -193,7 +194,10 @@ def _tally() -> Callable:
     """The loop that fills a table; imported here, as it takes half a second."""
     import numba
 
-    return numba.njit(nogil=True, cache=True)(_tally_loop)
+    loop = numba.njit(nogil=True)(_tally_loop)
+    with contextlib.suppress(RuntimeError, OSError):  # no folder can be written: compile each time
+        loop.enable_caching()
+    return loop
 
 
 def _tally_loop(table: np.ndarray, bits: np.ndarray, real: bool) -> None:

@@ -383,3 +383,20 @@ def test_what_does_not_belong_to_the_sum_is_refused():
         total.add(np.zeros((3, 2, 2), "float32").transpose(0, 2, 1))
     with pytest.raises(ValueError, match="planes of"):
         total.merge(np.zeros((5, 2, 1), np.int64), 1)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@given(data=st.data())
+def test_two_numbers_hold_more_than_a_hundred_bits(dtype, data):
+    """As high and low part a sum is as good as exact, and NaN and infinities stand in the high."""
+    stack = data.draw(columns(dtype))
+    planes = binned(stack).planes()
+    high, low = bins.double_double(planes)
+    np.testing.assert_array_equal(np.isfinite(high), np.isfinite(rounded(planes, dtype)))
+    for column, *parts in zip(stack.T.tolist(), high.tolist(), low.tolist(), strict=True):
+        if math.isfinite(parts[0]):
+            off = sum(map(Fraction, parts)) - kept(column, dtype)
+            largest = Fraction(max(map(abs, column)))
+            assert abs(off) <= max(largest * len(column) / 2**100, Fraction(1, 2**1074))
+        else:
+            assert parts[1] == 0

@@ -245,6 +245,13 @@ def test_the_spread_of_what_is_no_number_is_none(special, where):
     assert math.isfinite(found[1])
 
 
+def test_squares_beyond_the_limit_count_as_infinite():
+    """Differences of 2⁴⁸⁰ or more have an infinite spread, not a wrong one."""
+    assert one("std", [0.0, 2.0**479]) == 2.0**478
+    assert one("std", [0.0, 2.0**480]) == math.inf
+    assert one("std", [0.0, 1e300]) == math.inf
+
+
 # Products.
 
 
