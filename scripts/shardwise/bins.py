@@ -275,12 +275,13 @@ def rounded(planes: np.ndarray, dtype: str) -> np.ndarray:
     InputError
         Where a sum of integers does not fit int64.
     """
-    numbers = math.prod(planes.shape[1:])
-    flat = planes.reshape(len(planes), numbers)
-    total = np.empty(planes.shape[1:], np.int64 if dtype == "int64" else np.float64)
-    out = total.reshape(numbers)
-    for part in _parts(numbers, _CHUNK):
-        out[part] = (_whole if dtype == "int64" else _nearest)(flat[:, part])
+    flat = planes.reshape(len(planes), math.prod(planes.shape[1:]))
+    if dtype == "int64":
+        return _whole(flat).reshape(planes.shape[1:])
+    from shardwise import bins_cpu  # here: tasks on a GPU do without numba
+
+    total = np.empty(planes.shape[1:])
+    bins_cpu.round_reals(flat, total.reshape(flat.shape[1]))
     return total.view(np.complex128)[..., 0] if "complex" in dtype else total
 
 
@@ -370,45 +371,11 @@ def _merge_reals(sums: np.ndarray, heads: np.ndarray, others: np.ndarray) -> Non
 def _whole(planes: np.ndarray) -> np.ndarray:
     """Sums of integers from those of their halves ``(2, numbers)``."""
     high = planes[0] + (planes[1] >> 32)
-    if high.max() >= 2**31 or high.min() < -(2**31):
+    if high.size and (high.max() >= 2**31 or high.min() < -(2**31)):
         raise InputError(
             "the sum of the integer products does not fit int64; save the input as float64"
         )
     return (high << 32) | (planes[1] & _LOW)
-
-
-def _nearest(planes: np.ndarray) -> np.ndarray:
-    """Sums of real numbers from their planes ``(1 + L, numbers)``, correctly rounded."""
-    digits = _digits(planes[1:])
-    negative = digits[0] < 0
-    digits = _digits(np.where(negative, -planes[1:], planes[1:]))
-    # The first digit that is not 0, and 64 bits after it; all that follows only decides ties.
-    first = (digits != 0).argmax(axis=0)
-    places = first + np.arange(3)[:, np.newaxis]
-    leading, *after = np.take_along_axis(np.pad(digits, ((0, 2), (0, 0))), places, 0)
-    following = ((after[0] << 32) | after[1]).view(np.uint64)
-    behind = ((digits != 0) & (np.arange(len(digits))[:, np.newaxis] > places[2])).any(axis=0)
-    # Moved to 63 bits, so that the conversion to float64 is the one rounding.
-    dropped = np.frexp(leading.astype(np.float64))[1] + 1
-    cut = dropped.astype(np.uint64)
-    number = (leading << (64 - dropped)) | (following >> cut).view(np.int64)
-    number |= behind | (following & ((np.uint64(1) << cut) - np.uint64(1)) != 0)
-    lowest = (planes[0] & _LEVEL_BITS) - (len(planes) - 2)
-    exponent = 32 * (len(planes) - 3 - first) + dropped + 32 * lowest - 1074
-    total = np.ldexp(number.astype(np.float64), exponent.astype(np.int32))
-    return _flagged(np.where(negative, -total, total), planes[0])
-
-
-def _digits(sums: np.ndarray) -> np.ndarray:
-    """Levels ``(L, numbers)`` as one number each: L + 1 digits of 32 bits, the first signed."""
-    digits = np.empty((len(sums) + 1, sums.shape[1]), np.int64)
-    carry = np.zeros(sums.shape[1], np.int64)
-    for level in reversed(range(len(sums))):
-        carry = carry + sums[level]
-        digits[level + 1] = carry & _LOW
-        carry >>= 32
-    digits[0] = carry
-    return digits
 
 
 def _flagged(total: np.ndarray, heads: np.ndarray) -> np.ndarray:

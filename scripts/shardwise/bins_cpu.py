@@ -13,6 +13,7 @@ strides that are not known before the run, keep LLVM from vector code.
 """
 
 import hashlib
+import math
 import os
 import pickle
 from collections.abc import Callable
@@ -71,6 +72,21 @@ def add_integers(rows: Rows, sums: np.ndarray) -> None:
     _integers()(*_plain(rows, rows.flat.dtype), sums)
 
 
+def round_reals(planes: np.ndarray, out: np.ndarray) -> None:
+    """The sums that planes hold, each rounded once to the nearest float64, ties to even.
+
+    Parameters
+    ----------
+    planes
+        int64 ``(1 + L, numbers)``.
+    out
+        float64 ``(numbers,)``.
+    """
+    planes = np.ascontiguousarray(planes)
+    planes.flags.writeable = False
+    _rounding()(planes, out)
+
+
 def _plain(rows: Rows, dtype: np.dtype) -> tuple:
     """Rows as the loops take them: always read-only, so that each is compiled for one type."""
     words = rows.flat.view(dtype)
@@ -94,6 +110,12 @@ def _integers() -> Callable:
     words = types.Array(types.int64, 1, "C", readonly=True)
     signature = (words, *[types.int64] * 4, types.Array(types.int64, 2, "C"))
     return _compiled(_add_integers, signature, "int64")
+
+
+@cache
+def _rounding() -> Callable:
+    planes = types.Array(types.int64, 2, "C", readonly=True)
+    return _compiled(_round_reals, (planes, types.Array(types.float64, 1, "C")), "rounding")
 
 
 def _compiled(function: Callable, signature: tuple, name: str) -> Callable:
@@ -373,3 +395,51 @@ def _add_integers(
                 else:
                     _visit_integers(words, at, stride, _ONE, tile, sums)
                     row += 1
+
+
+@njit(nogil=True)
+def _spread(planes: np.ndarray, e: int, sign: int, digits: np.ndarray) -> None:
+    """The sum of an element as digits of 32 bits, the first of them signed."""
+    carry = np.int64(0)
+    for level in range(len(planes) - 1, 0, -1):
+        carry += sign * planes[level, e]
+        digits[level] = carry & _LOW
+        carry >>= 32
+    digits[0] = carry
+
+
+def _round_reals(planes: np.ndarray, out: np.ndarray) -> None:
+    """Round the sums of all elements."""
+    count = len(planes)
+    digits = np.zeros(count + 2, np.int64)  # zeros behind them
+    for e in range(uint64(len(out))):
+        head = planes[0, e]
+        if head & (_NAN | _PLUS | _MINUS):
+            one_sign = head & (_PLUS | _MINUS) != _PLUS | _MINUS and not head & _NAN
+            out[e] = np.nan if not one_sign else np.inf if head & _PLUS else -np.inf
+            continue
+        sign = 1
+        _spread(planes, e, sign, digits)
+        if digits[0] < 0:
+            sign = -1
+            _spread(planes, e, sign, digits)
+        first = 0
+        while first < count and digits[first] == 0:
+            first += 1
+        if first == count:
+            out[e] = 0.0
+            continue
+        # The first digit that is not 0, and 64 bits after it; all that follows only decides ties.
+        leading = digits[first]
+        following = (uint64(digits[first + 1]) << uint64(32)) | uint64(digits[first + 2])
+        behind = False
+        for place in range(first + 3, count):
+            behind |= digits[place] != 0
+        # Moved to 63 bits, so that the conversion to float64 is the one rounding.
+        dropped = math.frexp(float(leading))[1] + 1
+        number = (uint64(leading) << uint64(64 - dropped)) | (following >> uint64(dropped))
+        if behind or following & ((uint64(1) << uint64(dropped)) - uint64(1)):
+            number |= uint64(1)
+        lowest = (head & _LEVEL_BITS) - (count - 2)
+        exponent = 32 * (count - 3 - first + lowest) + dropped - 1074
+        out[e] = math.ldexp(float(sign * np.int64(number)), exponent)
