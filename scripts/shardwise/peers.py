@@ -9,8 +9,6 @@ All messages are buffers of NumPy; nothing is pickled.
 """
 
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -31,7 +29,6 @@ _ALIVE, _FAILED, _DATA = 1, 2, 3
 _LOOK_SECONDS = 0.1
 _SIGNS = 20  # signs of life within the limit
 _MOST_TEXT = 16384
-_LEAVE_SECONDS = 10.0  # that MPI may take to end in order, after an error
 _ERRORS = {error.exit_code: error for error in (InputError, IntegrityError, TryAgain)}
 
 
@@ -104,7 +101,6 @@ class Peers:
             raw = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self._comm.Recv(raw, status.Get_source(), _FAILED)
             self._heard_error = _decoded(raw)
-            self._leave(self._heard_error)
             raise self._heard_error
 
     def _end(self, what: str) -> None:
@@ -136,13 +132,6 @@ class Peers:
         raw = _encoded(error)
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._farewell = [self._comm.Isend(raw, other, _FAILED) for other in others]
-        self._leave(error)
-
-    def _leave(self, error: ShardwiseError) -> None:
-        """See to it that this rank ends, also where MPI's own end waits for one that hangs."""
-        timer = threading.Timer(_LEAVE_SECONDS, os._exit, [error.exit_code])
-        timer.daemon = True
-        timer.start()
 
     def close(self) -> None:
         """Stop listening; every rank calls this in the end."""

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import time
+from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ SAVE_SECONDS = 60.0
 
 _PROGRESS_SECONDS = 10.0
 _MOST_NAMED = 20
+_NAME_BYTES = 256  # more than any host name has
 
 
 def check_ranks(comm: Any, ranks: int) -> None:
@@ -278,9 +280,20 @@ class _Job:
             raise self._damaged(wrong, "checksums differ from their receipts")
         checksums = self._outputs.checksums(peers)
         first = peers.merged(range(peers.size), self._scalars.dump, self._scalars.merge)
-        peers.agree(lambda: self._commit(checksums, started) if first else None, "the results")
+        nodes = self._nodes()
+        peers.agree(
+            lambda: self._commit(checksums, nodes, started) if first else None, "the results"
+        )
 
-    def _commit(self, checksums: dict[str, str], started: float) -> None:
+    def _nodes(self) -> dict[str, int]:
+        """How many ranks each node has, by its name."""
+        names = np.zeros((self._peers.size, _NAME_BYTES), np.uint8)
+        own = np.frombuffer(receipts.node().encode()[:_NAME_BYTES], np.uint8)
+        names[self._peers.rank, : len(own)] = own
+        rows = self._peers.xor(names)
+        return dict(Counter(row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in rows))
+
+    def _commit(self, checksums: dict[str, str], nodes: dict[str, int], started: float) -> None:
         plan = self._plan
         files = self._outputs.publish(plan.results, checksums)
         summary = {
@@ -291,6 +304,7 @@ class _Job:
             "proven": plan.settings["verify"] and plan.problem.result is None,
             "plan": plan.facts["digest"],
             "ranks": self._peers.size,
+            "nodes": nodes,
             "scalars": self._scalars.summary(),
             "files": files,
             **receipts.provenance(
