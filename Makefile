@@ -1,5 +1,6 @@
 # make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
+# make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run's benchmark; it prints a table of docs/performance.md
 # make bench-gpu  those that need a GPU: kernels, shard jobs, start-up; ARGS="--minutes 3 --json all.json" goes to each
@@ -23,7 +24,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run test lint bench bench-gpu clean
+.PHONY: help install run test nightly lint bench bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -35,6 +36,9 @@ run: .venv/.run-$(CUDA) $(example)
 
 test: .venv/.test-$(CUDA)
 	$(BIN)/pytest $(ARGS)
+
+nightly: .venv/.test-$(CUDA)
+	$(BIN)/pytest -m nightly $(ARGS)
 
 lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .
