@@ -133,7 +133,7 @@ def check_pieces(comm):
 def check_integers(comm):
     """Sums of integers up to the limits of their dtype are exact, also where they pass them."""
     for dtype in INTEGERS:
-        limits, last = np.iinfo(dtype), comm.rank == comm.size - 1
+        limits = np.iinfo(dtype)
         for limit, step in ((limits.max, 1), (limits.min, -1)):
             if limit == 0:
                 continue
@@ -146,7 +146,6 @@ def check_integers(comm):
             if comm.size > 2 and limits.min:  # too large on the way, but not in the end
                 array[0] = 0 if comm.rank > 2 else (limit, step, -step)[comm.rank]
                 assert collectives.total(comm, array)[0] == limit
-        assert not last or collectives.total(MPI.COMM_SELF, np.array(7, dtype)) == 7
 
 
 def check_special_floats(comm):
