@@ -3,18 +3,17 @@
 It starts its ranks itself: python examples/data_parallel/train.py --ranks 4
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise import cli
+from shardwise import cli, launch
 from shardwise.arrays import StackWriter, commit
 from shardwise.collectives import average, broadcast, shard_indices, total
 from shardwise.errors import InputError, IntegrityError
-from shardwise.launch import relaunch
 from shardwise.multiply import load_backend
 
 CLASSES = 10
@@ -124,28 +123,35 @@ def write(folder: Path, parameters: np.ndarray, curve: list[tuple[float, float]]
         file.write("".join(["epoch\tloss\taccuracy\n", *lines]).encode())
 
 
-def device(comm: Any, backend: str) -> Any:
-    """The array module; the ranks of a node share its GPUs out."""
-    from mpi4py import MPI  # noqa: PLC0415 - ranks exist by now
-
+def device(comm: Any, a_node: int, backend: str) -> Any:
+    """The array module; the ranks of a node (so split by MPI) share its GPUs out."""
     xp, _ = load_backend(backend)
     if xp is not np:
-        local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        local = comm.Split_type(a_node)
         xp.cuda.Device(local.rank % xp.cuda.runtime.getDeviceCount()).use()
     return xp
 
 
+def ranks(options: Namespace) -> Any:
+    """The MPI of a rank; in a process that is none yet, start the ranks instead."""
+    options.ranks = options.ranks or launch.default_ranks()
+    launch.relaunch(options.ranks, options.launcher)
+    from mpi4py import MPI  # noqa: PLC0415 - only here: whoever imports it is a rank
+
+    return MPI
+
+
 def main(options: Namespace) -> None:
     """Train, compare the ranks, and write the results."""
-    from mpi4py import MPI  # noqa: PLC0415 - ranks exist by now
+    from mpi4py import MPI  # noqa: PLC0415 - as above
 
     comm = MPI.COMM_WORLD
-    if comm.size != options.ranks:
+    if comm.size != (options.ranks or comm.size):
         raise InputError(
             f"asked for {options.ranks} ranks, but MPI has {comm.size}: name a launcher that fits "
             "the MPI of mpi4py with --launcher"
         )
-    xp = device(comm, options.backend)
+    xp = device(comm, MPI.COMM_TYPE_SHARED, options.backend)
     parameters, curve = train(comm, xp, options)
     weights, bias = parameters if xp is np else map(xp.asnumpy, parameters)
     both = np.vstack([weights, bias])
@@ -155,31 +161,17 @@ def main(options: Namespace) -> None:
         cli.log.info("%s: loss.tsv and parameters.npy", options.results)
 
 
-def arguments() -> ArgumentParser:
-    """The command line."""
-    parser = cli.parser(__doc__)
-    parser.add_argument("--ranks", type=cli.positive, default=2, help="MPI ranks to start")
-    parser.add_argument("--launcher", help="what starts them, such as 'srun --mpi=pmi2'")
-    parser.add_argument(
+if __name__ == "__main__":
+    arguments = cli.parser(__doc__)
+    cli.add_ranks(arguments)
+    arguments.add_argument(
         "--backend", choices=["auto", "cupy", "numpy"], default="auto", help="arrays"
     )
-    parser.add_argument("--epochs", type=cli.positive, default=20, help="times through all digits")
-    parser.add_argument("--batch", type=cli.positive, default=100, help="digits a step, all ranks")
-    parser.add_argument("--rate", type=float, default=0.5, help="learning rate")
-    parser.add_argument("--seed", type=int, default=0, help="of parameters and order")
-    folder = Path("results/data_parallel")
-    parser.add_argument("--results", type=Path, default=folder, help="output folder")
-    return parser
-
-
-if __name__ == "__main__":
-    command_line = arguments()
-    chosen = command_line.parse_args()
-    try:
-        relaunch(chosen.ranks, chosen.launcher)
-    except InputError as error:
-        command_line.error(str(error))
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    cli.run(main, command_line, abort=world.Abort, announce=world.rank == 0)
+    arguments.add_argument("--epochs", type=cli.positive, default=20, help="times through all")
+    arguments.add_argument("--batch", type=cli.positive, default=100, help="digits a step")
+    arguments.add_argument("--rate", type=float, default=0.5, help="learning rate")
+    arguments.add_argument("--seed", type=int, default=0, help="of parameters and order")
+    arguments.add_argument(
+        "--results", type=Path, default=Path("results/data_parallel"), help="output folder"
+    )
+    cli.run(main, arguments, mpi=ranks)
