@@ -1,5 +1,7 @@
 # make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
+# make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
+# make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run's benchmark; it prints a table of docs/performance.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
@@ -24,7 +26,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run test lint bench bench-reduce bench-gpu clean
+.PHONY: help install run data-parallel test nightly lint bench bench-reduce bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -34,8 +36,14 @@ install: .venv/.run-$(CUDA)
 run: .venv/.run-$(CUDA) $(example)
 	$(BIN)/snakemake --profile $(PROFILE) $(ARGS)
 
+data-parallel: .venv/.examples-$(CUDA)
+	$(BIN)/python examples/data_parallel/train.py $(ARGS)
+
 test: .venv/.test-$(CUDA)
 	$(BIN)/pytest $(ARGS)
+
+nightly: .venv/.test-$(CUDA)
+	$(BIN)/pytest -m nightly $(ARGS)
 
 lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .
@@ -53,13 +61,15 @@ bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
 	$(BIN)/python benchmarks/startup.py $(ARGS)
 
-examples/%/input.npy: examples/%/make_input.py | .venv/.run-$(CUDA)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[examples]"
+examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 	$(BIN)/python $<
 
 # One stamp a set of packages; a changed pyproject.toml installs again.
 .venv/.run-$(CUDA): pyproject.toml
 	$(call install,$(cupy))
+
+.venv/.examples-$(CUDA): .venv/.run-$(CUDA)
+	$(call install,examples)
 
 .venv/.test-$(CUDA): pyproject.toml
 	$(call install,test$(if $(cupy),$(comma)$(cupy)))

@@ -1,12 +1,13 @@
 """Documents that a test holds to the code."""
 
+import inspect
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from shardwise import config
+from shardwise import collectives, config
 from shardwise.arrays import PieceChecksum
 from shardwise.bins import BinnedSum, plane_shape
 from shardwise.planfile import SETTINGS_THAT_MATTER
@@ -129,3 +130,23 @@ def test_the_page_of_sums_knows_shapes_and_bytes(dtype: str) -> None:
     text = str(shape).replace("111", "m").replace("222", "p")
     assert cells[1].startswith(f"`{text}`")
     assert int(cells[-1]) == ITEM_BYTES["int64"] * np.prod(plane_shape((1, 1), dtype))
+
+
+def test_the_page_of_collectives_runs(capsys: pytest.CaptureFixture) -> None:
+    """Its example finds the mean and the deviation of 0 to 999."""
+    exec(code("collectives.md"), {})
+    printed = [float(word) for word in capsys.readouterr().out.split()]
+    np.testing.assert_allclose(printed, [499.5, 499.5, np.arange(1000).std()], rtol=1e-14)
+
+
+def test_the_page_of_collectives_names_every_call() -> None:
+    """Its table holds the signature of each public function."""
+    functions = inspect.getmembers(collectives, inspect.isfunction)
+    for name, call in functions:
+        if name.startswith("_") or call.__module__ != collectives.__name__:
+            continue
+        words = [
+            p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+            for p in inspect.signature(call).parameters.values()
+        ]
+        assert f"| `{name}({', '.join(words)})` |" in page("collectives.md")
