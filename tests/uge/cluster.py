@@ -221,6 +221,9 @@ class UgeCluster(Cluster):
         defaults = (shared / "default-configuration").read_text()
         settings = self._setting("global", config.global_settings(self.layout, defaults))
         self.call("spooldefaults.bin", "configuration", settings)
+        for index, host in enumerate(self.machines.hosts):
+            local = self._setting(f"local.{host.name}", config.local_settings(index))
+            self.call("spooldefaults.bin", "local_conf", local, host.name)
         self.call("spooldefaults.bin", "complexes", str(resources / "centry"))
         self.call("spooldefaults.bin", "usersets", str(resources / "usersets"))
         self.call("spooldefaults.bin", "managers", user_name())

@@ -129,6 +129,15 @@ def global_settings(layout: Layout, defaults: str) -> str:
     )
 
 
+def local_settings(index: int) -> str:
+    """Return what differs from host to host, by number.
+
+    A job is ended by its additional group, and hosts of one machine see each other's processes.
+    """
+    first = 65400 + 100 * index
+    return text({"gid_range": f"{first}-{first + 99}"})
+
+
 def scheduler(defaults: str) -> str:
     """Return the scheduler's settings: it looks every second, and at once after each event."""
     return text(
