@@ -1,20 +1,30 @@
-"""Sum all products with MPI.
+"""Sum all products with MPI; the command starts its ranks itself.
 
-Start it with a launcher: mpiexec -n 2 python scripts/reduce.py --plan results/plan.tsv --ranks 2
+Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4py scripts/reduce.py
 """
 
-import sys
 from argparse import Namespace
-from pathlib import Path
+from typing import Any
 
-from mpi4py import MPI
-from shardwise import cli, reduce
+from shardwise import cli, launch
+
+
+def ranks(options: Namespace) -> Any:
+    """The MPI of a rank; in a process that is none yet, start the ranks instead."""
+    options.ranks = options.ranks or launch.default_ranks()
+    launch.relaunch(options.ranks, options.launcher)
+    from mpi4py import MPI  # only here: whoever imports it is a rank
+
+    return MPI
 
 
 def main(options: Namespace) -> None:
     """Sum the products of the ledger's shards."""
+    from mpi4py import MPI  # as above
+    from shardwise import reduce  # a process that only starts the ranks does not need it
+
     comm = MPI.COMM_WORLD
-    reduce.check_ranks(comm, options.ranks)
+    reduce.check_ranks(comm, options.ranks or comm.size)
     plan = reduce.run(comm, options.plan, options.statistics)
     if comm.rank == 0:
         cli.log.info("%s: the sum of %d matrices", plan.results.root, plan.problem.matrices)
@@ -23,12 +33,8 @@ def main(options: Namespace) -> None:
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     cli.add_plan(arguments)
-    arguments.add_argument(
-        "--ranks", type=int, default=MPI.COMM_WORLD.size, help="ranks that MPI must have"
-    )
+    cli.add_ranks(arguments)
     arguments.add_argument(
         "--statistics", nargs="+", choices=["sum", "mean"], default=["sum"], help="what to write"
     )
-    world = MPI.COMM_WORLD
-    launcher = (str(Path(sys.executable).with_name("mpiexec")), "-n", str(world.size))
-    cli.run(main, arguments, abort=world.Abort, announce=world.rank == 0, launcher=launcher)
+    cli.run(main, arguments, mpi=ranks)

@@ -7,16 +7,22 @@ import shlex
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from shardwise import launch
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
 from shardwise.paths import Results
 
 log = logging.getLogger("shardwise")
+
+_ARRIVAL_SECONDS = 5.0
+"""How long the ranks wait for each other before one counts as having failed alone."""
 
 
 class Terminated(BaseException):
@@ -49,6 +55,22 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
         arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
 
 
+def add_ranks(arguments: argparse.ArgumentParser) -> None:
+    """Add ``--ranks`` and ``--launcher``, for a stage that starts its MPI ranks itself."""
+    arguments.add_argument(
+        "--ranks",
+        type=positive,
+        help="MPI ranks to start; left out, as many as the job of Slurm or Grid Engine has tasks or "
+        f"slots, else {launch.DEFAULT_RANKS}",
+    )
+    arguments.add_argument(
+        "--launcher",
+        default="auto",
+        help="what starts them, with its options, such as 'mpiexec -hosts node1,node2'; auto: srun "
+        "in a Slurm job, else the mpiexec of the MPI that mpi4py loads",
+    )
+
+
 def positive(text: str) -> int:
     """A whole number, 1 or more, as `argparse` reads it from a command line."""
     number = int(text)
@@ -61,9 +83,7 @@ def run(
     work: Callable[[argparse.Namespace], None],
     arguments: argparse.ArgumentParser,
     argv: Sequence[str] | None = None,
-    abort: Callable[[int], None] | None = None,
-    announce: bool = True,
-    launcher: Sequence[str] = (),
+    mpi: Callable[[argparse.Namespace], Any] | None = None,
 ) -> None:
     """Run a stage and end the process with its exit code.
 
@@ -71,13 +91,9 @@ def run(
     ----------
     work
         The stage; it raises :class:`ShardwiseError` where the user has to act.
-    abort
-        Ends all ranks of an MPI job with a code, where one rank fails alone.
-    announce
-        Whether this process speaks for all: logs the host, the command that does the same by
-        hand, and an error that all ranks have agreed on.
-    launcher
-        What starts this command's ranks, for the command by hand.
+    mpi
+        For a stage of several ranks: gives mpi4py's ``MPI``, once this process is a rank. Rank 0
+        then speaks for all, and a rank that fails alone ends all.
     """
     logging.basicConfig(
         level=logging.INFO,
@@ -87,21 +103,52 @@ def run(
     )
     options = arguments.parse_args(argv)
     signal.signal(signal.SIGTERM, _terminate)
-    if announce:
-        _log_start(launcher)
+    world = None
     try:
+        world = mpi(options) if mpi else None
+        if _speaks(world):
+            _log_start()
         with _at_work(options):
             work(options)
         code = 0
     except ShardwiseError as error:
-        if announce:
-            log.error("%s", error)
-        code = error.exit_code
+        code = _refuse(error, world)
     except BaseException as error:
         code = _code_of(error)
-        if abort:
-            abort(code)
+        if world:
+            world.COMM_WORLD.Abort(code)
     sys.exit(code)
+
+
+def _speaks(mpi: Any) -> bool:
+    """Whether this process speaks for all ranks."""
+    return mpi is None or mpi.COMM_WORLD.rank == 0
+
+
+def _refuse(error: ShardwiseError, mpi: Any) -> int:
+    """Say what the user has to do, once for all ranks, and give the exit code."""
+    if _speaks(mpi):
+        log.error("%s", error)
+    if mpi is None:
+        return error.exit_code
+    if _all_arrive(mpi.COMM_WORLD):
+        # A regular end: after an abort srun would return 137, whatever the ranks returned.
+        mpi.Finalize()
+    else:
+        if not _speaks(mpi):
+            log.error("rank %d: %s", mpi.COMM_WORLD.rank, error)
+        mpi.COMM_WORLD.Abort(error.exit_code)
+    return error.exit_code
+
+
+def _all_arrive(comm: Any) -> bool:
+    """Whether all ranks come here within some seconds, with an error that they agree on."""
+    arrival, end = comm.Ibarrier(), time.monotonic() + _ARRIVAL_SECONDS
+    while not arrival.Test():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
@@ -111,9 +158,9 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
     return jobs.working(Results.of_plan(options.plan))
 
 
-def _log_start(launcher: Sequence[str]) -> None:
+def _log_start() -> None:
     """Log where this runs, and the command that does the same by hand."""
-    command = shlex.join([*launcher, sys.executable, *sys.argv])
+    command = shlex.join([sys.executable, *sys.argv])
     log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), os.getcwd())
     log.info("by hand: cd %s && %s", shlex.quote(os.getcwd()), command)
 

@@ -47,7 +47,7 @@ def note_start(path: Path) -> int:
     written by the one that succeeds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"{time.time():.3f}\t{_node()}\t{os.getpid()}\t{_job() or ''}\n"
+    line = f"{time.time():.3f}\t{node()}\t{os.getpid()}\t{_job() or ''}\n"
     with open(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
@@ -55,7 +55,8 @@ def note_start(path: Path) -> int:
         return file.read().count(b"\n")
 
 
-def _node() -> str:
+def node() -> str:
+    """This node's name, as Slurm calls it where it runs this."""
     return os.environ.get("SLURMD_NODENAME", socket.gethostname())
 
 
@@ -111,7 +112,7 @@ def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str
         "algorithm": ALGORITHM[stage],
         "versions": {"shardwise": __version__, "python": platform.python_version(), **versions},
         "host": socket.gethostname(),
-        "node": _node(),
+        "node": node(),
         "job": _job(),
         "started": started,
         "finished": time.time(),

@@ -6,6 +6,7 @@ all matrices in global order, so the bits do not depend on the number of ranks o
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from shardwise.sums import RunningSum
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 10.0
+_NAME_BYTES = 256  # more than any host name has
 
 
 def check_ranks(comm: Any, ranks: int) -> None:
@@ -62,7 +64,8 @@ def run(comm: Any, plan_file: Path, statistics: list[str]) -> Plan:
     _agree(comm, lambda: _check_files(comm, plan, entries))
     part = _agree(comm, lambda: _sum_part(comm, plan, entries))
     total = _agree(comm, lambda: _gathered(comm, part, plan))
-    _agree(comm, lambda: _commit(comm, plan, statistics, total, entries, started))
+    nodes = _nodes(comm)
+    _agree(comm, lambda: _commit(comm, plan, statistics, total, entries, nodes, started))
     return plan
 
 
@@ -164,8 +167,24 @@ def _gathered(comm: Any, own: np.ndarray, plan: Plan) -> np.ndarray | None:
     return whole.reshape(shape)
 
 
+def _nodes(comm: Any) -> dict[str, int]:
+    """How many ranks each node has, by name; empty on all ranks but 0."""
+    own = np.zeros(_NAME_BYTES, np.uint8)
+    name = receipts.node().encode()[:_NAME_BYTES]
+    own[: len(name)] = np.frombuffer(name, np.uint8)
+    names = np.empty((comm.size if comm.rank == 0 else 0, _NAME_BYTES), np.uint8)
+    comm.Gather(own, names)
+    return dict(Counter(row.tobytes().rstrip(b"\0").decode() for row in names))
+
+
 def _commit(
-    comm: Any, plan: Plan, statistics: list[str], total: Any, entries: list[Entry], started: float
+    comm: Any,
+    plan: Plan,
+    statistics: list[str],
+    total: Any,
+    entries: list[Entry],
+    nodes: dict[str, int],
+    started: float,
 ) -> None:
     if comm.rank != 0:
         return
@@ -187,6 +206,7 @@ def _commit(
         "proven": plan.settings["verify"] and plan.problem.result is None,
         "plan": plan.facts["digest"],
         "ranks": comm.size,
+        "nodes": nodes,
         "files": files,
         **receipts.provenance("reduce", started, {"numpy": np.__version__, "mpi": _mpi_version()}),
     }

@@ -30,8 +30,8 @@ rule reduce:
     log:
         run.results.log("reduce"),
     resources:
-        # The launcher; the profile names another. Slurm's plugin refuses MPI jobs of one task.
-        mpi="mpiexec",
+        # The launcher; the profile may name another. Slurm's plugin refuses MPI jobs of one task.
+        mpi="auto",
         tasks=max(2, run.reduce["ranks"]),
         mem_mb=run.reduce_mb,
         runtime=run.reduce_minutes,
@@ -40,5 +40,5 @@ rule reduce:
         statistics=run.reduce["statistics"],
         algorithm=run.reduce_algorithm,
     shell:
-        '{resources.mpi} -n {params.ranks} python -m mpi4py "$SCRIPTS"/reduce.py --plan="$PLAN"'
-        " --ranks {params.ranks} --statistics {params.statistics:q} 2> {log:q}"
+        'python "$SCRIPTS"/reduce.py --plan="$PLAN" --ranks {params.ranks}'
+        " --launcher {resources.mpi:q} --statistics {params.statistics:q} 2> {log:q}"

@@ -1,0 +1,222 @@
+"""Start MPI ranks for the user: by which launcher, with which words and in which environment.
+
+Each launcher tells its processes in variables of its own that they are ranks. Nothing here imports
+mpi4py in this process: that would make it a rank already.
+"""
+
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from shardwise.errors import InputError, TryAgain
+
+log = logging.getLogger(__name__)
+
+DEFAULT_RANKS = 2
+_SQUEUE_SECONDS = 30
+
+_STARTED = "SHARDWISE_RANKS"
+"""Set for the ranks that were started here: whatever else they see, they start none."""
+
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_RANKS = ("PMI_RANK", "PMI_ID", "PMIX_RANK")
+_GRANTED = ("SLURM_NTASKS", "NSLOTS")
+
+_OF_A_RANK = re.compile(
+    r"PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)|OMPI_COMM_WORLD_.*"
+)
+"""What a rank was told about itself, which would mislead the ranks that it starts."""
+
+_COUNT = re.compile(r"-np?|-n\d+|--np(=.*)?|--ntasks(=.*)?")
+"""The options that say how many ranks there are: of MPICH, Open MPI and srun."""
+
+_DEFAULTS = {
+    # Open MPI refuses root, and more ranks than cores, and binds ranks to cores. The names are
+    # those of versions 4 and 5; other launchers read none of them.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    # Without it srun lets the other ranks wait for one that has failed.
+    "SLURM_KILL_BAD_EXIT": "1",
+}
+
+
+def inside(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether an MPI launcher started this process as one of several ranks.
+
+    A world of one is none: in an interactive shell that srun started, everything looks like that.
+    """
+    sizes = _sizes(environ)
+    if _STARTED in environ or not sizes:
+        return any(name in environ for name in (_STARTED, *_RANKS))
+    return max(sizes) > 1
+
+
+def default_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
+    """How many ranks are expected where the user names no number; None: as many as MPI has.
+
+    Those that the launcher has started, those that the scheduler has granted, or two.
+    """
+    if sizes := _sizes(environ):
+        return max(sizes)
+    if inside(environ):
+        return None
+    return next((int(environ[name]) for name in _GRANTED if name in environ), DEFAULT_RANKS)
+
+
+def _sizes(environ: Mapping[str, str]) -> list[int]:
+    if _STARTED in environ:
+        return [int(environ[_STARTED])]
+    return [int(environ[name]) for name in _SIZES if name in environ]
+
+
+def vendor() -> str:
+    """The name of the MPI that mpi4py loads, such as ``MPICH``; a process of its own looks.
+
+    Raises
+    ------
+    InputError
+        Where mpi4py loads none.
+    """
+    program = (
+        "import mpi4py; mpi4py.rc.initialize = False; "
+        "from mpi4py import MPI; print(MPI.get_vendor()[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise InputError(
+            f"mpi4py loads no MPI: {reason}; install the mpich wheel beside it, or set "
+            "MPI4PY_LIBMPI to the library of your site's MPI"
+        )
+    return done.stdout.strip()
+
+
+def command(
+    ranks: int,
+    launcher: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    mpi: Callable[[], str] = vendor,
+) -> list[str]:
+    """The words that start so many ranks of the program that follows them.
+
+    Parameters
+    ----------
+    launcher
+        A launcher and its options, as in a shell. None or ``auto``: srun inside a Slurm job,
+        elsewhere the mpiexec of the MPI that mpi4py loads.
+    mpi
+        Tells the name of that MPI.
+
+    Raises
+    ------
+    InputError
+        Where there is no such launcher, or its words cannot be read.
+    """
+    try:
+        words = shlex.split(launcher or "auto")
+    except ValueError as error:
+        raise InputError(f"launcher {launcher!r}: {error}; write it as in a shell") from None
+    if words == ["auto"]:
+        words = _scheduler_launcher(environ, mpi) or ["mpiexec"]
+    words = [_program(words[0], environ), *words[1:]] if words else [_program("mpiexec", environ)]
+    counted = any(_COUNT.fullmatch(word) for word in words[1:])
+    return words if counted else [*words, "-n", str(ranks)]
+
+
+def _scheduler_launcher(environ: Mapping[str, str], mpi: Callable[[], str]) -> list[str]:
+    """The launcher of the scheduler whose job this is, if it has one.
+
+    The ranks are a step within the job, beside one that may run this command, with all of the
+    job's memory; there may be more of them than the job has CPUs.
+    """
+    if "SLURM_JOB_ID" not in environ or not _find("srun", environ):
+        return []
+    plugin = "pmix" if mpi() == "Open MPI" else "pmi2"
+    return ["srun", f"--mpi={plugin}", "--overlap", "--mem=0", "--overcommit"]
+
+
+def _find(name: str, environ: Mapping[str, str]) -> str | None:
+    """A program beside the MPI that mpi4py is told to load, else beside this Python, else on PATH.
+
+    mpi4py looks for its MPI in the same order.
+    """
+    library = Path(environ.get("MPI4PY_LIBMPI", sys.executable))
+    own = [str(library.parents[1] / "bin")] if library.is_absolute() else []
+    return shutil.which(name, path=os.pathsep.join([*own, environ.get("PATH", os.defpath)]))
+
+
+def _program(name: str, environ: Mapping[str, str]) -> str:
+    found = _find(name, environ)
+    if found is None:
+        raise InputError(
+            f"no MPI launcher: {name} is not beside {sys.executable} and not on PATH; name yours "
+            "with --launcher, or in the line 'mpi' of the profile, such as "
+            'mpi: "/opt/site/bin/mpiexec"'
+        )
+    return found
+
+
+def environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for a launcher: nothing of an outer rank, and what the user set wins."""
+    kept = {name: value for name, value in environ.items() if not _OF_A_RANK.fullmatch(name)}
+    return {**_DEFAULTS, **kept, _STARTED: str(ranks)}
+
+
+def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """The nodes of this Slurm job, with as many ranks on each, as mpiexec expects to be told.
+
+    Slurm tells it to every batch job, but Snakemake's job step takes it out of the environment,
+    and mpiexec would then put all ranks on one node. (srun asks Slurm itself.)
+    """
+    job = environ.get("SLURM_JOB_ID")
+    if job is None or "SLURM_JOB_NODELIST" in environ:
+        return {}
+    line = ["squeue", "--noheader", f"--jobs={job}", "--format=%N %D"]
+    try:
+        done = subprocess.run(
+            line, capture_output=True, text=True, check=True, timeout=_SQUEUE_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise TryAgain(f"squeue does not tell the nodes of job {job}: {error}") from None
+    nodes, count = done.stdout.split()
+    return {
+        **{"SLURM_JOB_NODELIST": nodes, "SLURM_NODELIST": nodes},
+        **{"SLURM_JOB_NUM_NODES": count, "SLURM_NNODES": count},
+        "SLURM_TASKS_PER_NODE": f"{-(-ranks // int(count))}(x{count})",
+    }
+
+
+def relaunch(ranks: int, launcher: str | None = None) -> None:
+    """Begin this command again as so many ranks, unless it is a rank already.
+
+    It returns in a rank, and where one process without a launcher is enough. Else it never
+    returns: the launcher takes the place of this process, with its signals and its exit code.
+
+    Raises
+    ------
+    InputError
+        Where there is no launcher.
+    TryAgain
+        Where Slurm does not answer.
+    """
+    if inside() or (ranks == 1 and launcher in (None, "auto")):
+        return
+    words = command(ranks, launcher)
+    log.info("starting %d ranks: %s", ranks, shlex.join(words))
+    sys.stdout.flush()
+    told = {} if Path(words[0]).name == "srun" else _slurm_nodes(ranks, os.environ)
+    # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
+    rank = [sys.executable, "-m", "mpi4py", *sys.argv]
+    os.execve(words[0], [*words, *rank], {**environment(ranks), **told})
