@@ -24,6 +24,11 @@ def living(pids: Iterable[int]) -> set[int]:
     return {pid for pid in pids if _stat(pid)[:1] not in ([], ["Z"])}
 
 
+def parents(pids: Iterable[int]) -> set[int]:
+    """Return the processes that started these."""
+    return {_parent(pid) for pid in pids}
+
+
 def environment(pid: int) -> dict[str, str]:
     """Return the environment a process was started with; empty where it cannot be read."""
     try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +18,6 @@ from tests import factories, processes
 from tests.uge.cluster import UgeCluster
 
 pytestmark = pytest.mark.uge
-
-PRINT_RANK = """
-import socket
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-print(f"rank {world.rank} of {world.size} on {socket.gethostname()}")
-"""
 
 # Read by every Python that starts with it on its path: in the ranks, rank 1 works for ever and the
 # others wait for it. Each leaves a file named by its process and rank.
@@ -60,15 +53,9 @@ def made(tmp_path: Path) -> Plan:
     return made
 
 
-def launched(*words: str) -> str:
-    """The command line that runs a program as three ranks."""
-    launcher = Path(sys.executable).with_name("mpiexec")
-    return shlex.join([str(launcher), "-n", "3", *words])
-
-
-def reduce_line(made: Plan) -> str:
-    """The command line of a job that sums a plan with three ranks."""
-    return launched(*factories.command("reduce", "--plan", made.results.plan, "--ranks", 3))
+def reduce_line(made: Plan, *words: object) -> str:
+    """The command line of a job that sums a plan; it starts its ranks itself."""
+    return shlex.join(factories.command("reduce", "--plan", made.results.plan, *words))
 
 
 def locally_summed(made: Plan) -> bytes:
@@ -83,24 +70,35 @@ def locally_summed(made: Plan) -> bytes:
     return found
 
 
-def endless(uge: UgeCluster, made: Plan, folder: Path) -> tuple[int, dict[int, int]]:
+def endless(
+    uge: UgeCluster, made: Plan, folder: Path, environment: str = "mpi"
+) -> tuple[int, dict[int, int]]:
     """A job whose ranks never end: its number, and the process of each rank, once all live."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(WAIT_FOR_EVER)
     path = f"PYTHONPATH={folder}:{factories.SCRIPTS}"
-    job = uge.submit(reduce_line(made), "-pe", "mpi", "3", "-v", path)
+    job = uge.submit(reduce_line(made, "--ranks", 3), "-pe", environment, "3", "-v", path)
     names = [".0", ".1", ".2"]
     uge.wait_until(lambda: sorted(file.suffix for file in folder.glob("*.[012]")) == names)
     return job, {int(file.suffix[1:]): int(file.stem) for file in folder.glob("*.[012]")}
 
 
 def test_the_sum_in_a_parallel_environment_has_the_same_bits(uge: UgeCluster, made: Plan) -> None:
-    """Three ranks on three slots write what two ranks without a scheduler write."""
+    """A rank on each granted slot writes what two ranks without a scheduler write."""
     expected = locally_summed(made)
     job = uge.submit(reduce_line(made), "-pe", "mpi", "3")
     (record,) = uge.wait_for(job)
     assert (record.failed, record.exit_status, record.slots) == (0, 0, 3), uge.printed(job)
+    assert json.loads(made.results.summary.read_text())["ranks"] == 3
     assert made.results.statistic("sum").read_bytes() == expected
+
+
+def test_more_ranks_than_slots_share_them(uge: UgeCluster, made: Plan) -> None:
+    """A number of ranks that the user names is taken as it is."""
+    job = uge.submit(reduce_line(made, "--ranks", 3), "-pe", "mpi", "2")
+    (record,) = uge.wait_for(job)
+    assert (record.failed, record.exit_status, record.slots) == (0, 0, 2), uge.printed(job)
+    assert json.loads(made.results.summary.read_text())["ranks"] == 3
 
 
 def test_a_damaged_product_ends_the_job_with_three(uge: UgeCluster, made: Plan) -> None:
@@ -125,29 +123,39 @@ def test_a_killed_rank_ends_the_job_and_all_ranks(
     assert not processes.living(ranks.values())
 
 
-def test_a_deleted_job_leaves_no_rank(uge: UgeCluster, made: Plan, tmp_path: Path) -> None:
-    """``qdel`` takes the launcher, what it started beside itself, and the ranks."""
-    before = uge.own_processes()
-    job, ranks = endless(uge, made, tmp_path / "endless")
-    assert set(ranks.values()) <= uge.own_processes()
-    uge.call("qdel", str(job))
-    (record,) = uge.wait_for(job, timeout_s=10)
+@pytest.mark.parametrize(("hosts", "environment"), [("uge", "mpi"), ("uge_hosts", "mpi_rr")])
+def test_a_deleted_job_leaves_no_rank(
+    request: pytest.FixtureRequest, made: Plan, tmp_path: Path, hosts: str, environment: str
+) -> None:
+    """``qdel`` takes the launcher, what it started beside itself or elsewhere, and the ranks."""
+    cluster: UgeCluster = request.getfixturevalue(hosts)
+    before = cluster.own_processes()
+    job, ranks = endless(cluster, made, tmp_path / "endless", environment)
+    assert set(ranks.values()) <= cluster.own_processes()
+    cluster.call("qdel", str(job))
+    (record,) = cluster.wait_for(job, timeout_s=10)
     assert (record.failed, record.exit_status) == (100, 137)
-    uge.wait_until(lambda: uge.own_processes() <= before, 10)
+    cluster.wait_until(lambda: cluster.own_processes() <= before, 10)
+
+
+def test_a_rank_ends_with_what_started_it(uge: UgeCluster, made: Plan, tmp_path: Path) -> None:
+    """The launcher's process on a host may be killed alone: its ranks do not work on."""
+    _, ranks = endless(uge, made, tmp_path / "endless")
+    (proxy,) = processes.parents(ranks.values())
+    processes.kill([proxy])
+    uge.wait_until(lambda: not processes.living(ranks.values()), 5)
 
 
 def test_ranks_fill_the_granted_slots_of_two_hosts(uge_hosts: UgeCluster, made: Plan) -> None:
     """The launcher reads where slots were granted; where the ranks run changes no bit."""
     expected = locally_summed(made)
-    show = launched(sys.executable, "-c", PRINT_RANK)
-    line = f"cat $PE_HOSTFILE; {show}; exec {reduce_line(made)}"
+    line = f"cat $PE_HOSTFILE; {reduce_line(made)}"
     job = uge_hosts.submit(line, "-pe", "mpi_rr", "3")
     (record,) = uge_hosts.wait_for(job)
     printed = uge_hosts.printed(job).splitlines()
     assert (record.failed, record.exit_status) == (0, 0), printed
     granted = [line.split()[:2] for line in printed[:2]]
-    hosts = [name for name, slots in granted for _ in range(int(slots))]
-    assert sorted(set(hosts)) == ["n1", "n2"]
-    ranks = [f"rank {rank} of 3 on {host}" for rank, host in enumerate(hosts)]
-    assert sorted(printed[2:5]) == ranks
+    nodes = {name: int(slots) for name, slots in granted}
+    assert sorted(nodes) == ["n1", "n2"]
+    assert json.loads(made.results.summary.read_text())["nodes"] == nodes
     assert made.results.statistic("sum").read_bytes() == expected
