@@ -21,7 +21,7 @@ def ranks(options: Namespace) -> Any:
 def main(options: Namespace) -> None:
     """Sum the products of the ledger's shards."""
     from mpi4py import MPI  # as above
-    from shardwise import reduce  # a process that only starts the ranks does not need it
+    from shardwise import reduce  # after MPI: a rank that fails here then ends the others
 
     comm = MPI.COMM_WORLD
     reduce.check_ranks(comm, options.ranks or comm.size)

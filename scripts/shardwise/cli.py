@@ -60,8 +60,8 @@ def add_ranks(arguments: argparse.ArgumentParser) -> None:
     arguments.add_argument(
         "--ranks",
         type=positive,
-        help="MPI ranks to start; left out, as many as the job of Slurm or Grid Engine has tasks or "
-        f"slots, else {launch.DEFAULT_RANKS}",
+        help="MPI ranks to start; left out, the tasks of the Slurm job or the slots of the Grid "
+        f"Engine job, else {launch.DEFAULT_RANKS}",
     )
     arguments.add_argument(
         "--launcher",
@@ -131,6 +131,8 @@ def _refuse(error: ShardwiseError, mpi: Any) -> int:
         log.error("%s", error)
     if mpi is None:
         return error.exit_code
+    # The first rank to end makes srun end the others, which have this code to return too.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if _all_arrive(mpi.COMM_WORLD):
         # A regular end: after an abort srun would return 137, whatever the ranks returned.
         mpi.Finalize()

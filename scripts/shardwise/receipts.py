@@ -56,7 +56,7 @@ def note_start(path: Path) -> int:
 
 
 def node() -> str:
-    """This node's name, as Slurm calls it where it runs this."""
+    """The name of this machine, or of the Slurm node that it stands for."""
     return os.environ.get("SLURMD_NODENAME", socket.gethostname())
 
 

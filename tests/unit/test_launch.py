@@ -1,0 +1,270 @@
+"""Starting MPI ranks: the words, the environment, who is a rank; and real ranks that die."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shardwise import launch, ledger
+from shardwise.errors import InputError
+
+from tests import factories
+from tests.factories import run, stack
+
+OWN = str(Path(sys.executable).with_name("mpiexec"))
+
+
+@pytest.fixture
+def site(tmp_path):
+    """An environment whose PATH holds srun and a site's launchers."""
+    folder = tmp_path / "a site" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("srun", "mpiexec", "orterun"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+def mpich():
+    """The answer of mpi4py where it loads MPICH."""
+    return "MPICH"
+
+
+def never():
+    """A look at the MPI, where none is needed."""
+    raise AssertionError("the MPI was looked at")
+
+
+@pytest.mark.parametrize("launcher", [None, "auto", "", "mpiexec"])
+@pytest.mark.parametrize("more", [{}, {"PE_HOSTFILE": "/x", "NSLOTS": "4"}])
+def test_the_mpiexec_beside_this_python_comes_first(site, launcher, more):
+    """On a laptop and under Grid Engine, whatever else is on PATH."""
+    assert launch.command(4, launcher, site | more, never) == [OWN, "-n", "4"]
+
+
+@pytest.mark.parametrize(("mpi", "plugin"), [("MPICH", "pmi2"), ("Open MPI", "pmix")])
+def test_srun_starts_the_ranks_inside_a_slurm_job(site, mpi, plugin):
+    """The plugin is that of the MPI; the step may overlap the one that asks for it."""
+    words = launch.command(3, None, site | {"SLURM_JOB_ID": "7"}, lambda: mpi)
+    assert words[:2] == [f"{site['PATH']}/srun", f"--mpi={plugin}"]
+    assert words[2:] == ["--overlap", "--mem=0", "--overcommit", "-n", "3"]
+
+
+def test_a_slurm_job_without_srun_uses_mpiexec(site):
+    """In a container, say."""
+    os.remove(f"{site['PATH']}/srun")
+    assert launch.command(3, None, site | {"SLURM_JOB_ID": "7"}, never) == [OWN, "-n", "3"]
+
+
+def test_the_mpiexec_of_the_mpi_that_mpi4py_is_told_to_load(site):
+    """MPI4PY_LIBMPI names a library; its launcher lies beside it, or else on PATH."""
+    home = Path(site["PATH"]).parent
+    for library in (f"{home}/lib/libmpi.so.40", "libmpi.so.40"):
+        words = launch.command(2, None, {**site, "MPI4PY_LIBMPI": library}, never)
+        assert words == [f"{home}/bin/mpiexec", "-n", "2"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("orterun -x 'A B'", ["-x", "A B", "-n", "5"]),
+        ("orterun -hosts node1,node2", ["-hosts", "node1,node2", "-n", "5"]),
+        ("srun --ntasks-per-node=2", ["--ntasks-per-node=2", "-n", "5"]),
+        ("srun -n5", ["-n5"]),
+        ("srun --ntasks=3", ["--ntasks=3"]),
+        ("srun -n 3 --mpi=pmix", ["-n", "3", "--mpi=pmix"]),
+        ("orterun -np 3", ["-np", "3"]),
+        ("orterun --np 3", ["--np", "3"]),
+    ],
+)
+def test_a_launcher_keeps_its_words_and_its_own_count(site, launcher, words):
+    """Words are read as in a shell; -n is added where no count is given."""
+    name = launcher.split()[0]
+    assert launch.command(5, launcher, site, never) == [f"{site['PATH']}/{name}", *words]
+
+
+def test_a_launcher_may_be_a_path(site):
+    """A site's own, by its full path, quoted where it holds a space."""
+    path = f"{site['PATH']}/orterun"
+    assert launch.command(2, f"'{path}' -v", {}, never) == [path, "-v", "-n", "2"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "told"),
+    [("/nowhere/mpirun", "no MPI launcher: /nowhere/mpirun"), ("srun 'x", "No closing quotation")],
+)
+def test_a_launcher_that_is_none_is_bad_input(tmp_path, launcher, told):
+    """The message says where it was looked for, and which line of the profile to set."""
+    with pytest.raises(InputError, match=told) as caught:
+        launch.command(2, launcher, {"PATH": str(tmp_path)}, never)
+    if "/" in launcher:
+        assert "not on PATH" in str(caught.value)
+        assert "the line 'mpi' of the profile" in str(caught.value)
+
+
+RANKS = {
+    "MPICH": {"PMI_RANK": "1", "PMI_SIZE": "3"},
+    "MPICH over two nodes": {"PMI_RANK": "1", "PMI_SIZE": "3", "SLURM_STEP_NUM_TASKS": "2"},
+    "Open MPI": {"OMPI_COMM_WORLD_SIZE": "3", "PMIX_RANK": "0"},
+    "Open MPI from a shell under srun": {"OMPI_COMM_WORLD_SIZE": "3", "PMI_SIZE": "1"},
+    "a step of Slurm": {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "3"},
+    "started here": {"SHARDWISE_RANKS": "3", "PMI_SIZE": "1"},
+}
+OTHERS = {
+    "a laptop": ({}, 2),
+    "a batch script of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 8),
+    "a slot of Grid Engine": ({"NSLOTS": "4", "PE_HOSTFILE": "/x"}, 4),
+    "a shell under srun": ({"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "1"}, 1),
+}
+
+
+@pytest.mark.parametrize("who", RANKS)
+def test_a_rank_knows_itself(who):
+    """It starts no ranks of its own, and expects as many as there are."""
+    assert launch.inside(RANKS[who])
+    assert launch.default_ranks(RANKS[who]) == 3
+
+
+@pytest.mark.parametrize("who", OTHERS)
+def test_who_is_no_rank_expects_what_was_granted(who):
+    """The tasks or slots of its job, else two."""
+    environ, ranks = OTHERS[who]
+    assert not launch.inside(environ)
+    assert launch.default_ranks(environ) == ranks
+
+
+def test_a_rank_of_a_world_of_unknown_size():
+    """PMIx alone does not tell the size: MPI will."""
+    assert launch.inside({"PMIX_RANK": "0"})
+    assert launch.default_ranks({"PMIX_RANK": "0"}) is None
+
+
+def test_the_environment_keeps_what_the_user_set():
+    """Defaults for Open MPI and srun give way; what an outer rank was told goes."""
+    user = {"OMPI_MCA_hwloc_base_binding_policy": "core", "SLURM_KILL_BAD_EXIT": "0", "X": "1"}
+    outer = {"PMI_SIZE": "1", "PMIX_RANK": "0", "PMIX_MCA_gds": "hash", "OMPI_COMM_WORLD_RANK": "0"}
+    made = launch.environment(4, user | outer)
+    assert user.items() <= made.items()
+    assert made["PMIX_MCA_gds"] == "hash"
+    assert not made.keys() & {"PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}
+    assert made["OMPI_ALLOW_RUN_AS_ROOT"] == made["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert launch.inside(made)
+    assert launch.default_ranks(made) == 4
+
+
+def test_the_mpi_of_this_environment_is_seen():
+    """The wheel beside mpi4py is an MPICH, unless another was named."""
+    if "MPI4PY_LIBMPI" in os.environ:
+        pytest.skip("MPI4PY_LIBMPI names another MPI")
+    assert launch.vendor() == "MPICH"
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A plan of seven matrices in three shards, computed."""
+    made = factories.computed(factories.plan(tmp_path, stack((7, 4, 4)), shards=3))
+    ledger.write(made)
+    return made
+
+
+def test_the_reduce_starts_more_ranks_than_cores(made):
+    """One command; the summary tells where the ranks were, and the log how to do it again."""
+    ranks = len(os.sched_getaffinity(0)) + 1
+    done = run("reduce", "--plan", made.results.plan, "--ranks", ranks)
+    assert done.returncode == 0, done.stderr
+    left = stack((7, 4, 4))
+    np.testing.assert_array_equal(np.load(made.results.statistic("sum")), (left @ left).sum(0))
+    summary = json.loads(made.results.summary.read_text())
+    assert summary["ranks"] == ranks
+    assert summary["nodes"] == {summary["node"]: ranks}
+    (by_hand,) = [line for line in done.stderr.splitlines() if "by hand: " in line]
+    made.results.statistic("sum").unlink()
+    again = subprocess.run(
+        by_hand.partition("by hand: ")[2], shell=True, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert made.results.statistic("sum").exists()
+
+
+def test_one_rank_needs_no_launcher(made):
+    """A machine without any MPI launcher still reduces with one rank."""
+    done = run("reduce", "--plan", made.results.plan, "--ranks", 1, env=os.environ | {"PATH": ""})
+    assert done.returncode == 0, done.stderr
+    assert "starting" not in done.stderr
+
+
+def test_a_refusal_of_all_ranks_is_told_once(made):
+    """The launcher returns 3, and neither it nor MPI adds a word about an abort."""
+    made.results.product("00001").unlink()
+    done = run("reduce", "--plan", made.results.plan, "--ranks", 3)
+    assert done.returncode == 3
+    assert done.stderr.count("ERROR") == 1
+    assert "abort" not in done.stderr.lower()
+
+
+def test_a_launcher_that_is_not_there_is_bad_input(made):
+    """It ends with 2 before any rank starts."""
+    done = run("reduce", "--plan", made.results.plan, "--launcher", "no-such-mpirun -v")
+    assert done.returncode == 2
+    assert "no MPI launcher: no-such-mpirun" in done.stderr
+
+
+def test_the_words_of_a_launcher_reach_it(made):
+    """Hydra is given two names of this machine by -hosts, and starts the ranks itself."""
+    words = f"{OWN} -launcher fork -hosts localhost,127.0.0.1"
+    done = run("reduce", "--plan", made.results.plan, "--ranks", 2, "--launcher", words)
+    assert done.returncode == 0, done.stderr
+    assert f"starting 2 ranks: {words} -n 2" in done.stderr
+    assert json.loads(made.results.summary.read_text())["ranks"] == 2
+
+
+WAITING = """
+import os, signal, sys, time
+from shardwise import launch
+launch.relaunch(3)
+from mpi4py import MPI
+open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))
+MPI.COMM_WORLD.Barrier()
+time.sleep(100)
+"""
+
+
+def processes(folder):
+    """The ranks' process numbers, once all have written theirs."""
+    end = time.monotonic() + 60
+    while True:
+        texts = [path.read_text() for path in folder.glob("[0-9]")]
+        if len(texts) == 3 and all(texts):
+            return [int(text) for text in texts]
+        assert time.monotonic() < end, "the ranks never started"
+        time.sleep(0.1)
+
+
+def alive(pid):
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, None])
+def test_no_rank_outlives_the_command_or_another_rank(tmp_path, number):
+    """A signal to the command, even -9, or -9 to one rank (None): all are gone in seconds."""
+    program = tmp_path / "waiting.py"
+    program.write_text(WAITING)
+    line = [sys.executable, str(program), str(tmp_path)]
+    path = {"PYTHONPATH": str(factories.SCRIPTS)}
+    started = subprocess.Popen(line, env=os.environ | path, stderr=subprocess.DEVNULL)
+    ranks = processes(tmp_path)
+    os.kill(started.pid if number else ranks[0], number or signal.SIGKILL)
+    assert started.wait(timeout=20) != 0
+    end = time.monotonic() + 20
+    while any(map(alive, ranks)):
+        assert time.monotonic() < end, "a rank lives on"
+        time.sleep(0.1)
