@@ -73,8 +73,10 @@ def test_jobs_start_from_a_clean_environment(
 
 def test_a_second_cluster_clears_a_crashed_one_away(uge: UgeCluster) -> None:
     """Two clusters live side by side; one started in a folder ends what was left running there."""
-    with tempfile.TemporaryDirectory(prefix="uge-") as folder:
-        crashed = UgeCluster(uge.prefix).start(Path(folder))
+    with (
+        tempfile.TemporaryDirectory(prefix="uge-") as folder,
+        UgeCluster(uge.prefix).start(Path(folder)) as crashed,
+    ):
         crashed.wait_state(crashed.submit("env -i setsid sleep 600 & sleep 600"))
         left = crashed.own_processes()
         assert len(left) >= 6, "two daemons, a shepherd, a shell and two that sleep"
@@ -85,4 +87,3 @@ def test_a_second_cluster_clears_a_crashed_one_away(uge: UgeCluster) -> None:
         fresh.stop()  # a second time
         with pytest.raises(ClusterError, match="not running"):
             fresh.jobs()
-        crashed.stop()
