@@ -4,11 +4,13 @@ Each launcher tells its processes in variables of its own that they are ranks. N
 mpi4py in this process: that would make it a rank already.
 """
 
+import ctypes
 import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +21,8 @@ from shardwise.errors import InputError, TryAgain
 log = logging.getLogger(__name__)
 
 DEFAULT_RANKS = 2
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SQUEUE_SECONDS = 30
 
 _STARTED = "SHARDWISE_RANKS"
@@ -211,7 +215,10 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     TryAgain
         Where Slurm does not answer.
     """
-    if inside() or (ranks == 1 and launcher in (None, "auto")):
+    if inside():
+        _end_with_parent()
+        return
+    if ranks == 1 and launcher in (None, "auto"):
         return
     words = command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
@@ -220,3 +227,14 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
     rank = [sys.executable, "-m", "mpi4py", *sys.argv]
     os.execve(words[0], [*words, *rank], {**environment(ranks), **told})
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this rank when the process that started it ends, on Linux.
+
+    Where a job over several hosts is deleted, the launcher is killed, and what it had started on
+    another host may end without ending its ranks: they would work on, unknown to the scheduler.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

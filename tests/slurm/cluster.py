@@ -8,18 +8,15 @@ shared with people you do not trust.
 from __future__ import annotations
 
 import os
-import pwd
-import random
 import re
-import shlex
 import shutil
 import socket
-import subprocess
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
-from tests.slurm import config, packages, processes
+from tests import processes
+from tests.cluster import START_LIMIT_S, Cluster, ClusterError, free_ports, tails, user_name
+from tests.slurm import config, packages
 from tests.slurm.jobs import FINAL_STATES, JOB_FORMAT, Job, parse_jobs
 from tests.slurm.programs import CLIENTS, Programs
 
@@ -32,23 +29,11 @@ STEERING = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCE
 # Step daemons keep a socket in the spool folder, and such a path must stay below 108 bytes.
 LONGEST_RUN_DIR = 60
 
-# Below the range from which the kernel serves outgoing connections.
-PORTS = range(20000, 30000)
-
-START_LIMIT_S = 30
-CLIENT_LIMIT_S = 60
-POLL_S = 0.05
-TAIL_LINES = 20
-
 # A node that takes jobs has one of these states and no flag, such as `+DRAIN`, behind it.
 UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 
 
-class SlurmError(RuntimeError):
-    """The cluster, or one of its commands, failed; the message carries what was logged."""
-
-
-class SlurmCluster:
+class SlurmCluster(Cluster):
     """One controller, and a slurmd for each of `config.NODES`.
 
     Parameters
@@ -64,25 +49,17 @@ class SlurmCluster:
     """
 
     def __init__(self, prefix: Path | None = None) -> None:
+        super().__init__()
         self.prefix = prefix if prefix is not None else packages.ensure()
         self._programs = Programs(self.prefix)
         self._layout: config.Layout | None = None
-        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._ports: dict[str, int] = {}
-
-    def __enter__(self) -> SlurmCluster:
-        """Return the cluster, which the caller has started or will start."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the cluster."""
-        self.stop()
 
     @property
     def layout(self) -> config.Layout:
         """Where the running cluster keeps its files."""
         if self._layout is None:
-            raise SlurmError("the cluster is not running: call start(run_dir) first")
+            raise ClusterError("the cluster is not running: call start(run_dir) first")
         return self._layout
 
     def start(self, run_dir: Path) -> SlurmCluster:
@@ -92,19 +69,19 @@ class SlurmCluster:
 
         Raises
         ------
-        SlurmError
+        ClusterError
             When a daemon ends, or the nodes are not idle in time; with the ends of the logs.
         """
         run_dir = run_dir.resolve()
         if self._layout is not None:
-            raise SlurmError(f"this cluster runs in {self._layout.run_dir} already")
+            raise ClusterError(f"this cluster runs in {self._layout.run_dir} already")
         if len(str(run_dir)) > LONGEST_RUN_DIR:
-            raise SlurmError(f"{run_dir}: give a path of at most {LONGEST_RUN_DIR} characters")
+            raise ClusterError(f"{run_dir}: give a path of at most {LONGEST_RUN_DIR} characters")
         self._layout = config.Layout(run_dir)
         try:
             self._clear()
             self._write_files()
-            self._launch("slurmctld", "slurmctld", "-D")
+            self._start("slurmctld", "slurmctld", "-D")
             self._await(lambda: "is UP" in self.call("scontrol", "ping", check=False))
             for node in config.NODES:
                 self._launch_node(node.name)
@@ -119,9 +96,7 @@ class SlurmCluster:
         if self._layout is None:
             return
         processes.kill_all(self._own_processes)
-        for daemon in self._daemons.values():
-            daemon.wait()
-        self._daemons.clear()
+        self._reap()
         self._layout = None
 
     def env(self) -> dict[str, str]:
@@ -139,26 +114,10 @@ class SlurmCluster:
 
         Raises
         ------
-        SlurmError
+        ClusterError
             When it takes too long, or fails and `check` is true.
         """
-        shown = shlex.join((command, *arguments))
-        try:
-            done = subprocess.run(
-                [self.layout.bin / command, *arguments],
-                env=self.env(),
-                cwd=self.layout.run_dir,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=CLIENT_LIMIT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise SlurmError(f"`{shown}` took over {CLIENT_LIMIT_S} s") from None
-        if check and done.returncode != 0:
-            raise SlurmError(f"`{shown}` exited {done.returncode}: {done.stderr.strip()}")
-        return done.stdout
+        return self._run([self.layout.bin / command, *arguments], self.layout.run_dir, check)
 
     def submit(self, command: str, *options: str) -> int:
         """Submit a shell command as a job, with ``sbatch``'s `options`; return its number."""
@@ -189,7 +148,7 @@ class SlurmCluster:
 
         Raises
         ------
-        SlurmError
+        ClusterError
             When they are not within `timeout_s` seconds.
         """
         rows: list[Job] = []
@@ -202,12 +161,12 @@ class SlurmCluster:
         return rows
 
     def wait_idle(self, timeout_s: float = 60) -> None:
-        """Wait until no job waits, runs or completes; raise `SlurmError` after `timeout_s`."""
+        """Wait until no job waits, runs or completes; raise `ClusterError` after `timeout_s`."""
         self._await(lambda: not self.call("squeue", "-h"), timeout_s)
 
     def cancel_all(self, timeout_s: float = 60) -> None:
         """Cancel every job and wait until all have gone."""
-        self.call("scancel", f"--user={_user_name()}")
+        self.call("scancel", f"--user={user_name()}")
         self.wait_idle(timeout_s)
 
     def nodes(self) -> dict[str, str]:
@@ -236,7 +195,7 @@ class SlurmCluster:
         of a job's processes, and the job would read FAILED in place of NODE_FAIL.
         """
         if name not in self._daemons:
-            raise SlurmError(f"node {name} does not run; running: {', '.join(self._daemons)}")
+            raise ClusterError(f"node {name} does not run; running: {', '.join(self._daemons)}")
         slurmd = self._daemons.pop(name)
         slurmd.kill()
         slurmd.wait()
@@ -279,7 +238,7 @@ class SlurmCluster:
         self._ports = {node.name: port for node, port in zip(config.NODES, node_ports, strict=True)}
         site = config.Site(
             host=socket.gethostname().partition(".")[0],
-            user=_user_name(),
+            user=user_name(),
             plugin_dir=self._programs.plugin_dir,
             controller_port=controller_port,
             node_ports=self._ports,
@@ -296,47 +255,23 @@ class SlurmCluster:
 
     def _launch_node(self, name: str) -> None:
         """Start the slurmd of a node."""
-        slurmstepd = str(self._programs.daemon("slurmstepd"))
-        self._launch(name, "slurmd", "-D", "-N", name, "-d", slurmstepd)
+        self._start(name, "slurmd", "-D", "-N", name, "-d", self._programs.daemon("slurmstepd"))
 
-    def _launch(self, name: str, program: str, *arguments: str) -> None:
-        """Start a daemon as a child of ours, so that its end is noticed at once."""
+    def _start(self, name: str, program: str, *arguments: str | Path) -> None:
+        """Start a daemon with the cluster's settings."""
         env = self.env() | {
             "SLURM_CONF": str(self.layout.conf),
             "LD_LIBRARY_PATH": self._programs.library_path,
         }
-        with self.layout.output(name).open("ab") as output:
-            self._daemons[name] = subprocess.Popen(
-                [self._programs.daemon(program), *arguments],
-                env=env,
-                cwd=self.layout.run_dir,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop us in order
-            )
-
-    def _await(self, condition: Callable[[], bool], timeout_s: float = START_LIMIT_S) -> None:
-        """Poll until `condition` holds; raise `SlurmError` when a daemon ends or time is up."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
-            if ended:
-                raise SlurmError(f"ended by itself: {', '.join(ended)}\n{self._report()}")
-            if time.monotonic() > deadline:
-                raise SlurmError(f"not reached within {timeout_s} s\n{self._report()}")
-            time.sleep(POLL_S)
+        command = [self._programs.daemon(program), *arguments]
+        self._launch(name, command, env, self.layout.output(name))
 
     def _report(self) -> str:
         """Return the queue, the nodes and the ends of what the daemons printed, for a message."""
         controller = self._daemons.get("slurmctld")
         asked = ("sinfo", "squeue") if controller and controller.poll() is None else ()
         parts = [self.call(name, check=False) for name in asked]
-        for output in map(self.layout.output, DAEMONS):
-            if output.exists():
-                tail = output.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-                parts.append("\n".join((f"--- {output}", *tail)))
-        return "\n".join(parts)
+        return "\n".join((*parts, tails([self.layout.output(name) for name in DAEMONS])))
 
     def _own_processes(self) -> set[int]:
         """Return all processes of the cluster in this folder, an earlier one's included.
@@ -367,34 +302,7 @@ class SlurmCluster:
         return found
 
 
-def free_ports(count: int) -> list[int]:
-    """Return TCP ports that are free on the loopback interface, drawn at random.
-
-    Another process could take one before we do; the draw makes that unlikely even for clusters
-    that start at the same moment.
-    """
-    found: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise SlurmError(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
-
-
 def _listens(port: int) -> bool:
     """Whether a daemon takes connections on `port`."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _user_name() -> str:
-    """Return the name of this process's user, which Slurm looks up."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        raise SlurmError(f"Slurm needs a named user, and uid {os.getuid()} has no name") from None

@@ -1,24 +1,10 @@
-"""Slurm out of Debian's or Ubuntu's own packages, unpacked into a folder.
-
-Nothing is installed and no root is needed: apt keeps its lists and downloads in a private folder,
-and ``dpkg-deb -x`` only unpacks. Run it by hand with ``python tests/slurm/packages.py [FOLDER]``.
-"""
+"""Slurm out of Debian's or Ubuntu's own packages."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import logging
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-LOG = logging.getLogger("slurm-packages")
-
-DEFAULT_FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "slurm"
+from tests import debian
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
 
@@ -28,164 +14,15 @@ PREFIX_NAME = "prefix-1"
 # The names decide what the programs do: started as `slurmctld-wlm` it refuses every GPU job.
 DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
 
-# The host's hooks run after an update (some clear the system's caches), and they are the host's
-# business; the command line of `apt-config` itself is no setting at all.
-NOT_CARRIED_OVER = ("apt::update::", "dpkg::", "commandline")
 
-COMMAND_LIMIT_S = 600
-
-
-class PackagesError(RuntimeError):
-    """Slurm's packages cannot be had on this machine; the message says why."""
+def ensure(folder: Path = debian.CACHE / "slurm") -> Path:
+    """Return a folder holding Slurm, unpacked into `folder` by the first call."""
+    return debian.unpacked(folder, PREFIX_NAME, PACKAGES, _name_daemons)
 
 
-def ensure(folder: Path = DEFAULT_FOLDER) -> Path:
-    """Return a folder holding Slurm, unpacked into `folder` by the first call.
-
-    Parameters
-    ----------
-    folder : Path
-        Where to keep it. Any number of processes may ask for the same folder at once.
-
-    Returns
-    -------
-    Path
-        The prefix: ``usr/bin``, ``usr/sbin`` and ``usr/lib`` lie below it.
-
-    Raises
-    ------
-    PackagesError
-        Without apt, without a reachable package index, or where the index has no Slurm.
-    """
-    folder = folder.resolve()
-    prefix = folder / PREFIX_NAME
-    if prefix.is_dir():
-        return prefix
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock"):
-        if not prefix.is_dir():
-            work = folder / "work"
-            shutil.rmtree(work, ignore_errors=True)  # what a killed run left
-            try:
-                _unpack(work)
-                # The rename is the mark of completion: a half-unpacked prefix never has this name.
-                (work / "prefix").rename(prefix)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
-    return prefix
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`; the kernel frees it with the process, however it ends."""
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _unpack(work: Path) -> None:
-    """Download the packages into `work` and unpack them into ``work/prefix``."""
-    for tool in ("apt-get", "apt-config", "dpkg-deb"):
-        if shutil.which(tool) is None:
-            raise PackagesError(f"{tool} not found: Slurm's packages need Debian or Ubuntu")
-    debs = work / "debs"
-    debs.mkdir(parents=True)
-    config = _write_config(work)
-    # A source of the host's that is away must not stop us: what matters is found out next.
-    update = _run(["apt-get", "-q", "update"], work, config, check=False)
-    names = _missing_packages(work, config, update)
-    LOG.info("downloading %s", " ".join(names))
-    _run(["apt-get", "-q", "download", *names], debs, config)
-    for deb in sorted(debs.glob("*.deb")):
-        _run(["dpkg-deb", "-x", str(deb), str(work / "prefix")], work, config)
-    _name_daemons(work / "prefix" / "usr" / "sbin")
-
-
-def _write_config(work: Path) -> Path:
-    """Write the host's apt settings (sources, proxies, keys) with private state and no hooks.
-
-    Overriding on the command line would not do: a list of hooks cannot be emptied there.
-    """
-    dump = _run(["apt-config", "dump"], work, None)
-    kept = [
-        line
-        for line in dump.splitlines()
-        # A quote inside a value is printed bare, and apt could not read the line back.
-        if not line.lower().startswith(NOT_CARRIED_OVER) and line.count('"') == 2
-    ]
-    for name in ("lists/partial", "archives/partial"):
-        (work / name).mkdir(parents=True)
-    own = {
-        "Dir::State::lists": f"{work}/lists/",
-        "Dir::Cache": f"{work}/",
-        "Dir::Cache::archives": f"{work}/archives/",
-        "Dir::Etc::main": "/dev/null",  # all of it is in the dump already
-        "Dir::Etc::parts": "/dev/null",
-        "APT::Sandbox::User": "root",  # apt's own user may have no way into this folder
-        "Acquire::Languages": "none",
-        "Acquire::Retries": "3",
-    }
-    kept += [f'{key} "{value}";' for key, value in own.items()]
-    config = work / "apt.conf"
-    config.write_text("\n".join(kept) + "\n")
-    return config
-
-
-def _missing_packages(work: Path, config: Path, update: str) -> list[str]:
-    """Name Slurm's packages and those of the libraries they need that this host lacks."""
-    command = ["apt-get", "-s", "install", "--no-install-recommends", *PACKAGES]
-    try:
-        plan = _run(command, work, config)
-    except PackagesError as error:
-        raise PackagesError(f"{error}\napt-get update said:\n{update[-2000:]}") from None
-    needed = {line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")}
-    # Where Slurm is installed already the plan is empty, but its daemons are still ours to run.
-    return sorted(needed | set(PACKAGES))
-
-
-def _name_daemons(sbin: Path) -> None:
+def _name_daemons(prefix: Path) -> None:
     """Give the daemons their plain names, as Debian's installation scripts would."""
     for name in DAEMONS:
-        if not (sbin / name).exists():
-            (sbin / name).symlink_to(f"{name}-wlm")
-
-
-def _run(command: list[str], cwd: Path, config: Path | None, check: bool = True) -> str:
-    """Run a command and return its output, both streams together."""
-    env = os.environ | {"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    if config is not None:
-        env["APT_CONFIG"] = str(config)
-    try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMMAND_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PackagesError(f"`{command[0]}` took over {COMMAND_LIMIT_S} s") from None
-    if check and done.returncode != 0:
-        shown = " ".join(command[:3])
-        raise PackagesError(f"`{shown} …` exited {done.returncode}:\n{done.stdout[-2000:]}")
-    return done.stdout
-
-
-def main(arguments: list[str]) -> int:
-    """Unpack into the folder given, or the default one, and log where Slurm now lies."""
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    try:
-        prefix = ensure(Path(arguments[0]) if arguments else DEFAULT_FOLDER)
-    except PackagesError as error:
-        LOG.error("%s", error)
-        return 1
-    LOG.info("Slurm is in %s", prefix)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        link = prefix / "usr" / "sbin" / name
+        if not link.exists():
+            link.symlink_to(f"{name}-wlm")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm import processes
+from tests import processes
 from tests.slurm.cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm

@@ -19,6 +19,16 @@ def running() -> list[int]:
     return [pid for pid in ids if pid != own]
 
 
+def living(pids: Iterable[int]) -> set[int]:
+    """Return those processes that have not ended; one that nobody has waited for has."""
+    return {pid for pid in pids if _stat(pid)[:1] not in ([], ["Z"])}
+
+
+def parents(pids: Iterable[int]) -> set[int]:
+    """Return the processes that started these."""
+    return {_parent(pid) for pid in pids}
+
+
 def environment(pid: int) -> dict[str, str]:
     """Return the environment a process was started with; empty where it cannot be read."""
     try:
@@ -62,13 +72,18 @@ def descendants(roots: Iterable[int]) -> set[int]:
 
 
 def _parent(pid: int) -> int:
-    """Return the parent's id, or 0 for a process that has ended."""
+    """Return the parent's id, or 0 for a process that is gone."""
+    return int((_stat(pid) or ["", "0"])[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what /proc says of a process, its state and its parent first; nothing if gone."""
     try:
         stat = (PROC / str(pid) / "stat").read_text()
     except OSError:
-        return 0
+        return []
     # The name, in parentheses, may hold spaces and parentheses of its own.
-    return int(stat.rpartition(")")[2].split()[1])
+    return stat.rpartition(")")[2].split()
 
 
 def kill(pids: Iterable[int]) -> None:

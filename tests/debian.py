@@ -1,0 +1,171 @@
+"""Programs out of Debian's or Ubuntu's own packages, unpacked into a folder.
+
+Nothing is installed and no root is needed: apt keeps its lists and downloads in a private folder,
+and ``dpkg-deb -x`` only unpacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+LOG = logging.getLogger("packages")
+
+CACHE = Path(__file__).resolve().parents[1] / ".cache"
+
+# The host's hooks run after an update (some clear the system's caches), and they are the host's
+# business; the command line of `apt-config` itself is no setting at all.
+NOT_CARRIED_OVER = ("apt::update::", "dpkg::", "commandline")
+
+COMMAND_LIMIT_S = 600
+
+
+class PackagesError(RuntimeError):
+    """The packages cannot be had on this machine; the message says why."""
+
+
+def unpacked(
+    folder: Path,
+    prefix_name: str,
+    packages: Sequence[str],
+    finish: Callable[[Path], None],
+) -> Path:
+    """Return a folder holding packages and the libraries they need, unpacked by the first call.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to keep it. Any number of processes may ask for the same folder at once.
+    prefix_name : str
+        The name of what is unpacked, in `folder`; another one for another recipe.
+    packages : sequence of str
+        The packages. What they need beside is taken where this host lacks it.
+    finish : callable
+        What is left to be done with the unpacked prefix.
+
+    Returns
+    -------
+    Path
+        The prefix: ``usr/bin``, ``usr/lib`` and so on lie below it.
+
+    Raises
+    ------
+    PackagesError
+        Without apt, without a reachable package index, or where the index lacks a package.
+    """
+    folder = folder.resolve()
+    prefix = folder / prefix_name
+    if prefix.is_dir():
+        return prefix
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "lock"):
+        if not prefix.is_dir():
+            work = folder / "work"
+            shutil.rmtree(work, ignore_errors=True)  # what a killed run left
+            try:
+                _unpack(work, packages)
+                finish(work / "prefix")
+                # The rename is the mark of completion: a half-unpacked prefix never has this name.
+                (work / "prefix").rename(prefix)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    return prefix
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`; the kernel frees it with the process, however it ends."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _unpack(work: Path, packages: Sequence[str]) -> None:
+    """Download the packages into `work` and unpack them into ``work/prefix``."""
+    for tool in ("apt-get", "apt-config", "dpkg-deb"):
+        if shutil.which(tool) is None:
+            raise PackagesError(f"{tool} not found: {packages[0]} needs Debian or Ubuntu")
+    debs = work / "debs"
+    debs.mkdir(parents=True)
+    config = _write_config(work)
+    # A source of the host's that is away must not stop us: what matters is found out next.
+    update = _run(["apt-get", "-q", "update"], work, config, check=False)
+    names = _needed(work, config, packages, update)
+    LOG.info("downloading %s", " ".join(names))
+    _run(["apt-get", "-q", "download", *names], debs, config)
+    for deb in sorted(debs.glob("*.deb")):
+        _run(["dpkg-deb", "-x", str(deb), str(work / "prefix")], work, config)
+
+
+def _write_config(work: Path) -> Path:
+    """Write the host's apt settings (sources, proxies, keys) with private state and no hooks.
+
+    Overriding on the command line would not do: a list of hooks cannot be emptied there.
+    """
+    dump = _run(["apt-config", "dump"], work, None)
+    kept = [
+        line
+        for line in dump.splitlines()
+        # A quote inside a value is printed bare, and apt could not read the line back.
+        if not line.lower().startswith(NOT_CARRIED_OVER) and line.count('"') == 2
+    ]
+    for name in ("lists/partial", "archives/partial"):
+        (work / name).mkdir(parents=True)
+    own = {
+        "Dir::State::lists": f"{work}/lists/",
+        "Dir::Cache": f"{work}/",
+        "Dir::Cache::archives": f"{work}/archives/",
+        "Dir::Etc::main": "/dev/null",  # all of it is in the dump already
+        "Dir::Etc::parts": "/dev/null",
+        "APT::Sandbox::User": "root",  # apt's own user may have no way into this folder
+        "Acquire::Languages": "none",
+        "Acquire::Retries": "3",
+    }
+    kept += [f'{key} "{value}";' for key, value in own.items()]
+    config = work / "apt.conf"
+    config.write_text("\n".join(kept) + "\n")
+    return config
+
+
+def _needed(work: Path, config: Path, packages: Sequence[str], update: str) -> list[str]:
+    """Name the packages and those of the libraries they need that this host lacks."""
+    command = ["apt-get", "-s", "install", "--no-install-recommends", *packages]
+    try:
+        plan = _run(command, work, config)
+    except PackagesError as error:
+        raise PackagesError(f"{error}\napt-get update said:\n{update[-2000:]}") from None
+    new = {line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")}
+    # Programs of other packages, such as a mail server, are not called here. What is installed
+    # already is not in the plan, but its daemons are still ours to run.
+    return sorted({name for name in new if name.startswith("lib")} | set(packages))
+
+
+def _run(command: list[str], cwd: Path, config: Path | None, check: bool = True) -> str:
+    """Run a command and return its output, both streams together."""
+    env = os.environ | {"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    if config is not None:
+        env["APT_CONFIG"] = str(config)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise PackagesError(f"`{command[0]}` took over {COMMAND_LIMIT_S} s") from None
+    if check and done.returncode != 0:
+        shown = " ".join(command[:3])
+        raise PackagesError(f"`{shown} …` exited {done.returncode}:\n{done.stdout[-2000:]}")
+    return done.stdout

@@ -1,0 +1,211 @@
+"""The test cluster's settings, as text: hosts with slots and pretended GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+CELL = "default"
+QUEUE = "all.q"
+
+# How parallel environments spread a job's slots over hosts, by their names.
+PARALLEL = {"mpi": "$fill_up", "mpi_rr": "$round_robin", "smp": "$pe_slots"}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that runs jobs."""
+
+    name: str
+    slots: int = 8
+    gpus: int = 4
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Every path of a running cluster, all below one folder."""
+
+    run_dir: Path
+
+    @property
+    def root(self) -> Path:
+        """What ``SGE_ROOT`` names: programs as links, and the cell."""
+        return self.run_dir / "root"
+
+    @property
+    def common(self) -> Path:
+        """The cell's files that every command reads."""
+        return self.root / CELL / "common"
+
+    @property
+    def master_spool(self) -> Path:
+        """The master's saved state."""
+        return self.run_dir / "spool" / "qmaster"
+
+    @property
+    def host_spool(self) -> Path:
+        """The folder with a folder for each host: job scripts and what jobs were granted."""
+        return self.run_dir / "spool" / "execd"
+
+    @property
+    def settings(self) -> Path:
+        """The folder with what was given to ``qconf``, to be read after a failure."""
+        return self.run_dir / "settings"
+
+    def output(self, daemon: str) -> Path:
+        """Return what takes a daemon's prints."""
+        return self.run_dir / f"{daemon}.out"
+
+    def job_output(self, job_id: int | str) -> Path:
+        """Return what takes a job's prints where its options name no other file."""
+        return self.run_dir / f"job-{job_id}.out"
+
+    def logs(self) -> list[Path]:
+        """Return what the daemons printed and logged so far."""
+        prints = self.run_dir.glob("sge_*.out")
+        return sorted([*prints, *self.run_dir.glob("spool/**/messages")])
+
+
+def attributes(text: str) -> dict[str, str]:
+    """Return the settings in a text of Grid Engine's, a name and its value in each line."""
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    pairs = (re.split(r"\s+", line.strip(), maxsplit=1) for line in lines)
+    return {name: value for name, value in pairs}
+
+
+def text(settings: dict[str, str]) -> str:
+    """Return settings as Grid Engine reads them."""
+    return "".join(f"{name} {value}\n" for name, value in settings.items())
+
+
+def bootstrap(layout: Layout, admin: str) -> str:
+    """Return the file that daemons and commands read first.
+
+    Parameters
+    ----------
+    admin : str
+        Who owns the files; ``none`` where the daemons run as root and change to nobody.
+    """
+    spool = layout.master_spool
+    return text(
+        {
+            "admin_user": admin,
+            "default_domain": "none",
+            "ignore_fqdn": "true",
+            "spooling_method": "classic",
+            "spooling_lib": "libspoolc",
+            "spooling_params": f"{layout.common};{spool}",
+            "binary_path": str(layout.root / "bin"),
+            "qmaster_spool_dir": str(spool),
+            "security_mode": "none",
+            "listener_threads": "2",
+            "worker_threads": "2",
+            "scheduler_threads": "1",
+        }
+    )
+
+
+def global_settings(layout: Layout, defaults: str) -> str:
+    """Return the cluster's configuration, made of the one that Debian ships."""
+    return text(
+        attributes(defaults)
+        | {
+            "execd_spool_dir": str(layout.host_spool),
+            # Root may run jobs here: CI often is root.
+            "min_uid": "0",
+            "min_gid": "0",
+            "mailer": "/bin/true",
+            "administrator_mail": "none",
+            "load_report_time": "00:00:01",
+            "shell_start_mode": "unix_behavior",
+            # Jobs start from a clean environment and not from that of the tests. Whatever a job
+            # leaves behind is found by its additional group and ended; that takes root.
+            "execd_params": "INHERIT_ENV=false,ENABLE_ADDGRP_KILL=TRUE",
+            "reporting_params": "accounting=true reporting=false flush_time=00:00:01"
+            " accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00",
+        }
+    )
+
+
+def local_settings(index: int) -> str:
+    """Return what differs from host to host, by number.
+
+    A job is ended by its additional group, and hosts of one machine see each other's processes.
+    """
+    first = 65400 + 100 * index
+    return text({"gid_range": f"{first}-{first + 99}"})
+
+
+def scheduler(defaults: str) -> str:
+    """Return the scheduler's settings: it looks every second, and at once after each event."""
+    return text(
+        attributes(defaults)
+        | {
+            "schedule_interval": "0:0:1",
+            "flush_submit_sec": "1",
+            "flush_finish_sec": "1",
+            "job_load_adjustments": "NONE",
+        }
+    )
+
+
+def complexes(defaults: str) -> str:
+    """Return what jobs may ask for: also ``gpu``, counted once a job."""
+    kept = [line for line in defaults.splitlines() if not line.startswith("#")]
+    return "\n".join((*kept, "gpu gpu INT <= YES JOB 0 0")) + "\n"
+
+
+def exec_host(host: Host) -> str:
+    """Return a host's settings: what its jobs take of it."""
+    unused = ("user_lists", "xuser_lists", "projects", "xprojects")
+    return text(
+        {
+            "hostname": host.name,
+            "load_scaling": "NONE",
+            "complex_values": f"slots={host.slots},gpu={host.gpus}",
+            **dict.fromkeys(unused, "NONE"),
+            "usage_scaling": "NONE",
+            "report_variables": "NONE",
+        }
+    )
+
+
+def parallel_environment(name: str) -> str:
+    """Return one of the environments of `PARALLEL`; launchers in it reach other hosts by qrsh."""
+    return text(
+        {
+            "pe_name": name,
+            "slots": "999",
+            "user_lists": "NONE",
+            "xuser_lists": "NONE",
+            "start_proc_args": "NONE",
+            "stop_proc_args": "NONE",
+            "allocation_rule": PARALLEL[name],
+            "control_slaves": "TRUE",
+            "job_is_first_task": "FALSE",
+            "urgency_slots": "min",
+            "accounting_summary": "TRUE",
+            "qsort_args": "NONE",
+        }
+    )
+
+
+def queue(defaults: str, hosts: Iterable[Host]) -> str:
+    """Return the one queue, on all hosts; the load of this machine is no reason to wait."""
+    hosts = list(hosts)
+    return text(
+        attributes(defaults)
+        | {
+            "qname": QUEUE,
+            "hostlist": " ".join(host.name for host in hosts),
+            "load_thresholds": "NONE",
+            "pe_list": " ".join(PARALLEL),
+            "slots": ",".join(("1", *(f"[{host.name}={host.slots}]" for host in hosts))),
+            "shell": "/bin/sh",
+            "shell_start_mode": "unix_behavior",
+            "rerun": "FALSE",
+            "notify": "00:00:05",
+        }
+    )
