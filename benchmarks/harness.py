@@ -19,7 +19,7 @@ sys.path.insert(0, str(REPO / "scripts"))  # a bare GPU machine has nothing inst
 MIB = 1024**2
 GB = 1e9
 NOTHING = "–"
-DRAWN = 2**25  # numbers drawn for a file, which holds pieces of them
+DRAWN = 2**23  # numbers drawn for a file, which holds pieces of them
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -193,7 +193,7 @@ def pieces(dtype: str, numbers: int, seed: int = 0) -> Iterator[np.ndarray]:
     """
     random = np.random.default_rng(seed)
     piece = min(DRAWN // 2, numbers)
-    drawn = random.standard_normal(2 * piece, "float32").astype(dtype)
+    drawn = random.standard_normal(2 * piece, "float32").astype(dtype, copy=False)
     while numbers:
         low = int(random.integers(piece))
         count = min(piece, numbers)

@@ -389,7 +389,11 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             longest = max(longest, (time.monotonic() - begin) / len(done))
         except Exception as error:  # the disk is full, say: the next row may be smaller
             table.note(f"{cell.name}: {harness.reason(error)}")
-    table.note("read of the files: cold, what the disk gave; cached, what calls to read gave")
+    table.note(
+        "read of the files: cold, what the disk gave; cached, what calls to read gave, which leave "
+        "mapped files out; with what is read again of the result"
+    )
+    table.note("peak: Python, its libraries and mapped pages of the files are part of it")
     table.end()
 
 
