@@ -1,7 +1,7 @@
 # make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make lint   formatting and style of Python and Snakemake files
-# make bench  the dry run's benchmark; it prints a table of docs/performance.md
+# make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
 # make bench-gpu  those that need a GPU: kernels, shard jobs, start-up; ARGS="--minutes 3 --json all.json" goes to each
 # make install  set up .venv and nothing else
 #
@@ -43,6 +43,7 @@ lint: .venv/.test-$(CUDA)
 
 bench: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py
+	$(BIN)/python benchmarks/accuracy.py
 
 bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
