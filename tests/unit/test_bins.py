@@ -209,6 +209,20 @@ def test_a_top_that_grows_within_a_tile():
     assert len(set(planes[0].tolist())) > 3
 
 
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("n", [7, 8, 20])
+def test_the_last_digit_of_small_numbers_is_not_lost(dtype, n):
+    """Beside a large number, each size of small ones: at some the lowest level begins to count."""
+    largest, digits = REALS[dtype][1] - 1, np.finfo(dtype).nmant
+    lowest = max(REALS[dtype][0], largest - 32 * LEVELS[dtype])
+    for exponent in range(lowest, largest):
+        flat = np.full(2 * n, math.ldexp(1 + 2.0**-digits, exponent)).astype(dtype)
+        flat[0] = math.ldexp(1.0, largest)
+        total = BinnedSum(np, (1,), dtype)
+        total.add_rows(Rows(flat, 0, 2, n, 1))
+        assert total.planes()[:, 0].tolist() == modelled(flat[::2], LEVELS[dtype])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("condition", [1e0, 1e8, 1e16, 1e24, 1e32])
 def test_ill_conditioned_sums_are_within_the_bound(dtype, condition, monkeypatch):
