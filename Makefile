@@ -3,7 +3,7 @@
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make lint   formatting and style of Python and Snakemake files
-# make bench  the dry run's benchmark; it prints a table of docs/performance.md
+# make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-gpu  those that need a GPU: kernels, shard jobs, start-up; ARGS="--minutes 3 --json all.json" goes to each
 # make install  set up .venv and nothing else
@@ -52,6 +52,7 @@ lint: .venv/.test-$(CUDA)
 
 bench: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py
+	$(BIN)/python benchmarks/accuracy.py
 
 bench-reduce: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/reduce.py $(ARGS)

@@ -27,6 +27,7 @@ LIMIT_SECONDS = 300.0
 
 _ALIVE, _FAILED, _DATA = 1, 2, 3
 _LOOK_SECONDS = 0.1
+_SHORT_SECONDS = 2e-3
 _SIGNS = 20  # signs of life within the limit
 _MOST_TEXT = 16384
 _ERRORS = {error.exit_code: error for error in (InputError, IntegrityError, TryAgain)}
@@ -45,7 +46,7 @@ class Peers:
 
     def __init__(self, comm: Any, limit: float = LIMIT_SECONDS) -> None:
         self.rank, self.size = comm.rank, comm.size
-        self._limit, self._began = limit, time.monotonic()
+        self._limit = limit
         self._look = 0.0  # when to look at messages again
         self._heard = self._told = time.monotonic()
         self._comm, self._sign, self._sent = comm, None, None
@@ -59,10 +60,11 @@ class Peers:
             self._listen()
 
     def _wait_for_start(self, request: Any) -> None:
+        began = time.monotonic()
         while not request.Test():
-            if time.monotonic() - self._began > self._limit:
+            if time.monotonic() - began > self._limit:
                 self._end(f"the other ranks have not begun within {self._limit:.0f} s")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_SHORT_SECONDS)
 
     def _listen(self) -> None:
         self._buffer = np.empty(1, np.uint8)
@@ -148,7 +150,7 @@ class Peers:
         while not request.Test():
             self.beat()
             time.sleep(pause)
-            pause = min(2 * pause, 5e-3)
+            pause = min(2 * pause, _SHORT_SECONDS)
 
     def result(self, future: Future, what: str) -> Any:
         """The result of work that a thread of this rank does.

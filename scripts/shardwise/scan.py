@@ -26,7 +26,7 @@ from shardwise.rows import Rows
 AHEAD = 4
 """Batches under way."""
 
-_MAPPED = 32 * 1024**2  # bytes of a mapped file that count as this process's memory at most
+_MAPPED = 16 * 1024**2  # bytes of a mapped file that count as this process's memory at most
 _MOST_MAPPED = 4  # files
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14
 

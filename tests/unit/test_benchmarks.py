@@ -11,7 +11,7 @@ import pytest
 from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
-SCRIPTS = ("dry_run", "kernels", "raw", "reduce", "shard_jobs", "startup")
+SCRIPTS = ("accuracy", "dry_run", "kernels", "raw", "reduce", "shard_jobs", "startup")
 FEW = {
     "reduce": ["--only", "d=8 products cold ranks=2|d=520 sum cached ranks=1"],
     "shard_jobs": ["--only", "float32 d=16 .* cold"],
@@ -34,7 +34,7 @@ def run(script: str, *words: object) -> str:
 
 def tiny(script: str, folder: Path, *words: object) -> tuple[str, dict]:
     """What a tiny run prints, and the figures that it writes."""
-    where = [] if script == "kernels" else ["--folder", folder / "work"]
+    where = [] if script in ("accuracy", "kernels") else ["--folder", folder / "work"]
     figures = folder / "figures.json"
     text = run(script, "--tiny", "--json", figures, *where, *FEW.get(script, ()), *words)
     return text, json.loads(figures.read_text()) if figures.exists() else {}
@@ -54,6 +54,15 @@ def test_kernels(tmp_path: Path) -> None:
     assert all(row["seconds_a_matrix"]["shardwise"] > 0 for row in rows)
     assert all(row["cells"]["strided cuBLAS"] == "failed" for row in rows)
     assert "strided cuBLAS: RuntimeError: needs a GPU" in text
+
+
+def test_accuracy(tmp_path: Path) -> None:
+    """Each sum has an error; ours are exact where plain double precision has lost all digits."""
+    _, figures = tiny("accuracy", tmp_path)
+    rows = figures["accuracy"]["rows"]
+    assert [row["cells"]["dtype"] for row in rows] == ["float32"] * 5 + ["float64"] * 5
+    assert rows[7]["errors"]["shardwise"] == 0
+    assert rows[7]["errors"]["`acc += m`"] > 0.01
 
 
 def test_raw(tmp_path: Path) -> None:

@@ -1,17 +1,24 @@
 """Binned sums: what the state is, that no order changes it, and how it is rounded."""
 
+import importlib
 import math
+import os
+import shutil
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardwise import bins
 from shardwise.bins import LEVELS, LIMIT, BinnedSum, plane_shape, rounded
 from shardwise.errors import InputError
+from shardwise.rows import Rows
 
-from tests.factories import FLOATS, noise
+from tests.factories import FLOATS, SCRIPTS, noise
+from tests.workspace import REPO
 
 REALS = {"float16": (-24, 15), "float32": (-149, 127), "float64": (-1074, 962)}
 """Dtypes, and the exponents of their powers of two; of float64's those up to past the limit."""
@@ -63,6 +70,48 @@ def defined(numbers, kept=LEVELS["float64"]):
     return [top | flags, *sums]
 
 
+def modelled(numbers, kept):
+    """What :func:`defined` says, in integers, which are multiples of 2⁻¹⁰⁷⁴; for many numbers."""
+    with np.errstate(invalid="ignore"):  # NaN that signal
+        numbers = numbers.astype("float64")
+    finite = numbers[abs(numbers) < LIMIT].tolist()
+    scaled = [p << 1074 - (q.bit_length() - 1) for p, q in map(float.as_integer_ratio, finite)]
+    top = kept - 1
+    while any(abs(v) > 2**31 << 32 * top for v in scaled):
+        top += 1
+
+    def nearest(v, shift):
+        # Half of the divisor, less 1 where the quotient is even: ties to even.
+        return v if not shift else (v + (1 << shift - 1) - 1 + (v >> shift & 1)) >> shift
+
+    sums = [
+        sum(nearest(v, 32 * j) - (nearest(v, 32 * j + 32) << 32) for v in scaled)
+        for j in range(top, top - kept, -1)
+    ]
+    flags = NAN if np.isnan(numbers).any() else 0
+    flags |= PLUS if (numbers >= LIMIT).any() else 0
+    flags |= MINUS if (numbers <= -LIMIT).any() else 0
+    return [top | flags, *sums]
+
+
+def scattered(random, shape, dtype, kind):
+    """Numbers for the loops: alike, of any size, of any bits, growing, or with infinities."""
+    if kind == "bits":
+        return np.frombuffer(random.bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype)
+    numbers = random.standard_normal(shape)
+    low, high = REALS[dtype]
+    if kind == "mixed":
+        numbers *= np.exp2(random.uniform(max(low, -70), min(high, 70), shape))
+    if kind == "growing":
+        numbers *= np.exp2(np.linspace(max(low, -900) + 4, min(high, 900) - 4, shape[0]))[:, None]
+    if kind == "special":
+        odd = random.random(shape) < 0.01
+        numbers[odd] = random.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], odd.sum())
+    if kind == "sparse":
+        numbers[random.random(shape) < 0.5] = 0
+    return narrowed(numbers, dtype)
+
+
 def kept(numbers, dtype):
     """What a sum of finite numbers may not lose: each rounded to the lowest level's unit."""
     lowest = unit(defined(numbers, LEVELS[dtype])[0] - LEVELS[dtype] + 1)
@@ -106,6 +155,90 @@ def test_the_state_is_the_one_defined(dtype, data):
     found = binned(stack).planes()
     assert found.dtype == np.int64
     assert found.T.tolist() == [defined(column, LEVELS[dtype]) for column in stack.T]
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_rows_in_place_give_the_state_that_is_defined(dtype, data):
+    """Wide, narrow and strided rows of a read-only buffer, in groups; gaps are never touched."""
+    n = data.draw(st.integers(1, 90))
+    width = data.draw(st.sampled_from([1, 2, 3, 64, 1023, 1024, 1025, 2100]))
+    start, gap = data.draw(st.integers(0, 5)), data.draw(st.sampled_from([0, 0, 1, 7]))
+    kind = data.draw(st.sampled_from(["alike", "mixed", "bits", "growing", "special", "sparse"]))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    stack = scattered(random, (n, width), dtype, kind).reshape(n, width)
+    flat = np.full(start + n * (width + gap), np.nan, dtype)
+    whole = Rows(flat, start, width + gap, n, width)
+    whole.array[:] = stack
+    flat.flags.writeable = False
+    total = BinnedSum(np, (width,), dtype)
+    cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=3)))
+    for low, high in zip([0, *cuts], [*cuts, n], strict=True):
+        total.add_rows(whole._replace(start=start + low * whole.stride, n=high - low))
+    planes = total.planes()
+    some = {0, width - 1, *random.integers(0, width, 12).tolist()}
+    for e in some:
+        assert planes[:, e].tolist() == modelled(stack[:, e], LEVELS[dtype])
+    assert planes.tobytes() == binned(stack[::-1]).planes().tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", "int64"])
+@pytest.mark.parametrize("width", [1, 3, 2100])
+def test_strided_rows_are_those_of_a_stack(dtype, width):
+    """Complex numbers and integers in place, some elements of each array only."""
+    stack = (noise((50, width + 4), "complex128") * 1e9).view("f8")[:, : width + 4].astype(dtype)
+    stack.flags.writeable = False
+    total = BinnedSum(np, (width,), dtype)
+    total.add_rows(Rows(stack.reshape(-1), 3, width + 4, 50, width))
+    expected = binned(np.ascontiguousarray(stack[:, 3 : width + 3])).planes()
+    assert total.planes().tobytes() == expected.tobytes()
+    if dtype == "int64":
+        exact = [sum(column) for column in stack[:, 3 : width + 3].T.tolist()]
+        assert rounded(expected, dtype).tolist() == exact
+
+
+def test_a_top_that_grows_within_a_tile():
+    """Elements of one tile grow at different rows, among them the last, and others not at all."""
+    stack = np.random.default_rng(3).standard_normal((70, 1500))
+    for row, element, factor in ((5, 7, 1e30), (6, 7, 1e60), (69, 1499, 1e200), (64, 1023, 1e15)):
+        stack[row, element] *= factor
+    planes = binned(stack).planes()
+    for element in (6, 7, 8, 1022, 1023, 1024, 1499):
+        assert planes[:, element].tolist() == modelled(stack[:, element], LEVELS["float64"])
+    assert len(set(planes[0].tolist())) > 3
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("n", [7, 8, 20])
+def test_the_last_digit_of_small_numbers_is_not_lost(dtype, n):
+    """Beside a large number, each size of small ones: at some the lowest level begins to count."""
+    largest, digits = REALS[dtype][1] - 1, np.finfo(dtype).nmant
+    lowest = max(REALS[dtype][0], largest - 32 * LEVELS[dtype])
+    for exponent in range(lowest, largest):
+        flat = np.full(2 * n, math.ldexp(1 + 2.0**-digits, exponent)).astype(dtype)
+        flat[0] = math.ldexp(1.0, largest)
+        total = BinnedSum(np, (1,), dtype)
+        total.add_rows(Rows(flat, 0, 2, n, 1))
+        assert total.planes()[:, 0].tolist() == modelled(flat[::2], LEVELS[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("condition", [1e0, 1e8, 1e16, 1e24, 1e32])
+def test_ill_conditioned_sums_are_within_the_bound(dtype, condition, monkeypatch):
+    """At most n u_L / 2 and the last rounding, for the benchmark's numbers; exact where all fit."""
+    monkeypatch.syspath_prepend(REPO / "benchmarks")
+    accuracy = importlib.import_module("accuracy")
+    stack = accuracy.stack(condition, dtype, terms=2000)
+    numbers = stack[:, 0].tolist()
+    exact = sum(map(Fraction, numbers))
+    found = Fraction(accuracy.ours(stack))
+    lowest = unit(int(binned(stack).planes()[0, 0]) - LEVELS[dtype] + 1)
+    lost = len(numbers) * lowest / 2
+    assert abs(found - exact) <= lost + Fraction(math.ulp(float(exact))) / 2
+    assert lowest / 2 <= Fraction(2) ** (32 - 32 * LEVELS[dtype]) * Fraction(max(numbers))
+    if condition <= (1e8 if dtype == "float32" else 1e16):
+        assert float(found) == math.fsum(numbers)
 
 
 @pytest.mark.parametrize("dtype", [*REALS, "complex64", "complex128", "int64"])
@@ -400,3 +533,53 @@ def test_two_numbers_hold_more_than_a_hundred_bits(dtype, data):
             assert abs(off) <= max(largest * len(column) / 2**100, Fraction(1, 2**1074))
         else:
             assert parts[1] == 0
+
+
+LOOP = """
+import numpy as np
+from shardwise import bins_cpu
+from shardwise.bins import BinnedSum
+
+total = BinnedSum(np, (3,), "int64")
+total.add(np.ones((20, 3), "int64"))
+assert total.planes().tolist() == [[0] * 3, [20] * 3]
+print(bins_cpu._folder("int64"), sum(bins_cpu._integers().stats.cache_hits.values()))
+"""
+
+
+def test_compiled_loops_are_kept_and_shared(tmp_path):
+    """Processes that start at once on no cache do well, and so do later ones, beside damage too."""
+    scripts = shutil.copytree(SCRIPTS, tmp_path / "a", ignore=shutil.ignore_patterns("__pycache__"))
+    line = [sys.executable, "-W", "error", "-c", LOOP]
+    options = {"env": os.environ | {"PYTHONPATH": str(scripts)}, "text": True}
+    both = [subprocess.Popen(line, stdout=subprocess.PIPE, **options) for _ in range(2)]
+    first = [process.communicate()[0].split() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    folder, hits = subprocess.check_output(line, **options).split()
+    assert folder == first[0][0] == first[1][0]
+    assert str(scripts) in folder
+    assert hits == "1"
+    for index in scripts.rglob("*.nbi"):
+        index.write_bytes(b"")
+    assert subprocess.run(line, check=False, stdout=subprocess.PIPE, **options).returncode == 0
+
+
+def test_loops_run_where_nothing_can_be_kept(tmp_path, monkeypatch):
+    """Without a folder to write in, a loop is compiled and used all the same."""
+    from shardwise import bins_cpu
+
+    monkeypatch.setattr(bins_cpu, "_folder", lambda name: None)
+    bins_cpu._integers.cache_clear()
+    try:
+        assert value([1, 2, 3], "int64") == 6
+    finally:
+        bins_cpu._integers.cache_clear()
+
+
+def test_numba_is_imported_late():
+    """A task on a GPU, which adds by kernels of its own, does not pay for it."""
+    line = "import sys, shardwise.multiply, shardwise.bins; sys.exit('numba' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    assert (
+        subprocess.run([sys.executable, "-c", line], check=False, env=environment).returncode == 0
+    )

@@ -97,16 +97,27 @@ def test_copying_stays_within_its_model(tmp_path, order):
     assert peak(words) <= sizes.copy_memory(made.problem) - GENEROUS
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-def test_the_reduce_stays_within_its_model(tmp_path, keep):
-    """A rank of a result of 50 MB takes no more than all are asked for, planes and all."""
-    path = save(tmp_path / "a.npy", np.ones((2, 2500, 1), "float32"))
+@pytest.mark.parametrize(
+    ("keep", "dim", "matrices", "names"),
+    [
+        ("products", 2500, 2, ["sum"]),  # a result of 50 MB
+        ("products", 2500, 24, ["sum"]),  # as much, however many are added
+        ("products", 512, 300, ["sum", "mean"]),
+        ("products", 8, 1_000_000, ["sum"]),
+        ("products", 2500, 4, ["sum", "std", "min", "argmax", "prod", "any"]),
+        ("sum", 2500, 2, ["sum"]),
+    ],
+)
+def test_the_reduce_stays_within_its_model(tmp_path, keep, dim, matrices, names):
+    """A rank takes what one is asked for, whatever it adds, and however much."""
+    path = save(tmp_path / "a.npy", np.ones((matrices, dim, 1), "float32"))
     over = {"keep": keep, "product": "A @ A.T", "materialize": False, "shards": 2}
     made = factories.computed(factories.plan(tmp_path, input=str(path), **over))
     ledger.write(made)
-    words = command("reduce", "--plan", made.results.plan)
-    assert peak(words) <= sizes.reduce_memory(made.problem, 1, keep)
-    assert (np.load(made.results.statistic("sum"))[::500] == 2).all()
+    words = command("reduce", "--plan", made.results.plan, "--ranks", 1, "--statistics", *names)
+    assert peak(words) <= sizes.REDUCE_RANK_BYTES
+    total = np.load(made.results.statistic("sum"), mmap_mode="r")
+    assert (total[:: dim // 4] == matrices).all()
 
 
 def test_the_model_of_a_small_machine_is_no_bluff():

@@ -196,16 +196,6 @@ def test_other_ranks_than_asked_are_refused(made):
     assert nothing_summed(made)
 
 
-def test_ranks_split_over_several_blocks(made, monkeypatch):
-    """A bounded block at a time gives the same arrays as the whole file."""
-    entry = ledger.read(made)[0]
-    expected = np.load(entry.path).reshape(entry.rows, 16)[:, 3:11]
-    monkeypatch.setattr(sizes, "REDUCE_BLOCK_BYTES", 1)
-    blocks = list(reduce._blocks(entry, 16, 3, 11))
-    assert len(blocks) == entry.rows
-    np.testing.assert_array_equal(np.concatenate(blocks), expected)
-
-
 def flip_last_byte(path):
     """Damage one element."""
     raw = path.read_bytes()
