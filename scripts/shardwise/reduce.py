@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, ledger, planfile, receipts, sizes, statistics
+from shardwise import ALGORITHM, config, ledger, planfile, receipts, sizes, statistics
 from shardwise.arrays import read_header
 from shardwise.errors import InputError, IntegrityError
 from shardwise.outputs import Outputs
@@ -89,7 +89,7 @@ def run(
     """
     started = time.time()
     peers = Peers(comm, limit)
-    plan = peers.agree(lambda: planfile.load(plan_file), "the plan")
+    plan = peers.agree(lambda: _loaded(plan_file, names), "the plan")
     with contextlib.ExitStack() as stack:
         peers.agree(
             lambda: stack.enter_context(alone(plan.results)) if peers.rank == 0 else None,
@@ -104,6 +104,13 @@ def run(
                 job.partial.clear()  # what is wrong may stand in there
             raise
     peers.close()
+    return plan
+
+
+def _loaded(plan_file: Path, names: list[str]) -> Plan:
+    """The plan, if these statistics can be had of it."""
+    plan = planfile.load(plan_file)
+    config.check_statistics(names, plan.settings["keep"], plan.problem.product_dtype)
     return plan
 
 

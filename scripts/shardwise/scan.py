@@ -182,7 +182,8 @@ class Scan(AbstractContextManager):
     ) -> Part:
         size = disk.buffer_bytes(extents)
         if slab is None or slab.nbytes < size:
-            slab = disk.aligned_empty(size)
+            # Others of this size may begin at later bytes of a page.
+            slab = disk.aligned_empty(size + len(extents) * disk.PAGE)
         views = self._reader.read(extents, slab)
         item, width, count = self._layout.item, batch.high - batch.low, batch.last - batch.first
         flat = slab[: slab.nbytes // item * item].view(file.dtype)

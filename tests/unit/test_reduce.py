@@ -2,7 +2,11 @@
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +15,17 @@ from shardwise.arrays import file_checksum
 from shardwise.errors import InputError, IntegrityError
 
 from tests import factories
-from tests.factories import PRODUCTS, REFERENCES, leftovers, mpirun, noise, products, stack
+from tests.factories import (
+    PRODUCTS,
+    REFERENCES,
+    ROOT,
+    SCRIPTS,
+    leftovers,
+    mpirun,
+    noise,
+    products,
+    stack,
+)
 
 
 def computed(made):
@@ -79,6 +93,19 @@ def test_the_sum_has_the_same_bits_however_the_stack_is_cut(tmp_path):
         for n, ranks in ((1, 1), (3, 2), (7, 1))
     }
     assert len(seen) == 1
+
+
+def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path):
+    """Random stacks, shards, ranks, orders, pieces, batches, and both keeps: the same files."""
+    launcher = str(Path(sys.executable).with_name("mpiexec"))
+    program = [sys.executable, "-m", "mpi4py", "-m", "tests.reduce_program"]
+    done = subprocess.run(
+        [launcher, "-n", "4", *program, str(tmp_path), "numpy", "7", "54"],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{SCRIPTS}:{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"tried": 54, "differ": []}
 
 
 def exact_sum(terms):

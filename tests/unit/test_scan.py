@@ -1,0 +1,120 @@
+"""Reading for the reduce: right rows and digests, from the page cache or around it."""
+
+import os
+from itertools import cycle
+
+import numpy as np
+import pytest
+from shardwise import scan, sizes
+from shardwise.arrays import StackWriter, commit
+from shardwise.disk import ExtentReader
+from shardwise.errors import IntegrityError
+from shardwise.portions import Layout
+from shardwise.scan import File, Scan
+
+SHAPES = [(5, 7, 11), (23, 64, 64), (3, 40, 50), (2, 300, 301), (9, 1, 1)]
+
+
+@pytest.fixture(params=["mapped", "read", "some of both"])
+def cached(request, monkeypatch):
+    """Whether files are used where the page cache holds them."""
+    answers = {"mapped": [True], "read": [False], "some of both": [True, True, False]}
+    chosen = cycle(answers[request.param])
+    monkeypatch.setattr(ExtentReader, "cached", lambda self, extent: next(chosen))
+    return request.param
+
+
+def write(folder, number, stack):
+    """A file as a shard's; its path and checksum."""
+    path = folder / f"{number}.npy"
+    with commit(path) as file, StackWriter(file, stack.shape, stack.dtype) as writer:
+        writer.append(stack)
+        return path, writer.checksum()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "int64", "complex128"])
+@pytest.mark.parametrize("batch", [1, 5000, 10**7])
+def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, cached, shape, dtype, batch):
+    """Rows of several files, whole or in stripes: their numbers, and the files' checksums."""
+    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", 4096)
+    random = np.random.default_rng(1)
+    stacks = [random.integers(0, 99, (shape[0] + i, *shape[1:])).astype(dtype) for i in range(3)]
+    files = [write(tmp_path, i, stack) for i, stack in enumerate(stacks)]
+    numbers, item = shape[1] * shape[2], np.dtype(dtype).itemsize
+    pieces = sizes.checksum_pieces(numbers * item)
+    layout = Layout([len(stack) for stack in stacks], numbers, item, *pieces)
+    batches = [
+        made
+        for stripe in range(layout.stripes)
+        for made in layout.batches(stripe, [(0, layout.units)], batch)
+    ]
+    found = [np.full((len(stack), numbers), -1, dtype) for stack in stacks]
+    digests = [0] * 3
+
+    def opened(shard):
+        return File(files[shard][0], 4096, np.dtype(dtype))
+
+    with Scan(layout, batches, opened) as reading:
+        for batch_now in batches:
+            assert reading.stripe == batch_now.stripe
+            part = reading.take().result()
+            assert part.batch == batch_now
+            row = batch_now.first
+            for rows in part.rows:
+                into = found[batch_now.shard][row : row + rows.n, batch_now.low : batch_now.high]
+                assert (into == -1).all()
+                into[:] = rows.array
+                row += rows.n
+            assert row == batch_now.last
+            digests[batch_now.shard] ^= part.digest
+            reading.give_back(part)
+        assert reading.stripe is None
+    for shard, stack in enumerate(stacks):
+        np.testing.assert_array_equal(found[shard], stack.reshape(len(stack), -1))
+        assert f"{digests[shard]:032x}" == files[shard][1]
+
+
+@pytest.mark.parametrize("how", ["mapped", "read"])
+def test_a_file_that_becomes_shorter_is_an_error(tmp_path, monkeypatch, how):
+    """Cut while it is read: an error that names it, not the death of the process."""
+    monkeypatch.setattr(ExtentReader, "cached", lambda self, extent: how == "mapped")
+    stack = np.ones((8, 600, 600))
+    path, _ = write(tmp_path, 0, stack)
+    layout = Layout([8], 360_000, 8, *sizes.checksum_pieces(stack[0].nbytes))
+    batches = list(layout.batches(2, [(0, 8)], 10**6))
+
+    def opened(shard):
+        return File(path, 4096, stack.dtype)
+
+    monkeypatch.setattr(scan, "AHEAD", 1)
+    with Scan(layout, batches, opened) as reading:
+        part = reading.take().result()
+        os.truncate(path, 4096)
+        reading.give_back(part)
+        with pytest.raises((OSError, IntegrityError)):
+            reading.take().result()
+
+
+def test_memory_of_slabs_is_used_again(tmp_path, monkeypatch):
+    """However many batches, no more slabs than are under way."""
+    monkeypatch.setattr(ExtentReader, "cached", lambda self, extent: False)
+    stack = np.arange(400 * 100, dtype="f4").reshape(400, 10, 10)
+    path, _ = write(tmp_path, 0, stack)
+    layout = Layout([400], 100, 4, 400, 400)
+    batches = list(layout.batches(0, [(0, 400)], 1))
+    made, original = [], scan.disk.aligned_empty
+
+    def aligned(size):
+        made.append(size)
+        return original(size)
+
+    monkeypatch.setattr(scan.disk, "aligned_empty", aligned)
+
+    def opened(shard):
+        return File(path, 4096, stack.dtype)
+
+    with Scan(layout, batches, opened) as reading:
+        for _ in batches:
+            reading.give_back(reading.take().result())
+    assert len(made) == scan.AHEAD < len(batches)
