@@ -158,6 +158,8 @@ class BinnedSum:
     def add_rows(self, rows: Rows) -> None:
         """Add arrays where they lie; on NumPy only.
 
+        The sums are loaded and stored once for 8 arrays, so a few calls with many are fastest.
+
         Parameters
         ----------
         rows
@@ -168,12 +170,15 @@ class BinnedSum:
         InputError
             Where the sum would be of more than ``MAX_TERMS`` arrays.
         """
-        if rows.flat.dtype != self._dtype or rows.width not in (math.prod(self._shape), 0):
-            raise ValueError(f"rows of {rows.width} {rows.flat.dtype} for {self._dtype}")
-        self._count(rows.n)
-        if not rows.n or not rows.width:
-            return
         flat, start, stride, n, width = rows
+        if not n:
+            return
+        if flat.dtype != self._dtype or width != math.prod(self._shape):
+            raise ValueError(f"rows of {width} {flat.dtype} for {self._dtype} {self._shape}")
+        # The loops look at no bounds.
+        if start < 0 or stride < width or start + (n - 1) * stride + width > flat.size:
+            raise ValueError(f"{rows[1:]} do not lie within {flat.size} elements")
+        self._count(n)
         if self._dtype.kind == "c":
             flat = flat.view(f"f{self._dtype.itemsize // 2}")
             start, stride, width = 2 * start, 2 * stride, 2 * width

@@ -47,6 +47,8 @@ python_packages() {
   rm -rf "$work"/site/{numpy,numpy.libs,numpy-*,pandas,pandas-*,scipy*,cupy*}
   # Solvers for other systems; scripts that name this machine's Python; tests.
   rm -rf "$work"/site/pulp/solverdir/cbc/{osx,win,linux/i*,linux/arm64} "$work/site/bin"
+  # LLVM is the largest part by far; its symbols are of no use here.
+  ! command -v strip > /dev/null || strip "$work/site/llvmlite/binding/libllvmlite.so"
   find "$work/site" -type d \( -name tests -o -name __pycache__ \) -prune -exec rm -rf {} +
 }
 

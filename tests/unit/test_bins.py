@@ -514,6 +514,11 @@ def test_what_does_not_belong_to_the_sum_is_refused():
         total.add(np.zeros((3, 2, 1), "float32"))
     with pytest.raises(ValueError, match="C-contiguous"):
         total.add(np.zeros((3, 2, 2), "float32").transpose(0, 2, 1))
+    for rows_there in ((1, 4, 3, 4), (-1, 4, 3, 4), (0, 3, 3, 4), (0, 4, 4, 4)):
+        with pytest.raises(ValueError, match="do not lie within 12 elements"):
+            total.add_rows(Rows(np.zeros(12, "float32"), *rows_there))
+    with pytest.raises(ValueError, match="rows of 3 float32"):
+        total.add_rows(Rows(np.zeros(12, "float32"), 0, 4, 3, 3))
     with pytest.raises(ValueError, match="planes of"):
         total.merge(np.zeros((5, 2, 1), np.int64), 1)
 
