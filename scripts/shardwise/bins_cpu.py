@@ -408,38 +408,70 @@ def _spread(planes: np.ndarray, e: int, sign: int, digits: np.ndarray) -> None:
     digits[0] = carry
 
 
+@njit(nogil=True)
+def _round_any(planes: np.ndarray, e: int, digits: np.ndarray) -> float:
+    """The sum of one element, whatever its planes hold."""
+    count = len(planes)
+    head = planes[0, e]
+    if head & (_NAN | _PLUS | _MINUS):
+        one_sign = head & (_PLUS | _MINUS) != _PLUS | _MINUS and not head & _NAN
+        return np.nan if not one_sign else np.inf if head & _PLUS else -np.inf
+    sign = 1
+    _spread(planes, e, sign, digits)
+    if digits[0] < 0:
+        sign = -1
+        _spread(planes, e, sign, digits)
+    first = 0
+    while first < count and digits[first] == 0:
+        first += 1
+    if first == count:
+        return 0.0
+    # The first digit that is not 0, and 64 bits after it; all that follows only decides ties.
+    leading = digits[first]
+    following = (uint64(digits[first + 1]) << uint64(32)) | uint64(digits[first + 2])
+    behind = False
+    for place in range(first + 3, count):
+        behind |= digits[place] != 0
+    # Moved to 63 bits, so that the conversion to float64 is the one rounding.
+    dropped = math.frexp(float(leading))[1] + 1
+    number = (uint64(leading) << uint64(64 - dropped)) | (following >> uint64(dropped))
+    if behind or following & ((uint64(1) << uint64(dropped)) - uint64(1)):
+        number |= uint64(1)
+    lowest = (head & _LEVEL_BITS) - (count - 2)
+    exponent = 32 * (count - 3 - first + lowest) + dropped - 1074
+    return math.ldexp(float(sign * np.int64(number)), exponent)
+
+
 def _round_reals(planes: np.ndarray, out: np.ndarray) -> None:
-    """Round the sums of all elements."""
+    """Round the sums of all elements; those of common size in vectors, the others one by one."""
     count = len(planes)
     digits = np.zeros(count + 2, np.int64)  # zeros behind them
-    for e in range(uint64(len(out))):
-        head = planes[0, e]
-        if head & (_NAN | _PLUS | _MINUS):
-            one_sign = head & (_PLUS | _MINUS) != _PLUS | _MINUS and not head & _NAN
-            out[e] = np.nan if not one_sign else np.inf if head & _PLUS else -np.inf
-            continue
-        sign = 1
-        _spread(planes, e, sign, digits)
-        if digits[0] < 0:
-            sign = -1
-            _spread(planes, e, sign, digits)
-        first = 0
-        while first < count and digits[first] == 0:
-            first += 1
-        if first == count:
-            out[e] = 0.0
-            continue
-        # The first digit that is not 0, and 64 bits after it; all that follows only decides ties.
-        leading = digits[first]
-        following = (uint64(digits[first + 1]) << uint64(32)) | uint64(digits[first + 2])
-        behind = False
-        for place in range(first + 3, count):
-            behind |= digits[place] != 0
-        # Moved to 63 bits, so that the conversion to float64 is the one rounding.
-        dropped = math.frexp(float(leading))[1] + 1
-        number = (uint64(leading) << uint64(64 - dropped)) | (following >> uint64(dropped))
-        if behind or following & ((uint64(1) << uint64(dropped)) - uint64(1)):
-            number |= uint64(1)
-        lowest = (head & _LEVEL_BITS) - (count - 2)
-        exponent = 32 * (count - 3 - first + lowest) + dropped - 1074
-        out[e] = math.ldexp(float(sign * np.int64(number)), exponent)
+    rare = np.empty(_TILE, np.uint8)
+    for low in range(0, len(out), _TILE):
+        width = min(_TILE, len(out) - low)
+        for i in range(uint64(width)):
+            e = uint64(low) + i
+            head = planes[0, e]
+            # The two highest levels as one number of 64 bits, and 32 bits behind it.
+            carry = planes[count - 1, e]
+            rest = np.int64(0)
+            if count > 4:
+                rest = carry & _LOW
+                carry = (carry >> 32) + planes[3, e]
+            tail = carry & _LOW
+            number = (planes[1, e] << 32) + planes[2, e] + (carry >> 32)
+            # Moved to some 62 bits, so that the conversion to float64 is the one rounding.
+            length = (_bits(np.float64(number ^ (number >> 63))) >> 52) - 1022
+            shift = min(62 - length, 32)
+            lost = (tail & ((np.int64(1) << (32 - shift)) - 1)) | rest
+            moved = (number << shift) | (tail >> (32 - shift)) | (lost != 0)
+            power = 32 * ((head & _LEVEL_BITS) - 1) - 1074 - shift + 1023
+            scale = _number(uint64(power) << uint64(52))
+            out[e] = np.float64(moved) * scale
+            # Further up sums could overflow, further down the product would not be a normal number.
+            high = planes[1, e] + (1 << 29) | planes[2, e] + (1 << 60) >> 31
+            fits = uint64(high) < uint64(1 << 30) and length > (0 if rest == 0 else 22)
+            rare[i] = not (fits and head < 0x100 and power > 0 and power < 1960)
+        for i in range(width):
+            if rare[i]:
+                out[low + i] = _round_any(planes, low + i, digits)

@@ -232,7 +232,7 @@ class _Job:
                 if record.stripe == stripe:
                     work.merge(record.arrays())
         while scan.stripe == stripe:
-            part = self._peers.result(scan.take(), "a shard's file")
+            part = scan.take(lambda future: self._peers.result(future, "a shard's file"))
             with np.errstate(all="ignore"):  # what overflows is found and named at the end
                 work.add(part)
             self._progress.add(part)

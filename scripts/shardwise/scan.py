@@ -1,7 +1,8 @@
 """Reading for the reduce: rows of many files, ahead of who adds them, each byte once.
 
-What the page cache holds is used where it lies: the file is mapped, and nothing is copied. All else
-is read into slabs of a fixed number. The checksum is formed on the way.
+What the page cache holds is used where it lies: the file is mapped, nothing is copied, and no
+other thread takes part. All else is read ahead into slabs of a fixed number. The checksum is formed
+on the way.
 """
 
 import errno
@@ -23,8 +24,8 @@ from shardwise.disk import Extent, ExtentReader
 from shardwise.portions import Batch, Layout
 from shardwise.rows import Rows
 
-AHEAD = 4
-"""Batches under way."""
+AHEAD = 3
+"""Batches that are read ahead."""
 
 _MAPPED = 16 * 1024**2  # bytes of a mapped file that count as this process's memory at most
 _MOST_MAPPED = 4  # files
@@ -111,7 +112,7 @@ class Scan(AbstractContextManager):
         self._pool = ThreadPoolExecutor(AHEAD, "scan")
         self._maps: OrderedDict[int, _Map] = OrderedDict()
         self._slabs: list[np.ndarray] = []
-        self._ahead: deque[tuple[int, Future]] = deque()
+        self._ahead: deque[tuple[Batch, _Map, Future | None]] = deque()
         for _ in range(AHEAD):
             self._submit()
 
@@ -123,11 +124,27 @@ class Scan(AbstractContextManager):
     @property
     def stripe(self) -> int | None:
         """The stripe of the next batch; None where there is no more."""
-        return self._ahead[0][0] if self._ahead else None
+        return self._ahead[0][0].stripe if self._ahead else None
 
-    def take(self) -> Future:
-        """The `Part` of the next batch, to be given back once it was used."""
-        return self._ahead.popleft()[1]
+    def take(self, result: Callable[[Future], Part]) -> Part:
+        """The next batch, to be given back once it was used.
+
+        Parameters
+        ----------
+        result
+            Waits for a future.
+
+        Raises
+        ------
+        OSError, IntegrityError
+            Where it cannot be read.
+        """
+        batch, mapped, future = self._ahead.popleft()
+        if future is not None:
+            return result(future)
+        part = Part(batch, [self._in_map(batch, mapped)], mapped=mapped)
+        part.digest = self._digest(part)
+        return part
 
     def give_back(self, part: Part) -> None:
         """Let the memory of a part be used again, and read on."""
@@ -139,10 +156,14 @@ class Scan(AbstractContextManager):
 
     def _submit(self) -> None:
         batch = next(self._batches, None)
-        if batch is not None:
+        if batch is None:
+            return
+        mapped, future = self._map(batch.shard), None
+        extents = self._extents(batch, mapped.file)
+        if not all(self._reader.cached(extent) for extent in (extents[0], extents[-1])):
             slab = self._slabs.pop() if self._slabs else None
-            future = self._pool.submit(self._read, batch, self._map(batch.shard), slab)
-            self._ahead.append((batch.stripe, future))
+            future = self._pool.submit(self._read, batch, mapped.file, extents, slab)
+        self._ahead.append((batch, mapped, future))
 
     def _map(self, shard: int) -> _Map:
         found = self._maps.pop(shard, None) or _Map(self._open_file(shard))
@@ -150,15 +171,6 @@ class Scan(AbstractContextManager):
         if len(self._maps) > _MOST_MAPPED:
             self._maps.popitem(last=False)  # unmapped when the last part that uses it is gone
         return found
-
-    def _read(self, batch: Batch, mapped: _Map, slab: np.ndarray | None) -> Part:
-        extents = self._extents(batch, mapped.file)
-        if self._reader.cached(extents[0]) and self._reader.cached(extents[-1]):
-            part = Part(batch, [self._in_map(batch, mapped)], slab=slab, mapped=mapped)
-        else:
-            part = self._in_slab(batch, mapped.file, extents, slab)
-        part.digest = self._digest(part)
-        return part
 
     def _extents(self, batch: Batch, file: File) -> list[Extent]:
         """Where the numbers of a batch lie: side by side, or one extent a row."""
@@ -176,6 +188,13 @@ class Scan(AbstractContextManager):
         numbers = self._layout.numbers
         start, width = batch.first * numbers + batch.low, batch.high - batch.low
         return Rows(mapped.flat, start, numbers, batch.last - batch.first, width)
+
+    def _read(
+        self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None
+    ) -> Part:
+        part = self._in_slab(batch, file, extents, slab)
+        part.digest = self._digest(part)
+        return part
 
     def _in_slab(
         self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None

@@ -404,7 +404,7 @@ def reduce_memory(ranks: int) -> int:
     return PYTHON_BYTES + ranks * REDUCE_RANK_BYTES
 
 
-REDUCE_BATCH_BYTES = 4 * MIB
+REDUCE_BATCH_BYTES = 8 * MIB
 """What a rank of the reduce reads at once."""
 
 REDUCE_RANK_BYTES = 256 * MIB

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import operator
 import os
 import shutil
 import subprocess
@@ -588,3 +589,19 @@ def test_numba_is_imported_late():
     assert (
         subprocess.run([sys.executable, "-c", line], check=False, env=environment).returncode == 0
     )
+
+
+@pytest.mark.parametrize(("dtype", "levels"), [("float32", 3), ("float64", 4)])
+def test_any_state_is_rounded_to_the_nearest(dtype, levels):
+    """Planes of all sizes and signs, whatever sums they come from: as exact fractions round."""
+    random = np.random.default_rng(5)
+    planes = np.zeros((1 + levels, 4000), np.int64)
+    planes[0] = random.integers(levels - 1, 33, 4000)
+    for level in range(1, levels + 1):
+        drop = random.integers(0, 62, 4000)
+        there = random.random(4000) < 0.8
+        planes[level] = (random.integers(-(2**62), 2**62, 4000) >> drop) * there
+    for column, found in zip(planes.T.tolist(), rounded(planes, dtype).tolist(), strict=True):
+        units = [Fraction(2) ** (32 * (column[0] - level) - 1074) for level in range(levels)]
+        exact = sum(map(operator.mul, column[1:], units))
+        assert found == float(exact)

@@ -1,6 +1,7 @@
 """Reading for the reduce: right rows and digests, from the page cache or around it."""
 
 import os
+from concurrent.futures import Future
 from itertools import cycle
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, cached, sha
     with Scan(layout, batches, opened) as reading:
         for batch_now in batches:
             assert reading.stripe == batch_now.stripe
-            part = reading.take().result()
+            part = reading.take(Future.result)
             assert part.batch == batch_now
             row = batch_now.first
             for rows in part.rows:
@@ -89,11 +90,11 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path, monkeypatch, how):
 
     monkeypatch.setattr(scan, "AHEAD", 1)
     with Scan(layout, batches, opened) as reading:
-        part = reading.take().result()
+        part = reading.take(Future.result)
         os.truncate(path, 4096)
         reading.give_back(part)
         with pytest.raises((OSError, IntegrityError)):
-            reading.take().result()
+            reading.take(Future.result)
 
 
 def test_memory_of_slabs_is_used_again(tmp_path, monkeypatch):
@@ -116,5 +117,5 @@ def test_memory_of_slabs_is_used_again(tmp_path, monkeypatch):
 
     with Scan(layout, batches, opened) as reading:
         for _ in batches:
-            reading.give_back(reading.take().result())
+            reading.give_back(reading.take(Future.result))
     assert len(made) == scan.AHEAD < len(batches)
