@@ -4,8 +4,8 @@
 #   tests/gpu/bundle.sh [FOLDER]     (default .cache/gpu-bundle)
 #
 # Run it on x86-64 Debian or Ubuntu with package indexes; nothing is installed and no root needed.
-# The GPU machine is expected to have Python (PYTHON_VERSION, default 3.12) with numpy, pandas, cupy
-# and scikit-learn, at the versions it has; everything else is taken at the versions of pyproject.toml.
+# The GPU machine is expected to have Python (PYTHON_VERSION, default 3.12) with numpy, numba, pandas,
+# cupy and scikit-learn, at the versions it has; everything else is taken at the versions of pyproject.toml.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=${1:-$root/.cache/gpu-bundle}
@@ -36,7 +36,7 @@ for tag in 2014 2010 1; do target+=(--platform "manylinux${tag}_x86_64"); done
 
 python_packages() {
   local names=(snakemake snakemake-executor-plugin-{slurm,slurm-jobstep,cluster-generic}
-    numba jsonschema pyyaml xxhash pytest pytest-timeout)
+    jsonschema pyyaml xxhash pytest pytest-timeout)
   mapfile -t requirements < <(pinned "${names[@]}")
   [ "${#requirements[@]}" = "${#names[@]}" ]
   # One dependency of snakemake is published as source only: built here, it is a pure wheel.
@@ -47,8 +47,6 @@ python_packages() {
   rm -rf "$work"/site/{numpy,numpy.libs,numpy-*,pandas,pandas-*,scipy*,cupy*}
   # Solvers for other systems; scripts that name this machine's Python; tests.
   rm -rf "$work"/site/pulp/solverdir/cbc/{osx,win,linux/i*,linux/arm64} "$work/site/bin"
-  # LLVM is the largest part by far; its symbols are of no use here.
-  ! command -v strip > /dev/null || strip "$work/site/llvmlite/binding/libllvmlite.so"
   find "$work/site" -type d \( -name tests -o -name __pycache__ \) -prune -exec rm -rf {} +
 }
 
