@@ -1,12 +1,13 @@
 """Sum all products with MPI; the command starts its ranks itself.
 
+After one that was killed it goes on from what that has left in partial/ of the results folder.
 Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4py scripts/reduce.py
 """
 
 from argparse import Namespace
 from typing import Any
 
-from shardwise import cli, launch
+from shardwise import cli, launch, sizes
 from shardwise.problem import STATISTICS
 
 
@@ -20,15 +21,18 @@ def ranks(options: Namespace) -> Any:
 
 
 def main(options: Namespace) -> None:
-    """Sum the products of the ledger's shards."""
+    """Reduce the products of the ledger's shards."""
     from mpi4py import MPI  # as above
     from shardwise import reduce  # after MPI: a rank that fails here then ends the others
 
     comm = MPI.COMM_WORLD
     reduce.check_ranks(comm, options.ranks or comm.size)
-    plan = reduce.run(comm, options.plan, options.statistics)
+    plan = reduce.run(
+        comm, options.plan, options.statistics, options.time_limit, options.save_every
+    )
     if comm.rank == 0:
-        cli.log.info("%s: the sum of %d matrices", plan.results.root, plan.problem.matrices)
+        named = ", ".join(options.statistics)
+        cli.log.info("%s: %s of %d matrices", plan.results.root, named, plan.problem.matrices)
 
 
 if __name__ == "__main__":
@@ -36,6 +40,23 @@ if __name__ == "__main__":
     cli.add_plan(arguments)
     cli.add_ranks(arguments)
     arguments.add_argument(
-        "--statistics", nargs="+", choices=STATISTICS, default=["sum"], help="what to write"
+        "--statistics", nargs="+", choices=STATISTICS, default=["sum"], metavar="NAME",
+        help=f"what to write over all products: {', '.join(STATISTICS)}",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--time-limit",
+        type=cli.seconds,
+        default=sizes.REDUCE_LIMIT_SECONDS,
+        metavar="SECONDS",
+        help="how long a rank may give no sign of life, or wait for one file, before all ranks are "
+        "ended with 75; inf: for ever",
+    )
+    arguments.add_argument(
+        "--save-every",
+        type=cli.seconds,
+        default=sizes.REDUCE_SAVE_SECONDS,
+        metavar="SECONDS",
+        help="how often unfinished work is written to partial/, where a next reduce finds it; inf: "
+        "never",
     )
     cli.run(main, arguments, mpi=ranks)

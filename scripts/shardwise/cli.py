@@ -42,7 +42,7 @@ def parser(description: str) -> argparse.ArgumentParser:
         description=description,
         formatter_class=_Help,
         epilog="Exit codes: 0 done; 2 bad input or config; 3 an integrity check failed; "
-        "75 try again (device busy, out of memory).",
+        "75 try again (device busy, out of memory, disk trouble).",
     )
 
 
@@ -76,6 +76,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A time above 0, or ``inf``, as `argparse` reads it from a command line."""
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return number
 
 

@@ -19,11 +19,9 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.packing import pack, unpack
+from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
-
-LIMIT_SECONDS = 300.0
-"""How long a rank may give no sign of life, or one of its steps may take."""
 
 _ALIVE, _FAILED, _DATA = 1, 2, 3
 _LOOK_SECONDS = 0.1
@@ -44,7 +42,7 @@ class Peers:
         Seconds without a sign of life after which all ranks are ended.
     """
 
-    def __init__(self, comm: Any, limit: float = LIMIT_SECONDS) -> None:
+    def __init__(self, comm: Any, limit: float = REDUCE_LIMIT_SECONDS) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._limit = limit
         self._look = 0.0  # when to look at messages again

@@ -26,7 +26,7 @@ from shardwise.arrays import read_header
 from shardwise.errors import InputError, IntegrityError
 from shardwise.outputs import Outputs
 from shardwise.partial import Partial, Record, alone
-from shardwise.peers import LIMIT_SECONDS, Peers
+from shardwise.peers import Peers
 from shardwise.planfile import Plan
 from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
 from shardwise.rows import Rows
@@ -35,9 +35,6 @@ from shardwise.scan import File, Part, Scan
 from shardwise.units import human_bytes
 
 log = logging.getLogger(__name__)
-
-SAVE_SECONDS = 60.0
-"""A reduce that is killed loses about so much of its work at most."""
 
 _PROGRESS_SECONDS = 10.0
 _MOST_NAMED = 20
@@ -58,7 +55,7 @@ def check_ranks(comm: Any, ranks: int) -> None:
 
 def run(
     comm: Any, plan_file: Path, names: list[str],
-    limit: float = LIMIT_SECONDS, save_every: float = SAVE_SECONDS,
+    limit: float = sizes.REDUCE_LIMIT_SECONDS, save_every: float = sizes.REDUCE_SAVE_SECONDS,
 ) -> Plan:  # fmt: skip
     """Compute statistics over all products and commit them, then ``summary.json``.
 

@@ -409,3 +409,9 @@ REDUCE_BATCH_BYTES = 8 * MIB
 
 REDUCE_RANK_BYTES = 256 * MIB
 """What a rank of the reduce takes: Python, batches, and the sums of one stripe."""
+
+REDUCE_LIMIT_SECONDS = 300.0
+"""How long a rank of the reduce may give no sign of life, or one of its steps may take."""
+
+REDUCE_SAVE_SECONDS = 60.0
+"""A reduce that is killed loses about so much of its work at most."""

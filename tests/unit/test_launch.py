@@ -223,6 +223,25 @@ def test_the_words_of_a_launcher_reach_it(made):
     assert json.loads(made.results.summary.read_text())["ranks"] == 2
 
 
+def test_a_file_that_never_comes_is_waited_for_as_long_as_told(made):
+    """A receipt that a disk never hands out ends the command with 75 after the time limit."""
+    receipt = made.results.receipt("00001")
+    receipt.unlink()
+    os.mkfifo(receipt)
+    done = run("reduce", "--plan", made.results.plan, "--ranks", 1, "--time-limit", 1)
+    assert done.returncode == 75, done.stderr
+    assert "rank 0 has waited for 1 s for the receipts" in done.stderr
+    assert not made.results.statistic("sum").exists()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "soon"])
+def test_a_time_that_is_none_is_bad_input(made, text):
+    """Seconds are a number above 0."""
+    done = run("reduce", "--plan", made.results.plan, "--time-limit", text)
+    assert done.returncode == 2
+    assert "--time-limit" in done.stderr
+
+
 WAITING = """
 import os, signal, sys, time
 from shardwise import launch

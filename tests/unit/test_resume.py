@@ -105,6 +105,22 @@ def test_two_reduces_of_one_folder_are_refused(tmp_path):
     reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
 
 
+@pytest.mark.parametrize(("seconds", "saved"), [("1e-9", True), ("inf", False)])
+def test_the_command_saves_as_often_as_it_is_told(tmp_path, seconds, saved):
+    """One that cannot publish in the end leaves its work, if there was time to save it."""
+    made = factories.plan(tmp_path, noise((3, 2, 2)), shards=1, materialize=False)
+    ledger.write(factories.computed(made))
+    made.results.statistic("sum").mkdir()
+    words = ("--plan", made.results.plan, "--ranks", 1, "--save-every", seconds)
+    done = factories.run("reduce", *words)
+    assert done.returncode == 75, done.stderr
+    assert bool(list(made.results.partial.glob("*.part"))) == saved
+    made.results.statistic("sum").rmdir()
+    done = factories.run("reduce", *words)
+    assert done.returncode == 0, done.stderr
+    assert ("goes on from what an earlier one has left" in done.stderr) == saved
+
+
 @pytest.fixture
 def partial(tmp_path):
     """A folder of unfinished work."""
