@@ -540,7 +540,8 @@ class StackWriter(AbstractContextManager):
         self.nbytes = math.prod(shape) * self._dtype.itemsize
         if row_bytes is None:
             row_bytes = sizes.natural_row(shape, self._dtype.itemsize)
-        self.row_bytes, self.piece_bytes = sizes.checksum_pieces(row_bytes)
+        item = self._dtype.itemsize
+        self.row_bytes, self.piece_bytes = sizes.checksum_pieces(row_bytes, item)
         self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._writer: disk.ExtentWriter | None = None
         self._lock = threading.Lock()

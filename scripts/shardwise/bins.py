@@ -204,8 +204,8 @@ class BinnedSum:
         self._terms += terms
         if self._terms > MAX_TERMS:
             raise InputError(
-                f"the sum is of more than {MAX_TERMS} products, which is the most that "
-                "reproducible: true allows; set reproducible: false, or split the input"
+                f"the sum is of more than {MAX_TERMS} products, which is the most that one sum "
+                "takes; split the input"
             )
 
     def _launch(self, rows: Any) -> None:

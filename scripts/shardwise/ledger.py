@@ -3,8 +3,6 @@
 import csv
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardwise import receipts, sizes
@@ -16,23 +14,6 @@ from shardwise.problem import ITEM_BYTES
 _COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes",
             "piece_bytes", "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
 _MOST_NAMED = 20
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the reduce needs to know of one shard.
-
-    ``terms`` is the number of its products, ``rows`` that of the arrays in its file: as many, or
-    one where it holds their sum.
-    """
-
-    shard: str
-    path: Path
-    terms: int
-    rows: int
-    checksum: str
-    row_bytes: int
-    piece_bytes: int
 
 
 def write(plan: Plan) -> None:
@@ -51,8 +32,8 @@ def write(plan: Plan) -> None:
         table.to_csv(file, sep="\t", index=False, lineterminator="\n")
 
 
-def read(plan: Plan) -> list[Entry]:
-    """The entries of the ledger in the plan's order, each still true of the file on disk.
+def read(plan: Plan) -> list[str]:
+    """The checksums of the shards' files in the plan's order, by a ledger that is still true.
 
     Raises
     ------
@@ -70,18 +51,7 @@ def read(plan: Plan) -> list[Entry]:
         raise IntegrityError(
             f"{path}: does not fit the receipts; remove it and run snakemake again"
         )
-    return [
-        Entry(
-            r["shard"],
-            plan.results.product(r["shard"]),
-            int(r["stop"]) - int(r["start"]),
-            int(r["rows"]),
-            r["checksum"],
-            int(r["row_bytes"]),
-            int(r["piece_bytes"]),
-        )
-        for r in now
-    ]
+    return [row["checksum"] for row in now]
 
 
 def checked_receipts(plan: Plan) -> list[dict[str, Any]]:
@@ -115,7 +85,7 @@ def _checked(plan: Plan, shard_id: str) -> dict[str, Any]:
     receipts.check_file(plan.results.product(shard_id), facts)
     found = stated["row_bytes"], stated["piece_bytes"]
     natural = sizes.natural_row(tuple(facts["shape"]), ITEM_BYTES[facts["dtype"]])
-    allowed = sizes.checksum_pieces(natural)
+    allowed = sizes.checksum_pieces(natural, ITEM_BYTES[facts["dtype"]])
     if found != allowed:
         raise IntegrityError(
             f"{path}: says row_bytes and piece_bytes {found}, but those of its file are {allowed}"

@@ -131,7 +131,8 @@ def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
     read, write = sizes.slabs_within(
         plan.problem, count, plan.settings["keep"], xp is not np, memory
     )
-    checksum = PieceChecksum(shard.bytes, *sizes.checksum_pieces(plan.problem.matrix_bytes))
+    pieces = sizes.checksum_pieces(plan.problem.matrix_bytes, plan.problem.item)
+    checksum = PieceChecksum(shard.bytes, *pieces)
     with commit(path, sweep=True) as file:
         with ExitStack() as stack:
             files = stack.enter_context(ExtentReader())

@@ -1,44 +1,44 @@
-"""Arrays as one run of bytes, to send and to keep."""
+"""Arrays of any shapes on their way to a rank or a file: what they are, and room for them."""
 
 import json
+import math
 from collections.abc import Iterable
 
 import numpy as np
 
 from shardwise.errors import IntegrityError
 
-_HEAD = 8  # bytes of the length of what describes the arrays
-_ALIGNED = 16
+
+def described(arrays: Iterable[np.ndarray]) -> str:
+    """Dtypes and shapes of arrays of numbers, as a text without a line break."""
+    return json.dumps([[array.dtype.str, list(array.shape)] for array in arrays])
 
 
-def pack(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """Arrays of numbers, of any shapes, as bytes ``(n,)`` of uint8."""
-    arrays = [np.asarray(array, order="C") for array in arrays]
-    head = json.dumps([[array.dtype.str, list(array.shape)] for array in arrays]).encode()
-    head += b" " * (-(_HEAD + len(head)) % _ALIGNED)
-    parts = [np.frombuffer(len(head).to_bytes(_HEAD, "little") + head, np.uint8)]
-    for array in arrays:
-        parts.append(array.reshape(-1).view(np.uint8))
-        parts.append(np.zeros(-array.nbytes % _ALIGNED, np.uint8))
-    return np.concatenate(parts)
+def room(text: str, nbytes: int | None = None) -> list[np.ndarray]:
+    """New arrays, of what a text describes.
 
-
-def unpack(raw: np.ndarray) -> list[np.ndarray]:
-    """The arrays that :func:`pack` was given, as views of the bytes.
+    Parameters
+    ----------
+    nbytes
+        What they must come to; looked at before any memory is taken.
 
     Raises
     ------
     IntegrityError
-        Where the bytes are no packed arrays.
+        Where the text describes no arrays, or others than of so many bytes.
     """
     try:
-        at = _HEAD + int.from_bytes(raw[:_HEAD].tobytes(), "little")
-        arrays = []
-        for descr, shape in json.loads(raw[_HEAD:at].tobytes()):
-            dtype = np.dtype(descr)
-            size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-            arrays.append(raw[at : at + size].view(dtype).reshape(shape))
-            at += size + -size % _ALIGNED
+        shapes = [(np.dtype(descr), tuple(map(int, shape))) for descr, shape in json.loads(text)]
+        if any(dtype.hasobject for dtype, _ in shapes):
+            raise ValueError("objects are no numbers")
+        total = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes)
+        if nbytes is not None and total != nbytes:
+            raise ValueError(f"{total} bytes are described, and {nbytes} are there")
+        return [np.empty(shape, dtype) for dtype, shape in shapes]
     except (ValueError, TypeError) as error:
-        raise IntegrityError(f"packed arrays are damaged ({error})") from error
-    return arrays
+        raise IntegrityError(f"a description of arrays is damaged ({error})") from error
+
+
+def raw(array: np.ndarray) -> np.ndarray:
+    """The bytes of a C-contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8)

@@ -11,6 +11,7 @@ other products are removed.
 import fcntl
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ import xxhash
 
 from shardwise.arrays import commit
 from shardwise.errors import IntegrityError, TryAgain
-from shardwise.packing import pack, unpack
+from shardwise.packing import described, raw, room
 from shardwise.paths import Results
 from shardwise.portions import Run, overlap
 
@@ -75,12 +76,16 @@ class Partial:
 
     def save(self, name: str, record: Record, arrays: Iterable[np.ndarray]) -> None:
         """Commit a record, in place of the one of the same name."""
-        raw = pack(arrays)
-        facts = {"digest": self._digest, "checksum": xxhash.xxh3_128_hexdigest(raw)}
+        arrays = [np.asarray(array, order="C") for array in arrays]
+        checksum = xxhash.xxh3_128()
+        for array in arrays:
+            checksum.update(raw(array))
+        facts = {"digest": self._digest, "checksum": checksum.hexdigest()}
         facts |= {k: v for k, v in asdict(record).items() if k != "path"}
         with commit(self.folder / f"{name}{_SUFFIX}") as file:
-            file.write(json.dumps(facts).encode() + b"\n")
-            file.write(raw)
+            file.write(f"{json.dumps(facts)}\n{described(arrays)}\n".encode())
+            for array in arrays:
+                file.write(raw(array))
 
     def remove(self, name: str) -> None:
         """Remove a record that another one replaces."""
@@ -149,8 +154,13 @@ def _twice(one: Record, other: Record) -> bool:
 
 def _loaded(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     """What stands in a record's file."""
-    line, _, rest = path.read_bytes().partition(b"\n")
-    facts = json.loads(line)
-    if xxhash.xxh3_128_hexdigest(rest) != facts["checksum"]:
+    checksum = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        facts, text = json.loads(file.readline()), file.readline().decode()
+        arrays = room(text, os.fstat(file.fileno()).st_size - file.tell())
+        for array in arrays:
+            file.readinto(memoryview(raw(array)))
+            checksum.update(raw(array))
+    if checksum.hexdigest() != facts["checksum"]:
         raise IntegrityError("is damaged")
-    return facts, unpack(np.frombuffer(rest, np.uint8))
+    return facts, arrays

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
-from shardwise.packing import pack, unpack
+from shardwise.packing import described, raw, room
 from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
@@ -129,9 +129,9 @@ class Peers:
             raise failure from error
 
     def _tell(self, error: ShardwiseError) -> None:
-        raw = _encoded(error)
+        message = _encoded(error)
         others = [rank for rank in range(self.size) if rank != self.rank]
-        self._farewell = [self._comm.Isend(raw, other, _FAILED) for other in others]
+        self._farewell = [self._comm.Isend(message, other, _FAILED) for other in others]
 
     def close(self) -> None:
         """Stop listening; every rank calls this in the end."""
@@ -238,18 +238,21 @@ class Peers:
 
     def send(self, arrays: Iterable[np.ndarray], to: int) -> None:
         """Send arrays to a rank, which calls `receive`."""
-        raw = pack(arrays)
-        length = np.array([raw.nbytes], np.int64)
-        self._wait(self._comm.Isend(length, to, _DATA))
-        self._wait(self._comm.Isend(raw, to, _DATA))
+        arrays = [np.asarray(array, order="C") for array in arrays]
+        text = np.frombuffer(described(arrays).encode(), np.uint8)
+        for part in (np.array([text.nbytes], np.int64), text, *map(raw, arrays)):
+            self._wait(self._comm.Isend(part, to, _DATA))
 
     def receive(self, source: int) -> list[np.ndarray]:
         """The arrays that a rank sends."""
         length = np.empty(1, np.int64)
         self._wait(self._comm.Irecv(length, source, _DATA))
-        raw = np.empty(int(length[0]), np.uint8)
-        self._wait(self._comm.Irecv(raw, source, _DATA))
-        return unpack(raw)
+        text = np.empty(int(length[0]), np.uint8)
+        self._wait(self._comm.Irecv(text, source, _DATA))
+        arrays = room(text.tobytes().decode())
+        for array in arrays:
+            self._wait(self._comm.Irecv(raw(array), source, _DATA))
+        return arrays
 
 
 def _encoded(error: ShardwiseError) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from shardwise import ALGORITHM, functions, planfile, sizes, synthetic
 from shardwise import plan as counts
 from shardwise.arrays import commit
+from shardwise.bins import MAX_TERMS
 from shardwise.config import Settings, check_statistics, function_parts
 from shardwise.errors import InputError
 from shardwise.paths import Results
@@ -67,6 +68,7 @@ def make(
     )
     _refuse_rows(problem)
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
+    _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right, function)
     own = {key: getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER}
     facts = {
@@ -196,6 +198,17 @@ def _refuse_rows(problem: Problem) -> None:
             f"input: {problem.product} of {problem.left} is computed in panels of whole rows of "
             f"at most {human_bytes(sizes.PANEL_BYTES)}, but a row takes {human_bytes(row)}; cut "
             "the matrices into blocks with shorter rows"
+        )
+
+
+def _refuse_number(problem: Problem, settings: Settings) -> None:
+    """Refuse more products than a sum takes; the squares of `std` are sums of twice as many."""
+    counted = settings.keep == "products" or sizes.exact_sum(problem, settings.reproducible)
+    most = MAX_TERMS // 2 if "std" in settings.reduce["statistics"] else MAX_TERMS
+    if counted and problem.matrices > most:
+        raise InputError(
+            f"input: {problem.matrices} matrices, but {', '.join(settings.reduce['statistics'])} "
+            f"takes {most} at most; split the input"
         )
 
 

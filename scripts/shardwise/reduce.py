@@ -15,6 +15,7 @@ import logging
 import math
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def layout_of(plan: Plan) -> Layout:
     elif plan.settings["keep"] == "sum":
         item, rows = problem.sum_item, 1
     counts = [rows or shard.stop - shard.start for shard in plan.shards.values()]
-    return Layout(counts, numbers, item, *sizes.checksum_pieces(numbers * item), planes)
+    return Layout(counts, numbers, item, *sizes.checksum_pieces(numbers * item, item), planes)
 
 
 def adds_planes(plan: Plan) -> bool:
@@ -144,15 +145,15 @@ class _Job:
         self._save_every, self._saved = save_every, time.monotonic()
         self._layout = layout_of(plan)
         self._shards = list(plan.shards.values())
-        entries = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
-        text = "".join(entry.checksum for entry in entries)
-        own = np.frombuffer(bytes.fromhex(text), np.uint8)
+        found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
+        own = np.frombuffer(bytes.fromhex("".join(found)), np.uint8)
         self._expected = peers.broadcast(own).reshape(-1, 16)
         facts = [plan.facts["digest"], names, ALGORITHM["reduce"], self._expected.tobytes().hex()]
         self.partial = Partial(plan.results.partial, planfile.digest(facts))
         self._outputs = Outputs(self.partial, plan.problem, names)
         self._digests = np.zeros_like(self._expected)
         self._finished: list[int] = []
+        self._begun: set[int] = set()  # stripes with a record of this rank
         self._scalars = Scalars(plan.problem.matrices, plan.problem.product_shape[1])
         self._resume()
 
@@ -237,7 +238,8 @@ class _Job:
             self._peers.beat()
             if time.monotonic() - self._saved >= self._save_every:
                 self._peers.during(lambda: self._save(work), "unfinished work to be written")
-        if self._peers.merged(team, work.dump, work.merge):
+        # State by state, so that no rank holds all that another one has.
+        if all([self._peers.merged(team, *way) for way in work.ways()]):
             self._finish(work)
 
     def _finish(self, work: "_Stripe") -> None:
@@ -269,9 +271,14 @@ class _Job:
             record = Record(finished=self._finished)
             self.partial.save(f"{self._token}-{self._peers.rank}-done", record, arrays)
         record = Record(joined(work.runs), work.stripe)
-        name = f"{self._token}-{self._peers.rank}-{work.stripe}"
-        self.partial.save(name, record, work.dump())
+        self.partial.save(self._record_name(work.stripe), record, work.dump())
+        for stripe in self._begun & set(self._finished):  # their results are on the disk now
+            self.partial.remove(self._record_name(stripe))
+        self._begun = self._begun - set(self._finished) | {work.stripe}
         self._saved = time.monotonic()
+
+    def _record_name(self, stripe: int) -> str:
+        return f"{self._token}-{self._peers.rank}-{stripe}"
 
     # What it has come to.
 
@@ -299,6 +306,7 @@ class _Job:
 
     def _commit(self, checksums: dict[str, str], nodes: dict[str, int], started: float) -> None:
         plan = self._plan
+        plan.results.summary.unlink(missing_ok=True)  # it vouches for the files before
         files = self._outputs.publish(plan.results, checksums)
         summary = {
             "matrices": plan.problem.matrices,
@@ -368,19 +376,28 @@ class _Stripe:
 
     def dump(self) -> list[np.ndarray]:
         """All of it, for `merge`."""
-        dumps = [state.dump() for state in self._states]
-        runs = np.array(joined(self.runs), np.int64).reshape(-1, 2)
+        dumps = [dump() for dump, _ in self.ways()]
         counts = np.array([len(dump) for dump in dumps], np.int64)
-        return [self.digests, runs, counts, *chain.from_iterable(dumps)]
+        return [counts, *chain.from_iterable(dumps)]
 
     def merge(self, arrays: list[np.ndarray]) -> None:
-        """Add what another rank, or a record, holds of the same stripe."""
-        digests, runs, counts, *rest = arrays
+        """Add what a record holds of the same stripe."""
+        counts, *rest = arrays
+        each = iter(rest)
+        for (_, merge), count in zip(self.ways(), counts.tolist(), strict=True):
+            merge(list(islice(each, count)))
+
+    def ways(self) -> list[tuple[Callable, Callable]]:
+        """How each part of it is dumped, and merged with that of another rank."""
+        return [(self._dump_read, self._merge_read), *((s.dump, s.merge) for s in self._states)]
+
+    def _dump_read(self) -> list[np.ndarray]:
+        return [self.digests, np.array(joined(self.runs), np.int64).reshape(-1, 2)]
+
+    def _merge_read(self, arrays: list[np.ndarray]) -> None:
+        digests, runs = arrays
         self.digests ^= digests
         self.runs = joined([*self.runs, *map(tuple, runs.tolist())])
-        each = iter(rest)
-        for state, count in zip(self._states, counts.tolist(), strict=True):
-            state.merge(list(islice(each, count)))
 
     def results(self) -> dict[str, np.ndarray]:
         """The statistics of the stripe, by name, one number an element."""
@@ -402,8 +419,7 @@ class _Progress:
 
     def __init__(self, speaks: bool, layout: Layout, work: dict[int, list[Run]]) -> None:
         self._speaks, self._layout, self._done = speaks, layout, 0
-        batches = sum(last - first for runs in work.values() for first, last in runs)
-        self._all = max(1, batches)
+        self._all = sum(last - first for runs in work.values() for first, last in runs)  # units
         self._bytes, self._began = 0, time.monotonic()
         self._told = self._began
 
@@ -426,4 +442,5 @@ class _Progress:
 def _mpi_version() -> str:
     from mpi4py import MPI
 
-    return MPI.Get_library_version().split("\n")[0].split(",")[0].strip().rstrip("\0")
+    line = MPI.Get_library_version().split("\n")[0].split(",")[0].rstrip("\0")
+    return " ".join(line.split())

@@ -16,8 +16,11 @@ MIB = 1024**2
 SLAB_BYTES = 32 * MIB
 """A piece of a file, and one copy to or from a device."""
 
-CHECKSUM_PIECE_BYTES = MIB
-"""What is hashed at once, at most: it stays in a cache, and several readers can share a row."""
+CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
+"""What is hashed at once, at most: it stays in a cache, and several readers can share a row.
+
+A rank of the reduce holds sums of as many numbers, whatever their bytes.
+"""
 
 READ_SLABS, WRITE_SLABS = 12, 8
 """Slabs under way at most; with fewer, work waits for files sooner."""
@@ -296,7 +299,7 @@ def natural_row(shape: tuple[int, ...], item: int) -> int:
     return math.prod(shape[1:] if len(shape) > 2 else shape) * item
 
 
-def checksum_pieces(row_bytes: int) -> tuple[int, int]:
+def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
     """Bytes of a row and of a piece of the checksum of a file (see `arrays.PieceChecksum`).
 
     Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit it are both row and piece.
@@ -306,11 +309,13 @@ def checksum_pieces(row_bytes: int) -> tuple[int, int]:
     ----------
     row_bytes
         Bytes of one array of the file.
+    item
+        Bytes of a number; those of float16 and narrower ones make shorter pieces.
     """
-    row = max(1, row_bytes)
-    if row > CHECKSUM_PIECE_BYTES:
-        return row, CHECKSUM_PIECE_BYTES
-    group = CHECKSUM_PIECE_BYTES // row * row
+    row, most = max(1, row_bytes), min(CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS * item)
+    if row > most:
+        return row, most
+    group = most // row * row
     return group, group
 
 
@@ -408,7 +413,7 @@ REDUCE_BATCH_BYTES = 8 * MIB
 """What a rank of the reduce reads at once."""
 
 REDUCE_RANK_BYTES = 256 * MIB
-"""What a rank of the reduce takes: Python, batches, and the sums of one stripe."""
+"""What a rank of the reduce takes: Python, batches, and the states of one stripe."""
 
 REDUCE_LIMIT_SECONDS = 300.0
 """How long a rank of the reduce may give no sign of life, or one of its steps may take."""

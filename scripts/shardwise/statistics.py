@@ -84,7 +84,7 @@ class Total:
 
     def add(self, rows: Rows, first: int) -> None:
         """Add a run of consecutive products; ``first`` makes no difference."""
-        _add(self._sum, rows)
+        self._sum.add_rows(rows)
         self._terms += rows.n
 
     def add_planes(self, rows: Rows, terms: int) -> None:
@@ -425,11 +425,6 @@ class Truth:
     def results(self, matrices: int) -> dict[str, np.ndarray]:
         """``all`` and ``any``, bool."""
         return {"all": self._all.copy(), "any": self._any.copy()}
-
-
-def _add(total: BinnedSum, rows: Rows) -> None:
-    """Add arrays where they lie to a binned sum."""
-    total.add_rows(rows)
 
 
 def _cut(length: int, step: int) -> list[slice]:

@@ -1,5 +1,6 @@
 """The byte model against the memory that real processes take."""
 
+import math
 import resource
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from shardwise import ledger, sizes
+from shardwise.problem import STATISTICS
 from shardwise.sizes import MIB
 
 from tests import factories
@@ -95,6 +97,20 @@ def test_copying_stays_within_its_model(tmp_path, order):
     made = factories.plan(tmp_path, input=str(path), shards=1)
     words = command("shard", "--plan", made.results.plan, "--shard", "00000")
     assert peak(words) <= sizes.copy_memory(made.problem) - GENEROUS
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("names", [["sum"], [*STATISTICS]])
+def test_ranks_that_merge_stay_within_their_model(tmp_path, dtype, names):
+    """Two ranks that share the products of one stripe, and pass on all states there are."""
+    dim = math.isqrt(min(2**18, 2**20 // np.dtype(dtype).itemsize))
+    path = save(tmp_path / "a.npy", np.ones((150, dim, 1), dtype))
+    over = {"product": "A @ A.T", "materialize": False, "shards": 2}
+    made = factories.computed(factories.plan(tmp_path, input=str(path), **over))
+    ledger.write(made)
+    words = command("reduce", "--plan", made.results.plan, "--ranks", 2, "--statistics", *names)
+    most = sizes.REDUCE_RANK_BYTES if names == ["sum"] else sizes.REDUCE_RANK_BYTES + 32 * MIB
+    assert peak(words) <= most
 
 
 @pytest.mark.parametrize(

@@ -213,3 +213,15 @@ def test_one_line_describes_a_plan():
     line = planner.describe(made)
     assert "6 matrices (64, 64) of float32, A @ A, in 3 shards of 32.0 KiB or less" in line
     assert "writes input 96.0 KiB, shards 96.0 KiB, products 96.0 KiB" in line
+
+
+@pytest.mark.parametrize(
+    ("names", "keep", "most"),
+    [(["sum"], "products", 2**31), (["sum"], "sum", 2**31), (["sum", "std"], "products", 2**30)],
+)
+def test_more_matrices_than_a_sum_takes_are_refused(names, keep, most):
+    """Before any job, with the number that is allowed."""
+    synthetic = {"dim": 1, "dtype": "float16", "matrices": most + 1}
+    over = {"keep": keep, "synthetic": synthetic, "reduce": {"statistics": names}}
+    with pytest.raises(InputError, match=f"{most + 1} matrices, but .* takes {most} at most"):
+        planner.make(settings(**over))

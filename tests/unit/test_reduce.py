@@ -336,16 +336,6 @@ def test_allowed_nonfinite_numbers_reach_the_sum(tmp_path, over):
     np.testing.assert_array_equal(summed(made, 2)[:, 0], [6, np.nan, np.inf, np.nan])
 
 
-def test_the_entries_of_the_ledger_count_products_and_arrays(tmp_path):
-    """A kept sum is one array of planes, and stands for as many products as its shard has."""
-    for keep, rows in (("products", [2, 3]), ("sum", [1, 1])):
-        over = {"keep": keep, "shards": 2, "materialize": False}
-        made = computed(factories.plan(tmp_path / keep, stack((5, 2, 2)), **over))
-        entries = ledger.read(made)
-        assert [entry.terms for entry in entries] == [2, 3]
-        assert [entry.rows for entry in entries] == rows
-
-
 def test_more_products_than_bins_count_are_refused(tmp_path, monkeypatch):
     """The reduce counts the products of all shards."""
     over = {"keep": "sum", "shards": 2, "materialize": False}
