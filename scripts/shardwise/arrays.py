@@ -511,9 +511,9 @@ class StackWriter(AbstractContextManager):
     ----------
     file
         What :func:`commit` yields. The writer is to be closed before the commit ends.
-    row_bytes
-        Bytes of an array of the file, from which the pieces of the checksum follow
-        (`sizes.checksum_pieces`); left out, those of `sizes.natural_row`.
+    pieces
+        Bytes of a row and of a piece of the checksum; left out, those that follow from the shape
+        (`sizes.natural_row`, `sizes.checksum_pieces`).
     slab_bytes
         Bytes that whoever fills the file gathers before they are written.
     threads
@@ -530,7 +530,7 @@ class StackWriter(AbstractContextManager):
         file: BinaryIO,
         shape: tuple[int, ...],
         dtype: np.dtype,
-        row_bytes: int | None = None,
+        pieces: tuple[int, int] | None = None,
         slab_bytes: int = sizes.SLAB_BYTES,
         threads: int = disk.DIRECT_REQUESTS,
     ) -> None:
@@ -538,10 +538,10 @@ class StackWriter(AbstractContextManager):
         self._file, self._threads = file, threads
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self.nbytes = math.prod(shape) * self._dtype.itemsize
-        if row_bytes is None:
-            row_bytes = sizes.natural_row(shape, self._dtype.itemsize)
-        item = self._dtype.itemsize
-        self.row_bytes, self.piece_bytes = sizes.checksum_pieces(row_bytes, item)
+        if pieces is None:
+            item = self._dtype.itemsize
+            pieces = sizes.checksum_pieces(sizes.natural_row(shape, item), item)
+        self.row_bytes, self.piece_bytes = pieces
         self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._writer: disk.ExtentWriter | None = None
         self._lock = threading.Lock()

@@ -131,8 +131,7 @@ def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
     read, write = sizes.slabs_within(
         plan.problem, count, plan.settings["keep"], xp is not np, memory
     )
-    pieces = sizes.checksum_pieces(plan.problem.matrix_bytes, plan.problem.item)
-    checksum = PieceChecksum(shard.bytes, *pieces)
+    checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
     with commit(path, sweep=True) as file:
         with ExitStack() as stack:
             files = stack.enter_context(ExtentReader())

@@ -29,7 +29,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
     shape = (shard.stop - shard.start, *problem.left)
     path = plan.results.shard(shard_id)
     with commit(path, sweep=True) as file:
-        with StackWriter(file, shape, np.dtype(plan.dtype)) as writer:
+        with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
             _copy(stack, writer, shard, problem.matrix_bytes)
         checksum = writer.checksum()
     receipt = {

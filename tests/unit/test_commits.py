@@ -297,11 +297,14 @@ def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
     assert checksum == file_checksum(path, 4096, *cut) == expected(array.tobytes(), *cut)
 
 
-def test_a_writer_takes_the_bytes_of_a_row(tmp_path):
-    """Of a file whose arrays are other ones than its shape says."""
+def test_a_writer_takes_the_pieces_of_its_checksum(tmp_path):
+    """Others than follow from the shape."""
+    array = stack((2, 3, 100))
     with commit(tmp_path / "a.npy") as file:
-        writer = StackWriter(file, (2, 3, 2**20), np.dtype("u1"), row_bytes=2**20 + 1)
-        assert (writer.row_bytes, writer.piece_bytes) == (2**20 + 1, 2**18)
+        writer = StackWriter(file, array.shape, array.dtype, (700, 50))
+        writer.append(array)
+        assert writer.checksum() == expected(array.tobytes(), 700, 50)
+    assert file_checksum(tmp_path / "a.npy", 4096, 700, 50) == writer.checksum()
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (10**6, 10**6, 0), (3,), (), (2, 5)])
