@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from shardwise import reduce
 
-def run(comm, plan_file, statistics):
+def run(comm, *settings):
     import os
     Path(__file__).with_name(f"{os.getpid()}.{comm.rank}").touch()
     if comm.rank == 1:
