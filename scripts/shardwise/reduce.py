@@ -331,8 +331,8 @@ class _Job:
         ids = [self._shards[shard].shard for shard in shards]
         named = ", ".join(ids[:_MOST_NAMED]) + (", …" if len(ids) > _MOST_NAMED else "")
         return IntegrityError(
-            f"shard {named}: {what}; compute again: {ledger.remove_receipts(self._plan, ids)}, "
-            "then snakemake as before"
+            f"shard {named}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
+            f"{ledger.remove_receipts(self._plan, ids)}, then snakemake as before"
         )
 
 
