@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -238,7 +238,7 @@ def _read_fortran(
             out[:, i : i + wide, j : j + piece[0]] = taken
 
 
-def _read_fully(file: BinaryIO, view: memoryview, path: Path) -> None:
+def _read_fully(file: BinaryIO, view: np.ndarray, path: Path) -> None:
     done = 0
     while done < len(view):  # one read returns at most 2 GiB, and less at a signal
         got = file.readinto(view[done:])
@@ -247,9 +247,9 @@ def _read_fully(file: BinaryIO, view: memoryview, path: Path) -> None:
         done += got
 
 
-def raw_bytes(block: np.ndarray) -> memoryview:
-    """The bytes of a C-contiguous array, without a copy."""
-    return memoryview(block.reshape(-1).view(np.uint8))
+def raw_bytes(block: Any) -> Any:
+    """The bytes of a C-contiguous array of NumPy or CuPy: uint8 ``(nbytes,)``, without a copy."""
+    return block.reshape(-1).view("uint8")
 
 
 def piece_digest(raw: np.ndarray | memoryview, number: int) -> int:
@@ -313,7 +313,7 @@ class PieceChecksum:
             self._take(offset, raw)
             offset += len(raw)
 
-    def append(self, raw: memoryview) -> None:
+    def append(self, raw: np.ndarray | memoryview) -> None:
         """Take the next bytes, however many; for one thread that has them in order."""
         self.update(self._appended, [raw])
         self._appended += len(raw)

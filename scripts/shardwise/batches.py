@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import functions, proof, sizes
+from shardwise.arrays import raw_bytes
 from shardwise.bins import BinnedSum, plane_shape
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.kernels import kernel
@@ -159,7 +160,7 @@ class Worker:
     def share(self, right: np.ndarray) -> None:
         """Take the one B ``(k, p)`` that serves all matrices."""
         self._right = self._lane.zeros(right.shape, right.dtype.name)
-        self._lane.upload([as_bytes(right)], as_bytes(self._right)).wait()
+        self._lane.upload([raw_bytes(right)], raw_bytes(self._right)).wait()
         if self._plan.settings["nonfinite"] == "error" and not np.isfinite(right).all():
             raise InputError(
                 "right: the matrix holds NaN or Inf; correct it, or set nonfinite: allow"
@@ -169,7 +170,7 @@ class Worker:
         """Where the bytes of the factors of a batch belong."""
         stacks = (self._lefts, self._rights)
         taken = [stack[number % len(stack)] for stack in stacks]
-        return [as_bytes(block[:count]) for block in taken if block is not None]
+        return [raw_bytes(block[:count]) for block in taken if block is not None]
 
     @property
     def batches(self) -> int:
@@ -203,7 +204,7 @@ class Worker:
         if self._sums:
             self._add(out[:count])
             return report, None
-        return report, as_bytes(out[:count])
+        return report, raw_bytes(out[:count])
 
     def _add(self, products: Any) -> None:
         if self._exact:
@@ -216,7 +217,7 @@ class Worker:
         """The bytes of the sum; None where the products themselves are kept."""
         if not self._sums:
             return None
-        return as_bytes(self._total.planes() if self._exact else self._total)
+        return raw_bytes(self._total.planes() if self._exact else self._total)
 
     def _multiply(self, report: Report, left: Any, right: Any, out: Any) -> None:
         count, product = report.count, out[: report.count]
@@ -335,11 +336,6 @@ def does_not_fit(lane: Any, what: str, needed: int) -> Exception:
         f"{what} needs {human_bytes(needed)}, but {lane.free()}; "
         "ask for a larger device, or wait until this one is free"
     )
-
-
-def as_bytes(block: Any) -> Any:
-    """The bytes of a C-contiguous array, without a copy."""
-    return block.reshape(-1).view("uint8")
 
 
 def _signed(block: Any) -> Any:

@@ -37,8 +37,3 @@ def room(text: str, nbytes: int | None = None) -> list[np.ndarray]:
         return [np.empty(shape, dtype) for dtype, shape in shapes]
     except (ValueError, TypeError) as error:
         raise IntegrityError(f"a description of arrays is damaged ({error})") from error
-
-
-def raw(array: np.ndarray) -> np.ndarray:
-    """The bytes of a C-contiguous array, without a copy."""
-    return array.reshape(-1).view(np.uint8)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shardwise.arrays import commit
+from shardwise.arrays import commit, raw_bytes
 from shardwise.errors import IntegrityError, TryAgain
-from shardwise.packing import described, raw, room
+from shardwise.packing import described, room
 from shardwise.paths import Results
 from shardwise.portions import Run, overlap
 
@@ -79,13 +79,13 @@ class Partial:
         arrays = [np.asarray(array, order="C") for array in arrays]
         checksum = xxhash.xxh3_128()
         for array in arrays:
-            checksum.update(raw(array))
+            checksum.update(raw_bytes(array))
         facts = {"digest": self._digest, "checksum": checksum.hexdigest()}
         facts |= {k: v for k, v in asdict(record).items() if k != "path"}
         with commit(self.folder / f"{name}{_SUFFIX}") as file:
             file.write(f"{json.dumps(facts)}\n{described(arrays)}\n".encode())
             for array in arrays:
-                file.write(raw(array))
+                file.write(raw_bytes(array))
 
     def remove(self, name: str) -> None:
         """Remove a record that another one replaces."""
@@ -159,8 +159,8 @@ def _loaded(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
         facts, text = json.loads(file.readline()), file.readline().decode()
         arrays = room(text, os.fstat(file.fileno()).st_size - file.tell())
         for array in arrays:
-            file.readinto(memoryview(raw(array)))
-            checksum.update(raw(array))
+            file.readinto(raw_bytes(array))
+            checksum.update(raw_bytes(array))
     if checksum.hexdigest() != facts["checksum"]:
         raise IntegrityError("is damaged")
     return facts, arrays

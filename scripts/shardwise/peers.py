@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.arrays import raw_bytes
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
-from shardwise.packing import described, raw, room
+from shardwise.packing import described, room
 from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
@@ -240,7 +241,7 @@ class Peers:
         """Send arrays to a rank, which calls `receive`."""
         arrays = [np.asarray(array, order="C") for array in arrays]
         text = np.frombuffer(described(arrays).encode(), np.uint8)
-        for part in (np.array([text.nbytes], np.int64), text, *map(raw, arrays)):
+        for part in (np.array([text.nbytes], np.int64), text, *map(raw_bytes, arrays)):
             self._wait(self._comm.Isend(part, to, _DATA))
 
     def receive(self, source: int) -> list[np.ndarray]:
@@ -251,7 +252,7 @@ class Peers:
         self._wait(self._comm.Irecv(text, source, _DATA))
         arrays = room(text.tobytes().decode())
         for array in arrays:
-            self._wait(self._comm.Irecv(raw(array), source, _DATA))
+            self._wait(self._comm.Irecv(raw_bytes(array), source, _DATA))
         return arrays
 
 

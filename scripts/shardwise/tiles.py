@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from shardwise import sizes
-from shardwise.arrays import PieceChecksum, StackWriter
-from shardwise.batches import Report, Worker, as_bytes, check_int64, does_not_fit
+from shardwise.arrays import PieceChecksum, StackWriter, raw_bytes
+from shardwise.batches import Report, Worker, check_int64, does_not_fit
 from shardwise.bins import BinnedSum
 from shardwise.disk import ExtentReader
 from shardwise.pipeline import Drain, Feed, Stopwatch
@@ -177,7 +177,7 @@ class TileWorker(Worker):
         if used is not None:
             self._lane.reuse(used)
         first = self._held_first(step)
-        feeds["whole" if first else "held"].fill(as_bytes(target))
+        feeds["whole" if first else "held"].fill(raw_bytes(target))
         if first and self._sums:  # the next of its panels are not wanted before another round
             feeds["whole"].skip(self._problem.matrix_bytes - target.nbytes)
 
@@ -198,7 +198,7 @@ class TileWorker(Worker):
             if step.fresh:
                 if self._used[i % sizes.PANELS] is not None:
                     lane.reuse(self._used[i % sizes.PANELS])
-                feed.fill(as_bytes(panel))
+                feed.fill(raw_bytes(panel))
             began = time.perf_counter()
             with lane.work():
                 self._meet(step, i, rows, panel)
@@ -296,12 +296,12 @@ class TileWorker(Worker):
         """What a step has made, as bytes and their place among the elements of the file."""
         rows = self._problem.product_shape[0]
         if not self._sums:
-            out = as_bytes(self._products(step))
+            out = raw_bytes(self._products(step))
             row = out.nbytes // (step.panel.stop - step.panel.start)
             return [(((step.matrix - shard.start) * rows + step.panel.start) * row, out)]
         if (step.number + 1) % self._count:
             return []
-        planes = [as_bytes(plane) for plane in self._planes]
+        planes = [raw_bytes(plane) for plane in self._planes]
         row = planes[0].nbytes // (step.panel.stop - step.panel.start)
         return [((i * rows + step.panel.start) * row, plane) for i, plane in enumerate(planes)]
 

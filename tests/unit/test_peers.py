@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shardwise.arrays import raw_bytes
 from shardwise.errors import IntegrityError
-from shardwise.packing import described, raw, room
+from shardwise.packing import described, room
 
 from tests.factories import SCRIPTS
 
@@ -87,7 +88,7 @@ def test_room_is_made_for_what_was_described():
     made = room(described(arrays), sum(array.nbytes for array in arrays))
     for before, after in zip(arrays, made, strict=True):
         assert (before.dtype, before.shape) == (after.dtype, after.shape)
-        raw(after)[:] = raw(before)
+        raw_bytes(after)[:] = raw_bytes(before)
         np.testing.assert_array_equal(before, after)
     assert room(described([])) == []
 
