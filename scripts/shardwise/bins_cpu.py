@@ -12,23 +12,17 @@ Indices are unsigned and arrays come whole, because numba's check for negative i
 strides that are not known before the run, keep LLVM from vector code.
 """
 
-import hashlib
 import math
-import os
-import pickle
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, types, uint64
 from numba.extending import intrinsic
 
+from shardwise import compiled
 from shardwise.problem import LEVELS
 from shardwise.rows import Rows
 
@@ -102,58 +96,20 @@ def _reals(name: str) -> Callable:
     state = types.Array(types.int16, 1, "C"), types.Array(types.int64, 2, "C")
     words = types.Array(word, 1, "C", readonly=True)
     signature = (words, *[count] * 4, word, word, count, *depths, *state)
-    return _compiled(_add_reals, signature, name)
+    return compiled.loop(_add_reals, signature)
 
 
 @cache
 def _integers() -> Callable:
     words = types.Array(types.int64, 1, "C", readonly=True)
     signature = (words, *[types.int64] * 4, types.Array(types.int64, 2, "C"))
-    return _compiled(_add_integers, signature, "int64")
+    return compiled.loop(_add_integers, signature)
 
 
 @cache
 def _rounding() -> Callable:
     planes = types.Array(types.int64, 2, "C", readonly=True)
-    return _compiled(_round_reals, (planes, types.Array(types.float64, 1, "C")), "rounding")
-
-
-def _compiled(function: Callable, signature: tuple, name: str) -> Callable:
-    """A function compiled for one signature, by an earlier process if there is a folder for it."""
-    folder, before = _folder(name), numba.config.CACHE_DIR
-    if folder is not None:
-        loop = njit(nogil=True)(function)
-        numba.config.CACHE_DIR = str(folder)
-        # A full disk, or what a crash left of a file, must not end a run.
-        with suppress(OSError, EOFError, RuntimeError, pickle.UnpicklingError):
-            loop.enable_caching()
-            loop.compile(signature)
-        numba.config.CACHE_DIR = before
-        if loop.signatures:
-            return loop
-    loop = njit(nogil=True)(function)
-    loop.compile(signature)
-    return loop
-
-
-def _folder(name: str) -> Path | None:
-    """A folder for the code of one source, processor and dtype, or None where none can be written.
-
-    numba keeps all variants of a function under one index, which it replaces without a lock, and
-    before the code: with several processes it may name another's code, or that of an older source.
-    Where a folder has one variant only, all write the same.
-    """
-    cpu = llvmlite.binding.get_host_cpu_name() + llvmlite.binding.get_host_cpu_features().flatten()
-    source = Path(__file__).read_bytes() + f"{cpu} {numba.__version__}".encode()
-    leaf = f"{name}-{hashlib.sha256(source).hexdigest()[:16]}"
-    bases = numba.config.CACHE_DIR, Path(__file__).with_name("__pycache__"), "~/.cache/shardwise"
-    for base in filter(None, bases):
-        with suppress(OSError, RuntimeError):  # the latter where nobody's home is known
-            folder = Path(base).expanduser() / leaf
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):
-                return folder
-    return None
+    return compiled.loop(_round_reals, (planes, types.Array(types.float64, 1, "C")))
 
 
 @intrinsic

@@ -4,12 +4,11 @@ They are formed from the results of :mod:`~shardwise.statistics`, a part of the 
 Sums are exact until the end, so neither the parts nor their order change a bit.
 """
 
-import contextlib
-import functools
 import json
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,9 +57,9 @@ class Scalars:
         if "sum" in results:
             total = results["sum"]
             self._kind = total.dtype.kind
-            self._moment("real").add(np.ascontiguousarray(total.real))
+            self._moment("real").add(total.real)
             if self._kind == "c":
-                self._moment("imag").add(np.ascontiguousarray(total.imag))
+                self._moment("imag").add(total.imag)
         if "std" in results:
             self._moment("std").add(results["std"])
         for name in ("min", "max"):
@@ -154,7 +153,9 @@ class Moments:
 
     def add(self, values: np.ndarray) -> None:
         """Add numbers: one-dimensional, float64 or int64, fewer than 2²⁹ at a time."""
-        _tally()(self.table, values.view(np.uint64), values.dtype.kind == "f")
+        bits = np.ascontiguousarray(values).view(np.uint64)
+        bits.flags.writeable = False  # always, so that the loop is compiled for one type
+        _tally()(self.table, bits, values.dtype.kind == "f")
         self._carry()
 
     def merge(self, table: np.ndarray) -> None:
@@ -189,18 +190,18 @@ class Moments:
         return Fraction(total, 1 << power * _ONE)
 
 
-@functools.cache
+@cache
 def _tally() -> Callable:
-    """The loop that fills a table; imported here, as it takes half a second."""
-    import numba
+    from numba import types  # here, as it takes half a second
 
-    loop = numba.njit(nogil=True)(_tally_loop)
-    with contextlib.suppress(RuntimeError, OSError):  # no folder can be written: compile each time
-        loop.enable_caching()
-    return loop
+    from shardwise import compiled
+
+    bits = types.Array(types.uint64, 1, "C", readonly=True)
+    signature = types.Array(types.int64, 2, "C"), bits, types.boolean
+    return compiled.loop(_fill_table, signature)
 
 
-def _tally_loop(table: np.ndarray, bits: np.ndarray, real: bool) -> None:
+def _fill_table(table: np.ndarray, bits: np.ndarray, real: bool) -> None:
     """Add numbers, as their bits, to a table of :class:`Moments`."""
     # Unsigned until the end: numba makes float64 of what is half signed, and looks whether a signed
     # index is negative.

@@ -4,7 +4,6 @@ import importlib
 import math
 import operator
 import os
-import shutil
 import subprocess
 import sys
 from fractions import Fraction
@@ -539,47 +538,6 @@ def test_two_numbers_hold_more_than_a_hundred_bits(dtype, data):
             assert abs(off) <= max(largest * len(column) / 2**100, Fraction(1, 2**1074))
         else:
             assert parts[1] == 0
-
-
-LOOP = """
-import numpy as np
-from shardwise import bins_cpu
-from shardwise.bins import BinnedSum
-
-total = BinnedSum(np, (3,), "int64")
-total.add(np.ones((20, 3), "int64"))
-assert total.planes().tolist() == [[0] * 3, [20] * 3]
-print(bins_cpu._folder("int64"), sum(bins_cpu._integers().stats.cache_hits.values()))
-"""
-
-
-def test_compiled_loops_are_kept_and_shared(tmp_path):
-    """Processes that start at once on no cache do well, and so do later ones, beside damage too."""
-    scripts = shutil.copytree(SCRIPTS, tmp_path / "a", ignore=shutil.ignore_patterns("__pycache__"))
-    line = [sys.executable, "-W", "error", "-c", LOOP]
-    options = {"env": os.environ | {"PYTHONPATH": str(scripts)}, "text": True}
-    both = [subprocess.Popen(line, stdout=subprocess.PIPE, **options) for _ in range(2)]
-    first = [process.communicate()[0].split() for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    folder, hits = subprocess.check_output(line, **options).split()
-    assert folder == first[0][0] == first[1][0]
-    assert str(scripts) in folder
-    assert hits == "1"
-    for index in scripts.rglob("*.nbi"):
-        index.write_bytes(b"")
-    assert subprocess.run(line, check=False, stdout=subprocess.PIPE, **options).returncode == 0
-
-
-def test_loops_run_where_nothing_can_be_kept(tmp_path, monkeypatch):
-    """Without a folder to write in, a loop is compiled and used all the same."""
-    from shardwise import bins_cpu
-
-    monkeypatch.setattr(bins_cpu, "_folder", lambda name: None)
-    bins_cpu._integers.cache_clear()
-    try:
-        assert value([1, 2, 3], "int64") == 6
-    finally:
-        bins_cpu._integers.cache_clear()
 
 
 def test_numba_is_imported_late():

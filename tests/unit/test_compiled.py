@@ -1,0 +1,90 @@
+"""Compiled loops: their code is shared by processes, and none of them depends on it."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numba import types
+from shardwise import bins_cpu, compiled, scalars
+from shardwise.bins import BinnedSum
+
+from tests.factories import SCRIPTS
+
+LOOPS = {
+    "integers": """
+from shardwise import bins_cpu
+from shardwise.bins import BinnedSum
+
+total = BinnedSum(np, (3,), "int64")
+total.add(np.ones((20, 3), "int64"))
+assert total.planes().tolist() == [[0] * 3, [20] * 3]
+made = bins_cpu._integers()
+""",
+    "moments": """
+from shardwise import scalars
+
+moments = scalars.Moments()
+moments.add(np.ones(20))
+assert moments.sum() == 20
+made = scalars._tally()
+""",
+}
+"""Programs that use one loop each."""
+
+START = "import numpy as np\nfrom shardwise import compiled\n"
+END = """
+(signature,) = made.signatures
+print(compiled.folder(made.py_func, signature), sum(made.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_compiled_loops_are_kept_and_shared(tmp_path, loop):
+    """Processes that start at once on no cache do well, and so do later ones, beside damage too."""
+    scripts = shutil.copytree(SCRIPTS, tmp_path / "a", ignore=shutil.ignore_patterns("__pycache__"))
+    line = [sys.executable, "-W", "error", "-c", START + LOOPS[loop] + END]
+    options = {"env": os.environ | {"PYTHONPATH": str(scripts)}, "text": True}
+    both = [subprocess.Popen(line, stdout=subprocess.PIPE, **options) for _ in range(2)]
+    first = [process.communicate()[0].split() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    folder, hits = subprocess.check_output(line, **options).split()
+    assert folder == first[0][0] == first[1][0]
+    assert str(scripts) in folder
+    assert hits == "1"
+    assert len(list((scripts / "shardwise" / "__pycache__").rglob("*.nbi"))) == 1
+    for index in scripts.rglob("*.nbi"):
+        index.write_bytes(b"")
+    assert subprocess.run(line, check=False, stdout=subprocess.PIPE, **options).returncode == 0
+
+
+def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    """Another function, another signature or another processor: other code, in another place."""
+    monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path))
+    writable, readonly = (types.Array(types.int64, 1, "C", readonly=r) for r in (False, True))
+    one = compiled.folder(bins_cpu._add_integers, (writable,))
+    assert one == compiled.folder(bins_cpu._add_integers, (writable,))
+    others = [
+        compiled.folder(bins_cpu._add_reals, (writable,)),
+        compiled.folder(scalars._fill_table, (writable,)),
+        compiled.folder(bins_cpu._add_integers, (readonly,)),
+    ]
+    monkeypatch.setattr(compiled.llvmlite.binding, "get_host_cpu_name", lambda: "another")
+    others.append(compiled.folder(bins_cpu._add_integers, (writable,)))
+    assert len({one, *others}) == 5
+    assert {path.parent for path in (one, *others)} == {tmp_path}
+
+
+def test_loops_run_where_nothing_can_be_kept(monkeypatch):
+    """Without a folder to write in, a loop is compiled and used all the same."""
+    monkeypatch.setattr(compiled, "folder", lambda function, signature: None)
+    bins_cpu._integers.cache_clear()
+    try:
+        total = BinnedSum(np, (1,), "int64")
+        total.add(np.array([[1], [2], [3]]))
+        assert total.planes().tolist() == [[0], [6]]
+        assert not bins_cpu._integers().stats.cache_path
+    finally:
+        bins_cpu._integers.cache_clear()
