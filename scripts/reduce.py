@@ -5,28 +5,16 @@ Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4
 """
 
 from argparse import Namespace
-from typing import Any
 
 from shardwise import cli, launch, sizes
 from shardwise.problem import STATISTICS
 
 
-def ranks(options: Namespace) -> Any:
-    """The MPI of a rank; in a process that is none yet, start the ranks instead."""
-    options.ranks = options.ranks or launch.default_ranks()
-    launch.relaunch(options.ranks, options.launcher)
-    from mpi4py import MPI  # only here: whoever imports it is a rank
-
-    return MPI
-
-
 def main(options: Namespace) -> None:
     """Reduce the products of the ledger's shards."""
-    from mpi4py import MPI  # as above
     from shardwise import reduce  # after MPI: a rank that fails here then ends the others
 
-    comm = MPI.COMM_WORLD
-    reduce.check_ranks(comm, options.ranks or comm.size)
+    comm = launch.world(options.ranks, "reduce")
     plan = reduce.run(
         comm, options.plan, options.statistics, options.time_limit, options.save_every
     )
@@ -59,4 +47,4 @@ if __name__ == "__main__":
         help="how often unfinished work is written to partial/, where a next reduce finds it; inf: "
         "never",
     )
-    cli.run(main, arguments, mpi=ranks)
+    cli.run(main, arguments, mpi=launch.ranks)

@@ -132,25 +132,13 @@ def device(comm: Any, a_node: int, backend: str) -> Any:
     return xp
 
 
-def ranks(options: Namespace) -> Any:
-    """The MPI of a rank; in a process that is none yet, start the ranks instead."""
-    options.ranks = options.ranks or launch.default_ranks()
-    launch.relaunch(options.ranks, options.launcher)
-    from mpi4py import MPI  # noqa: PLC0415 - only here: whoever imports it is a rank
-
-    return MPI
-
-
 def main(options: Namespace) -> None:
     """Train, compare the ranks, and write the results."""
-    from mpi4py import MPI  # noqa: PLC0415 - as above
+    from mpi4py import MPI  # noqa: PLC0415 - only here: whoever imports it is a rank
 
-    comm = MPI.COMM_WORLD
-    if comm.size != (options.ranks or comm.size):
-        raise InputError(
-            f"asked for {options.ranks} ranks, but MPI has {comm.size}: name a launcher that fits "
-            "the MPI of mpi4py with --launcher"
-        )
+    comm = launch.world(
+        options.ranks, "train", "name a launcher that fits the MPI of mpi4py with --launcher"
+    )
     xp = device(comm, MPI.COMM_TYPE_SHARED, options.backend)
     parameters, curve = train(comm, xp, options)
     weights, bias = parameters if xp is np else map(xp.asnumpy, parameters)
@@ -174,4 +162,4 @@ if __name__ == "__main__":
     arguments.add_argument(
         "--results", type=Path, default=Path("results/data_parallel"), help="output folder"
     )
-    cli.run(main, arguments, mpi=ranks)
+    cli.run(main, arguments, mpi=launch.ranks)

@@ -1,7 +1,7 @@
 """Start MPI ranks for the user: by which launcher, with which words and in which environment.
 
-Each launcher tells its processes in variables of its own that they are ranks. Nothing here imports
-mpi4py in this process: that would make it a rank already.
+Each launcher tells its processes in variables of its own that they are ranks. mpi4py is imported
+only in a process that is one: whoever imports it is a rank already.
 """
 
 import ctypes
@@ -13,8 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import InputError, TryAgain
 
@@ -227,6 +229,52 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
     rank = [sys.executable, "-m", "mpi4py", *sys.argv]
     os.execve(words[0], [*words, *rank], {**environment(ranks), **told})
+
+
+def ranks(options: Namespace) -> Any:
+    """The MPI of a rank; in a process that is none yet, start the ranks instead.
+
+    Parameters
+    ----------
+    options
+        With ``ranks`` and ``launcher``, as `cli.add_ranks` has them; ``ranks`` becomes the number
+        that is expected.
+    """
+    options.ranks = options.ranks or default_ranks()
+    relaunch(options.ranks, options.launcher)
+    from mpi4py import MPI  # only here: whoever imports it is a rank
+
+    return MPI
+
+
+def world(
+    count: int | None,
+    stage: str,
+    remedy: str = "the launcher does not fit the MPI that mpi4py loads; see the line 'mpi' of the "
+    "profile",
+) -> Any:
+    """All ranks, as a communicator, if they are as many as asked for.
+
+    A launcher of another MPI starts many worlds of one rank each, without any error of its own.
+
+    Parameters
+    ----------
+    count
+        Ranks that are expected; None: as many as there are.
+    stage, remedy
+        Who asks, and what to do otherwise, for the message.
+
+    Raises
+    ------
+    InputError
+        On every rank, where they are not.
+    """
+    from mpi4py import MPI  # as above
+
+    comm = MPI.COMM_WORLD
+    if comm.size != (count or comm.size):
+        raise InputError(f"{stage}: asked for {count} ranks, but MPI has {comm.size}: {remedy}")
+    return comm
 
 
 def _end_with_parent() -> None:

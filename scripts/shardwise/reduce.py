@@ -42,18 +42,6 @@ _MOST_NAMED = 20
 _NAME_BYTES = 256  # more than any host name has
 
 
-def check_ranks(comm: Any, ranks: int) -> None:
-    """Refuse a communicator that is not of the size asked for.
-
-    A launcher of another MPI starts many worlds of one rank each, without any error of its own.
-    """
-    if comm.size != ranks:
-        raise InputError(
-            f"reduce: asked for {ranks} ranks, but MPI has {comm.size}: the launcher does not fit "
-            "the MPI that mpi4py loads; see the line 'mpi' of the profile"
-        )
-
-
 def run(
     comm: Any, plan_file: Path, names: list[str],
     limit: float = sizes.REDUCE_LIMIT_SECONDS, save_every: float = sizes.REDUCE_SAVE_SECONDS,

@@ -145,5 +145,6 @@ def test_a_wrong_number_of_ranks_is_refused(tmp_path):
     mpiexec = os.path.join(os.path.dirname(sys.executable), "mpiexec")
     done = trained(tmp_path / "results", "--ranks", "3", before=[mpiexec, "-n", "2"])
     assert done.returncode != 0
-    assert "asked for 3 ranks, but MPI has 2" in done.stderr
+    assert "train: asked for 3 ranks, but MPI has 2" in done.stderr
+    assert "with --launcher" in done.stderr
     assert not (tmp_path / "results").exists()
