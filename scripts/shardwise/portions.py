@@ -9,7 +9,8 @@ they are planes, which only mean something together. A run ``(first, last)`` of 
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -52,14 +53,14 @@ class Layout:
     row_bytes: int
     piece_bytes: int
     planes: bool = False
-    _starts: list[int] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        """Number the units."""
+    @cached_property
+    def _starts(self) -> list[int]:
+        """First unit of each shard, and the number of all."""
         counts = [1 if self.planes else -(-n // self.unit_rows) for n in self.rows]
-        object.__setattr__(self, "_starts", list(accumulate(counts, initial=0)))
+        return list(accumulate(counts, initial=0))
 
-    @property
+    @cached_property
     def stripes(self) -> int:
         """Stripes of a row; short rows have one."""
         return max(1, -(-self.numbers * self.item // self.piece_bytes))
@@ -69,7 +70,7 @@ class Layout:
         """Units of all shards, of which every stripe is read."""
         return self._starts[-1]
 
-    @property
+    @cached_property
     def unit_rows(self) -> int:
         """Rows of a unit, where they do not belong together: whole pieces of the checksum."""
         return max(1, self.row_bytes // max(1, self.numbers * self.item))

@@ -28,6 +28,7 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.outputs import Outputs
 from shardwise.partial import Partial, Record, alone
 from shardwise.peers import Peers
+from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
 from shardwise.rows import Rows
@@ -212,7 +213,7 @@ class _Job:
 
     def _reduce(self, stripe: int, team: range, scan: Scan) -> None:
         """Add this rank's part of the rows of a stripe, and merge it with those of its team."""
-        work = _Stripe(self._plan, self._names, self._layout, stripe)
+        work = _Stripe(self._plan, self._shards, self._names, self._layout, stripe)
         if self._peers.rank == team.start:
             for record in self._records:
                 if record.stripe == stripe:
@@ -258,7 +259,7 @@ class _Job:
             arrays = [self._digests, *self._scalars.dump()]
             record = Record(finished=self._finished)
             self.partial.save(f"{self._token}-{self._peers.rank}-done", record, arrays)
-        record = Record(joined(work.runs), work.stripe)
+        record = Record(work.runs, work.stripe)
         self.partial.save(self._record_name(work.stripe), record, work.dump())
         for stripe in self._begun & set(self._finished):  # their results are on the disk now
             self.partial.remove(self._record_name(stripe))
@@ -327,9 +328,10 @@ class _Job:
 class _Stripe:
     """What one rank, or a team, has added of one stripe of the result."""
 
-    def __init__(self, plan: Plan, names: list[str], layout: Layout, stripe: int) -> None:
-        self.stripe, self._layout = stripe, layout
-        self._shards = list(plan.shards.values())
+    def __init__(
+        self, plan: Plan, shards: list[Shard], names: list[str], layout: Layout, stripe: int
+    ) -> None:
+        self.stripe, self._shards, self._layout = stripe, shards, layout
         self._matrices = plan.problem.matrices
         self._planes = adds_planes(plan)
         dtype = plan.problem.product_dtype
@@ -340,10 +342,10 @@ class _Stripe:
         self.low = low
         origin = np.zeros(0)
         if "std" in names:
-            path = plan.results.product(next(iter(plan.shards)))
+            path = plan.results.product(shards[0].shard)
             origin = np.load(path, "r").reshape(-1)[low:high].copy()
         self._states = statistics.states(names, high - low, dtype, origin)
-        self.digests = np.zeros((len(plan.shards), 16), np.uint8)
+        self.digests = np.zeros((len(shards), 16), np.uint8)
         self.runs: list[Run] = []
 
     def add(self, part: Part) -> None:
@@ -360,7 +362,7 @@ class _Stripe:
                 first += rows.n
         digest = part.digest.to_bytes(16, "big")
         self.digests[batch.shard] ^= np.frombuffer(digest, np.uint8)
-        self.runs.append(self._layout.units_of(batch))
+        self.runs = joined([*self.runs, self._layout.units_of(batch)])
 
     def dump(self) -> list[np.ndarray]:
         """All of it, for `merge`."""
@@ -380,7 +382,7 @@ class _Stripe:
         return [(self._dump_read, self._merge_read), *((s.dump, s.merge) for s in self._states)]
 
     def _dump_read(self) -> list[np.ndarray]:
-        return [self.digests, np.array(joined(self.runs), np.int64).reshape(-1, 2)]
+        return [self.digests, np.array(self.runs, np.int64).reshape(-1, 2)]
 
     def _merge_read(self, arrays: list[np.ndarray]) -> None:
         digests, runs = arrays

@@ -112,7 +112,7 @@ class Scan(AbstractContextManager):
         self._pool = ThreadPoolExecutor(AHEAD, "scan")
         self._maps: OrderedDict[int, _Map] = OrderedDict()
         self._slabs: list[np.ndarray] = []
-        self._ahead: deque[tuple[Batch, _Map, Future | None]] = deque()
+        self._ahead: deque[tuple[Batch, _Map, list[Extent], Future | None]] = deque()
         for _ in range(AHEAD):
             self._submit()
 
@@ -139,10 +139,10 @@ class Scan(AbstractContextManager):
         OSError, IntegrityError
             Where it cannot be read.
         """
-        batch, mapped, future = self._ahead.popleft()
+        batch, mapped, extents, future = self._ahead.popleft()
         if future is not None:
             return result(future)
-        part = Part(batch, [self._in_map(batch, mapped)], mapped=mapped)
+        part = Part(batch, [self._in_map(batch, mapped, extents)], mapped=mapped)
         part.digest = self._digest(part)
         return part
 
@@ -163,7 +163,7 @@ class Scan(AbstractContextManager):
         if not all(self._reader.cached(extent) for extent in (extents[0], extents[-1])):
             slab = self._slabs.pop() if self._slabs else None
             future = self._pool.submit(self._read, batch, mapped.file, extents, slab)
-        self._ahead.append((batch, mapped, future))
+        self._ahead.append((batch, mapped, extents, future))
 
     def _map(self, shard: int) -> _Map:
         found = self._maps.pop(shard, None) or _Map(self._open_file(shard))
@@ -182,8 +182,8 @@ class Scan(AbstractContextManager):
         starts = range(begin, begin + count * numbers * item, numbers * item)
         return [Extent(str(file.path), start, width * item) for start in starts]
 
-    def _in_map(self, batch: Batch, mapped: _Map) -> Rows:
-        for extent in self._extents(batch, mapped.file):
+    def _in_map(self, batch: Batch, mapped: _Map, extents: list[Extent]) -> Rows:
+        for extent in extents:
             mapped.populate(extent.offset, extent.nbytes)
         numbers = self._layout.numbers
         start, width = batch.first * numbers + batch.low, batch.high - batch.low

@@ -96,6 +96,23 @@ def test_what_was_damaged_is_not_continued(tmp_path, monkeypatch):
     )
 
 
+def test_what_is_read_is_noted_in_few_words(tmp_path, monkeypatch):
+    """However many batches, units that follow each other are one run: nothing grows with N."""
+    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", PIECE)
+    made = factories.computed(factories.plan(tmp_path, noise((40, 8, 8), "float32"), shards=7))
+    ledger.write(made)
+    seen, original = [], reduce._Stripe.add
+
+    def add(self, part):
+        original(self, part)
+        seen.append(list(self.runs))
+
+    monkeypatch.setattr(reduce._Stripe, "add", add)
+    monkeypatch.setattr(sizes, "REDUCE_BATCH_BYTES", 1)
+    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    assert seen == [[(0, unit + 1)] for unit in range(40)]
+
+
 def test_two_reduces_of_one_folder_are_refused(tmp_path):
     """The second ends with 75 and says why."""
     made = factories.plan(tmp_path, noise((3, 2, 2)), shards=1, materialize=False)
