@@ -65,7 +65,6 @@ MAX_TERMS = 2**31
 
 _LEVEL_BITS, _NAN, _PLUS, _MINUS = 0xFF, 0x100, 0x200, 0x400
 _LOW = 0xFFFFFFFF
-_CHUNK = 32768  # numbers at a time where planes are merged and rounded, to bound the memory
 _THREADS = 256
 _PARALLEL = 2**18  # numbers that keep a large GPU busy
 _LONG = 2**10  # numbers of a row that keep the loops of a CPU busy
@@ -236,8 +235,12 @@ class BinnedSum:
             raise ValueError(f"planes of {planes.dtype} {planes.shape} for {shape}")
         self._count(terms)
         others = planes.reshape(len(planes), self._numbers)
-        heads = self._heads if self._heads is None else self._heads[: self._numbers]
-        _merge(self._flat[:, : self._numbers], heads, others)
+        if self._heads is None:
+            self._flat[:, : self._numbers] += others
+            return
+        from shardwise import bins_cpu  # as above
+
+        bins_cpu.merge_reals(others, self._heads, self._flat[1:])
 
     def planes(self) -> Any:
         """The state, as it goes into a file: the same bits for the same arrays in any order.
@@ -337,12 +340,11 @@ def _folded(planes: np.ndarray, sums: int) -> np.ndarray:
         sums //= 2
         half = planes.shape[1] // 2
         planes, others = planes[:, :half].copy(), planes[:, half:]
-        _merge(planes, planes[0] if len(planes) > 2 else None, others)
+        if len(planes) > 2:
+            _merge_reals(planes[1:], planes[0], others)
+        else:
+            planes += others
     return planes
-
-
-def _parts(length: int, step: int) -> list[slice]:
-    return [slice(low, min(low + step, length)) for low in range(0, length, step)]
 
 
 def _lowered(sums: np.ndarray, by: np.ndarray) -> np.ndarray:
@@ -351,17 +353,8 @@ def _lowered(sums: np.ndarray, by: np.ndarray) -> np.ndarray:
     return np.where(source >= 0, np.take_along_axis(sums, np.maximum(source, 0), 0), 0)
 
 
-def _merge(planes: np.ndarray, heads: np.ndarray | None, others: np.ndarray) -> None:
-    """Add the planes ``others``; of integers, which have no heads, sum by sum."""
-    for part in _parts(others.shape[1], _CHUNK):
-        if heads is None:
-            planes[:, part] += others[:, part]
-        else:
-            _merge_reals(planes[1:, part], heads[part], others[:, part])
-
-
 def _merge_reals(sums: np.ndarray, heads: np.ndarray, others: np.ndarray) -> None:
-    """Add the planes ``others`` ``(1 + L, numbers)`` to sums and heads."""
+    """Add the planes ``others`` ``(1 + L, numbers)`` to sums and heads, without numba."""
     other_tops, tops = others[0] & _LEVEL_BITS, (heads & _LEVEL_BITS).astype(np.int64)
     more = others[1:]
     if (other_tops != tops).any():

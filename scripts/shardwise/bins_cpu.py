@@ -66,6 +66,22 @@ def add_integers(rows: Rows, sums: np.ndarray) -> None:
     _integers()(*_plain(rows, rows.flat.dtype), sums)
 
 
+def merge_reals(planes: np.ndarray, heads: np.ndarray, sums: np.ndarray) -> None:
+    """Add the state of another sum.
+
+    Parameters
+    ----------
+    planes
+        int64 ``(1 + L, numbers)``.
+    heads, sums
+        As for :func:`add_reals`; at least ``numbers`` elements of them.
+    """
+    rows = tuple(np.ascontiguousarray(plane) for plane in planes)
+    for row in rows:
+        row.flags.writeable = False
+    _merging(len(sums))(rows, heads, sums)
+
+
 def round_reals(planes: np.ndarray, out: np.ndarray) -> None:
     """The sums that planes hold, each rounded once to the nearest float64, ties to even.
 
@@ -104,6 +120,13 @@ def _integers() -> Callable:
     words = types.Array(types.int64, 1, "C", readonly=True)
     signature = (words, *[types.int64] * 4, types.Array(types.int64, 2, "C"))
     return compiled.loop(_add_integers, signature)
+
+
+@cache
+def _merging(levels: int) -> Callable:
+    rows = types.UniTuple(types.Array(types.int64, 1, "C", readonly=True), 1 + levels)
+    state = types.Array(types.int16, 1, "C"), types.Array(types.int64, 2, "C")
+    return compiled.loop(_merge_reals, (rows, *state))
 
 
 @cache
@@ -351,6 +374,39 @@ def _add_integers(
                 else:
                     _visit_integers(words, at, stride, _ONE, tile, sums)
                     row += 1
+
+
+@njit(nogil=True)
+def _merge_apart(planes: tuple, e: int, heads: np.ndarray, sums: np.ndarray) -> None:
+    """Add the levels of one element, where the tops may differ: both are seen from the higher."""
+    by = (planes[0][e] & _LEVEL_BITS) - (np.int64(heads[e]) & _LEVEL_BITS)
+    own, other = max(by, 0), max(-by, 0)
+    for level in range(len(sums) - 1, -1, -1):
+        kept = sums[level - own, e] if level >= own else 0
+        more = planes[1 + level - other][e] if level >= other else 0
+        sums[level, e] = kept + more
+    heads[e] += own
+
+
+def _merge_reals(planes: tuple, heads: np.ndarray, sums: np.ndarray) -> None:
+    """Add planes; tile by tile in vectors, where no top differs."""
+    tops = planes[0]
+    for low in range(0, len(tops), _TILE):
+        width = min(_TILE, len(tops) - low)
+        differ = np.int64(0)
+        for i in range(uint64(width)):
+            e = uint64(low) + i
+            differ |= tops[e] ^ heads[e]
+            heads[e] |= tops[e] & ~_LEVEL_BITS
+        if differ & _LEVEL_BITS:
+            for i in range(width):
+                _merge_apart(planes, low + i, heads, sums)
+            continue
+        for level in range(len(sums)):
+            more = planes[1 + level]
+            for i in range(uint64(width)):
+                e = uint64(low) + i
+                sums[level, e] += more[e]
 
 
 @njit(nogil=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import bins
+from shardwise import bins, bins_cpu
 from shardwise.bins import LEVELS, LIMIT, BinnedSum, plane_shape, rounded
 from shardwise.errors import InputError
 from shardwise.rows import Rows
@@ -391,21 +391,46 @@ def test_zeros_of_any_sign_sum_to_plus_zero():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_the_size_of_blocks_changes_nothing(dtype, chunk, monkeypatch):
-    """Elements and arrays may be cut into blocks of any size, tops mixed in each."""
-    scales = 10.0 ** np.random.default_rng(1).integers(-4, 4, (9, 5, 3))
-    stack = (noise((9, 5, 3), dtype, 2) * scales).astype(dtype)
-    stack[3, 2, 1] = np.nan
-    expected = binned(stack).planes()
-    monkeypatch.setattr(bins, "_CHUNK", chunk)
-    found = binned(stack)
-    assert found.planes().tobytes() == expected.tobytes()
-    found.merge(expected, 9)
+@pytest.mark.parametrize("width", [1, 15, 1024, 2500])
+def test_states_of_any_width_are_merged(dtype, width):
+    """Narrower and wider than what a loop visits at once, with tops mixed and flags."""
+    scales = 10.0 ** np.random.default_rng(1).integers(-4, 4, (9, width, 3))
+    stack = (noise((9, width, 3), dtype, 2) * scales).astype(dtype)
+    stack[3, width // 2, 1] = np.nan
+    found = binned(stack[:4])
+    found.merge(binned(stack[4:]).planes(), 5)
+    assert found.planes().tobytes() == binned(stack).planes().tobytes()
+    found.merge(binned(stack).planes(), 9)
     assert found.planes().tobytes() == binned(np.concatenate([stack, stack])).planes().tobytes()
-    once = rounded(expected, dtype)
-    monkeypatch.undo()
-    assert once.tobytes() == rounded(expected, dtype).tobytes()
+
+
+def any_planes(random, levels, tops, width):
+    """Planes of a state: levels of all sizes, tops up to so many apart, equal in some tiles."""
+    planes = random.integers(-(2**62), 2**62, (1 + levels, width)) >> random.integers(0, 62)
+    mixed = np.repeat(random.random(-(-width // 512)) < 0.5, 512)[:width]
+    planes[0] = levels - 1 + np.where(mixed, random.integers(0, tops + 1, width), tops)
+    planes[0] |= random.choice([0, NAN, PLUS, MINUS, PLUS | MINUS], width)
+    return planes
+
+
+@pytest.mark.parametrize("levels", [3, 4])
+@given(
+    seed=st.integers(0, 2**32),
+    width=st.integers(0, 3000),
+    beyond=st.integers(0, 5),
+    tops=st.tuples(st.integers(0, 6), st.integers(0, 6)),
+)
+def test_the_compiled_merge_is_that_of_numpy(levels, seed, width, beyond, tops):
+    """Any two states, whose planes may lie apart: the same bits, and nothing beyond them."""
+    random = np.random.default_rng(seed)
+    own, other = (any_planes(random, levels, top, width + beyond) for top in tops)
+    other.flags.writeable = False
+    expected = own.copy()
+    bins._merge_reals(expected[1:, :width], expected[0, :width], other[:, :width])
+    heads, sums = own[0].astype(np.int16), own[1:]
+    bins_cpu.merge_reals(other[:, :width], heads, sums)
+    np.testing.assert_array_equal(heads, expected[0])
+    np.testing.assert_array_equal(sums, expected[1:])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
