@@ -5,8 +5,6 @@ import json
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from tests import fake_devices
+from tests.processes import until
 from tests.workspace import Workspace
 
 
@@ -119,14 +118,6 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     assert starts == [1, 1]
     stack = workspace.load("input.npy")
     assert np.array_equal(workspace.load("sum.npy"), sum(m @ m for m in stack))
-
-
-def until(true: Callable[[], bool], limit_s: float = 90) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end, "never happened"
-        time.sleep(0.1)
 
 
 def test_leases_throttle_the_shards_to_one_a_device(tmp_path: Path) -> None:
