@@ -1,7 +1,6 @@
 """Leases by real processes: never two on a device, none that outlives its task, traps refused."""
 
 import fcntl
-import itertools
 import json
 import os
 import random
@@ -18,6 +17,7 @@ from shardwise.errors import TryAgain
 
 from tests import factories
 from tests.processes import until
+from tests.uses import one_at_a_time, recorded
 
 UUID = "GPU-8f1a6c4e-0000-4000-8000-000000000001"
 PROGRAM = [sys.executable, "-S", str(Path(__file__).parents[1] / "lease_program.py")]
@@ -76,15 +76,9 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
     assert [line.split()[0] for line in said.splitlines()] == ["taken"] * 64
     until(lambda: not any(map(leases.holder, uuids)))
 
-    uses: dict[str, list[tuple[float, ...]]] = {uuid: [] for uuid in uuids}
-    for line in records.read_text().splitlines():
-        uuid, *interval = line.split()
-        uses[uuid].append(tuple(map(float, interval)))
-    assert sum(map(len, uses.values())) == 64
-    assert all(uses.values()), "the tasks should have spread over the devices"
-    for intervals in uses.values():
-        for (_, end), (begin, _) in itertools.pairwise(sorted(intervals)):
-            assert end <= begin, f"two tasks at once on one device: {uses}"
+    found = one_at_a_time(recorded(records.read_text()))
+    assert sum(found.values()) == 64
+    assert set(found) == set(uuids), "the tasks should have spread over the devices"
     assert all(map(leases.take, uuids))
 
 
