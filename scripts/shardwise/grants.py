@@ -18,8 +18,8 @@ _NONE = ("", "-1", "NoDevFiles")
 # Grid Engine names the variable after the site's complex: SGE_HGR_gpu, SGE_HGR_TASK_cuda_id, and
 # SGE_SGR_… where the request was soft.
 _GRID_ENGINE = re.compile(r"SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
-_GRID_ENGINE_ID = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?(\d{1,4})", re.IGNORECASE)
-_INDEX = re.compile(r"(\d{1,4})")
+_GRID_ENGINE_ID = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNORECASE)
+_INDEX = re.compile(r"([0-9]{1,4})")
 
 _CURES = {
     "slurm": "ask for one GPU a shard: gres under multiply in profiles/slurm/config.yaml",

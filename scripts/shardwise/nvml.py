@@ -5,7 +5,7 @@ The binding is imported late: on a machine without a GPU nothing here is needed.
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -109,11 +109,9 @@ def _leave_out(index: int, error: str) -> None:
 
 def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
     """A GPU, or its instances where it is cut by MIG."""
-    mode = _MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown")
-    cut = False
-    with suppress(nvml.NVMLError):  # most devices know no MIG
-        cut = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-    if not cut:
+    mode = _MODES.get(_answer(nvml, nvml.nvmlDeviceGetComputeMode, handle, 0), "unknown")
+    cut, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, (nvml.NVML_DEVICE_MIG_DISABLE, None))
+    if cut != nvml.NVML_DEVICE_MIG_ENABLE:
         return [_device(nvml, handle, index, mode)]
     found = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
@@ -125,12 +123,7 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
 
 def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    processes: tuple[Process, ...] = ()
-    with suppress(nvml.NVMLError):  # older drivers and some containers do not tell
-        processes = tuple(
-            Process(process.pid, process.usedGpuMemory)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        )
+    processes = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
     return Device(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
@@ -138,5 +131,13 @@ def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
         memory=memory.total,
         free=memory.free,
         mode=mode,
-        processes=processes,
+        processes=tuple(Process(p.pid, p.usedGpuMemory) for p in processes),
     )
+
+
+def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:
+    """What NVML says of a device, where it says anything: kinds of GPU and drivers differ."""
+    try:
+        return question(handle)
+    except nvml.NVMLError:
+        return otherwise
