@@ -85,6 +85,8 @@ class Answer:
         """Its last words, for a message."""
         if self.code is None:
             return "no answer in time"
+        if self.code < 0:
+            return f"it was ended by signal {-self.code}"
         words = (self.err.strip() or self.out.strip()).splitlines()
         return words[-1].strip() if words else f"it ended with {self.code} and said nothing"
 

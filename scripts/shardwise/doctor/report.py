@@ -84,12 +84,14 @@ class Report:
         """For people, in lines of this many characters."""
         now = time.strftime("%Y-%m-%d %H:%M")
         lines = [f"Shardwise doctor on {socket.gethostname()}, {now}"]
-        section = ""
+        section = name = ""
         for finding in self.findings:
             if finding.section != section:
-                section = finding.section
+                section, name = finding.section, ""
                 lines += ["", TITLES[section]]
-            lines += _lines(finding, width)
+            # What belongs to the thing above does not repeat its name.
+            lines += _lines(finding, "" if finding.name == name else finding.name, width)
+            name = finding.name
         return "\n".join([*lines, "", f"{'!!' if self.code else 'ok'}  {self.verdict}", ""])
 
     def json(self) -> str:
@@ -176,9 +178,9 @@ def _is_ok(finding: Finding | None) -> bool:
     return finding is not None and finding.level == OK
 
 
-def _lines(finding: Finding, width: int) -> list[str]:
+def _lines(finding: Finding, name: str, width: int) -> list[str]:
     """A finding with its mark and its name, and its cure below."""
-    first = f"  {_MARKS[finding.level]}  {finding.name:{_WIDTH}}"
+    first = f"  {_MARKS[finding.level]}  {name:{_WIDTH}}"
     hang = " " * len(first)
     wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     wrap.initial_indent, wrap.subsequent_indent = first, hang
