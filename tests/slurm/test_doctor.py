@@ -1,6 +1,7 @@
 """The doctor on a login node of a real Slurm, and inside a job."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,15 @@ def test_the_doctor_names_the_gpus_of_slurm(slurm: SlurmCluster, tmp_path: Path)
     assert found["partitions"]["facts"] == {"names": ["main", "gpu", "cpu"], "default": "main"}
     assert "pmi2" in found["mpi types"]["facts"]["types"]
     assert found["profile"]["facts"]["profiles"][0] == "profiles/slurm"
+
+
+def test_the_doctor_inside_a_job_starts_its_ranks_by_srun(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """As the reduce would there: one world, on the node of the job."""
+    words = factories.command("doctor", "--time-limit", 60, "--results", tmp_path)
+    job = slurm.submit(shlex.join(words), "-p", "gpu", "-n2", "--gres=gpu:a100:1")
+    slurm.wait_for(job, timeout_s=90)
+    printed = slurm.printed(job)
+    assert "srun --mpi=pmi2 --overlap" in printed
+    assert "2 ranks in one world on " in printed

@@ -242,7 +242,9 @@ def test_a_driver_that_cannot_be_asked() -> None:
 
     found = look(present=lost)
     assert codes(found) == [75]
-    assert "reboot this node" in named(found, "devices")[0].text
+    (message,) = named(found, "devices")
+    assert message.text == "NVML says Driver/library version mismatch"
+    assert message.cure == "reboot this node"
 
 
 def test_a_driver_without_a_device() -> None:

@@ -10,9 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwise.errors import ShardwiseError
+
 OK, NOTE, FAULT = "ok", "note", "fault"
 
-_END_SECONDS = 1.0
+_END_SECONDS = 0.5
+"""How long a program may take to end when it is asked to."""
+
+_END_OTHERS_SECONDS = 1.5
+"""The same for one that has others to end first."""
+
 _LEAST_SECONDS = 0.2
 
 
@@ -58,6 +65,18 @@ def note(name: str, text: str, cure: str = "", **facts: Any) -> Finding:
 def fault(name: str, text: str, cure: str, code: int = 2, **facts: Any) -> Finding:
     """Something keeps the main job from running, or will make it fail."""
     return Finding(name, FAULT, text, cure, facts, code)
+
+
+def refused(name: str, error: ShardwiseError, cure: str) -> Finding:
+    """A fault as the library explains it: what was found, and behind a semicolon what to do.
+
+    Parameters
+    ----------
+    cure
+        Where it says nothing of that.
+    """
+    text, _, told = str(error).rpartition("; ")
+    return fault(name, text or told, told if text else cure, code=error.exit_code)
 
 
 class Deadline:
@@ -174,7 +193,7 @@ def _end(process: "subprocess.Popen[str]", apart: bool) -> None:
             else:
                 process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS)
+            process.wait(_END_SECONDS if apart else _END_OTHERS_SECONDS)
     for pipe in (process.stdout, process.stderr):
         if pipe:
             pipe.close()

@@ -76,7 +76,8 @@ def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
         probes = Path(tempfile.mkdtemp(prefix=".shardwise-doctor-", dir=folder))
     except OSError as error:
         cure = "take a folder that you may write to: key results of the config"
-        yield fault("writing", f"{folder}: {error.strerror}", cure, error=error.errno)
+        text = f"no file can be made in {folder}: {error.strerror}"
+        yield fault("writing", text, cure, error=error.errno)
         return
     try:
         for probe in (direct, renames, mapping):
@@ -89,7 +90,7 @@ def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
 def existing(path: Path) -> Path:
     """The folder itself, or the nearest above it that is there already."""
     path = path.absolute()
-    return next((p for p in (path, *path.parents) if p.is_dir()), Path("/"))
+    return next((p for p in (path, *path.parents) if os.path.isdir(p)), Path("/"))
 
 
 def mount(folder: Path, mountinfo: str) -> Mount | None:

@@ -25,6 +25,7 @@ from shardwise.doctor.findings import (
     fault,
     note,
     ok,
+    refused,
 )
 from shardwise.errors import ShardwiseError
 from shardwise.units import human_bytes
@@ -129,7 +130,7 @@ def _findings(deadline: Deadline, backend: str, machine: Machine) -> Iterator[Fi
     except ShardwiseError as error:
         yield ok("driver", f"runs CUDA up to {_dotted(cuda)}", cuda=cuda)
         yield from cupy
-        yield fault("devices", str(error), "see what nvidia-smi says", code=error.exit_code)
+        yield refused("devices", error, "see what nvidia-smi says")
         return
     text = f"{told.version}, runs CUDA up to {_dotted(cuda)}"
     yield ok("driver", text, cuda=cuda, version=told.version)
@@ -206,7 +207,7 @@ def _devices(
         ours = list(present) if grant is None else grants.named(grant, present)
     except ShardwiseError as error:
         grant, ours = None, []
-        yield fault("granted", str(error), "correct that variable", code=error.exit_code)
+        yield refused("granted", error, "correct that variable")
     if grant is not None:
         text = f"{grant}: {', '.join(map(holders.name, ours))}"
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
@@ -244,7 +245,7 @@ def _leases(free: int, devices: int) -> Finding:
     except FileNotFoundError:
         pass  # the first task makes it
     except ShardwiseError as error:
-        return fault("leases", str(error), "ask the admin", code=error.exit_code, **facts)
+        return refused("leases", error, "ask the admin")
     if free:
         text = f"{free} of {devices} devices free for a task; leases lie in {folder}"
         return ok("leases", text, **facts)

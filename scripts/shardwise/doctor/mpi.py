@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise import launch
-from shardwise.doctor.findings import Answer, Ask, Deadline, Finding, ask, environment, fault, ok
+from shardwise.doctor.findings import (
+    Answer,
+    Ask,
+    Deadline,
+    Finding,
+    ask,
+    environment,
+    fault,
+    ok,
+    refused,
+)
 from shardwise.errors import ShardwiseError
 
 RANKS = 2
@@ -19,7 +29,7 @@ def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = ask) -> Iter
     try:
         words = launch.command(RANKS, launcher)
     except ShardwiseError as error:
-        yield fault("launcher", str(error), _NAME_YOURS)
+        yield refused("launcher", error, _NAME_YOURS)
         return
     yield ok("launcher", shlex.join(words), words=words)
     line = [sys.executable, "-P", "-m", "shardwise.doctor.hello", str(RANKS), launcher]

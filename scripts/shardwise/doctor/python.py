@@ -52,8 +52,9 @@ def packages(
             text = f"{name} is {version}; tested is {pinned[name]}"
             yield note("packages", text, "make install", package=name, version=version)
     fitting = [name for name, version in found.items() if version == pinned[name]]
-    text = f"{len(fitting)} of {len(pinned)} have the version that was tested"
-    yield ok("packages", text, versions=found)
+    if fitting:
+        text = f"{len(fitting)} of {len(pinned)} have the version that was tested"
+        yield ok("packages", text, versions=found)
 
 
 def _installed(name: str) -> str | None:

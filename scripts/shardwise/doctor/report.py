@@ -39,7 +39,9 @@ TITLES = {
 }
 _MARKS = {OK: "ok", NOTE: "--", FAULT: "!!"}
 _RUN = tuple(name for name in TITLES if name not in ("config", "profile"))
-_SPARE_SECONDS = 2.0
+_SPARE_SECONDS = 2.5
+"""What a section has beyond its time limit: to start, and to end what it has asked."""
+
 _WIDTH = 14
 _WIDEST = 120
 
