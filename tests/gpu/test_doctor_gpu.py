@@ -26,8 +26,10 @@ input()
 
 def section(folder: Path, **environment: str) -> list[dict[str, Any]]:
     """The doctor's findings about GPUs, with leases in a folder of the test."""
-    env = {**os.environ, "SHARDWISE_LEASES": str(folder / "leases"), **environment}
-    done = run("doctor", "--json", "--time-limit", 100, cwd=folder, env=env)
+    own = {"SHARDWISE_LEASES": str(folder / "leases"), **environment}
+    # A test before this one may have taken a device, and set the variable for this process.
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = run("doctor", "--json", "--time-limit", 100, cwd=folder, env=env | own)
     found = json.loads(done.stdout)["findings"]
     return [finding for finding in found if finding["section"] == "gpus"]
 
