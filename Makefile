@@ -1,6 +1,7 @@
 # make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
+# make doctor   what would run here, and what is missing; ARGS="--json" goes to scripts/doctor.py
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
@@ -26,7 +27,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel test nightly lint bench bench-reduce bench-gpu clean
+.PHONY: help install run data-parallel doctor test nightly lint bench bench-reduce bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -38,6 +39,9 @@ run: .venv/.run-$(CUDA) $(example)
 
 data-parallel: .venv/.examples-$(CUDA)
 	$(BIN)/python examples/data_parallel/train.py $(ARGS)
+
+doctor: .venv/.run-$(CUDA)
+	$(BIN)/python scripts/doctor.py $(ARGS)
 
 test: .venv/.test-$(CUDA)
 	$(BIN)/pytest $(ARGS)

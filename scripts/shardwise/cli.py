@@ -63,6 +63,11 @@ def add_ranks(arguments: argparse.ArgumentParser) -> None:
         help="MPI ranks to start; left out, the tasks of the Slurm job or the slots of the Grid "
         f"Engine job, else {launch.DEFAULT_RANKS}",
     )
+    add_launcher(arguments)
+
+
+def add_launcher(arguments: argparse.ArgumentParser) -> None:
+    """Add ``--launcher``."""
     arguments.add_argument(
         "--launcher",
         default="auto",

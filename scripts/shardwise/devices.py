@@ -167,7 +167,7 @@ def _lease_one(
     holders, last_change, last_word = None, 0.0, float("-inf")
     while True:
         for device in sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid)):
-            if _obstacle(device, needed) is None and leases.take(device.uuid):
+            if obstacle(device, needed) is None and leases.take(device.uuid):
                 return device
         now, found = time.monotonic(), {uuid: leases.holder(uuid) for uuid in uuids}
         if found != holders:
@@ -185,7 +185,7 @@ def _lease_one(
         candidates = [device for device in listed() if device.uuid in uuids]
 
 
-def _obstacle(device: Device, needed: int) -> str | None:
+def obstacle(device: Device, needed: int) -> str | None:
     """Why a task should not compute on a device, its lease left aside; None where it may."""
     if device.mode == "prohibited":
         return "its compute mode prohibits all computing"
@@ -201,7 +201,7 @@ def _situation(devices: Sequence[Device], needed: int) -> str:
     """What keeps a task from each device, for a message."""
     return "; ".join(
         f"{d.uuid} ({d.name}, {human_bytes(d.free)} of {human_bytes(d.memory)} free): "
-        f"{_leased(d) or _obstacle(d, needed) or 'just became free'}"
+        f"{_leased(d) or obstacle(d, needed) or 'just became free'}"
         for d in devices
     )
 

@@ -109,7 +109,7 @@ def _locked(path: Path) -> int | None:
             os.mkdir(path.parent, 0o1777)
         # What is removed between two of these steps, as a cleaning of /tmp may, is made again.
         with contextlib.suppress(FileNotFoundError):
-            _check_folder(path.parent)
+            check_folder(path.parent)
             descriptor = _open(path)
             if not _lock(descriptor):
                 os.close(descriptor)
@@ -134,7 +134,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _check_folder(place: Path) -> None:
+def check_folder(place: Path) -> None:
     """Refuse a folder in which others could swap our files."""
     found = os.lstat(place)
     if not stat.S_ISDIR(found.st_mode):

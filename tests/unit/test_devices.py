@@ -191,7 +191,7 @@ def test_the_freest_device_comes_first():
 def test_a_device_that_others_fill_is_left_alone(device, needed, why):
     """Of what the plan says, or of half the device if that is less, all must be free."""
     memory, free, mode, processes = device
-    found = devices._obstacle(Device(A, "Fake", 0, memory, free, mode, processes), needed)
+    found = devices.obstacle(Device(A, "Fake", 0, memory, free, mode, processes), needed)
     assert found is None if why is None else why in found
 
 

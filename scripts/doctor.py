@@ -1,0 +1,49 @@
+"""Tell what would run on this machine and what is missing. It changes nothing and kills nothing."""
+
+import signal
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from shardwise import cli
+from shardwise.doctor import report, settings
+
+
+def main(options: Namespace) -> int:
+    """Look at everything, write the report, and return the exit code."""
+    chosen, found = settings.choose(options.configfile, options.results)
+    chosen |= {"launcher": options.launcher, "time_limit": options.time_limit}
+    made = report.look(chosen, found)
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
+    sys.stdout.write(made.json() if options.json else made.text(report.terminal_width()))
+    return made.code
+
+
+def arguments() -> ArgumentParser:
+    """The command line."""
+    made = cli.parser(__doc__)
+    made.epilog = (
+        "Exit codes: 0 the main job can run here; 2 something has to be installed or changed "
+        "first; 75 try again (devices busy or lost, a scheduler that does not answer). The keys of "
+        "--json are in docs/doctor.md."
+    )
+    made.add_argument(
+        "--configfile", nargs="+", type=Path, metavar="FILE",
+        help="config files, later over earlier, for results and backend; left out, config.yaml",
+    )  # fmt: skip
+    made.add_argument("--results", help="results folder, instead of that of the config")
+    cli.add_launcher(made)
+    made.add_argument(
+        "--time-limit", type=cli.seconds, default=10.0, metavar="SECONDS",
+        help="for each section; all are looked at side by side",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="write JSON, for programs")
+    return made
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is ended
+    try:
+        sys.exit(main(arguments().parse_args()))
+    except KeyboardInterrupt:
+        sys.exit(130)

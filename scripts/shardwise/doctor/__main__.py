@@ -1,0 +1,48 @@
+"""One section of the doctor, in a process of its own: each finding is a line of JSON.
+
+python -m shardwise.doctor SECTION OPTIONS, with the options as JSON.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.doctor import folders, gpus, gridengine, mpi, python, slurm
+from shardwise.doctor.findings import Deadline, Finding, fault
+
+SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
+    "python": lambda options, deadline: python.findings(),
+    "gpus": lambda options, deadline: gpus.findings(deadline, options["backend"]),
+    "mpi": lambda options, deadline: mpi.findings(deadline, options["launcher"]),
+    "slurm": lambda options, deadline: slurm.findings(deadline),
+    "grid engine": lambda options, deadline: gridengine.findings(deadline),
+    "results": lambda options, deadline: folders.findings(Path(options["results"]), deadline),
+}
+
+
+def guarded(name: str, options: dict[str, Any]) -> Iterator[Finding]:
+    """The same, where an error that nobody expected is a finding too."""
+    try:
+        with closing(SECTIONS[name](options, Deadline(options["time_limit"]))) as found:
+            yield from found
+    except Exception as error:
+        text = f"this could not be looked at: {type(error).__name__}: {error}"
+        yield fault("check", text, "a fault of the doctor, please report it")
+
+
+def main(name: str, options: dict[str, Any]) -> None:
+    """Write the findings of a section as they come."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what it started is ended
+    with closing(guarded(name, options)) as found:
+        for finding in found:
+            sys.stdout.write(json.dumps(asdict(replace(finding, section=name))) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,199 @@
+"""What the doctor finds, and how it asks other programs: never longer than it has time."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import ShardwiseError
+
+OK, NOTE, FAULT = "ok", "note", "fault"
+
+_END_SECONDS = 0.5
+"""How long a program may take to end when it is asked to."""
+
+_END_OTHERS_SECONDS = 1.5
+"""The same for one that has others to end first."""
+
+_LEAST_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Parameters
+    ----------
+    name
+        What it is about, unique within its section except where one thing has several findings.
+    level
+        ``ok``, ``note`` (the main job runs all the same) or ``fault`` (it does not).
+    text, cure
+        For people: what was found, and what to do about it.
+    facts
+        The same for programs; sizes in bytes, times in Unix seconds.
+    code
+        Exit code that a fault leads to: 2 where something has to be changed, 75 where time helps.
+    section
+        Filled in by who runs the section.
+    """
+
+    name: str
+    level: str
+    text: str
+    cure: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    code: int = 0
+    section: str = ""
+
+
+def ok(name: str, text: str, **facts: Any) -> Finding:
+    """Something is as it should be."""
+    return Finding(name, OK, text, facts=facts)
+
+
+def note(name: str, text: str, cure: str = "", **facts: Any) -> Finding:
+    """Something to know; the main job runs all the same."""
+    return Finding(name, NOTE, text, cure, facts)
+
+
+def fault(name: str, text: str, cure: str, code: int = 2, **facts: Any) -> Finding:
+    """Something keeps the main job from running, or will make it fail."""
+    return Finding(name, FAULT, text, cure, facts, code)
+
+
+def refused(name: str, error: ShardwiseError, cure: str) -> Finding:
+    """A fault as the library explains it: what was found, and behind a semicolon what to do.
+
+    Parameters
+    ----------
+    cure
+        Where it says nothing of that.
+    """
+    text, _, told = str(error).rpartition("; ")
+    return fault(name, text or told, told if text else cure, code=error.exit_code)
+
+
+class Deadline:
+    """The time that is left for some questions together, in seconds."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._end = time.monotonic() + limit
+
+    def left(self) -> float:
+        """Seconds from now; always some, so that whatever has answered already is read."""
+        return max(_LEAST_SECONDS, self._end - time.monotonic())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program printed, and its exit code; None where it gave none in time."""
+
+    code: int | None
+    out: str
+    err: str
+
+    @property
+    def reason(self) -> str:
+        """Its last words, for a message."""
+        if self.code is None:
+            return "no answer in time"
+        if self.code < 0:
+            return f"it was ended by signal {-self.code}"
+        words = (self.err.strip() or self.out.strip()).splitlines()
+        return words[-1].strip() if words else f"it ended with {self.code} and said nothing"
+
+
+Ask = Callable[..., Answer]
+
+
+def environment() -> dict[str, str]:
+    """The environment for a program that imports this library, wherever it was started."""
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def ask(words: Sequence[str], deadline: Deadline, env: Mapping[str, str] | None = None) -> Answer:
+    """Run a program to its end, or to the deadline; then it is ended with all that it started."""
+    return ask_all([words], deadline, env)[0]
+
+
+def ask_all(
+    lines: Sequence[Sequence[str]],
+    deadline: Deadline,
+    env: Mapping[str, str] | None = None,
+    apart: bool = True,
+) -> list[Answer]:
+    """Run several programs side by side.
+
+    Parameters
+    ----------
+    apart
+        Whether each gets a process group of its own, which is ended as a whole. A program that
+        ends what it starts by itself needs none, and is then reached by Ctrl-C.
+    """
+    started: list[subprocess.Popen[str] | OSError] = []
+    try:
+        for words in lines:
+            started.append(_start(words, env, apart))
+        return [_answer(process, deadline) for process in started]
+    finally:
+        for process in started:
+            if isinstance(process, subprocess.Popen):
+                _end(process, apart)
+
+
+def _start(
+    words: Sequence[str], env: Mapping[str, str] | None, apart: bool
+) -> "subprocess.Popen[str] | OSError":
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=env,
+            start_new_session=apart,
+        )
+    except OSError as error:
+        return error
+
+
+def _answer(process: "subprocess.Popen[str] | OSError", deadline: Deadline) -> Answer:
+    if isinstance(process, OSError):
+        return Answer(127, "", str(process))
+    try:
+        out, err = process.communicate(timeout=deadline.left())
+    except subprocess.TimeoutExpired as late:
+        return Answer(None, *(_text(part) for part in (late.output, late.stderr)))
+    return Answer(process.returncode, out, err)
+
+
+def _text(part: Any) -> str:
+    """What `subprocess` has read of a program that did not end; it comes as bytes."""
+    return part.decode(errors="replace") if isinstance(part, bytes) else part or ""
+
+
+def _end(process: "subprocess.Popen[str]", apart: bool) -> None:
+    """End a program that still runs; one that the kernel does not let go is left behind."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(ProcessLookupError):
+            if apart:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS if apart else _END_OTHERS_SECONDS)
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()

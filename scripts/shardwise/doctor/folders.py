@@ -1,0 +1,236 @@
+"""The results folder: its file system, and whether that does what commits and locks rely on.
+
+The probes write into a folder of their own in it, which they remove.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from shardwise.doctor.findings import Ask, Deadline, Finding, ask, fault, note, ok
+from shardwise.units import human_bytes
+
+MOUNTS = Path("/proc/self/mountinfo")
+_PAGE = 4096
+_LITTLE_BYTES = 1024**3
+_ELSEWHERE = "put the results on another file system: key results of the config"
+
+CAVEATS = {
+    "nfs": "other nodes may see a finished file a minute later (latency-wait in the profiles)",
+    "lustre": "large files read fastest when striped: lfs setstripe -c -1 on the results folder",
+    "beegfs": "locks hold on one node only, unless the site has set tuneUseGlobalFileLocks",
+    "gpfs": "",
+    "ceph": "other nodes may see a finished file a moment later (latency-wait in the profiles)",
+    "cifs": "Windows shares know other locks and renames: use them for input, not for results",
+    "9p": "a folder of the host: slow, and its locks hold inside this machine only",
+    "virtiofs": "a folder of the host: its locks may hold inside this machine only",
+    "afs": "locks and the end of a ticket: long jobs lose their right to write",
+    "fuse": "a file system in user space: what it promises depends on the program behind it",
+    "tmpfs": "it lies in memory: gone after a reboot, and other nodes do not see it",
+    "overlay": "a layer of a container: gone with the container, and other nodes do not see it",
+}
+"""File systems to say something about. All else is on a disk of this machine."""
+
+_ALIASES = {"nfs4": "nfs", "smb3": "cifs", "smbfs": "cifs", "ramfs": "tmpfs", "openafs": "afs"}
+_OF_THIS_MACHINE = {"tmpfs", "overlay", None}
+
+_TRY_LOCK = """
+import fcntl, sys
+try:
+    fcntl.flock(open(sys.argv[1], "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(9)
+"""
+
+
+class Mount(NamedTuple):
+    """A line of ``/proc/self/mountinfo``."""
+
+    point: str
+    type: str
+    source: str
+    options: frozenset[str]
+
+    @property
+    def kind(self) -> str | None:
+        """The key of :data:`CAVEATS` that it belongs to."""
+        name = _ALIASES.get(self.type, self.type.partition(".")[0])
+        return name if name in CAVEATS else None
+
+
+def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
+    """File system and free space, then the probes, in a folder that is removed."""
+    folder = existing(results)
+    found = mount(folder, MOUNTS.read_text(encoding="utf-8", errors="replace"))
+    yield _place(results, folder, found)
+    yield _space(folder)
+    try:
+        probes = Path(tempfile.mkdtemp(prefix=".shardwise-doctor-", dir=folder))
+    except OSError as error:
+        cure = "take a folder that you may write to: key results of the config"
+        text = f"no file can be made in {folder}: {error.strerror}"
+        yield fault("writing", text, cure, error=error.errno)
+        return
+    try:
+        for probe in (direct, renames, mapping):
+            yield probe(probes)
+        yield locks(probes, deadline, found)
+    finally:
+        shutil.rmtree(probes, ignore_errors=True)
+
+
+def existing(path: Path) -> Path:
+    """The folder itself, or the nearest above it that is there already."""
+    path = path.absolute()
+    return next((p for p in (path, *path.parents) if os.path.isdir(p)), Path("/"))
+
+
+def mount(folder: Path, mountinfo: str) -> Mount | None:
+    """The mount that a folder lies on: the longest that holds it, of several the last."""
+    real, best = os.path.realpath(folder), None
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        left, right = before.split(), after.split()
+        if len(left) < 6 or len(right) < 2:
+            continue
+        point = _unescaped(left[4])
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and (best is None or len(point) >= len(best.point)):
+            options = {*left[5].split(","), *",".join(right[2:]).split(",")}
+            best = Mount(point, right[0], _unescaped(right[1]), frozenset(options))
+    return best
+
+
+def _unescaped(text: str) -> str:
+    """A path of ``mountinfo``, where a space is 040 in octal after a backslash."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _place(results: Path, folder: Path, found: Mount | None) -> Finding:
+    where = str(folder) if folder == results.absolute() else f"{results} (not made yet)"
+    facts = {"path": str(results.absolute()), "folder": str(folder)}
+    if found is None:
+        return note("file system", f"{where}: the kernel does not tell", type=None, **facts)
+    text = f"{where} is on {found.type}, mounted at {found.point}"
+    facts |= {"type": found.type, "mount": found.point, "local": found.kind in _OF_THIS_MACHINE}
+    if found.kind and CAVEATS[found.kind]:
+        return note("file system", f"{text}: {CAVEATS[found.kind]}", **facts)
+    return ok("file system", text, **facts)
+
+
+def _space(folder: Path) -> Finding:
+    disk = os.statvfs(folder)
+    free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    text = f"{human_bytes(free)} free of {human_bytes(total)}"
+    facts = {"free": free, "total": total, "free_files": disk.f_favail if disk.f_files else None}
+    if free < _LITTLE_BYTES:
+        return note("space", text, "make room; a dry run tells what a job needs", **facts)
+    if disk.f_files and disk.f_favail < 10_000:
+        text = f"{text}, but room for {disk.f_favail} more files only"
+        return note("space", text, "remove files; a shard has up to six", **facts)
+    return ok("space", text, **facts)
+
+
+def direct(folder: Path) -> Finding:
+    """Write and read a page around the page cache."""
+    path, page = folder / "direct", mmap.mmap(-1, _PAGE)  # anonymous memory begins at a page
+    page.write(b"direct".ljust(_PAGE, b"."))
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
+        try:
+            os.pwrite(descriptor, page, 0)
+            back = mmap.mmap(-1, _PAGE)
+            same = os.preadv(descriptor, [back], 0) == _PAGE and back[:] == page[:]
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        text = f"no direct I/O ({error.strerror}): files go through the page cache, which is slower"
+        return note("direct I/O", text, works=False)
+    if not same:
+        return fault("direct I/O", "reads back other bytes than were written", _ELSEWHERE)
+    return ok("direct I/O", "works", works=True)
+
+
+def renames(folder: Path) -> Finding:
+    """Replace a file that somebody reads: by its name the new one, in open hands the old one."""
+    path, new = folder / "result", folder / ".result.tmp"
+    path.write_bytes(b"old")
+    with open(path, "rb") as reader, open(new, "wb") as writer:
+        writer.write(b"new")
+        writer.flush()
+        try:
+            os.fsync(writer.fileno())
+            os.replace(new, path)
+            _flush(folder)
+        except OSError as error:
+            text = f"a file cannot be replaced and flushed: {error.strerror}"
+            return fault("rename", text, _ELSEWHERE, error=error.errno)
+        by_name, in_hand = path.read_bytes(), reader.read()
+    if (by_name, in_hand) != (b"new", b"old"):
+        text = f"a replaced file reads {by_name!r} by its name and {in_hand!r} where it was open"
+        return fault("rename", text, _ELSEWHERE)
+    return ok("rename", "replaces a file at once, and is flushed with its folder")
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def mapping(folder: Path) -> Finding:
+    """Map a file into memory, as the reduce does with what the page cache holds."""
+    path = folder / "mapped"
+    path.write_bytes(b"mapped".ljust(_PAGE, b"."))
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            same = view[:6] == b"mapped"
+    except OSError as error:
+        return fault("mmap", f"files cannot be mapped: {error.strerror}", _ELSEWHERE)
+    if not same:
+        return fault("mmap", "a mapped file has other bytes than were written", _ELSEWHERE)
+    return ok("mmap", "works")
+
+
+def locks(
+    folder: Path, deadline: Deadline, found: Mount | None = None, ask: Ask = ask,
+    flock: Callable[[int, int], None] = fcntl.flock,
+) -> Finding:  # fmt: skip
+    """Lock a file, and let a second process try the same, then once more after the release."""
+    path = folder / "lock"
+    path.touch()
+    line = [sys.executable, "-c", _TRY_LOCK, str(path)]
+    with open(path, "r+b") as file:
+        try:
+            flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return _lockless(f"refused: {error.strerror}")
+        held = ask(line, deadline).code
+        with contextlib.suppress(OSError):
+            flock(file.fileno(), fcntl.LOCK_UN)
+        released = ask(line, deadline).code
+    if None in (held, released):
+        return _lockless("no answer in time")
+    if held == 0:
+        return _lockless("two processes got the same lock at once")
+    if (held, released) != (9, 0):
+        return _lockless(f"a second process could not even try (codes {held}, {released})")
+    near = found and found.options & {"nolock", "localflock", "local_lock=all", "local_lock=flock"}
+    if near:
+        return _lockless(f"the mount option {min(near)} keeps locks on one node")
+    return ok("locks", "one process of two gets a lock, and the other one after it", works=True)
+
+
+def _lockless(reason: str) -> Finding:
+    text = f"{reason}: a second run on the same results would not be noticed"
+    return note("locks", text, "run one snakemake at a time on these results", works=False)

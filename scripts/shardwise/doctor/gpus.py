@@ -1,0 +1,301 @@
+"""GPUs: driver and cupy, each device, who holds it, and whether it computes."""
+
+import importlib.metadata
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shardwise import devices, grants, leases, nvml
+from shardwise.devices import Device, Process
+from shardwise.doctor import holders
+from shardwise.doctor.findings import (
+    FAULT,
+    NOTE,
+    OK,
+    Answer,
+    Deadline,
+    Finding,
+    ask_all,
+    fault,
+    note,
+    ok,
+    refused,
+)
+from shardwise.errors import ShardwiseError
+from shardwise.units import human_bytes
+
+_NAMES = re.compile(r"cupy(?:-cuda(\d+)x)?", re.IGNORECASE)
+
+_PRODUCT = """
+import json, os, sys
+os.environ.update(CUDA_VISIBLE_DEVICES=sys.argv[1], CUDA_DEVICE_ORDER="PCI_BUS_ID",
+                  CUPY_CACHE_IN_MEMORY="1")
+import cupy
+print(json.dumps({"cuda": cupy.cuda.runtime.runtimeGetVersion()}), flush=True)
+ones = cupy.ones((256, 256), "float32")
+print(json.dumps({"sum": float((ones @ ones).sum())}), flush=True)
+"""
+_SUM = float(256**3)
+"""What the product of ones sums to: it needs NVRTC, cuBLAS and a device that computes."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What NVML tells besides the devices.
+
+    Parameters
+    ----------
+    version
+        Of the driver.
+    reserved
+        Bytes that it keeps of each device for itself, by UUID.
+    others
+        Processes on each device that draw there, or compute through MPS.
+    """
+
+    version: str = "of unknown version"
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, tuple[Process, ...]] = field(default_factory=dict)
+
+
+def driver(uuids: Sequence[str]) -> Driver:
+    """Ask NVML; what an older driver does not know is left out."""
+    reserved, others = {}, {}
+    with nvml.started() as lib:
+        version = lib.nvmlSystemGetDriverVersion()
+        for uuid in uuids:
+            with suppress(lib.NVMLError):
+                handle = lib.nvmlDeviceGetHandleByUUID(uuid)
+                memory = lib.nvmlDeviceGetMemoryInfo(handle, version=lib.nvmlMemory_v2)
+                reserved[uuid] = memory.reserved
+                others[uuid] = tuple(
+                    Process(process.pid, process.usedGpuMemory)
+                    for listed in (
+                        lib.nvmlDeviceGetGraphicsRunningProcesses,
+                        lib.nvmlDeviceGetMPSComputeRunningProcesses,
+                    )
+                    for process in listed(handle)
+                )
+    return Driver(version, reserved, others)
+
+
+def installed() -> dict[str, str]:
+    """The versions of the cupy packages that are installed, by their names."""
+    found = ((d.metadata["Name"] or "", d.version) for d in importlib.metadata.distributions())
+    return {name: version for name, version in found if _NAMES.fullmatch(name)}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine says of its GPUs; tests say something else."""
+
+    cuda: Callable[[], int | None] = devices.driver_cuda_version
+    present: Callable[[], list[Device]] = devices.present
+    driver: Callable[[Sequence[str]], Driver] = driver
+    holder: Callable[[str], leases.Holder | None] = leases.holder
+    person: Callable[[int], holders.Person | None] = holders.describe
+    cupy: Callable[[], dict[str, str]] = installed
+    ask_all: Callable[..., list[Answer]] = ask_all
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+
+def findings(
+    deadline: Deadline, backend: str = "auto", machine: Machine | None = None
+) -> Iterator[Finding]:
+    """All about GPUs; where the config wants NumPy, nothing of it is a fault."""
+    found = _findings(deadline, backend, machine or Machine())
+    if backend == "numpy":
+        yield note("backend", "numpy, as the config says: devices are not used")
+        found = (replace(f, level=NOTE, code=0) if f.level == FAULT else f for f in found)
+    yield from found
+
+
+def _findings(deadline: Deadline, backend: str, machine: Machine) -> Iterator[Finding]:
+    cuda = machine.cuda()
+    cupy = list(_cupy(machine.cupy(), cuda, backend))
+    if cuda is None:
+        yield _no_driver(backend)
+        yield from cupy
+        return
+    try:
+        with _warnings() as warned:
+            present = machine.present()
+        told = machine.driver([device.uuid for device in present])
+    except ShardwiseError as error:
+        yield ok("driver", f"runs CUDA up to {_dotted(cuda)}", cuda=cuda)
+        yield from cupy
+        yield refused("devices", error, "see what nvidia-smi says")
+        return
+    text = f"{told.version}, runs CUDA up to {_dotted(cuda)}"
+    yield ok("driver", text, cuda=cuda, version=told.version)
+    yield from cupy
+    for message in warned:
+        yield note("devices", message, "ask the admin: dmesg names its errors (Xid)")
+    computes = not any(finding.level == FAULT for finding in cupy)
+    yield from _devices(present, told, deadline, machine, computes)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What is logged meanwhile; else nobody would see it."""
+    heard: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("shardwise")
+    logger.addHandler(handler)
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(handler)
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _no_driver(backend: str) -> Finding:
+    text = "no NVIDIA driver here (libcuda.so.1)"
+    if backend == "cupy":
+        return fault("driver", text, "run on a GPU node, or set backend: numpy", cuda=None)
+    return note("driver", f"{text}: computing with NumPy (backend: {backend})", cuda=None)
+
+
+def _cupy(found: dict[str, str], driver: int | None, backend: str) -> Iterator[Finding]:
+    """The cupy that is installed, beside what the driver runs."""
+    shown = ", ".join(f"{name} {version}" for name, version in found.items())
+    facts = {"packages": found}
+    fitting = [major for major in devices.CUDA_MAJORS if driver and major <= driver // 1000]
+    again = f"make clean, then make install CUDA={fitting[-1]}" if fitting else ""
+    if driver is not None and not fitting:
+        cure = "ask the admin for a newer driver, or set backend: numpy"
+        text = f"cupy needs a driver for CUDA {devices.CUDA_MAJORS[0]} or newer"
+        yield fault("cupy", text, cure, **facts)
+    elif len(found) > 1:
+        yield fault("cupy", f"several are installed, in each other's way: {shown}", again, **facts)
+    elif not found and driver is not None:
+        yield fault("cupy", "not installed", again.replace("make clean, then ", ""), **facts)
+    elif not found:
+        cure = "where jobs run on GPUs: make install CUDA=12 (or 13, as the driver of the nodes)"
+        yield note("cupy", "not installed", cure if backend == "cupy" else "", **facts)
+    else:
+        major = _NAMES.fullmatch(next(iter(found)))[1]  # type: ignore[index]
+        if driver is None:
+            yield note("cupy", f"{shown}; whether it fits, the nodes' driver decides", **facts)
+        elif major and int(major) not in fitting:
+            text = f"{shown} is built for CUDA {major}, but the driver runs {_dotted(driver)}"
+            yield fault("cupy", text, again, **facts)
+        else:
+            yield ok("cupy", f"{shown} fits the driver", **facts)
+
+
+def _devices(
+    present: Sequence[Device], told: Driver, deadline: Deadline, machine: Machine, computes: bool
+) -> Iterator[Finding]:
+    """Each device, then who holds it; last, whether one is free for a task."""
+    if not present:
+        text = "there is a driver, but no device"
+        yield fault("devices", text, "in a job, ask for a GPU; else ask the admin", code=75)
+        return
+    try:
+        grant = grants.read(machine.environ)
+        ours = list(present) if grant is None else grants.named(grant, present)
+    except ShardwiseError as error:
+        grant, ours = None, []
+        yield refused("granted", error, "correct that variable")
+    if grant is not None:
+        text = f"{grant}: {', '.join(map(holders.name, ours))}"
+        yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
+    hindrances = {device.uuid: _hindrance(device, device in ours, computes) for device in present}
+    tried = [device for device in present if hindrances[device.uuid] is None]
+    lines = [[sys.executable, "-c", _PRODUCT, device.uuid] for device in tried]
+    answers = dict(zip((d.uuid for d in tried), machine.ask_all(lines, deadline), strict=True))
+    # What a scheduler has granted to this job alone, nobody has to wait for.
+    alone = grant is not None and grant.source != "lease" and len(ours) == 1
+    free = 0
+    for device in present:
+        lease = machine.holder(device.uuid)
+        found = _device(device, answers.get(device.uuid), hindrances[device.uuid])
+        usable = found.level == OK and (alone or lease is None)
+        free += usable
+        yield replace(found, facts={**found.facts, "usable": usable})
+        if lease is not None:
+            yield holders.leased(device, lease)
+        processes = (*told.others.get(device.uuid, ()), *device.processes)
+        reserved = told.reserved.get(device.uuid, 0)
+        yield from holders.held(device, processes, reserved, machine.person)
+    if ours and computes:
+        yield _leases(free, len(ours))
+
+
+def _leases(free: int, devices: int) -> Finding:
+    """How many devices wait for a task, and whether it can lease one."""
+    folder = leases.folder()
+    facts = {"folder": str(folder), "free": free}
+    try:
+        leases.check_folder(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            text = f"leases lie in {folder}, where this user may not write"
+            return fault("leases", text, f"its owner has to do: chmod 1777 {folder}", **facts)
+    except FileNotFoundError:
+        pass  # the first task makes it
+    except ShardwiseError as error:
+        return refused("leases", error, "ask the admin")
+    if free:
+        text = f"{free} of {devices} devices free for a task; leases lie in {folder}"
+        return ok("leases", text, **facts)
+    text = "no device is free: a task waits for its turn, and after an hour ends with 75"
+    return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
+
+
+def _hindrance(device: Device, ours: bool, computes: bool) -> str | None:
+    """Why no product is tried on a device; None where one is."""
+    if not computes:
+        return "cupy does not work here"
+    return devices.obstacle(device, 0) if ours else "it is not granted here"
+
+
+def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Finding:
+    """The device itself, and how the product on it went, or why there was none."""
+    name = holders.name(device)
+    text = (
+        f"{device.name}, {human_bytes(device.free)} free of {human_bytes(device.memory)}, "
+        f"compute mode {device.mode}, {device.uuid}"
+    )
+    facts: dict[str, Any] = {
+        "uuid": device.uuid, "device": device.name, "index": device.index, "memory": device.memory,
+        "free": device.free, "mode": device.mode, "works": None,
+    }  # fmt: skip
+    if answer is None:
+        return note(name, f"{text}: no product was tried: {hindrance}", **facts)
+    result = _printed(answer.out)
+    facts |= {"works": result.get("sum") == _SUM, "cuda": result.get("cuda")}
+    if facts["works"]:
+        return ok(name, f"{text}: computes", **facts)
+    if answer.code is None:
+        text = f"{text}: a small product hangs (or cupy, on a slow disk, takes long to import)"
+        cure = "try again with --time-limit 60; where it lasts, ask the admin for a reset"
+        return fault(name, text, cure, code=75, **facts)
+    if "cuda" not in result:
+        text = f"cupy cannot be used: {answer.reason}"
+        return fault(name, text, "install it again: make clean, then make install", **facts)
+    wrong = f"a product of ones sums to {result.get('sum')}, not {_SUM:.0f}"
+    text = f"{text}: a small product fails: {answer.reason if answer.code else wrong}"
+    cure = "leave it out with CUDA_VISIBLE_DEVICES, and tell the admin: dmesg names its errors"
+    return fault(name, text, cure, code=75, **facts)
+
+
+def _printed(out: str) -> dict[str, Any]:
+    """What the program said before it ended."""
+    said: dict[str, Any] = {}
+    for line in out.splitlines():
+        try:
+            said |= json.loads(line)
+        except (ValueError, TypeError):
+            continue
+    return said

@@ -1,0 +1,121 @@
+"""Grid Engine, asked from here: whether it answers, its GPUs and its parallel environments."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+
+from shardwise.doctor.findings import Answer, Ask, Deadline, Finding, ask, fault, note, ok
+
+CLIENTS = ("qsub", "qstat", "qdel", "qconf", "qhost")
+_GPU = re.compile("gpu|cuda", re.IGNORECASE)
+_DEFAULT_ENVIRONMENT = "mpi"
+_COUNTED = {"YES": "counted for each slot", "JOB": "counted once a job"}
+
+
+def findings(
+    deadline: Deadline, ask: Ask = ask, which: Callable[[str], str | None] = shutil.which
+) -> Iterator[Finding]:
+    """Clients, GPU complexes, where they are, and parallel environments."""
+    missing = [name for name in CLIENTS if which(name) is None]
+    if "qsub" in missing:
+        yield note("grid engine", "none here: qsub is not on PATH", present=False)
+        return
+    if "qconf" in missing:
+        yield note("grid engine", "the qsub here is of another scheduler (no qconf)", present=False)
+        return
+    answer = ask(["qconf", "-sc"], deadline)
+    if answer.code != 0:
+        yield _silent(answer)
+        return
+    version = (ask(["qstat", "-help"], deadline).out.splitlines() or ["Grid Engine"])[0].strip()
+    yield ok("grid engine", f"{version} answers", present=True, answers=True, version=version)
+    if missing:
+        yield note(
+            "clients", f"not on PATH: {', '.join(missing)}", "ask your site", missing=missing
+        )
+    complexes = gpu_complexes(answer.out)
+    yield from _gpus(complexes, deadline, ask)
+    yield from _environments(deadline, ask)
+
+
+def gpu_complexes(printed: str) -> list[dict[str, str]]:
+    """The complexes of ``qconf -sc`` with gpu or cuda in their names."""
+    keys = ("name", "shortcut", "type", "relation", "requestable", "consumable")
+    rows = (line.split() for line in printed.splitlines() if not line.startswith("#"))
+    return [
+        dict(zip(keys, row, strict=False))
+        for row in rows
+        if len(row) >= len(keys) and _GPU.search(f"{row[0]} {row[1]}")
+    ]
+
+
+def host_values(printed: str) -> dict[str, dict[str, str]]:
+    """What each host offers, by complex, as ``qhost -F`` prints it; ``global`` holds for all."""
+    hosts: dict[str, dict[str, str]] = {}
+    host = None
+    for line in printed.splitlines():
+        if line[:1].strip():
+            host = line.split()[0]
+        elif host and (match := re.search(r"\w\w:([\w.-]+)=(\S+)", line)):
+            hosts.setdefault(host, {})[match[1]] = re.sub(r"\.0+$", "", match[2])
+    return hosts
+
+
+def _silent(answer: Answer) -> Finding:
+    if "SGE_ROOT" in answer.err:
+        text = "its commands are here, but know no cluster (SGE_ROOT is not set)"
+        return note("grid engine", text, "source your site's settings.sh", present=False)
+    return fault(
+        "grid engine",
+        f"does not answer: {answer.reason}",
+        "try again; where it lasts, ask your site, or compute here with profiles/local",
+        code=75,
+        present=True,
+        answers=False,
+    )
+
+
+def _gpus(complexes: list[dict[str, str]], deadline: Deadline, ask: Ask) -> Iterator[Finding]:
+    if not complexes:
+        text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
+        cure = "ask your site which -l its GPU jobs take, and name it in profiles/uge"
+        yield note("gpus", text, cure, complexes=[])
+        return
+    names = [row["name"] for row in complexes]
+    hosts = host_values(ask(["qhost", "-F", ",".join(names)], deadline).out)
+    for row in complexes:
+        name, counted = row["name"], _COUNTED.get(row["consumable"], "not counted")
+        free = {host: values[name] for host, values in hosts.items() if name in values}
+        facts = {"complex": row, "hosts": free}
+        where = ", ".join(f"{host} {value}" for host, value in free.items())
+        text = f"{name} ({row['type']}, {counted}); free: {where or 'on no host'}"
+        if free:
+            yield ok("gpus", text, **facts)
+        else:
+            yield note("gpus", text, "ask your site which hosts have GPUs", **facts)
+
+
+def _environments(deadline: Deadline, ask: Ask) -> Iterator[Finding]:
+    """The parallel environments, and how each spreads slots over hosts."""
+    answer = ask(["qconf", "-spl"], deadline)
+    names = answer.out.split() if answer.code == 0 else []
+    if not names:
+        cure = "ask your site for one, or set reduce: {ranks: 1}"
+        yield note("environments", "there is no parallel environment", cure, environments={})
+        return
+    rules = {}
+    for name in names:
+        shown = ask(["qconf", "-sp", name], deadline).out
+        rules[name] = dict(re.findall(r"^(\w+)\s+(\S+)", shown, re.MULTILINE))
+    text = ", ".join(f"{name} {rule.get('allocation_rule', '?')}" for name, rule in rules.items())
+    facts = {"environments": rules}
+    if _DEFAULT_ENVIRONMENT not in rules:
+        cure = "name the one for your MPI jobs in profiles/uge"
+        text = f"{text}; there is no {_DEFAULT_ENVIRONMENT!r}, which profiles/uge names"
+        yield note("environments", text, cure, **facts)
+    else:
+        yield ok("environments", text, **facts)
+    loose = [name for name, rule in rules.items() if rule.get("control_slaves") == "FALSE"]
+    if loose:
+        text = f"{', '.join(loose)}: control_slaves is FALSE, so ranks start on one host only"
+        yield note("environments", text, "use another for ranks on several hosts", loose=loose)

@@ -1,0 +1,48 @@
+"""The hello of an MPI rank, in one line of JSON; the command starts its ranks itself.
+
+python -m shardwise.doctor.hello RANKS LAUNCHER
+"""
+
+import json
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+
+from shardwise import launch
+from shardwise.errors import ShardwiseError
+
+
+def main(ranks: int, launcher: str) -> None:
+    """Start the ranks, or be one: tell the size of the world, after a sum over it."""
+    try:
+        launch.relaunch(ranks, launcher)
+    except ShardwiseError as error:
+        sys.exit(str(error))
+    from mpi4py import MPI  # only here: whoever imports it is a rank
+
+    comm = MPI.COMM_WORLD
+    said = {
+        "rank": comm.rank,
+        "size": comm.size,
+        "sum": comm.allreduce(1),
+        "host": socket.gethostname(),
+        "mpi": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
+        "library": _library(),
+    }
+    os.write(1, f"{json.dumps(said)}\n".encode())  # in one piece: lines of ranks do not mix
+
+
+def _library() -> str | None:
+    """The file of the MPI that mpi4py has loaded, where the kernel tells."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"(/.*/libmpi\w*\.so\S*)", maps)
+    return found[1] if found else None
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,135 @@
+"""Who holds a device: leases, processes as ``/proc`` tells them, and memory that nobody has."""
+
+import os
+import pwd
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwise.devices import Device, Process
+from shardwise.doctor.findings import Finding, note
+from shardwise.leases import Holder
+from shardwise.units import human_bytes
+
+UNLISTED_BYTES = 512 * 1024**2
+"""Memory in use beside all that is listed: the driver keeps up to some hundred MiB for itself."""
+
+PROC = Path("/proc")
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Person:
+    """A process as people name it.
+
+    Parameters
+    ----------
+    since
+        When it began, in Unix seconds.
+    zombie
+        Whether it has ended, and its parent has not collected it.
+    """
+
+    pid: int
+    parent: int
+    user: str
+    since: float
+    command: str
+    zombie: bool
+
+
+def describe(pid: int, proc: Path = PROC) -> Person | None:
+    """A process, or None where it is not visible: ended, hidden, or of another container."""
+    folder = proc / str(pid)
+    try:
+        # The name of the program stands in brackets, and may hold brackets and spaces itself.
+        before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
+        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        user, boot = folder.stat().st_uid, _boot(proc)
+    except OSError:
+        return None
+    fields = after.split()
+    command = shlex.join(word for word in words if word) or before.partition("(")[2]
+    since = boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return Person(
+        pid, int(fields[1]), _name(user), since, command[:_LONGEST], fields[0] in ("Z", "X")
+    )
+
+
+def _boot(proc: Path) -> float:
+    lines = (proc / "stat").read_text().splitlines()
+    return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), 0.0)
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def name(device: Device) -> str:
+    """What a device is called in the report."""
+    return f"GPU {device.index}"
+
+
+def leased(device: Device, lease: Holder) -> Finding:
+    """The lease of a task on a device."""
+    text = f"leased to {lease.user}, process {lease.pid}, since {_clock(lease.since)}: {lease.what}"
+    facts = {"uuid": device.uuid, "lease": True, **vars(lease)}
+    return note(name(device), text, **facts)
+
+
+def held(
+    device: Device,
+    processes: Sequence[Process],
+    reserved: int,
+    person: Callable[[int], Person | None],
+) -> Iterator[Finding]:
+    """The processes on a device, and the memory that none of them has.
+
+    Parameters
+    ----------
+    reserved
+        Bytes that the driver keeps for itself.
+    person
+        Tells who a process is.
+    """
+    listed = {process.pid: process for process in processes}
+    for process in listed.values():
+        yield _holder(device, process, person(process.pid))
+    taken = [process.memory for process in listed.values()]
+    if None in taken:
+        return  # what they do not tell cannot be told from what nobody has
+    unlisted = device.memory - device.free - reserved - sum(filter(None, taken))
+    if unlisted > UNLISTED_BYTES:
+        text = f"{human_bytes(unlisted)} are in use by no process that is listed here"
+        cure = (
+            "another container's, or left by one that died: ask the admin to look with "
+            "nvidia-smi and fuser -v /dev/nvidia*, and to reset the device when it is idle"
+        )
+        yield note(name(device), text, cure, uuid=device.uuid, unlisted=unlisted)
+
+
+def _holder(device: Device, process: Process, who: Person | None) -> Finding:
+    """A process on a device, as far as it is visible."""
+    memory = "" if process.memory is None else f", {human_bytes(process.memory)}"
+    facts = {"uuid": device.uuid, "pid": process.pid, "memory": process.memory}
+    if who is None:
+        text = f"held by process {process.pid}{memory}: not visible here (another container's?)"
+        return note(name(device), text, visible=False, **facts)
+    facts |= {
+        "visible": True, "user": who.user, "since": who.since, "command": who.command,
+        "zombie": who.zombie,
+    }  # fmt: skip
+    text = f"{who.user}, process {who.pid}, since {_clock(who.since)}{memory}: {who.command}"
+    if who.zombie:
+        cure = f"it ends with its parent, process {who.parent}: ask {who.user} or the admin"
+        return note(name(device), f"held by a zombie of {text}", cure, **facts)
+    return note(name(device), f"held by {text}", **facts)
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,81 @@
+"""Which launcher would start the ranks of the reduce, and whether two of them meet."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise import launch
+from shardwise.doctor.findings import (
+    Answer,
+    Ask,
+    Deadline,
+    Finding,
+    ask,
+    environment,
+    fault,
+    ok,
+    refused,
+)
+from shardwise.errors import ShardwiseError
+
+RANKS = 2
+_NAME_YOURS = "name your site's launcher with --launcher, and in the line 'mpi' of the profile"
+
+
+def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = ask) -> Iterator[Finding]:
+    """The launcher, and a real hello of two ranks."""
+    try:
+        words = launch.command(RANKS, launcher)
+    except ShardwiseError as error:
+        yield refused("launcher", error, _NAME_YOURS)
+        return
+    yield ok("launcher", shlex.join(words), words=words)
+    line = [sys.executable, "-P", "-m", "shardwise.doctor.hello", str(RANKS), launcher]
+    answer = ask(line, deadline, environment())
+    yield _hello(answer, words[0], deadline)
+
+
+def _hello(answer: Answer, launcher: str, deadline: Deadline) -> Finding:
+    """What the ranks said, judged."""
+    said = _said(answer.out)
+    worlds = [rank["size"] for rank in said]
+    if answer.code is None:
+        text = f"{RANKS} ranks did not end within {deadline.limit:.0f} s ({len(said)} said hello)"
+        return fault("hello", text, _NAME_YOURS, code=75, ranks=said)
+    if answer.code or not said:
+        return fault("hello", f"no rank could say hello: {answer.reason}", _cure(), ranks=said)
+    mpi, hosts = said[0]["mpi"], sorted({rank["host"] for rank in said})
+    if sorted(worlds) != [RANKS] * RANKS or any(rank["sum"] != RANKS for rank in said):
+        text = (
+            f"{launcher} started {len(said)} processes in worlds of "
+            f"{' and '.join(map(str, sorted(worlds)))}, not {RANKS} ranks in one world: it belongs "
+            f"to another MPI than the one that mpi4py loads ({mpi}, {said[0]['library']})"
+        )
+        cure = "name the launcher of that MPI with --launcher, or set MPI4PY_LIBMPI to the other's"
+        return fault("hello", text, cure, ranks=said)
+    text = f"{RANKS} ranks in one world on {', '.join(hosts)}: {mpi}, {said[0]['library']}"
+    return ok("hello", text, ranks=said)
+
+
+def _said(printed: str) -> list[dict[str, Any]]:
+    """The lines of the ranks, between whatever a launcher prints."""
+    said = []
+    for line in printed.splitlines():
+        try:
+            rank = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(rank, dict) and "size" in rank:
+            said.append(rank)
+    return sorted(said, key=lambda rank: rank["rank"])
+
+
+def _cure() -> str:
+    """Where mpi4py loads no MPI at all, that is the reason; else the launcher may be."""
+    try:
+        launch.vendor()
+    except ShardwiseError as error:
+        return str(error)
+    return _NAME_YOURS

@@ -1,0 +1,38 @@
+"""The settings that the doctor looks for: from config files, where they can be read."""
+
+from pathlib import Path
+from typing import Any
+
+from shardwise import config
+from shardwise.doctor.findings import Finding, fault, ok
+from shardwise.errors import ShardwiseError
+
+_SHIPPED = Path("config.yaml")
+
+
+def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any], list[Finding]]:
+    """The results folder and the backend, and what was found in the config.
+
+    Parameters
+    ----------
+    files
+        Config files; None: ``config.yaml`` of this folder, where there is one.
+    results
+        A results folder that comes before that of the config.
+    """
+    chosen = {"results": results or "results", "backend": "auto"}
+    files = files if files is not None else [_SHIPPED] if _SHIPPED.exists() else []
+    if not files:
+        return chosen, []
+    named = ", ".join(map(str, files))
+    try:
+        settings = config.load(config.read_files(files))
+    except ShardwiseError as error:
+        found = fault("config", str(error), "correct it")
+    except ImportError as error:  # a package that is missing, which its section says too
+        found = fault("config", f"{named} cannot be read: {error}", "make install")
+    else:
+        chosen = {"results": results or settings.results, "backend": settings.backend}
+        found = ok("config", f"{named}: backend {settings.backend}, results {chosen['results']}",
+                   files=list(map(str, files)), **chosen)  # fmt: skip
+    return chosen, [Finding(**{**vars(found), "section": "config"})]

@@ -1,0 +1,27 @@
+"""The doctor on the login node of a real Grid Engine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import factories
+from tests.uge import config
+from tests.uge.cluster import UgeCluster
+
+pytestmark = pytest.mark.uge
+
+
+def test_the_doctor_names_the_gpus_of_grid_engine(uge: UgeCluster, tmp_path: Path) -> None:
+    """The complex, where it is, the parallel environments and the profile that fits."""
+    done = factories.run("doctor", "--json", "--time-limit", 60, cwd=tmp_path, env=uge.env())
+    said = json.loads(done.stdout)
+    assert done.returncode == said["verdict"]["exit_code"]
+    found = {f["name"]: f for f in said["findings"] if f["section"] in ("grid engine", "profile")}
+    assert found["gpus"]["text"].startswith("gpu (INT, counted once a job); free: ")
+    assert list(found["gpus"]["facts"]["hosts"].values()) == ["4"]
+    rules = found["environments"]["facts"]["environments"]
+    assert {name: rule["allocation_rule"] for name, rule in rules.items()} == config.PARALLEL
+    assert found["environments"]["level"] == "ok"
+    assert found["grid engine"]["facts"]["version"].startswith("SGE ")
+    assert found["profile"]["facts"]["profiles"][0] == "profiles/uge"

@@ -1,0 +1,300 @@
+"""The doctor as a whole: sections that hang or die, the verdict, its command line, real ranks."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardwise.doctor import findings, mpi, python, report, settings
+from shardwise.doctor.__main__ import SECTIONS, guarded
+from shardwise.doctor.findings import FAULT, OK, Answer, Deadline, Finding, fault, note, ok
+from shardwise.doctor.report import Report
+
+from tests import processes
+from tests.doctor import Once
+from tests.factories import run
+from tests.workspace import REPO
+
+LONG = 100
+"""Seconds: longer than a section takes on the busiest machine."""
+
+
+def doctor(folder: Path, *words: object, **options: Any) -> Any:
+    """Run the doctor in a folder."""
+    return run("doctor", "--time-limit", LONG, *words, cwd=folder, **options)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder for programs of a site."""
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def program(path: Path, script: str) -> Path:
+    """A shell script as a program."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_json_and_text_say_the_same(tmp_path: Path) -> None:
+    """Both name every finding and end with the same verdict and exit code; nothing is left."""
+    told, plain = doctor(tmp_path, "--json"), doctor(tmp_path)
+    said = json.loads(told.stdout)
+    assert told.returncode == plain.returncode == said["verdict"]["exit_code"]
+    assert said["verdict"]["can_run"] == (told.returncode == 0)
+    assert plain.stdout.rstrip().endswith(said["verdict"]["text"])
+    assert told.stderr == plain.stderr == ""
+    lines = " ".join(plain.stdout.split())
+    for finding in said["findings"]:
+        # Free space and memory change from one run to the next.
+        if finding["name"] != "space" and not finding["name"].startswith("GPU"):
+            assert " ".join(finding["text"].split()) in lines
+    sections = [finding["section"] for finding in said["findings"]]
+    assert list(dict.fromkeys(sections)) == [name for name in report.TITLES if name in sections]
+    assert {name for name in report.TITLES if name != "config"} == set(sections)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_without_gpus_computes_with_numpy(tmp_path: Path) -> None:
+    """The main job can run, and the real ranks have met."""
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("this machine has an NVIDIA driver")
+    done = doctor(tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "ok  the main job can run here: with NumPy" in done.stdout
+    assert "2 ranks in one world" in done.stdout
+
+
+def test_a_bad_config_is_a_fault(tmp_path: Path) -> None:
+    """The rest is looked at all the same."""
+    (tmp_path / "mine.yaml").write_text("shard: 3\n")
+    done = doctor(tmp_path, "--configfile", "mine.yaml")
+    assert done.returncode == 2
+    assert "did you mean shards?" in done.stdout
+    assert "2 ranks in one world" in done.stdout
+
+
+def test_the_config_names_the_results_folder(tmp_path: Path) -> None:
+    """And the option comes before it."""
+    (tmp_path / "config.yaml").write_text("results: there\nbackend: numpy\n")
+    for words, folder in ((), "there"), (("--results", "here"), "here"):
+        said = json.loads(doctor(tmp_path, "--json", *words).stdout)
+        facts = {f["name"]: f["facts"] for f in said["findings"] if f["section"] == "results"}
+        assert facts["file system"]["path"] == str(tmp_path / folder)
+        assert said["verdict"]["backend"] == "numpy"
+
+
+def test_a_silent_scheduler_ends_with_75(tmp_path: Path, site: Path) -> None:
+    """Its clients are here, but nobody answers them."""
+    program(site / "sinfo", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    program(site / "sbatch", "exit 1")
+    done = doctor(tmp_path, env=os.environ | {"PATH": f"{site}:{os.environ['PATH']}"})
+    assert done.returncode == 75
+    assert "!!  slurm         does not answer: Unable to contact slurm controller" in done.stdout
+    assert "cannot run here now; try again later (Slurm: slurm)" in done.stdout
+
+
+def test_help_explains_the_exit_codes() -> None:
+    """--help says how it ends, and where its keys are."""
+    told = " ".join(run("doctor", "--help").stdout.split())
+    for words in ("0 the main job can run", "2 something", "75 try again", "docs/doctor.md"):
+        assert words in told
+
+
+def test_the_page_names_the_keys_of_the_json() -> None:
+    """docs/doctor.md lists what programs may rely on."""
+    page = (REPO / "docs" / "doctor.md").read_text()
+    made = json.loads(Report([Finding("a", OK, "b", section="mpi")]).json())
+    keys = {*made, *made["verdict"], *made["findings"][0]}
+    assert [key for key in keys if f"`{key}`" not in page] == []
+    assert [name for name in SECTIONS if f"`{name}`" not in page] == []
+
+
+def ranks(launcher: str) -> Finding:
+    """What the hello of two ranks under this launcher comes to."""
+    *_, last = mpi.findings(Deadline(LONG), launcher)
+    return last
+
+
+def test_two_real_ranks_meet() -> None:
+    """One world of two, on this host, with the MPI that mpi4py loads."""
+    found = ranks("auto")
+    assert (found.name, found.level) == ("hello", OK), found.text
+    assert [(rank["rank"], rank["size"], rank["sum"]) for rank in found.facts["ranks"]] == [
+        (0, 2, 2), (1, 2, 2),
+    ]  # fmt: skip
+    assert "MPI" in found.text
+
+
+def test_two_worlds_of_one_rank_are_a_fault(site: Path) -> None:
+    """A launcher of another MPI starts as many processes as it should, and none finds another."""
+    other = program(site / "mpiexec", 'shift 2\n"$@" &\n"$@" &\nwait')
+    found = ranks(str(other))
+    assert (found.level, found.code) == (FAULT, 2)
+    assert "in worlds of 1 and 1, not 2 ranks in one world" in found.text
+    assert "MPI4PY_LIBMPI" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("echo no such plugin >&2; exit 3", "no such plugin"), ("exit 0", "no rank could say hello")],
+)
+def test_a_launcher_that_starts_nothing(site: Path, script: str, words: str) -> None:
+    """Its own last words are shown."""
+    found = ranks(str(program(site / "mpiexec", script)))
+    assert (found.level, found.code) == (FAULT, 2)
+    assert words in found.text
+
+
+def test_ranks_that_hang_are_ended(site: Path, tmp_path: Path) -> None:
+    """With the launcher, in time."""
+    pids = tmp_path / "pids"
+    hanging = program(site / "mpiexec", f"sleep 600 &\necho $$ $! > {pids}\nwait")
+    *_, found = mpi.findings(Once(pids), str(hanging))
+    assert (found.level, found.code) == (FAULT, 75)
+    assert not processes.living(int(pid) for pid in pids.read_text().split())
+
+
+def test_a_missing_launcher_is_named() -> None:
+    """Nothing is started."""
+    (found,) = mpi.findings(Deadline(LONG), "no-such-mpiexec")
+    assert (found.level, found.code) == (FAULT, 2)
+    assert "no-such-mpiexec" in found.text
+
+
+def test_what_packages_are_missing() -> None:
+    """A missing one is a fault; another version than the tested one is worth a note."""
+    there = {"a": "1.0", "b": "2.1"}
+    found = list(python.packages({"a": "1.0", "b": "2.0", "c": "3.0"}, there.get))
+    assert [finding.level for finding in found] == [FAULT, "note", OK]
+    assert found[0].text == "not installed: c"
+    assert found[1].text == "b is 2.1; tested is 2.0"
+    assert "1 of 3" in found[2].text
+
+
+def test_the_pins_are_those_of_the_project(tmp_path: Path) -> None:
+    """Every dependency, by name; where there is no project file, those of what was installed."""
+    pinned = python.pins(python.PROJECT)
+    text = python.PROJECT.read_text()
+    block = re.search(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert len(pinned) == block[1].count("==") > 10
+    assert re.match(r"\d+\.\d+", pinned["numpy"])
+    assert "numpy" in python.pins(tmp_path / "none")
+
+
+def test_an_error_that_nobody_expected_is_a_finding(tmp_path: Path) -> None:
+    """The findings before it are kept."""
+
+    def broken(*_: object) -> Any:
+        yield ok("first", "fine")
+        raise ZeroDivisionError("by nought")
+
+    SECTIONS["broken"] = broken
+    try:
+        first, last = guarded("broken", {"time_limit": 1})
+    finally:
+        del SECTIONS["broken"]
+    assert (first.name, last.name, last.level) == ("first", "check", FAULT)
+    assert "ZeroDivisionError: by nought" in last.text
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "words"),
+    [(None, 75, "hangs"), (-11, 2, "ended by signal 11"), (1, 2, "MemoryError")],
+)
+def test_a_section_that_does_not_come_to_its_end(
+    code: int | None, exit_code: int, words: str
+) -> None:
+    """What it has said is kept, half a line is not, and one finding tells what happened."""
+    line = json.dumps({"name": "a", "level": "ok", "text": "b", "section": "gpus"})
+    first, last = report.read("gpus", Answer(code, f'{line}\n{{"name": "a', "MemoryError"))
+    assert first == Finding("a", OK, "b", section="gpus")
+    assert (last.section, last.level, last.code) == ("gpus", FAULT, exit_code)
+    assert words in last.text
+
+
+def test_a_program_that_says_more_than_a_pipe_holds() -> None:
+    """All of it arrives, from several at once."""
+    line = [sys.executable, "-c", "print('x' * 300_000)"]
+    both = findings.ask_all([line, line, ["/no/such/program"]], Deadline(LONG))
+    assert [len(answer.out) for answer in both] == [300_001, 300_001, 0]
+    assert "No such file" in both[2].reason
+
+
+def verdict(*found: Finding) -> Report:
+    """A report of some findings about GPUs."""
+    return Report([Finding(**{**vars(f), "section": "gpus"}) for f in found])
+
+
+def gpu(uuid: str, usable: bool) -> Finding:
+    """A device, free or not."""
+    return ok(uuid, "fine", uuid=uuid, usable=usable)
+
+
+DRIVER = ok("driver", "fine", cuda=13000)
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "words"),
+    [
+        ([note("driver", "none")], 0, "can run here: with NumPy"),
+        ([DRIVER, gpu("a", True)], 0, "can run here: with cupy on 1 device"),
+        ([DRIVER, gpu("a", True), gpu("b", True)], 0, "with cupy on 2 devices"),
+        ([DRIVER, gpu("a", True), gpu("b", False)], 0, "with cupy on 1 of 2 devices"),
+        ([note("backend", "numpy"), DRIVER, gpu("a", True)], 0, "with NumPy"),
+        ([fault("a", "b", "c", code=75)], 75, "cannot run here now; try again later (GPUs: a)"),
+        ([fault("a", "b", "c"), fault("d", "b", "c", code=75)], 2, "here yet (GPUs: a, GPUs: d)"),
+    ],
+)
+def test_the_verdict(found: Sequence[Finding], code: int, words: str) -> None:
+    """One line and an exit code: what has to be changed comes before what time mends."""
+    made = verdict(*found)
+    assert made.code == code
+    assert words in made.verdict
+    assert made.text(80).splitlines()[-1].startswith("!!" if code else "ok")
+
+
+def test_lines_fit_and_cures_stand_below() -> None:
+    """Marks and names in columns, text wrapped beside them."""
+    text = verdict(ok("a", "word " * 40), fault("b", "wrong", "mend it")).text(60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert "\n  ok  a             word word" in text
+    assert "\n  !!  b             wrong\n                    → mend it\n" in text
+
+
+def scheduler(section: str) -> Finding:
+    """A scheduler that answers."""
+    return Finding("x", OK, "answers", facts={"answers": True}, section=section)
+
+
+def test_the_profile_that_fits() -> None:
+    """Each scheduler that answers; else local. A disk that other nodes do not see is told."""
+    (local,) = report.profile([])
+    assert local.facts["profiles"] == ["profiles/local"]
+    disk = Finding("file system", OK, "", facts={"local": True, "type": "ext4"}, section="results")
+    both = report.profile([scheduler("slurm"), scheduler("grid engine"), disk])
+    assert both[0].facts["profiles"] == ["profiles/slurm", "profiles/uge", "profiles/local"]
+    assert [finding.name for finding in both[1:]] == ["shared disk", "nodes"]
+    assert both[2].cure.startswith("srun --gres=gpu:1 ")
+
+
+def test_a_config_that_cannot_be_read_for_want_of_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The defaults hold, so that all else can be looked at."""
+
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'yaml'")
+
+    monkeypatch.setattr(settings.config, "load", missing)
+    file = tmp_path / "config.yaml"
+    file.write_text("results: there\n")
+    chosen, (found,) = settings.choose([file], None)
+    assert chosen == {"results": "results", "backend": "auto"}
+    assert (found.level, found.section, found.cure) == (FAULT, "config", "make install")

@@ -1,0 +1,151 @@
+"""The doctor's probes of a results folder: this file system, and pretended others."""
+
+import errno
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+from shardwise.doctor import folders
+from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline
+
+MOUNTS = r"""
+21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro
+30 21 0:25 / /proc rw - proc proc rw
+44 21 0:52 / /data rw,relatime shared:9 - nfs4 server:/export rw,vers=4.2,local_lock=none
+45 21 0:53 / /data/a\040b rw - lustre 10.0.0.1@tcp:/scratch rw,flock
+46 21 0:54 / /over rw - xfs /dev/vdb rw
+47 46 0:55 / /over rw - fuse.sshfs ada@host:/ rw
+48 21 0:56 / /dev/shm rw - tmpfs tmpfs rw
+broken line
+"""
+
+
+def test_this_file_system_passes(tmp_path: Path) -> None:
+    """All probes are made, none fails, and nothing is left."""
+    found = {f.name: f for f in folders.findings(tmp_path / "out" / "results", Deadline(60))}
+    assert set(found) == {
+        "file system", "space", "writing", "direct I/O", "rename", "mmap", "locks"
+    } - {"writing"}  # fmt: skip
+    assert [name for name in ("rename", "mmap", "locks") if found[name].level != OK] == []
+    assert found["file system"].facts["folder"] == str(tmp_path)
+    assert "not made yet" in found["file system"].text
+    assert found["space"].facts["free"] == pytest.approx(_free(tmp_path), abs=2**30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _free(path: Path) -> int:
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
+
+
+def test_an_end_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    """Whoever stops listening, or is ended, leaves no probe behind."""
+    found = folders.findings(tmp_path, Deadline(60))
+    while next(found).name != "rename":
+        pass
+    assert len(list(tmp_path.iterdir())) == 1
+    found.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_file() -> None:
+    """/proc is one for everybody, root included."""
+    *_, last = folders.findings(Path("/proc/results"), Deadline(60))
+    assert (last.name, last.level, last.code) == ("writing", FAULT, 2)
+    assert last.cure
+
+
+@pytest.mark.parametrize(
+    ("path", "type", "kind"),
+    [
+        ("/home/ada", "ext4", None),
+        ("/database", "ext4", None),  # begins with the name of a mount, and is none
+        ("/data", "nfs4", "nfs"),
+        ("/data/x/y", "nfs4", "nfs"),
+        ("/data/a b/c", "lustre", "lustre"),
+        ("/over/x", "fuse.sshfs", "fuse"),  # the later mount hides the earlier one
+        ("/dev/shm/x", "tmpfs", "tmpfs"),
+    ],
+)
+def test_the_mount_of_a_folder(path: str, type: str, kind: str | None) -> None:
+    """The longest mount point above it, and the last of the same."""
+    found = folders.mount(Path(path), MOUNTS)
+    assert found is not None
+    assert (found.type, found.kind) == (type, kind)
+
+
+def test_a_network_file_system_is_named_with_its_caveat() -> None:
+    """A note, not a fault; and jobs on other nodes see it."""
+    folder = Path("/data/x")
+    found = folders._place(folder, folder, folders.mount(folder, MOUNTS))
+    assert (found.level, found.facts["local"]) == (NOTE, False)
+    assert "is on nfs4, mounted at /data: " in found.text
+    disk = folders._place(Path("/home"), Path("/home"), folders.mount(Path("/home"), MOUNTS))
+    assert (disk.level, disk.facts["local"]) == (OK, True)
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_a_disk_without_locks(tmp_path: Path) -> None:
+    """A note that says what follows from it."""
+    found = folders.locks(tmp_path, Deadline(60), flock=_refused)
+    assert (found.level, found.facts["works"]) == (NOTE, False)
+    assert "No locks available" in found.text
+    assert "would not be noticed" in found.text
+
+
+@pytest.mark.parametrize(
+    ("codes", "words"),
+    [
+        ((0, 0), "two processes got the same lock"),
+        ((9, 9), "could not even try"),
+        ((1, 1), "could not even try"),
+        ((None, 0), "no answer in time"),
+    ],
+)
+def test_locks_that_do_not_hold(tmp_path: Path, codes: tuple[int | None, int], words: str) -> None:
+    """What the second process got while the lock was held, and after it."""
+    left = list(codes)
+    found = folders.locks(tmp_path, Deadline(60), ask=lambda *_: Answer(left.pop(0), "", ""))
+    assert (found.level, words in found.text) == (NOTE, True)
+
+
+def test_locks_that_hold_on_one_node_only(tmp_path: Path) -> None:
+    """The probe cannot see another node, but the mount option tells."""
+    mount = folders.Mount("/x", "lustre", "x", frozenset({"rw", "localflock"}))
+    found = folders.locks(tmp_path, Deadline(60), mount)
+    assert "localflock keeps locks on one node" in found.text
+
+
+def test_a_disk_without_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results could never be committed there."""
+    monkeypatch.setattr(folders.os, "replace", _refused)
+    assert folders.renames(tmp_path).level == FAULT
+
+
+def test_a_rename_that_changes_what_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy over the old file is no rename: who reads it would see both."""
+    monkeypatch.setattr(
+        folders.os, "replace", lambda new, path: Path(path).write_bytes(Path(new).read_bytes())
+    )
+    found = folders.renames(tmp_path)
+    assert found.level == FAULT
+    assert "b'new' where it was open" in found.text
+
+
+def test_a_disk_without_direct_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It only is slower."""
+    monkeypatch.setattr(folders.os, "pwrite", _refused)
+    found = folders.direct(tmp_path)
+    assert (found.level, found.facts["works"]) == (NOTE, False)
+
+
+def test_a_disk_without_mappings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reduce needs them."""
+    monkeypatch.setattr(mmap, "mmap", _refused)
+    assert folders.mapping(tmp_path).level == FAULT

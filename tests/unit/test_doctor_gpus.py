@@ -1,0 +1,346 @@
+"""The doctor's look at GPUs: pretended machines, real processes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardwise.devices import Device, Process
+from shardwise.doctor import gpus, holders
+from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding, ask_all
+from shardwise.errors import TryAgain
+from shardwise.leases import Holder
+
+GIB = 2**30
+RIGHT = json.dumps({"cuda": 12080}) + "\n" + json.dumps({"sum": 256.0**3}) + "\n"
+
+
+def device(index: int, free: int = 79, **over: Any) -> Device:
+    """A device of 80 GiB."""
+    return Device(f"GPU-{index}", "NVIDIA H200", index, 80 * GIB, free * GIB, **over)
+
+
+class Asked:
+    """Stands for the programs that multiply on devices; notes which devices were tried."""
+
+    def __init__(self, answers: dict[str, Answer] | None = None) -> None:
+        self.answers = answers or {}
+        self.uuids: list[str] = []
+
+    def __call__(self, lines: Sequence[Sequence[str]], deadline: Deadline) -> list[Answer]:
+        """Answer for each device; where nothing is said of one, its product is right."""
+        self.uuids += [line[-1] for line in lines]
+        return [self.answers.get(uuid, Answer(0, RIGHT, "")) for uuid in self.uuids]
+
+
+@pytest.fixture(autouse=True)
+def _own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the leases of this machine alone."""
+    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
+
+
+def look(*present: Device, backend: str = "auto", **over: Any) -> list[Finding]:
+    """What the doctor finds where driver and cupy are good, and these devices are present."""
+    machine = {
+        "cuda": lambda: 12080,
+        "present": lambda: list(present),
+        "driver": lambda uuids: gpus.Driver("570.1", dict.fromkeys(uuids, GIB)),
+        "holder": lambda uuid: None,
+        "cupy": lambda: {"cupy-cuda12x": "14.2.0"},
+        "ask_all": Asked(),
+        "environ": {},
+    }
+    return list(gpus.findings(Deadline(100), backend, gpus.Machine(**{**machine, **over})))
+
+
+def named(found: Sequence[Finding], name: str) -> list[Finding]:
+    """The findings of one name."""
+    return [finding for finding in found if finding.name == name]
+
+
+def usable(found: Sequence[Finding]) -> list[str]:
+    """The devices that a task could have."""
+    return [finding.facts["uuid"] for finding in found if finding.facts.get("usable")]
+
+
+def codes(found: Sequence[Finding]) -> list[int]:
+    """The exit codes of all faults; each fault says what to do."""
+    assert all(finding.cure for finding in found if finding.level == FAULT)
+    return [finding.code for finding in found if finding.level == FAULT]
+
+
+def test_two_devices_that_compute() -> None:
+    """Each is named with its UUID, memory and mode; nothing is wrong."""
+    found = look(device(0), device(1))
+    assert usable(found) == ["GPU-0", "GPU-1"]
+    assert codes(found) == []
+    (first,) = named(found, "GPU 0")
+    assert first.text == (
+        "NVIDIA H200, 79.0 GiB free of 80.0 GiB, compute mode default, GPU-0: computes"
+    )
+    (driver,) = named(found, "driver")
+    assert (driver.level, driver.text) == (OK, "570.1, runs CUDA up to 12.8")
+
+
+@pytest.mark.parametrize(
+    ("driver", "packages", "level", "words"),
+    [
+        (12080, {"cupy-cuda12x": "14"}, OK, "fits"),
+        (13000, {"cupy-cuda12x": "14"}, OK, "fits"),  # newer drivers run what is older
+        (13000, {"cupy-cuda13x": "14"}, OK, "fits"),
+        (14000, {"cupy-cuda13x": "14"}, OK, "fits"),
+        (12080, {"cupy-cuda13x": "14"}, FAULT, "built for CUDA 13, but the driver runs 12.8"),
+        (12080, {}, FAULT, "not installed"),
+        (12080, {"cupy-cuda12x": "14", "cupy-cuda13x": "14"}, FAULT, "several"),
+        (11080, {"cupy-cuda12x": "14"}, FAULT, "needs a driver for CUDA 12"),
+        (12080, {"cupy": "14"}, OK, "fits"),  # built from source, here
+        (None, {"cupy-cuda12x": "14"}, NOTE, "the nodes' driver decides"),
+        (None, {}, NOTE, "not installed"),
+    ],
+)
+def test_cupy_and_driver(
+    driver: int | None, packages: dict[str, str], level: str, words: str
+) -> None:
+    """A cupy that does not fit is a fault to mend, and no device is tried with it."""
+    asked = Asked()
+    found = look(device(0), cuda=lambda: driver, cupy=lambda: packages, ask_all=asked)
+    (cupy,) = named(found, "cupy")
+    assert (cupy.level, words in cupy.text) == (level, True)
+    assert codes(found) == ([2] if level == FAULT else [])
+    assert asked.uuids == (["GPU-0"] if level == OK else [])
+
+
+def test_the_cure_for_a_wrong_cupy_is_the_drivers() -> None:
+    """The command installs what this driver runs."""
+    (cupy,) = named(look(device(0), cupy=lambda: {"cupy-cuda13x": "14"}), "cupy")
+    assert cupy.cure == "make clean, then make install CUDA=12"
+    (cupy,) = named(look(device(0), cuda=lambda: 13010, cupy=dict), "cupy")
+    assert cupy.cure == "make install CUDA=13"
+
+
+def test_a_machine_without_a_driver_computes_with_numpy() -> None:
+    """No fault, unless the config wants cupy."""
+    without = {"cuda": lambda: None, "cupy": dict}
+    assert codes(look(**without)) == []
+    assert "computing with NumPy" in named(look(**without), "driver")[0].text
+    assert codes(look(backend="cupy", **without)) == [2]
+
+
+def test_under_numpy_no_device_is_a_fault() -> None:
+    """What the config does not use keeps nothing from running."""
+    broken = Asked({"GPU-0": Answer(1, "", "broken")})
+    found = look(device(0), backend="numpy", ask_all=broken)
+    assert codes(found) == []
+    assert any("broken" in finding.text for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        (Answer(None, '{"cuda": 12080}\n', ""), 75, "hangs"),
+        (Answer(None, "", ""), 75, "hangs"),
+        (Answer(1, '{"cuda": 12080}\n', "x\nCUDARuntimeError: lost"), 75, "Error: lost"),
+        (Answer(-11, '{"cuda": 12080}\n', ""), 75, "ended by signal 11"),
+        (Answer(0, '{"cuda": 12080}\n{"sum": 7.0}\n', ""), 75, "sums to 7.0, not 16777216"),
+        (Answer(1, "", "ImportError: libcublas.so.12"), 2, "libcublas.so.12"),
+    ],
+)
+def test_a_device_that_does_not_compute(answer: Answer, code: int, words: str) -> None:
+    """It is a fault of its own; the other device stays usable."""
+    found = look(device(0), device(1), ask_all=Asked({"GPU-0": answer}))
+    assert codes(found) == [code]
+    assert words in named(found, "GPU 0")[0].text
+    assert usable(found) == ["GPU-1"]
+
+
+CUPY = """
+import os, numpy
+from types import SimpleNamespace as Name
+cuda = Name(runtime=Name(runtimeGetVersion=lambda: 12080))
+def ones(shape, dtype):
+    if os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1":
+        raise RuntimeError("lost")
+    return numpy.ones(shape, dtype)
+"""
+
+
+def test_the_program_that_multiplies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs once a device, which it is told by its UUID; here with NumPy under cupy's name."""
+    (tmp_path / "cupy.py").write_text(CUPY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = look(device(0), device(1), ask_all=ask_all)
+    assert usable(found) == ["GPU-0"]
+    assert "a small product fails: RuntimeError: lost" in named(found, "GPU 1")[0].text
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"),
+    [
+        ({"free": 2}, "fills it"),
+        ({"mode": "prohibited"}, "prohibits"),
+        ({"mode": "exclusive process", "processes": (Process(1, GIB),)}, "exclusive process"),
+    ],
+)
+def test_a_busy_device_is_left_alone(busy: dict[str, Any], words: str) -> None:
+    """No product is tried where it could be in a task's way; the other device is enough."""
+    asked = Asked()
+    found = look(device(0, **busy), device(1), ask_all=asked)
+    assert asked.uuids == ["GPU-1"]
+    assert words in named(found, "GPU 0")[0].text
+    assert codes(found) == []
+    assert usable(found) == ["GPU-1"]
+    assert codes(look(device(0, **busy))) == [75]
+
+
+def test_a_leased_device_names_its_task() -> None:
+    """Who, since when and what for; where all are leased, a task has to wait."""
+    task = Holder(4242, "ada", time.time(), "multiply --shard 00007")
+
+    def holder(uuid: str) -> Holder | None:
+        return task if uuid == "GPU-0" else None
+
+    found = look(device(0), device(1), holder=holder)
+    assert usable(found) == ["GPU-1"]
+    assert codes(found) == []
+    lease = named(found, "GPU 0")[1]
+    assert lease.text.startswith("leased to ada, process 4242, since 20")
+    assert lease.text.endswith(": multiply --shard 00007")
+    assert codes(look(device(0), holder=holder)) == [75]
+
+
+def test_what_slurm_granted_to_this_job_is_no_matter_of_leases() -> None:
+    """A single granted device is usable; others are not tried."""
+    asked = Asked()
+    found = look(
+        device(0), device(1), ask_all=asked, holder=lambda uuid: Holder(1, "a", 0.0, "b"),
+        environ={"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "1"},
+    )  # fmt: skip
+    assert asked.uuids == ["GPU-1"]
+    assert usable(found) == ["GPU-1"]
+    assert codes(found) == []
+
+
+@pytest.mark.parametrize("value", ["", "7", "GPU-none", "0,0"])
+def test_a_variable_that_names_no_device(value: str) -> None:
+    """A task would end with 75, and so says the doctor; the devices are shown all the same."""
+    found = look(device(0), environ={"CUDA_VISIBLE_DEVICES": value})
+    assert codes(found) == [75]
+    assert "CUDA_VISIBLE_DEVICES" in named(found, "granted")[0].text
+    assert named(found, "GPU 0")
+
+
+def test_a_driver_that_cannot_be_asked() -> None:
+    """The message of NVML is the finding."""
+
+    def lost() -> list[Device]:
+        raise TryAgain("NVML says Driver/library version mismatch; reboot this node")
+
+    found = look(present=lost)
+    assert codes(found) == [75]
+    (message,) = named(found, "devices")
+    assert message.text == "NVML says Driver/library version mismatch"
+    assert message.cure == "reboot this node"
+
+
+def test_a_driver_without_a_device() -> None:
+    """As in a container that was given none."""
+    assert codes(look()) == [75]
+
+
+def test_what_is_logged_while_devices_are_listed_is_told() -> None:
+    """A device that does not answer is left out by `present` with a warning."""
+
+    def present() -> list[Device]:
+        gpus.logging.getLogger("shardwise.nvml").warning("GPU %d does not answer", 1)
+        return [device(0)]
+
+    found = look(present=present)
+    assert [f.text for f in named(found, "devices")] == ["GPU 1 does not answer"]
+    assert usable(found) == ["GPU-0"]
+
+
+@pytest.fixture
+def zombie() -> Iterator[int]:
+    """A process that has ended, and that its parent, which is this one, has not collected."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    while not (found := holders.describe(process.pid)) or not found.zombie:
+        time.sleep(0.01)
+    yield process.pid
+    process.wait()
+
+
+def test_who_a_process_is() -> None:
+    """User, start and command of this very process."""
+    me = holders.describe(os.getpid())
+    assert me is not None
+    assert (me.pid, me.parent, me.zombie) == (os.getpid(), os.getppid(), False)
+    assert me.user == holders._name(os.getuid())
+    assert os.path.basename(sys.executable) in me.command or "pytest" in me.command
+    line = [sys.executable, "-c", "input(1)", "a b"]
+    child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.read(1) == b"1"  # by now the kernel knows its command line
+        found = holders.describe(child.pid)
+        assert found.command.endswith(" 'input(1)' 'a b'")
+        assert found.since >= me.since
+    finally:
+        child.communicate(b"\n")
+    assert holders.describe(child.pid) is None
+
+
+def test_the_holders_of_a_device(zombie: int) -> None:
+    """A visible process, one of another container, and a zombie, each with its memory."""
+    processes = (Process(os.getpid(), 2 * GIB), Process(2**22 + 1, 3 * GIB), Process(zombie, GIB))
+    found = look(device(0, free=74, processes=processes))
+    visible, hidden, dead = named(found, "GPU 0")[1:]
+    assert f"process {os.getpid()}, since " in visible.text
+    assert ", 2.0 GiB: " in visible.text
+    assert "process 4194305, 3.0 GiB: not visible here" in hidden.text
+    assert dead.text.startswith("held by a zombie of ")
+    assert f"process {os.getpid()}" in dead.cure
+    assert dead.facts["zombie"]
+
+
+@pytest.mark.parametrize(
+    ("free", "reserved", "memory", "unlisted"),
+    [
+        (70, 0, 10 * GIB, None),
+        (70, 0, 4 * GIB, 6 * GIB),
+        (70, 5 * GIB, 4 * GIB, GIB),
+        (70, 6 * GIB, 4 * GIB, None),
+        (70, 0, None, None),  # it does not tell its memory, so nothing is known of the rest
+    ],
+)
+def test_memory_that_no_process_has(
+    free: int, reserved: int, memory: int | None, unlisted: int | None
+) -> None:
+    """It is used memory without what is listed and what the driver keeps."""
+    driver = gpus.Driver("570", {"GPU-0": reserved})
+    there = device(0, free=free, processes=(Process(os.getpid(), memory),))
+    found = look(there, driver=lambda uuids: driver)
+    told = [finding for finding in found if "unlisted" in finding.facts]
+    assert [finding.facts["unlisted"] for finding in told] == ([unlisted] if unlisted else [])
+    assert all("by no process that is listed" in finding.text for finding in told)
+
+
+def test_a_process_that_draws_holds_its_memory_too() -> None:
+    """NVML lists such processes apart."""
+    driver = gpus.Driver("570", {}, {"GPU-0": (Process(os.getpid(), 10 * GIB),)})
+    found = look(device(0, free=70), driver=lambda uuids: driver)
+    assert not any("unlisted" in finding.facts for finding in found)
+    assert "held by" in named(found, "GPU 0")[1].text
+
+
+@pytest.mark.parametrize("make", [lambda p: p.touch(), lambda p: (p.mkdir(), p.chmod(0o777))])
+def test_a_folder_in_which_no_lease_can_be_kept(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    """A file in its place, or a folder where all may remove all: every task would end with 75."""
+    make(tmp_path / "leases")
+    assert codes(look(device(0))) == [75]
+    assert "leases" in named(look(device(0)), "leases")[0].text

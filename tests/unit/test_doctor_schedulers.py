@@ -1,0 +1,196 @@
+"""The doctor's questions to schedulers: real and pretended answers, and silence."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from shardwise.doctor import gridengine, slurm
+from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding
+
+from tests import processes
+from tests.doctor import Once
+
+SINFO = """\
+main*|(null)|1|idle|cpu1
+main*|gpu:a100:4(S:0-1),nvme:1|12|mixed|gpu[1-12]
+main*|gpu:a100:4(S:0-1),nvme:1|2|down*|gpu[13-14]
+gpu|gpu:a100:4(S:0-1),nvme:1|12|mixed|gpu[1-12]
+gpu|gpu:h200:2,gpu:mig:7|1|idle~|gpu20
+"""
+TYPES = """\
+MPI plugin types are...
+\tpmix
+\tnone
+\tpmi2
+specific pmix plugin versions available: pmix_v4
+"""
+COMPLEXES = """\
+#name               shortcut   type      relop requestable consumable default  urgency
+#--------------------------------------------------------------------------------------
+arch                a          STRING    ==    YES         NO         NONE     0
+gpu                 g          INT       <=    YES         JOB        0        0
+cuda_arch           ca         STRING    ==    YES         NO         NONE     0
+num_proc            p          INT       ==    YES         NO         0        0
+"""
+QHOST = """\
+HOSTNAME                ARCH         NCPU NSOC NCOR NTHR  LOAD  MEMTOT  MEMUSE  SWAPTO  SWAPUS
+----------------------------------------------------------------------------------------------
+global                  -               -    -    -    -     -       -       -       -       -
+node1                   lx-amd64        2    1    2    2  0.88   23.5G    1.2G     0.0     0.0
+    Host Resource(s):      hc:gpu=4.000000
+   hf:cuda_arch=sm_90
+node2                   lx-amd64        2    1    2    2  0.88   23.5G    1.2G     0.0     0.0
+    Host Resource(s):      hc:gpu=0.000000
+"""
+MPI = "pe_name            mpi\nslots              999\nallocation_rule    $fill_up\n"
+
+
+def answers(said: dict[str, str | Answer]) -> Callable[..., Answer]:
+    """Something that answers commands by how they begin."""
+
+    def ask(words: Sequence[str], deadline: Deadline) -> Answer:
+        line = " ".join(words)
+        found = next((said[start] for start in said if line.startswith(start)), Answer(1, "", "?"))
+        return found if isinstance(found, Answer) else Answer(0, found, "")
+
+    return ask
+
+
+SLURM = {"sinfo --noheader": SINFO, "sinfo --version": "slurm 23.11", "srun": TYPES}
+GRID_ENGINE = {
+    "qconf -spl": "mpi\nmpi_rr\n",
+    "qconf -sc": COMPLEXES,
+    "qconf -sp mpi_rr": MPI.replace("$fill_up", "$round_robin"),
+    "qconf -sp mpi": MPI,
+    "qhost": QHOST,
+    "qstat": "SGE 8.1.9\nusage: …",
+}
+
+
+def everything(name: str) -> str:
+    """A PATH with every client."""
+    return f"/usr/bin/{name}"
+
+
+def ask_slurm(said: dict[str, str | Answer]) -> dict[str, Finding]:
+    """The findings about a Slurm that says this, by their names."""
+    found = slurm.findings(Deadline(9), answers({**SLURM, **said}), everything)
+    return {finding.name: finding for finding in found}
+
+
+def ask_grid_engine(
+    said: dict[str, str | Answer], which: Callable[[str], str | None] = everything
+) -> list[Finding]:
+    """The findings about a Grid Engine that says this."""
+    return list(gridengine.findings(Deadline(9), answers({**GRID_ENGINE, **said}), which))
+
+
+def test_the_gpus_of_slurm() -> None:
+    """By kind; nodes in two partitions are counted once, and the state is told."""
+    found = ask_slurm({})
+    assert [f.level for f in found.values()] == [OK] * 4
+    assert found["gpus"].text == (
+        "gpu:a100:4 on 14 nodes (12 mixed, 2 down*); gpu:h200:2,gpu:mig:7 on 1 node (1 idle~)"
+    )
+    assert found["partitions"].text == "main, gpu; default: main"
+    assert found["mpi types"].facts["types"] == ["pmix", "none", "pmi2"]
+    assert found["slurm"].facts["answers"]
+
+
+def test_slurm_without_gpus_or_with_none_up() -> None:
+    """Notes with what to change: jobs would be refused, or wait."""
+    found = ask_slurm({"sinfo --noheader": "a|(null)|2|idle|n[1-2]", "srun": "none"})
+    assert "offers no gpu" in found["gpus"].text
+    assert "there is no default" in found["partitions"].text
+    assert 'mpi: "mpiexec"' in found["mpi types"].cure
+    found = ask_slurm({"sinfo --noheader": "a*|gpu:2|2|down*|n[1-2]"})
+    assert "none takes jobs now" in found["gpus"].text
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "words"),
+    [
+        (Answer(1, "", "sinfo: error: Unable to contact slurm controller"), FAULT, "contact"),
+        (Answer(None, "", ""), FAULT, "no answer in time"),
+        (Answer(1, "", "error: Could not establish a configuration source"), NOTE, "no cluster"),
+    ],
+)
+def test_a_silent_slurm(answer: Answer, level: str, words: str) -> None:
+    """A controller that is away helps itself with time: 75. A client of no cluster is no fault."""
+    (found,) = ask_slurm({"sinfo --noheader": answer}).values()
+    assert (found.level, found.code) == (level, 75 if level == FAULT else 0)
+    assert words in found.text
+
+
+@pytest.mark.parametrize("section", [slurm, gridengine])
+def test_no_scheduler_is_no_fault(section) -> None:
+    """One line says so, and nobody is asked."""
+    (found,) = section.findings(Deadline(9), answers({}), lambda name: None)
+    assert (found.level, found.facts["present"]) == (NOTE, False)
+
+
+def test_the_gpus_of_grid_engine() -> None:
+    """Complexes with gpu or cuda in their names, how they are counted, and where they are."""
+    master, first, second, environments = ask_grid_engine({})
+    assert (master.level, master.text) == (OK, "SGE 8.1.9 answers")
+    assert first.text == "gpu (INT, counted once a job); free: node1 4, node2 0"
+    assert second.text == "cuda_arch (STRING, not counted); free: node1 sm_90"
+    assert environments.text == "mpi $fill_up, mpi_rr $round_robin"
+
+
+def test_other_clusters_of_grid_engine() -> None:
+    """Per slot; on no host; no complex; no environment of the profile's name; no control."""
+    per_slot = ask_grid_engine({"qconf -sc": COMPLEXES.replace("JOB", "YES"), "qhost": ""})
+    assert per_slot[1].text == "gpu (INT, counted for each slot); free: on no host"
+    assert per_slot[1].level == NOTE
+    bare = ask_grid_engine({"qconf -sc": "#nothing", "qconf -spl": "smp", "qconf -sp smp": ""})
+    assert "it cannot give GPUs" in bare[1].text
+    assert "there is no 'mpi'" in bare[2].text
+    assert all(finding.cure for finding in bare if finding.level == NOTE)
+    loose = ask_grid_engine({"qconf -sp mpi": f"{MPI}control_slaves     FALSE\n"})
+    assert "control_slaves is FALSE" in loose[-1].text
+    none = ask_grid_engine({"qconf -spl": Answer(1, "", "no parallel environment defined")})
+    assert "there is no parallel environment" in none[-1].text
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "words"),
+    [
+        (Answer(1, "", "error: commlib error: got select error\nunable to send"), FAULT, "unable"),
+        (Answer(None, "", ""), FAULT, "no answer in time"),
+        (Answer(1, "", "critical error: Please set … SGE_ROOT."), NOTE, "SGE_ROOT is not set"),
+    ],
+)
+def test_a_silent_grid_engine(answer: Answer, level: str, words: str) -> None:
+    """As with Slurm."""
+    (found,) = ask_grid_engine({"qconf -sc": answer})
+    assert (found.level, found.code) == (level, 75 if level == FAULT else 0)
+    assert words in found.text
+
+
+def test_the_qsub_of_another_scheduler() -> None:
+    """PBS has one too, but no qconf."""
+    (found,) = ask_grid_engine({}, lambda name: None if name == "qconf" else name)
+    assert "another scheduler" in found.text
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A Slurm whose sinfo hangs, with a child, and does not end when it is asked to."""
+    pids = tmp_path / "pids"
+    program = tmp_path / "bin" / "sinfo"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntrap '' TERM\nsleep 600 &\necho $$ $! > {pids}\nwait\nwait\n")
+    program.chmod(0o755)
+    (program.parent / "sbatch").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    yield pids
+    processes.kill([int(pid) for pid in pids.read_text().split()])
+
+
+def test_a_scheduler_that_hangs_is_left_in_time(hanging: Path) -> None:
+    """It and what it started are ended, and the answer is: try again."""
+    (found,) = slurm.findings(Once(hanging))
+    assert (found.level, found.code) == (FAULT, 75)
+    assert not processes.living(int(pid) for pid in hanging.read_text().split())
