@@ -350,7 +350,9 @@ class Shardwise(Peer):
     def __init__(self, tiny: bool) -> None:
         from shardwise import multiply, planfile
 
-        self._xp, self._multiply, self._planfile = harness.array_module(tiny), multiply, planfile
+        harness.need_gpu(tiny)
+        self._xp = multiply.load_backend("numpy" if tiny else "cupy")[0]
+        self._multiply, self._planfile = multiply, planfile
 
     def prepare(self, job: Job) -> None:
         """Write the plan."""

@@ -201,7 +201,7 @@ def _situation(devices: Sequence[Device], needed: int) -> str:
     """What keeps a task from each device, for a message."""
     return "; ".join(
         f"{d.uuid} ({d.name}, {human_bytes(d.free)} of {human_bytes(d.memory)} free): "
-        f"{_leased(d) or obstacle(d, needed) or 'just became free'}"
+        f"{_leased(d) or obstacle(d, needed) or 'free again, or locked by an unknown program'}"
         for d in devices
     )
 

@@ -24,7 +24,7 @@ from shardwise.errors import TryAgain
 FOLDER = Path("/tmp/shardwise-leases")
 """Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
 
-_WHAT_CHARACTERS = 200
+_WHAT_CHARACTERS = 400
 _TEXT_BYTES = 4096
 _FLOCK = "hhqqi4x"
 """``struct flock``: type, whence, start, length, pid."""
@@ -201,8 +201,10 @@ def _signature(text: bytes) -> Holder:
         user, what = (
             "".join(c for c in str(said[key]) if c.isprintable()) for key in ("user", "what")
         )
-        return Holder(int(said["pid"]), user, float(said["since"]), what)
-    except (ValueError, TypeError, KeyError, OverflowError):
+        since = float(said["since"])
+        time.localtime(since)  # who asks wants to show it
+        return Holder(int(said["pid"]), user, since, what)
+    except (ValueError, TypeError, KeyError, OverflowError, OSError):
         return Holder(0, "unknown", 0.0, "the lease does not say")
 
 

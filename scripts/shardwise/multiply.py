@@ -115,10 +115,7 @@ def load_backend(
         found = devices.cuda_uuid(cupy)
         facts = devices.facts(cupy, taken)
     except devices.device_errors(cupy) as error:
-        raise TryAgain(
-            f"there is an NVIDIA driver but no usable device: {error} "
-            f"({grants.VISIBLE}={devices.granted()!r})"
-        ) from error
+        raise _no_device(error) from error
     if taken.device.uuid.startswith("GPU-") and found != taken.device.uuid:
         raise RuntimeError(f"CUDA was in use on {found} before {taken.device.uuid} was taken")
     return cupy, facts
@@ -135,6 +132,10 @@ def array_module(requested: str) -> Any:
         import cupy
     except ImportError as error:
         raise _no_cupy(str(error)) from error
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except devices.device_errors(cupy) as error:
+        raise _no_device(error) from error
     return cupy
 
 
@@ -153,6 +154,13 @@ def _on_gpu(requested: str) -> bool:
     if importlib.util.find_spec("cupy") is None:
         raise _no_cupy("it is not installed")
     return True
+
+
+def _no_device(error: BaseException) -> TryAgain:
+    return TryAgain(
+        f"there is an NVIDIA driver but no usable device: {error} "
+        f"({grants.VISIBLE}={devices.granted()!r})"
+    )
 
 
 def _no_cupy(reason: str) -> InputError:

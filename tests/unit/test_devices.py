@@ -404,7 +404,9 @@ class Cupy:
         self.cuda = SimpleNamespace(
             memory=SimpleNamespace(OutOfMemoryError=error),
             runtime=SimpleNamespace(
-                CUDARuntimeError=error, getDeviceProperties=lambda number: fields
+                CUDARuntimeError=error,
+                getDeviceCount=lambda: 1,
+                getDeviceProperties=lambda number: fields,
             ),
             driver=SimpleNamespace(CUDADriverError=error),
             cublas=SimpleNamespace(CUBLASError=error),
@@ -448,6 +450,21 @@ def test_another_device_than_the_one_taken_is_a_fault(monkeypatch):
     """Where CUDA was in use before, the receipt would name a device that did not compute."""
     with pytest.raises(RuntimeError, match=f"CUDA was in use on {B} before {A} was taken"):
         load(monkeypatch, Cupy(B))
+
+
+def test_an_error_of_cuda_means_try_again(monkeypatch):
+    """Both where devices are counted and where one is used; the message has the variable."""
+    cupy = Cupy(A)
+
+    def fail(*_):
+        raise cupy.CudaError("out of order")
+
+    cupy.zeros = fail
+    with pytest.raises(TryAgain, match=f"no usable device: out of order .*VISIBLE_DEVICES='{A}'"):
+        load(monkeypatch, cupy)
+    cupy.cuda.runtime.getDeviceCount = fail
+    with pytest.raises(TryAgain, match="no usable device: out of order"):
+        multiply.array_module("cupy")
 
 
 @pytest.mark.parametrize(

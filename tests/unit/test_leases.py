@@ -155,9 +155,8 @@ def test_to_ask_for_the_holder_disturbs_nobody(folder, monkeypatch):
 def test_a_damaged_signature_is_no_fault(folder, text):
     """A lease whose text says nothing useful is held all the same."""
     leases.take(UUID)
-    path = folder / f"{UUID}.lease"
-    path.write_bytes(text)
-    assert leases.holder(UUID) is not None
+    (folder / f"{UUID}.lease").write_bytes(text)
+    assert leases.holder(UUID) == leases.Holder(0, "unknown", 0.0, "the lease does not say")
 
 
 def test_a_signature_cannot_write_on_the_terminal(folder):
