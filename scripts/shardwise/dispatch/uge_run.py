@@ -43,8 +43,12 @@ AWAY_SECONDS = 600
 _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
 
-_TRACE_SECONDS = 15
-"""How long the mark of a job's end, or its record, may take to arrive after it left the queue."""
+_TRACE_SECONDS = 10
+"""How long the mark of a job's end, or its record, may take to arrive after it left the queue.
+
+The mark is on the disk before the job leaves. A network disk shows it to this machine as soon as
+something is written into its folder, as each answer of qstat is.
+"""
 
 _UNHEARD_SECONDS = 60
 """How long a host has to be unheard of before its jobs are lost.
@@ -66,12 +70,10 @@ def begin(results: Results, settings: Any, start: str) -> None:
     start
         The folder that snakemake was started in.
     """
-    words = (
-        getattr(settings, f"{name}_cmd", None) or "" for name in ("submit", "status", "cancel")
-    )
-    submit, status, cancel = (Path(start, word) for word in words)
-    if not submit.with_name(_WRAPPER).exists():
+    words = [getattr(settings, f"{what}_cmd", None) for what in ("submit", "status", "cancel")]
+    if not all(words) or not Path(start, words[0]).with_name(_WRAPPER).exists():
         return  # another profile
+    submit, status, cancel = (Path(start, word) for word in words)
     run = (CACHE / "uge" / os.urandom(3).hex()).absolute()
     os.environ.update({RUN: str(run), _RESULTS: str(results.root.absolute())})
     # The scripts are to run by this Python, and not by what else is called python3 here.
@@ -250,11 +252,10 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
     job = snapshot.queue.job(number)
     record, waited = None, False
     if job is None:
-        os.listdir(run)  # makes a network disk look again
-        code = _exit_code(run, number)
-        if code is not None:
+        waited = _waited(run, number)
+        if _exit_code(run, number) is not None:
             return status(number)
-        record, waited = _record(run, number, note.name), _waited(run, number)
+        record = _record(run, number, note.name)
     reason = judge(job, record, bool(job and snapshot.lost(job)), waited)
     if not reason:
         return "running"
@@ -290,7 +291,7 @@ def judge(job: Job | None, record: uge.Record | None, lost: bool, waited: bool) 
         return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
     if record is not None:
         return uge.describe(record)
-    return "deleted; it left the queue without a trace" if waited else ""
+    return "deleted or killed; the accounting does not know it" if waited else ""
 
 
 def _exit_code(run: Path, number: str) -> int | None:
