@@ -1,0 +1,435 @@
+"""One run under Grid Engine: submit its jobs, follow them, and leave none behind.
+
+Snakemake starts a script of the profile for every such step. What they have to know of each other
+lies in a folder of the run, by the number of the job: NUMBER.job, what was submitted; NUMBER.exit,
+the mark of its end, which profiles/uge/job.sh writes; NUMBER.gone, when it was first seen to have
+left the queue without one; beside them what the job printed, and the last answer of qstat, which
+serves all jobs for some seconds. So success depends on a file of the job alone, and not on the
+accounting, which comes late on some clusters and is not there on others.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.dispatch import jobs, uge
+from shardwise.dispatch.uge import Job, Queue
+from shardwise.errors import InputError, ShardwiseError, TryAgain
+from shardwise.paths import CACHE, Results
+
+RUN = "SHARDWISE_RUN"
+"""The variable that tells the profile's scripts the folder of the run."""
+
+_RESULTS = "SHARDWISE_RESULTS"
+_WRAPPER = "job.sh"
+
+SNAPSHOT_SECONDS = 3
+"""An answer of qstat serves so long; that it did not answer, five times as long."""
+
+AWAY_SECONDS = 600
+"""How long a submission, or a deletion, waits for a qmaster that does not answer."""
+
+_PAUSE_SECONDS = 5
+_LOOK_SECONDS = 2
+_MESSAGE_SECONDS = 60
+
+_TRACE_SECONDS = 10
+"""How long the mark of a job's end, or its record, may take to arrive after it left the queue.
+
+The mark is on the disk before the job leaves. A network disk shows it to this machine as soon as
+something is written into its folder, as each answer of qstat is.
+"""
+
+_UNHEARD_SECONDS = 60
+"""How long a host has to be unheard of before its jobs are lost.
+
+After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
+only after five minutes of silence, or what a site has set as max_unheard.)
+"""
+
+_KEPT_SECONDS = 10 * 24 * 3600
+
+_OWN_ERROR = re.compile(r"^[\d-]+ \S+ ERROR (?!ended by SIGTERM)", re.MULTILINE)
+
+
+def begin(results: Results, settings: Any, start: str) -> None:
+    """Give a run under ``profiles/uge`` a name and a folder, for the scripts that Snakemake starts.
+
+    Parameters
+    ----------
+    settings
+        Of the executor plugin; the commands of this profile are made to work from any folder.
+    start
+        The folder that snakemake was started in.
+    """
+    words = [getattr(settings, f"{what}_cmd", None) for what in ("submit", "status", "cancel")]
+    if not all(words) or not Path(start, words[0]).with_name(_WRAPPER).exists():
+        return  # another profile
+    submit, status, cancel = (Path(start, word) for word in words)
+    run = (CACHE / "uge" / os.urandom(3).hex()).absolute()
+    os.environ.update({RUN: str(run), _RESULTS: str(results.root.absolute())})
+    # The scripts are to run by this Python, and not by what else is called python3 here.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    # Two of them are read by a shell, the first after Snakemake has filled in what is in braces.
+    settings.submit_cmd = shlex.quote(str(submit)).replace("{", "{{").replace("}", "}}")
+    settings.status_cmd, settings.cancel_cmd = shlex.quote(str(status)), str(cancel)
+    atexit.register(_leave, run, cancel)
+
+
+def folder() -> Path:
+    """The folder of the run that started this script.
+
+    Raises
+    ------
+    InputError
+        Where it was not started by a run of this workflow.
+    """
+    if RUN not in os.environ:
+        raise InputError(f"{RUN} is not set: this script is for a run of Shardwise's own Snakefile")
+    return Path(os.environ[RUN])
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of a job from its submission: names, and its time in Unix seconds."""
+
+    name: str
+    log: str
+    output: str
+    submitted: float = 0
+
+
+def _write(path: Path, value: Any) -> None:
+    """Write JSON in one piece: others read the file at any time."""
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(value))
+    part.replace(path)
+
+
+def _read(path: Path) -> Any:
+    """JSON from a file; None where there is no such file."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _say(run: Path, text: str) -> None:
+    """A line on stderr, where the user sees it; at most once a minute."""
+    if time.time() - (_read(run / "said.json") or 0) > _MESSAGE_SECONDS:
+        _write(run / "said.json", time.time())
+        sys.stderr.write(f"shardwise: {text}\n")
+
+
+def _log(path: str, level: str, text: str) -> None:
+    """A line in a job's own log, as the job itself would write it."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    now = time.strftime("%Y-%m-%d %H:%M:%S,000")
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{now} {level} {text}\n")
+
+
+# Submission.
+
+
+def submit(jobscript: Path, wrapper: Path) -> str:
+    """Submit a job of Snakemake's and return its number.
+
+    Raises
+    ------
+    InputError
+        Where Grid Engine does not take it; the job's log has its words too.
+    TryAgain
+        Where it has not answered for ten minutes.
+    """
+    run = folder()
+    if not run.exists():
+        run.mkdir(parents=True)
+        _forget_old_runs(run)
+        jobs.remember(Results(Path(os.environ[_RESULTS])), "uge", run.name)
+    text = jobscript.read_text()
+    properties = _properties(text)
+    attempt = re.search(r"--attempt (\d+)", text)
+    name = uge.job_name(run.name, properties, int(attempt[1]) if attempt else 1)
+    # A relative name: a colon in it would have a meaning of its own.
+    note = Note(name, properties["log"][0], os.path.relpath(run / f"{name}.out"))
+    on_its_way = run / f"{name}.submitting"
+    on_its_way.touch()
+    try:
+        exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
+        words = uge.qsub_words(properties, name, note.output, exported)
+        number = _insist(run, name, [*words, str(wrapper), str(jobscript), str(run)])
+    except ShardwiseError as error:
+        _log(note.log, "ERROR", f"Grid Engine did not take the job: {error}")
+        raise
+    _write(run / f"{number}.job", asdict(note) | {"submitted": time.time()})
+    on_its_way.unlink()
+    return number
+
+
+def _forget_old_runs(run: Path) -> None:
+    """Remove the folders of runs that have not been written to for days: nobody follows them."""
+    for folder in run.parent.iterdir():
+        if run.stat().st_mtime - folder.stat().st_mtime > _KEPT_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _properties(text: str) -> dict[str, Any]:
+    """What Snakemake tells of a job in the second line of its script."""
+    match = re.search(r"^# properties = (\{.*\})$", text, re.MULTILINE)
+    if match is None:
+        raise InputError("the job's script has no line '# properties = {…}'")
+    return json.loads(match[1])
+
+
+def _insist(run: Path, name: str, words: list[str]) -> str:
+    """Submit; where qmaster does not answer, wait for it, and never submit twice.
+
+    A submission may have arrived although its answer did not, so its name is looked for first.
+    """
+    end, asked = time.monotonic() + AWAY_SECONDS, False
+    while True:
+        try:
+            if asked and (number := _number_of(name)):
+                return number
+            asked = True
+            return uge.call(words).split()[-1]
+        except TryAgain as error:
+            if time.monotonic() > end:
+                raise
+            _say(run, f"Grid Engine does not take jobs now ({error}); trying again")
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _number_of(name: str) -> str | None:
+    return next((job.number for job in uge.query().jobs if job.name == name), None)
+
+
+# Following.
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An answer of qstat: when it was asked, and since when each silent host has been so."""
+
+    asked: float
+    queue: Queue
+    silent: dict[str, float]
+
+    def lost(self, job: Job) -> bool:
+        """Whether a job's host has been silent for too long."""
+        since = [self.silent[host] for host in job.hosts if host in self.silent]
+        return bool(since) and self.asked - min(since) >= _UNHEARD_SECONDS
+
+
+def status(number: str) -> str:
+    """What Snakemake is to think of a job: ``running``, ``success`` or ``failed``.
+
+    A failed job does not stay in the queue, and its log says why where it could not itself.
+    """
+    run = folder()
+    value = _read(run / f"{number}.job")
+    if value is None:
+        sys.stderr.write(f"shardwise: job {number} is none of this run; it counts as failed\n")
+        return "failed"
+    note, code = Note(**value), _exit_code(run, number)
+    if code is not None:
+        if code:
+            _tell_early_end(run, number, note)
+        return "failed" if code else "success"
+    try:
+        snapshot = _snapshot(run)
+    except TryAgain as error:
+        _say(run, f"Grid Engine does not answer ({error}); its jobs count as running")
+        return "running"
+    if snapshot.asked <= note.submitted:
+        return "running"
+    return _follow(run, number, note, snapshot)
+
+
+def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
+    """Judge a job by an answer of qstat, and by what it left where it is not there."""
+    job = snapshot.queue.job(number)
+    record, waited = None, False
+    if job is None:
+        waited = _waited(run, number)
+        if _exit_code(run, number) is not None:
+            return status(number)
+        record = _record(run, number, note.name)
+    reason = judge(job, record, bool(job and snapshot.lost(job)), waited)
+    if not reason:
+        return "running"
+    if job is not None:
+        if "E" in job.state:
+            reason += f": {uge.error_reason(number)}"
+        with contextlib.suppress(TryAgain):  # the end of the run deletes what is left
+            uge.delete([number])
+    # What the job itself called an error is worth more than how it was ended.
+    level = "WARNING" if _OWN_ERROR.search(_own_log(run, number, note)) else "ERROR"
+    _log(note.log, level, f"the scheduler says: {reason}")
+    _write(run / f"{number}.exit", 1)
+    return "failed"
+
+
+def judge(job: Job | None, record: uge.Record | None, lost: bool, waited: bool) -> str:
+    """Why a job without a mark of its end counts as failed; empty where it does not.
+
+    Parameters
+    ----------
+    job
+        The job in the queue, if it is still there.
+    record
+        What the accounting says, if it has an entry.
+    lost
+        Whether a host of it has not been heard of for too long.
+    waited
+        Whether enough time has passed since it left the queue for a mark or record to arrive.
+    """
+    if job is not None and "E" in job.state:
+        return f"it cannot start, state {job.state}"
+    if job is not None:
+        return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
+    if record is not None:
+        return uge.describe(record)
+    return "deleted or killed; the accounting does not know it" if waited else ""
+
+
+def _exit_code(run: Path, number: str) -> int | None:
+    return _read(run / f"{number}.exit")
+
+
+def _waited(run: Path, number: str) -> bool:
+    gone = run / f"{number}.gone"
+    if (since := _read(gone)) is None:
+        _write(gone, since := time.time())
+    return time.time() - since >= _TRACE_SECONDS
+
+
+def _record(run: Path, number: str, name: str) -> uge.Record | None:
+    """The accounting's entry; an accounting that was too slow once is not asked again."""
+    slow = run / "qacct.slow"
+    if slow.exists():
+        return None
+    try:
+        return uge.record(number, name)
+    except TryAgain:
+        slow.touch()
+        return None
+
+
+def _tell_early_end(run: Path, number: str, note: Note) -> None:
+    """Where a job ended before its own log began, give the log the last line that it printed."""
+    if _own_log(run, number, note):
+        return
+    try:
+        printed = Path(note.output).read_text(errors="replace").splitlines()
+    except OSError:
+        printed = []
+    last = next((line for line in reversed(printed) if line.strip()), "nothing")
+    _log(note.log, "ERROR", f"the job ended early and printed: {last} (all of it: {note.output})")
+
+
+def _own_log(run: Path, number: str, note: Note) -> str:
+    """What a job has written into its log; empty where all of it is of an earlier attempt."""
+    try:
+        submitted = (run / f"{number}.job").stat().st_mtime  # by the same clock as the log's
+        if os.stat(note.log).st_mtime >= submitted:
+            return Path(note.log).read_text(errors="replace")
+    except OSError:
+        pass
+    return ""
+
+
+def _snapshot(run: Path) -> Snapshot:
+    """The last answer of qstat, or a new one where it is too old; one process asks for all.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    with _locked(run / "snapshot.lock"):
+        last = _read(run / "snapshot.json") or {"until": 0, "silent": {}}
+        if last["until"] <= time.time():
+            last = _ask(run, last["silent"])
+            _write(run / "snapshot.json", last)
+    if last["away"]:
+        raise TryAgain(last["away"])
+    found = tuple(Job(**{**job, "hosts": tuple(job["hosts"])}) for job in last["jobs"])
+    return Snapshot(last["asked"], Queue(found, frozenset(last["silent"])), last["silent"])
+
+
+def _ask(run: Path, silent: dict[str, float]) -> dict[str, Any]:
+    """Ask qstat; note also, for profiles/uge/status.sh, which jobs need no further look."""
+    asked = time.time()
+    try:
+        queue = uge.query()
+    except TryAgain as error:
+        until = time.time() + 5 * SNAPSHOT_SECONDS
+        return {"asked": asked, "until": until, "away": str(error), "silent": silent, "jobs": []}
+    until = asked + SNAPSHOT_SECONDS
+    fine = [j.number for j in queue.jobs if "E" not in j.state and not queue.unheard & {*j.hosts}]
+    part = run / f"fine.{os.getpid()}"
+    part.write_text("".join(f"{line}\n" for line in (int(until), *fine)))
+    part.replace(run / "fine")
+    silent = {host: silent.get(host, asked) for host in queue.unheard}
+    listed = [asdict(job) for job in queue.jobs]
+    return {"asked": asked, "until": until, "away": "", "silent": silent, "jobs": listed}
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "a") as file:
+        with contextlib.suppress(OSError):  # a disk without locks: several then ask at once
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# Leaving.
+
+
+def cancel(run: Path) -> None:
+    """Delete all jobs of a run, until the queue has none of them; at most for ten minutes.
+
+    A submission that was cut off may still arrive: so none has to be seen twice.
+    """
+    end, empty = time.monotonic() + AWAY_SECONDS, 0
+    while empty < 2 and time.monotonic() < end:
+        with contextlib.suppress(TryAgain):
+            left = uge.living([run.name])
+            uge.delete(left)
+            empty = 0 if left else empty + 1
+        time.sleep(_LOOK_SECONDS)
+
+
+def cancel_detached(script: Path) -> None:
+    """Have a process of its own delete this run's jobs: Snakemake gives the script two seconds."""
+    subprocess.Popen(
+        [sys.executable, str(script), "--stay"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _leave(run: Path, script: Path) -> None:
+    """At the end of snakemake, delete what it has submitted and not seen to its end.
+
+    When it is interrupted while it looks at its jobs, Snakemake forgets those that it cancels.
+    """
+    ended = {mark.stem for mark in run.glob("*.exit")}
+    if any(run.glob("*.submitting")) or any(n.stem not in ended for n in run.glob("*.job")):
+        cancel_detached(script)
