@@ -18,7 +18,7 @@ prefix=${2:-$(mktemp -d /tmp/gpu.XXXX)}
 out=${OUT:-$prefix/out}
 mkdir -p "$out"
 failed=()
-last_second=480 # what is not done by then fails, so that its log is still saved
+last_second=540 # what is not done by then fails, so that its log is still saved
 
 # A named step with a limit in seconds: its whole output to a log, the end of it shown on failure.
 step() {
@@ -75,7 +75,7 @@ sys.stdout.write(
 )
 PYTHON
 # Other versions than the pinned ones may warn, and the machine's own pytest plugins are not ours.
-PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step unit 200 python3 -m pytest -p pytest_timeout -W default \
+PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step unit 300 python3 -m pytest -p pytest_timeout -W default \
   --durations=5 tests/gpu
 if scontrol ping > /dev/null 2>&1; then
   digits
