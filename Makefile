@@ -43,8 +43,9 @@ data-parallel: .venv/.examples-$(CUDA)
 doctor: .venv/.run-$(CUDA)
 	$(BIN)/python scripts/doctor.py $(ARGS)
 
+# Two files of tests at a time: those of schedulers mostly wait.
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 nightly: .venv/.test-$(CUDA)
 	$(BIN)/pytest -m nightly $(ARGS)
