@@ -105,18 +105,20 @@ def _path(uuid: str) -> Path:
 def _locked(path: Path) -> int | None:
     """A descriptor of the lease file with the lock on it; None where another process has it."""
     while True:
-        with contextlib.suppress(FileExistsError), _open_to_all():
-            os.mkdir(path.parent, 0o1777)
         # What is removed between two of these steps, as a cleaning of /tmp may, is made again.
-        with contextlib.suppress(FileNotFoundError):
+        try:
             check_folder(path.parent)
             descriptor = _open(path)
-            if not _lock(descriptor):
-                os.close(descriptor)
-                return None
-            if _is_at(path, descriptor):
-                return descriptor
-            os.close(descriptor)  # another task may have made and locked a new one by now
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError), _open_to_all():
+                os.mkdir(path.parent, 0o1777)
+            continue
+        if not _lock(descriptor):
+            os.close(descriptor)
+            return None
+        if _is_at(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # another task may have made and locked a new one by now
 
 
 def _lock(descriptor: int) -> bool:
@@ -135,7 +137,12 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def check_folder(place: Path) -> None:
-    """Refuse a folder in which others could swap our files."""
+    """Refuse a folder that tasks would not share, or in which others could swap our files."""
+    if not place.is_absolute():
+        raise TryAgain(
+            f"SHARDWISE_LEASES is {str(place)!r}, a relative path: tasks in other folders would "
+            "not see these leases; name an absolute one, the same for all users of the node"
+        )
     found = os.lstat(place)
     if not stat.S_ISDIR(found.st_mode):
         raise _unusable("it is a link or a file, not a folder")

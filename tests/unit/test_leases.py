@@ -281,3 +281,12 @@ def test_a_folder_that_cannot_be_made_is_explained(monkeypatch, tmp_path):
     with pytest.raises(TryAgain, match="No such file or directory"):
         leases.take(UUID)
     assert leases.holder(UUID) is None
+
+
+def test_a_relative_folder_is_refused(monkeypatch, tmp_path):
+    """Each working directory would have leases of its own, and two tasks one device."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHARDWISE_LEASES", "leases")
+    with pytest.raises(TryAgain, match="SHARDWISE_LEASES is 'leases', a relative path"):
+        leases.take(UUID)
+    assert not list(tmp_path.iterdir())
