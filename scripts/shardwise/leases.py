@@ -48,13 +48,8 @@ def folder() -> Path:
     return Path(os.environ.get("SHARDWISE_LEASES") or FOLDER)
 
 
-def take(uuid: str, what: str | None = None) -> bool:
+def take(uuid: str) -> bool:
     """Lease a device to this process; False where another one holds it.
-
-    Parameters
-    ----------
-    what
-        What for, in a few words; left out, the command line of this process.
 
     Raises
     ------
@@ -64,6 +59,7 @@ def take(uuid: str, what: str | None = None) -> bool:
     path = _path(uuid)
     if path in _HELD:
         return True
+    text = _text()  # before the lock, as an error behind it would leave a lease without a task
     try:
         descriptor = _locked(path)
     except OSError as error:
@@ -72,8 +68,7 @@ def take(uuid: str, what: str | None = None) -> bool:
         return False
     _HELD[path] = descriptor
     os.set_inheritable(descriptor, True)
-    program, *words = sys.argv
-    _sign(descriptor, what or shlex.join([Path(program).name, *words]))
+    _sign(descriptor, text)
     return True
 
 
@@ -179,13 +174,20 @@ def _open_to_all() -> Iterator[None]:
         os.umask(before)
 
 
-def _sign(descriptor: int, what: str) -> None:
+def _text() -> bytes:
+    """What this process writes into a lease: who it is, and its command line."""
+    program, *words = sys.argv or [""]
+    what = shlex.join([Path(program).name, *words])
+    holder = Holder(os.getpid(), _user(), time.time(), what[:_WHAT_CHARACTERS])
+    return json.dumps(asdict(holder)).encode()
+
+
+def _sign(descriptor: int, text: bytes) -> None:
     """Write into a lease who holds it, and mark it as held for those who only ask."""
-    text = json.dumps(asdict(Holder(os.getpid(), _user(), time.time(), what[:_WHAT_CHARACTERS])))
     # The lock is what counts: a full disk costs the signature, nothing else.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text.encode(), 0)
+        os.pwrite(descriptor, text, 0)
     # flock has no question without an attempt, which could make another task's fail. A record lock
     # of the same open file has one (F_OFD_GETLK), and ends with the lease. /proc/locks, the other
     # way, hides holders in other containers, and numbers the disks of some file systems otherwise.

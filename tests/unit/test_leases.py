@@ -131,6 +131,13 @@ def test_a_lease_says_who_holds_it(start):
     assert leases.holder(UUID) is None
 
 
+def test_a_program_without_a_name_can_lease(folder, monkeypatch):
+    """Python inside another program may have no command line at all."""
+    monkeypatch.setattr(sys, "argv", [])
+    assert leases.take(UUID)
+    assert leases.holder(UUID).pid == os.getpid()
+
+
 def test_to_ask_for_the_holder_disturbs_nobody(folder, monkeypatch):
     """A lease can be taken in the very moment at which somebody looks who holds it."""
     leases.take("other")
