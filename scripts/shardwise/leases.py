@@ -24,8 +24,10 @@ from shardwise.errors import TryAgain
 FOLDER = Path("/tmp/shardwise-leases")
 """Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
 
-_WHAT_CHARACTERS = 400
-_TEXT_BYTES = 4096
+_FIELD_CHARACTERS = 400
+_TEXT_BYTES = 8192
+"""What is read of a lease: some fields of such length, with at most six bytes a character."""
+
 _FLOCK = "hhqqi4x"
 """``struct flock``: type, whence, start, length, pid."""
 
@@ -177,9 +179,10 @@ def _open_to_all() -> Iterator[None]:
 def _text() -> bytes:
     """What this process writes into a lease: who it is, and its command line."""
     program, *words = sys.argv or [""]
-    what = shlex.join([Path(program).name, *words])
-    holder = Holder(os.getpid(), _user(), time.time(), what[:_WHAT_CHARACTERS])
-    return json.dumps(asdict(holder)).encode()
+    what = shlex.join([Path(program).name, *words])[:_FIELD_CHARACTERS]
+    holder = Holder(os.getpid(), _user()[:_FIELD_CHARACTERS], time.time(), what)
+    # A word that is no valid text, as a file's name may be, is no reason to fail.
+    return json.dumps(asdict(holder), ensure_ascii=False).encode(errors="replace")
 
 
 def _sign(descriptor: int, text: bytes) -> None:

@@ -131,6 +131,21 @@ def test_a_lease_says_who_holds_it(start):
     assert leases.holder(UUID) is None
 
 
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [("a" * 9999, "a"), ("\U0001f40b" * 9999, "\U0001f40b"), ("\udcff" * 9999, "?")]
+)  # fmt: skip
+def test_a_long_command_line_is_cut(folder, monkeypatch, word, shown):
+    """Whatever characters it has, its beginning is shown, and the process is known."""
+    monkeypatch.setattr(sys, "argv", ["program", word])
+    leases.take(UUID)
+    found = leases.holder(UUID)
+    assert found.pid == os.getpid()
+    assert found.what.startswith("program ")
+    assert found.what.endswith(shown * 390)
+    assert len(found.what) == 400
+
+
 def test_a_program_without_a_name_can_lease(folder, monkeypatch):
     """Python inside another program may have no command line at all."""
     monkeypatch.setattr(sys, "argv", [])
