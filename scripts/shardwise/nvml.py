@@ -8,11 +8,14 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, TryAgain
 
 log = logging.getLogger(__name__)
+
+MEMINFO = Path("/proc/meminfo")
 
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
@@ -30,7 +33,8 @@ class Device:
     """A GPU, or an instance of one that is cut by MIG, as NVML sees it now.
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
-    that of its GPU. ``memory`` and ``free`` are bytes, ``mode`` is the compute mode.
+    that of its GPU. ``memory`` and ``free`` are bytes, of the whole machine where GPU and CPU share
+    one memory; ``mode`` is the compute mode.
     """
 
     uuid: str
@@ -122,17 +126,29 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
 
 
 def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    memory, free = _memory(nvml, handle)
     processes = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
     return Device(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
         index=index,
-        memory=memory.total,
-        free=memory.free,
+        memory=memory,
+        free=free,
         mode=mode,
         processes=tuple(Process(p.pid, p.usedGpuMemory) for p in processes),
     )
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Bytes of a device, and how many of them are free."""
+    with suppress(nvml.NVMLError_NotSupported):
+        found = nvml.nvmlDeviceGetMemoryInfo(handle)
+        if found.total:
+            return found.total, found.free
+    # A GPU that shares the memory of the CPU has none of its own to tell of.
+    lines = (line.split() for line in MEMINFO.read_text().splitlines())
+    kib = {name: int(count) for name, count, *_ in lines}
+    return kib["MemTotal:"] * 1024, kib["MemAvailable:"] * 1024
 
 
 def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:

@@ -18,6 +18,7 @@ MIG = "MIG-dddddddd-0000-4000-8000-00000000000"
 NODE = [Device(uuid, "Fake", i, 16 * GIB, 15 * GIB) for i, uuid in enumerate((A, B, C))]
 CUT = [Device(f"{MIG}{i}", "Fake", 0, 8 * GIB, 8 * GIB) for i in range(2)]
 SLURM = {"SLURM_JOB_ID": "7"}
+MEMORY = SimpleNamespace(total=16 * GIB, free=15 * GIB)
 GRID_ENGINE = {"JOB_ID": "7", "SGE_ROOT": "/opt/ge"}
 
 
@@ -291,7 +292,7 @@ def drive(monkeypatch, gpus):
     def known(gpu, key, error=pynvml.NVML_ERROR_NOT_SUPPORTED):
         if isinstance(gpu, int):
             raise pynvml.NVMLError(gpu)
-        if key not in gpu:
+        if gpu.get(key) is None:
             raise pynvml.NVMLError(error)
         return gpu[key]
 
@@ -303,7 +304,7 @@ def drive(monkeypatch, gpus):
         "nvmlDeviceGetUUID": lambda gpu: gpu["uuid"],
         "nvmlDeviceGetName": lambda gpu: "Fake",
         "nvmlDeviceGetComputeMode": lambda gpu: gpu.get("mode", pynvml.NVML_COMPUTEMODE_DEFAULT),
-        "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=16 * GIB, free=15 * GIB),
+        "nvmlDeviceGetMemoryInfo": lambda gpu: known({"memory": MEMORY} | gpu, "memory"),
         "nvmlDeviceGetComputeRunningProcesses": lambda gpu: [
             SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in known(gpu, "processes")
         ],
@@ -344,6 +345,17 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
     assert caplog.messages == [
         "GPU 2 does not answer (GPU is lost) and is left out; it may need a reset"
     ]
+
+
+@pytest.mark.parametrize("memory", [None, SimpleNamespace(total=0, free=0)])
+def test_a_gpu_without_memory_of_its_own(monkeypatch, tmp_path, memory):
+    """NVML refuses the question, or says zero: what the machine has, GPU and CPU share."""
+    monkeypatch.setattr(nvml, "MEMINFO", tmp_path / "meminfo")
+    nvml.MEMINFO.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 900 kB\nHuge: 0\n")
+    drive(monkeypatch, [{"uuid": A, "memory": memory}])
+    (found,) = devices.present()
+    assert (found.memory, found.free) == (1000 * 1024, 900 * 1024)
+    assert take({}, [found], needed=900 * 1024)[0].device == found
 
 
 def test_devices_of_others_are_not_counted(monkeypatch):

@@ -309,6 +309,7 @@ def test_the_holders_of_a_device(zombie: int) -> None:
 @pytest.mark.parametrize(
     ("free", "reserved", "memory", "unlisted"),
     [
+        (70, None, 4 * GIB, None),  # as where GPU and CPU share one memory
         (70, 0, 10 * GIB, None),
         (70, 0, 4 * GIB, 6 * GIB),
         (70, 5 * GIB, 4 * GIB, GIB),
@@ -317,10 +318,10 @@ def test_the_holders_of_a_device(zombie: int) -> None:
     ],
 )
 def test_memory_that_no_process_has(
-    free: int, reserved: int, memory: int | None, unlisted: int | None
+    free: int, reserved: int | None, memory: int | None, unlisted: int | None
 ) -> None:
     """It is used memory without what is listed and what the driver keeps."""
-    driver = gpus.Driver("570", {"GPU-0": reserved})
+    driver = gpus.Driver("570", {} if reserved is None else {"GPU-0": reserved})
     there = device(0, free=free, processes=(Process(os.getpid(), memory),))
     found = look(there, driver=lambda uuids: driver)
     told = [finding for finding in found if "unlisted" in finding.facts]
@@ -330,7 +331,7 @@ def test_memory_that_no_process_has(
 
 def test_a_process_that_draws_holds_its_memory_too() -> None:
     """NVML lists such processes apart."""
-    driver = gpus.Driver("570", {}, {"GPU-0": (Process(os.getpid(), 10 * GIB),)})
+    driver = gpus.Driver("570", {"GPU-0": 0}, {"GPU-0": (Process(os.getpid(), 10 * GIB),)})
     found = look(device(0, free=70), driver=lambda uuids: driver)
     assert not any("unlisted" in finding.facts for finding in found)
     assert "held by" in named(found, "GPU 0")[1].text

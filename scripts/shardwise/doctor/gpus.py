@@ -54,7 +54,8 @@ class Driver:
     version
         Of the driver.
     reserved
-        Bytes that it keeps of each device for itself, by UUID.
+        Bytes that it keeps of each device for itself, by UUID; of a device that shares the memory
+        of the CPU it tells none.
     others
         Processes on each device that draw there, or compute through MPS.
     """
@@ -72,8 +73,9 @@ def driver(uuids: Sequence[str]) -> Driver:
         for uuid in uuids:
             with suppress(lib.NVMLError):
                 handle = lib.nvmlDeviceGetHandleByUUID(uuid)
-                memory = lib.nvmlDeviceGetMemoryInfo(handle, version=lib.nvmlMemory_v2)
-                reserved[uuid] = memory.reserved
+                with suppress(lib.NVMLError):
+                    memory = lib.nvmlDeviceGetMemoryInfo(handle, version=lib.nvmlMemory_v2)
+                    reserved[uuid] = memory.reserved
                 others[uuid] = tuple(
                     Process(process.pid, process.usedGpuMemory)
                     for listed in (
@@ -227,7 +229,7 @@ def _devices(
         if lease is not None:
             yield holders.leased(device, lease)
         processes = (*told.others.get(device.uuid, ()), *device.processes)
-        reserved = told.reserved.get(device.uuid, 0)
+        reserved = told.reserved.get(device.uuid)
         yield from holders.held(device, processes, reserved, machine.person)
     if ours and computes:
         yield _leases(free, len(ours))

@@ -85,7 +85,7 @@ def leased(device: Device, lease: Holder) -> Finding:
 def held(
     device: Device,
     processes: Sequence[Process],
-    reserved: int,
+    reserved: int | None,
     person: Callable[[int], Person | None],
 ) -> Iterator[Finding]:
     """The processes on a device, and the memory that none of them has.
@@ -93,7 +93,7 @@ def held(
     Parameters
     ----------
     reserved
-        Bytes that the driver keeps for itself.
+        Bytes that the driver keeps for itself; None where it does not tell.
     person
         Tells who a process is.
     """
@@ -101,8 +101,8 @@ def held(
     for process in listed.values():
         yield _holder(device, process, person(process.pid))
     taken = [process.memory for process in listed.values()]
-    if None in taken:
-        return  # what they do not tell cannot be told from what nobody has
+    if reserved is None or None in taken:
+        return  # what is not told cannot be told from what nobody has
     unlisted = device.memory - device.free - reserved - sum(filter(None, taken))
     if unlisted > UNLISTED_BYTES:
         text = f"{human_bytes(unlisted)} are in use by no process that is listed here"
