@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -240,6 +240,10 @@ def cuda_uuid(cupy: Any) -> str:
     return f"GPU-{uuid}"
 
 
-def granted() -> str | None:
-    """The devices that the scheduler gave to this job, as it named them."""
-    return os.environ.get(grants.VISIBLE)
+def granted(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What a scheduler or the user says about this task's devices, word for word; None: nothing."""
+    try:
+        grant = grants.read(environ)
+    except TryAgain:  # a Slurm job without a GPU
+        return None
+    return grant.value if grant else None

@@ -159,7 +159,7 @@ def _on_gpu(requested: str) -> bool:
 def _no_device(error: BaseException) -> TryAgain:
     return TryAgain(
         f"there is an NVIDIA driver but no usable device: {error} "
-        f"({grants.VISIBLE}={devices.granted()!r})"
+        f"({grants.VISIBLE}={os.environ.get(grants.VISIBLE)!r})"
     )
 
 

@@ -78,6 +78,21 @@ def test_the_device_is_the_one_that_is_meant(environ, uuid, source, granted):
 
 
 @pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, None),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, "2"),
+        (SLURM, None),
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "1"}, "1"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0 1", "CUDA_VISIBLE_DEVICES": "2"}, "0 1"),
+    ],
+)
+def test_what_was_granted_is_known_without_a_gpu(environ, said):
+    """For the receipt of a shard that NumPy computes, on a node that may have no device."""
+    assert devices.granted(environ) == said
+
+
+@pytest.mark.parametrize(
     "names", ["0", f"{MIG}0,{MIG}1", "MIG-dddddddd-0000-4000-8000-000000000000"]
 )
 def test_instances_are_devices(names):
