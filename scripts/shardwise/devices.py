@@ -154,7 +154,7 @@ def _lease_granted(device: Device, grant: Grant | None) -> None:
     """Lease what is ours already, so that others stay away and can see who has it."""
     try:
         if not leases.take(device.uuid):
-            log.warning("%s is ours by %s, but %s", device.uuid, grant, _leased(device))
+            log.warning("%s is ours by %s, but %s", device.uuid, grant, _kept(device.uuid))
     except TryAgain as error:
         log.warning("%s", error)
 
@@ -201,15 +201,16 @@ def _situation(devices: Sequence[Device], needed: int) -> str:
     """What keeps a task from each device, for a message."""
     return "; ".join(
         f"{d.uuid} ({d.name}, {human_bytes(d.free)} of {human_bytes(d.memory)} free): "
-        f"{_leased(d) or obstacle(d, needed) or 'free again, or locked by an unknown program'}"
+        f"{_kept(d.uuid, obstacle(d, needed))}"
         for d in devices
     )
 
 
-def _leased(device: Device) -> str | None:
-    holder = leases.holder(device.uuid)
+def _kept(uuid: str, otherwise: str | None = None) -> str:
+    """Who leases a device; where nobody says so, what else keeps a task from it."""
+    holder = leases.holder(uuid)
     if holder is None:
-        return None
+        return otherwise or "locked by an unknown program, or free again"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
     return f"leased to process {holder.pid} of {holder.user} since {since} ({holder.what})"
 

@@ -160,14 +160,21 @@ def test_a_process_keeps_its_device():
     assert take({})[0] is take({"CUDA_VISIBLE_DEVICES": "2"})[0]
 
 
-def test_a_granted_device_is_taken_at_once(monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (leases.Holder(5, "ana", 0.0, "x"), "leased to process 5 of ana"),
+        (None, "locked by an unknown program"),
+    ],
+)
+def test_a_granted_device_is_taken_at_once(monkeypatch, caplog, other, said):
     """The scheduler has decided: neither a lease nor other processes make the task wait."""
     monkeypatch.setattr(leases, "take", lambda uuid: False)
-    monkeypatch.setattr(leases, "holder", lambda uuid: leases.Holder(5, "ana", 0.0, "x"))
+    monkeypatch.setattr(leases, "holder", lambda uuid: other)
     full = [Device(A, "Fake", 0, 16 * GIB, 0)]
     taken, _ = take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, full)
     assert taken.device == full[0]
-    assert "leased to process 5 of ana" in caplog.text
+    assert f"{A} is ours by CUDA_VISIBLE_DEVICES='0', but {said}" in caplog.text
 
 
 def test_a_granted_device_needs_no_lease(tmp_path, caplog):
