@@ -163,7 +163,7 @@ def _lease_one(
     candidates: Sequence[Device], needed: int, limit: float, listed: Callable[[], list[Device]]
 ) -> Device:
     """Wait until one of some devices is free and leased to this process."""
-    uuids = {device.uuid for device in candidates}
+    uuids = [device.uuid for device in candidates]
     holders, last_change, last_word = None, 0.0, float("-inf")
     while True:
         for device in sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid)):
@@ -175,11 +175,11 @@ def _lease_one(
         if now - last_change >= limit:
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {limit:.0f} s: "
-                f"{_situation(candidates, needed)}; end what hangs (make doctor shows it), or wait "
-                "longer with --device-wait"
+                f"{_situation(uuids, candidates, needed)}; end what hangs (make doctor shows it), "
+                "or wait longer with --device-wait"
             )
         if now - last_word >= _WORD_SECONDS:
-            log.warning("waiting for a free device: %s", _situation(candidates, needed))
+            log.warning("waiting for a free device: %s", _situation(uuids, candidates, needed))
             last_word = now
         time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + limit - now))
         candidates = [device for device in listed() if device.uuid in uuids]
@@ -197,13 +197,17 @@ def obstacle(device: Device, needed: int) -> str | None:
     return None
 
 
-def _situation(devices: Sequence[Device], needed: int) -> str:
-    """What keeps a task from each device, for a message."""
-    return "; ".join(
-        f"{d.uuid} ({d.name}, {human_bytes(d.free)} of {human_bytes(d.memory)} free): "
-        f"{_kept(d.uuid, obstacle(d, needed))}"
-        for d in devices
-    )
+def _situation(uuids: Sequence[str], devices: Sequence[Device], needed: int) -> str:
+    """What keeps a task from each of some devices, for a message; not all may be listed still."""
+    listed = {device.uuid: device for device in devices}
+    said = []
+    for uuid in uuids:
+        if (device := listed.get(uuid)) is None:
+            said.append(f"{uuid} does not answer any more")
+            continue
+        free = f"{human_bytes(device.free)} of {human_bytes(device.memory)} free"
+        said.append(f"{uuid} ({device.name}, {free}): {_kept(uuid, obstacle(device, needed))}")
+    return "; ".join(said)
 
 
 def _kept(uuid: str, otherwise: str | None = None) -> str:

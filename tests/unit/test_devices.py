@@ -300,6 +300,18 @@ def test_a_device_that_others_fill_is_waited_for(monkeypatch, other):
     assert waiting(monkeypatch, freed, node=node)[0] == A
 
 
+def test_a_device_that_is_lost_meanwhile_is_named(monkeypatch, other):
+    """The message tells of all devices that the task waits for, also of those listed no more."""
+    other.update({A: holder(5), B: holder(6)})
+    node = NODE[:2]
+    said, _ = waiting(monkeypatch, [(100, lambda: node.pop(0))], node=node)
+    assert f"{A} does not answer any more; {B} (Fake" in said
+    assert "leased to process 6" in said
+    node[:] = NODE[:2]
+    said, _ = waiting(monkeypatch, [(100, node.clear)], node=node)
+    assert f"{A} does not answer any more; {B} does not answer any more; " in said
+
+
 def test_only_what_may_be_used_is_waited_for(monkeypatch, other):
     """With the variable set, a device that is free but not named stays untouched."""
     other[A] = holder(5)
