@@ -164,25 +164,34 @@ def _lease_one(
 ) -> Device:
     """Wait until one of some devices is free and leased to this process."""
     uuids = [device.uuid for device in candidates]
+
+    def here() -> list[Device]:
+        return [device for device in listed() if device.uuid in uuids]
+
     holders, last_change, last_word = None, 0.0, float("-inf")
     while True:
         for device in sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid)):
             if obstacle(device, needed) is None and leases.take(device.uuid):
                 return device
-        now, found = time.monotonic(), {uuid: leases.holder(uuid) for uuid in uuids}
+        now, found = time.monotonic(), _holders(uuids)
         if found != holders:
             holders, last_change = found, now
         if now - last_change >= limit:
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {limit:.0f} s: "
-                f"{_situation(uuids, candidates, needed)}; end what hangs (make doctor shows it), "
-                "or wait longer with --device-wait"
+                f"{_situation(uuids, here(), needed)}; end what hangs (make doctor shows it), or "
+                "wait longer with --device-wait"
             )
         if now - last_word >= _WORD_SECONDS:
-            log.warning("waiting for a free device: %s", _situation(uuids, candidates, needed))
+            log.warning("waiting for a free device: %s", _situation(uuids, here(), needed))
             last_word = now
         time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + limit - now))
-        candidates = [device for device in listed() if device.uuid in uuids]
+        # To list them starts NVML, the dearer the more GPUs: not while others hold all leases.
+        candidates = here() if None in _holders(uuids).values() else []
+
+
+def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:
+    return {uuid: leases.holder(uuid) for uuid in uuids}
 
 
 def obstacle(device: Device, needed: int) -> str | None:

@@ -312,6 +312,20 @@ def test_a_device_that_is_lost_meanwhile_is_named(monkeypatch, other):
     assert f"{A} does not answer any more; {B} does not answer any more; " in said
 
 
+def test_devices_that_are_all_leased_are_not_listed_again(monkeypatch, other):
+    """Only for a message, and once a lease has ended: the first time, then at 0, 60, 120, 150 s."""
+    other[A] = holder(5)
+    times = []
+    monkeypatch.setattr(devices, "time", clock := Clock([(150, other.clear)]))
+
+    def listed():
+        times.append(clock.now - 1000)
+        return NODE[:1]
+
+    devices.take(GIB, 600, listed, {})
+    assert times == [pytest.approx(at, abs=3.1) for at in (0, 0, 60, 120, 150)]
+
+
 def test_only_what_may_be_used_is_waited_for(monkeypatch, other):
     """With the variable set, a device that is free but not named stays untouched."""
     other[A] = holder(5)
