@@ -30,7 +30,14 @@ WAIT_SECONDS = 3600.0
 """How long a task waits while no lease changes hands.
 
 The largest shards of usual plans take some minutes. Where nothing has moved for an hour, something
-hangs, and the job should end while its log still says so.
+hangs.
+"""
+
+JOB_WAIT_SECONDS = 300.0
+"""The same in a job of a cluster.
+
+The run time that a job asks for leaves it some minutes beside its work. A task that waits longer
+would be killed, and its log would not say why.
 """
 
 POLL_SECONDS = 1.0
@@ -106,9 +113,14 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     )
 
 
+def wait_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """How long a task waits for a device where nobody says so: by where it runs."""
+    return WAIT_SECONDS if grants.job(environ) is None else JOB_WAIT_SECONDS
+
+
 def take(
     needed: int,
-    limit: float = WAIT_SECONDS,
+    limit: float | None = None,
     listed: Callable[[], list[Device]] | None = None,
     environ: MutableMapping[str, str] = os.environ,
 ) -> Taken:
@@ -122,7 +134,8 @@ def take(
     needed
         Bytes of device memory that the task is going to take.
     limit
-        Seconds to wait for a free device, counted from the last time that a lease changed hands.
+        Seconds to wait for a free device, counted from the last time that a lease changed hands;
+        left out, :func:`wait_seconds`.
     listed
         How devices are found; left out, :func:`present`.
 
@@ -134,6 +147,7 @@ def take(
     if _taken:
         return _taken[0]
     listed = listed or present
+    limit = wait_seconds(environ) if limit is None else limit
     grant, devices = grants.read(environ), listed()
     candidates = devices if grant is None else grants.named(grant, devices)
     if not candidates:
@@ -179,8 +193,9 @@ def _lease_one(
         if now - last_change >= limit:
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {limit:.0f} s: "
-                f"{_situation(uuids, here(), needed)}; end what hangs (make doctor shows it), or "
-                "wait longer with --device-wait"
+                f"{_situation(uuids, here(), needed)}; end what hangs (make doctor on this node "
+                "shows it), and run again. If shards do take so long, start only as many at once "
+                "as there are devices (snakemake --cores); by hand, --device-wait waits longer"
             )
         if now - last_word >= _WORD_SECONDS:
             log.warning("waiting for a free device: %s", _situation(uuids, here(), needed))

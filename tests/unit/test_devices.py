@@ -284,6 +284,17 @@ def test_the_limit_ends_the_wait(monkeypatch, other):
     assert seconds == pytest.approx(600)
 
 
+@pytest.mark.parametrize(
+    ("environ", "limit"), [({}, 3600), (SLURM, 300), (GRID_ENGINE, 300), ({"JOB_ID": "7"}, 3600)]
+)
+def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, limit):
+    """In a cluster's job, whose run time is limited, the wait ends before the job does."""
+    other.update({A: holder(5), B: holder(6)})
+    monkeypatch.setattr(devices, "time", Clock([]))
+    with pytest.raises(TryAgain, match=f"no lease changed hands for {limit} s"):
+        take(environ | {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
 def test_a_queue_that_moves_does_not_run_out_of_time(monkeypatch, other):
     """The limit counts from the last time that a lease changed hands."""
     other[A] = holder(5)

@@ -210,7 +210,12 @@ def test_a_leased_device_names_its_task() -> None:
     lease = named(found, "GPU 0")[1]
     assert lease.text.startswith("leased to ada, process 4242, since 20")
     assert lease.text.endswith(": multiply --shard 00007")
-    assert codes(look(device(0), holder=holder)) == [75]
+    alone = look(device(0), holder=holder)
+    assert codes(alone) == [75]
+    assert "changed hands for 60 minutes" in named(alone, "leases")[0].text
+    job = {"JOB_ID": "7", "SGE_ROOT": "/opt/ge"}
+    in_a_job = named(look(device(0), holder=holder, environ=job), "leases")
+    assert "changed hands for 5 minutes" in in_a_job[0].text
 
 
 def test_what_slurm_granted_to_this_job_is_no_matter_of_leases() -> None:

@@ -232,11 +232,11 @@ def _devices(
         reserved = told.reserved.get(device.uuid)
         yield from holders.held(device, processes, reserved, machine.person)
     if ours and computes:
-        yield _leases(free, len(ours))
+        yield _leases(free, len(ours), devices.wait_seconds(machine.environ))
 
 
-def _leases(free: int, devices: int) -> Finding:
-    """How many devices wait for a task, and whether it can lease one."""
+def _leases(free: int, count: int, wait: float) -> Finding:
+    """How many of some devices wait for a task, and whether it can lease one."""
     folder = leases.folder()
     facts = {"folder": str(folder), "free": free}
     try:
@@ -249,9 +249,12 @@ def _leases(free: int, devices: int) -> Finding:
     except ShardwiseError as error:
         return refused("leases", error, "ask the admin")
     if free:
-        text = f"{free} of {devices} devices free for a task; leases lie in {folder}"
+        text = f"{free} of {count} devices free for a task; leases lie in {folder}"
         return ok("leases", text, **facts)
-    text = "no device is free: a task waits for its turn, and after an hour ends with 75"
+    text = (
+        "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
+        f"hands for {wait / 60:.0f} minutes"
+    )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 
 
