@@ -44,6 +44,9 @@ POLL_SECONDS = 1.0
 """Pause between two looks at the devices, on average; drawn anew each time, so that tasks that
 started together do not look together."""
 
+_SIGN_SECONDS = 5.0
+"""How long a device may be locked by somebody who does not say who he is: tasks do at once."""
+
 _WORD_SECONDS = 60.0
 """Pause between two messages of a task that waits."""
 
@@ -126,8 +129,9 @@ def take(
 ) -> Taken:
     """Give this process its device, and make CUDA see that one only.
 
-    The one that a scheduler has granted; else, or where it has granted several, the first that is
-    free, by a lease. A process keeps its device to its end: later calls return the same.
+    The one that a scheduler has granted, once no other task of the same job has it; else, or where
+    it has granted several, the first that is free. Either is leased. A process keeps its device to
+    its end: later calls return the same.
 
     Parameters
     ----------
@@ -153,30 +157,48 @@ def take(
     if not candidates:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
     source = grant.source if grant else "lease"
-    if source != "lease" and len(candidates) == 1:
-        device = candidates[0]
-        _lease_granted(device, grant)
-    else:
-        device = _lease_one(candidates, needed, limit, listed)
+    job = grants.job(environ)
+
+    def leased(device: Device) -> bool:
+        if grant and source != "lease" and len(candidates) == 1:
+            return _lease_granted(device, grant, job)
+        return obstacle(device, needed) is None and leases.take(device.uuid, job)
+
+    device = _wait_for_one(candidates, leased, needed, limit, listed)
     environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     _taken.append(Taken(device, source, grant.value if grant else None))
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
     return _taken[0]
 
 
-def _lease_granted(device: Device, grant: Grant | None) -> None:
-    """Lease what is ours already, so that others stay away and can see who has it."""
+def _lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
+    """Lease the device that the scheduler gave to this job; False where a task of the job has it.
+
+    The scheduler has decided, so no stranger makes the task wait.
+    """
+    end = time.monotonic() + _SIGN_SECONDS
     try:
-        if not leases.take(device.uuid):
-            log.warning("%s is ours by %s, but %s", device.uuid, grant, _kept(device.uuid))
+        while not leases.take(device.uuid, job):
+            holder = leases.holder(device.uuid)
+            if holder is not None and holder.job == job:
+                return False
+            if holder is not None or time.monotonic() >= end:
+                log.warning("%s is ours by %s, but %s", device.uuid, grant, _kept(device.uuid))
+                break
+            time.sleep(0.1 * POLL_SECONDS)
     except TryAgain as error:
         log.warning("%s", error)
+    return True
 
 
-def _lease_one(
-    candidates: Sequence[Device], needed: int, limit: float, listed: Callable[[], list[Device]]
+def _wait_for_one(
+    candidates: Sequence[Device],
+    leased: Callable[[Device], bool],
+    needed: int,
+    limit: float,
+    listed: Callable[[], list[Device]],
 ) -> Device:
-    """Wait until one of some devices is free and leased to this process."""
+    """Wait until one of some devices could be leased to this process."""
     uuids = [device.uuid for device in candidates]
 
     def here() -> list[Device]:
@@ -185,7 +207,7 @@ def _lease_one(
     holders, last_change, last_word = None, 0.0, float("-inf")
     while True:
         for device in sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid)):
-            if obstacle(device, needed) is None and leases.take(device.uuid):
+            if leased(device):
                 return device
         now, found = time.monotonic(), _holders(uuids)
         if found != holders:
@@ -201,8 +223,9 @@ def _lease_one(
             log.warning("waiting for a free device: %s", _situation(uuids, here(), needed))
             last_word = now
         time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + limit - now))
-        # To list them starts NVML, the dearer the more GPUs: not while others hold all leases.
-        candidates = here() if None in _holders(uuids).values() else []
+        # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
+        found = _holders(uuids)
+        candidates = here() if found != holders or None in found.values() else []
 
 
 def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:

@@ -37,12 +37,16 @@ _HELD: dict[Path, int] = {}
 
 @dataclass(frozen=True)
 class Holder:
-    """Who took a lease: process id and user on its machine, when (Unix seconds), and for what."""
+    """Who took a lease: process id and user on its machine, when (Unix seconds), and for what.
+
+    ``job`` is the scheduler's job that it belongs to, as :func:`grants.job` names it.
+    """
 
     pid: int
     user: str
     since: float
     what: str
+    job: str | None = None
 
 
 def folder() -> Path:
@@ -50,8 +54,13 @@ def folder() -> Path:
     return Path(os.environ.get("SHARDWISE_LEASES") or FOLDER)
 
 
-def take(uuid: str) -> bool:
+def take(uuid: str, job: str | None = None) -> bool:
     """Lease a device to this process; False where another one holds it.
+
+    Parameters
+    ----------
+    job
+        The scheduler's job that this process belongs to; others can read it in the lease.
 
     Raises
     ------
@@ -61,7 +70,7 @@ def take(uuid: str) -> bool:
     path = _path(uuid)
     if path in _HELD:
         return True
-    text = _text()  # before the lock, as an error behind it would leave a lease without a task
+    text = _text(job)  # before the lock, as an error behind it would leave a lease without a task
     try:
         descriptor = _locked(path)
     except OSError as error:
@@ -176,11 +185,12 @@ def _open_to_all() -> Iterator[None]:
         os.umask(before)
 
 
-def _text() -> bytes:
-    """What this process writes into a lease: who it is, and its command line."""
+def _text(job: str | None) -> bytes:
+    """What this process writes into a lease: who it is, its command line, and its job."""
     program, *words = sys.argv or [""]
     what = shlex.join([Path(program).name, *words])[:_FIELD_CHARACTERS]
-    holder = Holder(os.getpid(), _user()[:_FIELD_CHARACTERS], time.time(), what)
+    user, job = _user()[:_FIELD_CHARACTERS], job and job[:_FIELD_CHARACTERS]
+    holder = Holder(os.getpid(), user, time.time(), what, job)
     # A word that is no valid text, as a file's name may be, is no reason to fail.
     return json.dumps(asdict(holder), ensure_ascii=False).encode(errors="replace")
 
@@ -210,14 +220,16 @@ def _signature(text: bytes) -> Holder:
     """Read what a holder wrote; every user may write there, so nothing of it is trusted."""
     try:
         said = json.loads(text)
-        user, what = (
-            "".join(c for c in str(said[key]) if c.isprintable()) for key in ("user", "what")
-        )
+        user, what, job = (_printable(said[key]) for key in ("user", "what", "job"))
         since = float(said["since"])
         time.localtime(since)  # who asks wants to show it
-        return Holder(int(said["pid"]), user, since, what)
+        return Holder(int(said["pid"]), user or "", since, what or "", job)
     except (ValueError, TypeError, KeyError, OverflowError, OSError):
         return Holder(0, "unknown", 0.0, "the lease does not say")
+
+
+def _printable(value: object) -> str | None:
+    return None if value is None else "".join(c for c in str(value) if c.isprintable())
 
 
 def _unusable(reason: str) -> TryAgain:

@@ -164,12 +164,15 @@ def test_a_process_keeps_its_device():
     ("other", "said"),
     [
         (leases.Holder(5, "ana", 0.0, "x"), "leased to process 5 of ana"),
+        (leases.Holder(5, "ana", 0.0, "x", "slurm 8"), "leased to process 5 of ana"),
+        (leases.Holder(5, "ana", 0.0, "x", "grid engine 7"), "leased to process 5 of ana"),
         (None, "locked by an unknown program"),
     ],
 )
-def test_a_granted_device_is_taken_at_once(monkeypatch, caplog, other, said):
-    """The scheduler has decided: neither a lease nor other processes make the task wait."""
-    monkeypatch.setattr(leases, "take", lambda uuid: False)
+def test_a_granted_device_is_kept_from_strangers_only(monkeypatch, caplog, other, said):
+    """The scheduler has decided: neither another's lease nor processes make the task wait."""
+    monkeypatch.setattr(devices, "time", Clock([]))
+    monkeypatch.setattr(leases, "take", lambda uuid, job: False)
     monkeypatch.setattr(leases, "holder", lambda uuid: other)
     full = [Device(A, "Fake", 0, 16 * GIB, 0)]
     taken, _ = take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, full)
@@ -242,20 +245,20 @@ def other(monkeypatch):
     """Another process, which holds leases as the test says: a mapping of UUIDs to holders."""
     held: dict = {}
     monkeypatch.setattr(leases, "holder", held.get)
-    monkeypatch.setattr(leases, "take", lambda uuid: uuid not in held)
+    monkeypatch.setattr(leases, "take", lambda uuid, job: uuid not in held)
     return held
 
 
-def holder(pid):
+def holder(pid, job=None):
     """A process that leases a device."""
-    return leases.Holder(pid, "ana", 0.0, "multiply.py --shard 00007")
+    return leases.Holder(pid, "ana", 0.0, "multiply.py --shard 00007", job)
 
 
-def waiting(monkeypatch, events, limit=600.0, node=NODE[:1]):
+def waiting(monkeypatch, events, limit=600.0, node=NODE[:1], environ=None):
     """Take a device while things happen: pairs of a time in seconds and what is called then."""
     monkeypatch.setattr(devices, "time", clock := Clock(events))
     try:
-        return take({}, node, limit=limit)[0].device.uuid, clock.now - 1000
+        return take(environ or {}, node, limit=limit)[0].device.uuid, clock.now - 1000
     except TryAgain as error:
         return str(error), clock.now - 1000
 
@@ -282,6 +285,44 @@ def test_the_limit_ends_the_wait(monkeypatch, other):
     assert "leased to process 5 of ana" in said
     assert "--device-wait" in said
     assert seconds == pytest.approx(600)
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, "slurm 7"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0"}, "grid engine 7"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0", "SGE_TASK_ID": "undefined"}, "grid engine 7"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0", "SGE_TASK_ID": "3"}, "grid engine 7.3"),
+    ],
+)
+def test_tasks_of_one_job_take_turns_on_its_device(monkeypatch, other, caplog, environ, job):
+    """One job may run many tasks, as a shell on a node does: it was granted one device for all."""
+    other[A] = holder(5, job)
+    filled = [Device(A, "Fake", 0, 16 * GIB, 0)]
+    assert waiting(monkeypatch, [(100, other.clear)], 300, filled, environ)[0] == A
+    assert caplog.messages[0].startswith(f"waiting for a free device: {A} ")
+
+    devices._taken.clear()
+    other[A] = holder(6, job)
+    handed_on = [(100, lambda: other.update({A: holder(7, "slurm 8")}))]
+    assert waiting(monkeypatch, handed_on, 300, filled, environ)[0] == A
+    assert "but leased to process 7 of ana" in caplog.messages[-1]
+
+    devices._taken.clear()
+    other[A] = holder(8, job)
+    said, seconds = waiting(monkeypatch, [], 300, filled, environ)
+    assert "no lease changed hands for 300 s" in said
+    assert seconds == pytest.approx(300)
+
+
+def test_the_lease_names_the_job():
+    """So that its other tasks know that it is one of theirs; there is none outside of clusters."""
+    take(SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert leases.holder(A).job == "slurm 7"
+    devices._taken.clear()
+    take({"CUDA_VISIBLE_DEVICES": "1"})
+    assert leases.holder(B).job is None
 
 
 @pytest.mark.parametrize(

@@ -218,16 +218,19 @@ def test_a_leased_device_names_its_task() -> None:
     assert "changed hands for 5 minutes" in in_a_job[0].text
 
 
-def test_what_slurm_granted_to_this_job_is_no_matter_of_leases() -> None:
-    """A single granted device is usable; others are not tried."""
+@pytest.mark.parametrize(
+    ("job", "can_be_used"), [(None, ["GPU-1"]), ("slurm 8", ["GPU-1"]), ("slurm 7", [])]
+)
+def test_what_slurm_granted_to_this_job(job: str | None, can_be_used: list[str]) -> None:
+    """A single device is usable whoever leases it but for this job itself; others are not tried."""
     asked = Asked()
     found = look(
-        device(0), device(1), ask_all=asked, holder=lambda uuid: Holder(1, "a", 0.0, "b"),
+        device(0), device(1), ask_all=asked, holder=lambda uuid: Holder(1, "a", 0.0, "b", job),
         environ={"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "1"},
     )  # fmt: skip
     assert asked.uuids == ["GPU-1"]
-    assert usable(found) == ["GPU-1"]
-    assert codes(found) == []
+    assert usable(found) == can_be_used
+    assert codes(found) == ([] if can_be_used else [75])
 
 
 @pytest.mark.parametrize("value", ["", "7", "GPU-none", "0,0"])

@@ -217,13 +217,14 @@ def _devices(
     tried = [device for device in present if hindrances[device.uuid] is None]
     lines = [[sys.executable, "-c", _PRODUCT, device.uuid] for device in tried]
     answers = dict(zip((d.uuid for d in tried), machine.ask_all(lines, deadline), strict=True))
-    # What a scheduler has granted to this job alone, nobody has to wait for.
+    # What a scheduler has granted to this job alone, only its own tasks wait for.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
+    job = grants.job(machine.environ)
     free = 0
     for device in present:
         lease = machine.holder(device.uuid)
         found = _device(device, answers.get(device.uuid), hindrances[device.uuid])
-        usable = found.level == OK and (alone or lease is None)
+        usable = found.level == OK and (lease is None or (alone and lease.job != job))
         free += usable
         yield replace(found, facts={**found.facts, "usable": usable})
         if lease is not None:
