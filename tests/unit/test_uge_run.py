@@ -247,6 +247,20 @@ def test_a_host_that_is_heard_again_has_lost_nothing(
     assert uge_run.status(number) == "running"
 
 
+def test_a_qmaster_that_comes_and_goes_loses_no_job(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each of its restarts all hosts are silent for a time; that is not one long silence."""
+    monkeypatch.setattr(uge_run, "_UNHEARD_SECONDS", 1e-9)
+    number = grid.submit()
+    grid.queue("r", "n1", "u")
+    assert uge_run.status(number) == "running"
+    grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
+    assert uge_run.status(number) == "running"
+    assert uge_run.status(number) == "running"
+    assert grid.asked("qdel") == []
+
+
 def test_a_job_that_left_without_a_mark(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
     """The accounting says why at once; without it some seconds are given to the disk."""
     first = grid.submit()

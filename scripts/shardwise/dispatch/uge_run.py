@@ -386,13 +386,16 @@ def _snapshot(run: Path) -> Snapshot:
 
 
 def _ask(run: Path, silent: dict[str, float]) -> dict[str, Any]:
-    """Ask qstat; note also, for profiles/uge/status.sh, which jobs need no further look."""
+    """Ask qstat; note also, for profiles/uge/status.sh, which jobs need no further look.
+
+    Where qmaster was away, the silence of hosts is counted from anew: it may have been restarted.
+    """
     asked = time.time()
     try:
         queue = uge.query()
     except TryAgain as error:
         until = time.time() + 5 * SNAPSHOT_SECONDS
-        return {"asked": asked, "until": until, "away": str(error), "silent": silent, "jobs": []}
+        return {"asked": asked, "until": until, "away": str(error), "silent": {}, "jobs": []}
     until = asked + SNAPSHOT_SECONDS
     fine = [j.number for j in queue.jobs if "E" not in j.state and not queue.unheard & {*j.hosts}]
     part = run / f"fine.{os.getpid()}"
