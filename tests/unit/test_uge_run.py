@@ -220,6 +220,20 @@ def test_a_job_that_cannot_start_fails_and_leaves(grid: Grid) -> None:
     assert grid.asked("qdel") == ["qdel 11"]
 
 
+def test_a_job_is_running_until_it_is_deleted(
+    grid: Grid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where qdel gets no answer, the next look asks again: else the job would stay in the queue."""
+    number = grid.submit()
+    grid.queue("Eqw")
+    grid.once("qdel", f"echo '{AWAY}' >&2; exit 1")
+    assert uge_run.status(number) == "running"
+    assert "does not delete job 11 now (error: unable" in capsys.readouterr().err
+    assert grid.log() == ""
+    assert uge_run.status(number) == "failed"
+    assert grid.asked("qdel") == ["qdel 11"] * 2
+
+
 def test_a_job_is_lost_when_its_host_stays_silent(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:

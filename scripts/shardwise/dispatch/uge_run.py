@@ -281,8 +281,11 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
     if job is not None:
         if "E" in job.state:
             reason += f": {uge.error_reason(number)}"
-        with contextlib.suppress(TryAgain):  # the end of the run deletes what is left
+        try:
             uge.delete([number])
+        except TryAgain as error:  # it may still be there: the next look deletes it
+            _say(run, f"Grid Engine does not delete job {number} now ({error}); trying again")
+            return "running"
     # What the job itself called an error is worth more than how it was ended.
     level = "WARNING" if _OWN_ERROR.search(_own_log(run, number, note)) else "ERROR"
     _log(note.log, level, f"the scheduler says: {reason}")
