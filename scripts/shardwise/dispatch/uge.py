@@ -96,6 +96,11 @@ class Record:
         """The number at the begin of `failed`; 0 where Grid Engine had no part in the end."""
         return int(self.failed.split()[0])
 
+    @property
+    def well(self) -> bool:
+        """Whether Grid Engine saw nothing wrong."""
+        return not self.code and not self.exit_status
+
 
 # Submission.
 
@@ -220,14 +225,22 @@ def _add(jobs: dict[tuple[str, ...], Job], element: "Element", *hosts: str) -> N
 
 
 def parse_record(text: str, name: str) -> Record | None:
-    """The newest record of a job of this name in what ``qacct -j`` printed: numbers come again."""
+    """The record of a job of this name in what ``qacct -j`` printed: numbers come again.
+
+    A job on several hosts may have one record for each of them: the newest that failed, if any.
+    """
     found = None
     for block in re.split(r"^={20,}$", text, flags=re.MULTILINE):
         lines = (line.split(maxsplit=1) for line in block.splitlines())
         fields = {line[0]: line[1].strip() for line in lines if len(line) == 2}
-        if fields.get("jobname") == name:
-            status = int(fields["exit_status"].split()[0])
-            found = Record(re.sub(r"\s+", " ", fields["failed"]), status)
+        failed, status = (
+            re.match(r"\d+", fields.get(name, "")) for name in ("failed", "exit_status")
+        )
+        if fields.get("jobname") != name or failed is None or status is None:
+            continue  # another job, or a record that was cut off
+        record = Record(re.sub(r"\s+", " ", fields["failed"]), int(status[0]))
+        if found is None or found.well or not record.well:
+            found = record
     return found
 
 
@@ -247,7 +260,10 @@ def describe(record: Record) -> str:
         words.append(f"killed by signal {signal}")
     elif record.exit_status:
         words.append(f"exit status {record.exit_status}")
-    return ", ".join(words) or "it ended, but left no mark of its end: was its disk full?"
+    return ", ".join(words) or (
+        "it ended well, but the mark of its end has not arrived: is the disk of the working "
+        "directory full, or not shared with the hosts?"
+    )
 
 
 # Asking it.

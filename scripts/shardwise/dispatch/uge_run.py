@@ -313,7 +313,7 @@ def judge(job: Job | None, record: uge.Record | None, lost: bool, began: bool, w
         return f"it cannot start, state {job.state}"
     if job is not None:
         return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
-    if record is not None:
+    if record is not None and (waited or not record.well):
         return uge.describe(record)
     if not waited:
         return ""
