@@ -139,18 +139,24 @@ def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
     assert len(grid.asked("qsub")) == 1
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [f"echo '{AWAY}' >&2; exit 1", "echo 'job rejected: only 1 jobs are allowed' >&2; exit 25"],
-)
-def test_a_submission_waits_for_qmaster(
-    grid: Grid, failure: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Where it does not answer, or takes no more jobs, the same is tried again, with a message."""
-    grid.once("qsub", failure)
+def test_a_submission_waits_for_qmaster(grid: Grid, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it does not answer, the same is tried again, with a message."""
+    grid.once("qsub", f"echo '{AWAY}' >&2; exit 1")
     assert grid.submit() == "11"
     assert len(grid.asked("qsub")) == 2
     assert "Grid Engine does not take jobs now" in capsys.readouterr().err
+
+
+def test_a_submission_waits_for_room_in_the_queue(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long that takes, as qmaster is there; nothing has arrived that had to be sought."""
+    monkeypatch.setattr(uge_run, "AWAY_SECONDS", -1)
+    grid.once("qsub", "echo 'job rejected: only 1 jobs are allowed per user' >&2; exit 25")
+    assert grid.submit() == "11"
+    assert (len(grid.asked("qsub")), grid.asked("qstat")) == (2, [])
+    said = "the cluster takes no more jobs now (job rejected: only 1 jobs are allowed per user)"
+    assert said in capsys.readouterr().err
 
 
 def test_a_submission_that_arrived_unheard_is_not_repeated(grid: Grid) -> None:

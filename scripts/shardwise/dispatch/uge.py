@@ -36,12 +36,16 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _FULL = 25
-"""The exit code of qsub where the user has as many jobs as the cluster allows."""
+"""The exit code of qsub where the cluster has as many jobs as it allows, of one user or of all."""
 
 _REASONS = {
     37: "it passed its limit of run time or memory",
     100: "deleted or killed",
 }
+
+
+class QueueFull(TryAgain):
+    """The cluster has as many jobs, of this user or of all, as it allows."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +280,8 @@ def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
     ------
     TryAgain
         Where it does not answer in so many seconds, or says that it reaches no qmaster.
+    QueueFull
+        Where qsub says that the cluster takes no more jobs for now.
     InputError
         Where it fails otherwise; with its own words.
     """
@@ -300,9 +306,7 @@ def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
         return done.stdout
     said = " ".join((done.stderr.strip() or done.stdout.strip()).split()).removesuffix(" Exiting.")
     if words[0] == "qsub" and done.returncode == _FULL:
-        raise TryAgain(
-            f"the cluster takes no more jobs of yours ({said}); --jobs sets how many wait"
-        )
+        raise QueueFull(said)
     raise (TryAgain if _AWAY.search(said) else InputError)(said or f"exit code {done.returncode}")
 
 

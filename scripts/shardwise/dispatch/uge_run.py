@@ -155,7 +155,7 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     InputError
         Where Grid Engine does not take it; the job's log has its words too.
     TryAgain
-        Where it has not answered for ten minutes.
+        Where it has not answered for ten minutes; a queue that is full has no such limit.
     """
     run = folder()
     if not run.exists():
@@ -201,19 +201,27 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
     """Submit; where qmaster does not answer, wait for it, and never submit twice.
 
     A submission may have arrived although its answer did not, so its name is looked for first.
+    A full queue is waited for as long as it takes: qmaster is there, and jobs end.
     """
-    end, asked = time.monotonic() + AWAY_SECONDS, False
+    end, unheard = time.monotonic() + AWAY_SECONDS, False
     while True:
         try:
-            if asked and (number := _number_of(name)):
+            if unheard and (number := _number_of(name)):
                 return number
-            asked = True
             return uge.call(words).split()[-1]
+        except uge.QueueFull as error:
+            end = time.monotonic() + AWAY_SECONDS
+            _say(
+                run,
+                f"the cluster takes no more jobs now ({error}); waiting until some have ended. "
+                "--jobs sets how many of a run are in the queue",
+            )
         except TryAgain as error:
+            unheard = True
             if time.monotonic() > end:
                 raise
             _say(run, f"Grid Engine does not take jobs now ({error}); trying again")
-            time.sleep(_PAUSE_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _number_of(name: str) -> str | None:
