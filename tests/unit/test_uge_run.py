@@ -168,6 +168,17 @@ def test_a_submission_that_arrived_unheard_is_not_repeated(grid: Grid) -> None:
     assert len(grid.asked("qsub")) == 1
 
 
+def test_a_submission_that_arrived_and_ended_unheard_is_not_repeated(grid: Grid) -> None:
+    """Where it has left the queue before qstat answers, it has left its number in the folder."""
+    run = (
+        f"JOB_ID=12 JOB_NAME={NAME.format(run='3f2a1b')} '{PROFILE}/job.sh' /dev/null '{grid.run}'"
+    )
+    grid.once("qsub", f"{run}; echo 'error: failed receiving gdi request response' >&2; exit 1")
+    assert grid.submit() == "12"
+    assert len(grid.asked("qsub")) == 1
+    assert uge_run.status("12") == "success"
+
+
 def test_a_qmaster_that_stays_away_fails_the_job(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,9 +425,8 @@ def test_the_wrapper_leaves_a_whole_mark(grid: Grid, tmp_path: Path) -> None:
     for code, mark in ((0, "0"), (3, "1"), (100, "1")):
         script = tmp_path / "with a space.sh"
         script.write_text(f"[ $JOB_ID = 4 ] && exit {code}")
-        done = subprocess.run(
-            [PROFILE / "job.sh", script, tmp_path], env={**os.environ, "JOB_ID": "4"}, check=False
-        )
+        env = {**os.environ, "JOB_ID": "4", "JOB_NAME": "n"}
+        done = subprocess.run([PROFILE / "job.sh", script, tmp_path], env=env, check=False)
         assert (str(done.returncode), (tmp_path / "4.exit").read_text()) == (mark, f"{mark}\n")
         assert not (tmp_path / "4.part").exists()
 

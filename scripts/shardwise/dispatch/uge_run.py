@@ -3,7 +3,8 @@
 Snakemake starts a script of the profile for every such step. What they have to know of each other
 lies in a folder of the run, by the number of the job: NUMBER.job, what was submitted; NUMBER.exit,
 the mark of its end, which profiles/uge/job.sh writes; NUMBER.gone, when it was first seen to have
-left the queue without one; beside them what the job printed, and the last answer of qstat, which
+left the queue without one. By the name of the job: NAME.submitting, while qsub is asked; NAME.number,
+which job.sh writes first; NAME.out, what the job printed. Beside them and the last answer of qstat, which
 serves all jobs for some seconds. So success depends on a file of the job alone, and not on the
 accounting, which comes late on some clusters and is not there on others.
 """
@@ -200,13 +201,13 @@ def _properties(text: str) -> dict[str, Any]:
 def _insist(run: Path, name: str, words: list[str]) -> str:
     """Submit; where qmaster does not answer, wait for it, and never submit twice.
 
-    A submission may have arrived although its answer did not, so its name is looked for first.
+    A submission may have arrived although its answer did not, so the job is looked for first.
     A full queue is waited for as long as it takes: qmaster is there, and jobs end.
     """
     end, unheard = time.monotonic() + AWAY_SECONDS, False
     while True:
         try:
-            if unheard and (number := _number_of(name)):
+            if unheard and (number := _number_of(run, name)):
                 return number
             return uge.call(words).split()[-1]
         except uge.QueueFull as error:
@@ -224,8 +225,13 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
         time.sleep(_PAUSE_SECONDS)
 
 
-def _number_of(name: str) -> str | None:
-    return next((job.number for job in uge.query().jobs if job.name == name), None)
+def _number_of(run: Path, name: str) -> str | None:
+    """The number of a job that is in the queue, or that has been there and ran."""
+    for job in uge.query().jobs:
+        if job.name == name:
+            return job.number
+    number = _read(run / f"{name}.number")
+    return None if number is None else str(number)
 
 
 # Following.
