@@ -245,7 +245,7 @@ def test_a_job_is_running_until_it_is_deleted(
     grid.queue("Eqw")
     grid.once("qdel", f"echo '{AWAY}' >&2; exit 1")
     assert uge_run.status(number) == "running"
-    assert "does not delete job 11 now (error: unable" in capsys.readouterr().err
+    assert "job 11 cannot be deleted now (error: unable" in capsys.readouterr().err
     assert grid.log() == ""
     assert uge_run.status(number) == "failed"
     assert grid.asked("qdel") == ["qdel 11"] * 2
@@ -391,12 +391,30 @@ def test_the_shell_answers_for_most_jobs(grid: Grid) -> None:
 
 
 def test_a_status_is_always_one_word(grid: Grid) -> None:
-    """Whatever goes wrong with the files of the run, the run goes on, and says what it is."""
+    """Whatever goes wrong with the files of the run, the run goes on; a line a minute says so."""
     grid.run.mkdir(parents=True)
-    (grid.run / "5.job").mkdir()
-    done = command(grid, "status.sh", "5")
-    assert (done.returncode, done.stdout) == (0, "running\n")
-    assert "the state of job 5 is not known" in done.stderr
+    said = []
+    for number in ("5", "6", "5"):
+        (grid.run / f"{number}.job").mkdir(exist_ok=True)
+        done = command(grid, "status.sh", number)
+        assert (done.returncode, done.stdout) == (0, "running\n")
+        said.append(done.stderr)
+    assert (
+        "the state of job 5, and maybe of others, cannot be found (IsADirectoryError: " in said[0]
+    )
+    assert said[1:] == ["", ""]
+    os.utime(grid.run / "said.fault", (1, 1))
+    assert "the state of job 6" in command(grid, "status.sh", "6").stderr
+
+
+def test_a_file_of_the_run_that_is_not_whole_counts_as_missing(grid: Grid) -> None:
+    """As a machine leaves it that lost its power: qstat is asked again, and the accounting."""
+    number = grid.submit()
+    for name in ("snapshot.json", f"{number}.exit"):
+        (grid.run / name).touch()
+    grid.queue("r", "n1")
+    assert uge_run.status(number) == "running"
+    assert len(grid.asked("qstat")) == 1
 
 
 def test_the_command_line_of_a_submission(grid: Grid) -> None:

@@ -1,12 +1,12 @@
 """One run under Grid Engine: submit its jobs, follow them, and leave none behind.
 
 Snakemake starts a script of the profile for every such step. What they have to know of each other
-lies in a folder of the run, by the number of the job: NUMBER.job, what was submitted; NUMBER.exit,
+lies in a folder of the run. By the number of a job: NUMBER.job, what was submitted; NUMBER.exit,
 the mark of its end, which profiles/uge/job.sh writes; NUMBER.gone, when it was first seen to have
-left the queue without one. By the name of the job: NAME.submitting, while qsub is asked; NAME.number,
-which job.sh writes first; NAME.out, what the job printed. Beside them and the last answer of qstat, which
-serves all jobs for some seconds. So success depends on a file of the job alone, and not on the
-accounting, which comes late on some clusters and is not there on others.
+left the queue without one. By its name: NAME.submitting, while qsub is asked; NAME.number, the
+first that job.sh writes; NAME.out, what the job printed. Beside them the last answer of qstat,
+which serves all jobs for some seconds. So success depends on a file of the job alone, and not on
+the accounting, which comes late on some clusters and is not there on others.
 """
 
 import atexit
@@ -123,18 +123,22 @@ def _write(path: Path, value: Any) -> None:
 
 
 def _read(path: Path) -> Any:
-    """JSON from a file; None where there is no such file."""
+    """JSON from a file; None where there is no such file, or no whole one."""
     try:
         return json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
 
 
-def _say(run: Path, text: str) -> None:
-    """A line on stderr, where the user sees it; at most once a minute."""
-    if time.time() - (_read(run / "said.json") or 0) > _MESSAGE_SECONDS:
-        _write(run / "said.json", time.time())
-        sys.stderr.write(f"shardwise: {text}\n")
+def _say(run: Path, subject: str, text: str) -> None:
+    """A line on stderr, where the user sees it; at most once a minute on each subject."""
+    said, now = run / f"said.{subject}", time.time()
+    with contextlib.suppress(OSError):  # to be told twice is better than never
+        if said.exists() and now - said.stat().st_mtime <= _MESSAGE_SECONDS:
+            return
+        said.touch()  # only its time says something: that can be set on a full disk, too
+        os.utime(said, (now, now))
+    sys.stderr.write(f"shardwise: {text}\n")
 
 
 def _log(path: str, level: str, text: str) -> None:
@@ -214,6 +218,7 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
             end = time.monotonic() + AWAY_SECONDS
             _say(
                 run,
+                "submission",
                 f"the cluster takes no more jobs now ({error}); waiting until some have ended. "
                 "--jobs sets how many of a run are in the queue",
             )
@@ -221,7 +226,7 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
             unheard = True
             if time.monotonic() > end:
                 raise
-            _say(run, f"Grid Engine does not take jobs now ({error}); trying again")
+            _say(run, "submission", f"Grid Engine does not take jobs now ({error}); trying again")
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -251,6 +256,24 @@ class Snapshot:
         return bool(since) and self.asked - min(since) >= _UNHEARD_SECONDS
 
 
+def look(number: str) -> str:
+    """`status`, for Snakemake, which would end the run with any other end of its script.
+
+    A fault, such as a full disk, counts as ``running`` until it is mended, with a line each minute.
+    """
+    try:
+        return status(number)
+    except Exception as error:
+        _say(
+            folder(),
+            "fault",
+            f"the state of job {number}, and maybe of others, cannot be found "
+            f"({type(error).__name__}: {error}); they count as running. If this does not end by "
+            "itself, see qstat; Ctrl-C deletes the jobs of this run",
+        )
+        return "running"
+
+
 def status(number: str) -> str:
     """What Snakemake is to think of a job: ``running``, ``success`` or ``failed``.
 
@@ -269,7 +292,7 @@ def status(number: str) -> str:
     try:
         snapshot = _snapshot(run)
     except TryAgain as error:
-        _say(run, f"Grid Engine does not answer ({error}); its jobs count as running")
+        _say(run, "queue", f"Grid Engine does not answer ({error}); its jobs count as running")
         return "running"
     if snapshot.asked <= note.submitted:
         return "running"
@@ -298,7 +321,7 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
         try:
             uge.delete([number])
         except TryAgain as error:  # it may still be there: the next look deletes it
-            _say(run, f"Grid Engine does not delete job {number} now ({error}); trying again")
+            _say(run, "deletion", f"job {number} cannot be deleted now ({error}); trying again")
             return "running"
     # What the job itself called an error is worth more than how it was ended.
     level = "WARNING" if _OWN_ERROR.search(_own_log(run, number, note)) else "ERROR"
