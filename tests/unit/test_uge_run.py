@@ -474,6 +474,20 @@ def test_a_run_begins_only_under_its_own_profile(
     assert left == [(uge_run._leave, uge_run.folder(), folder / "cancel.py")]
 
 
+@pytest.mark.parametrize("name", ['a"b', "a$HOME", "a`b`", "a\\b"])
+def test_a_run_does_not_begin_where_a_shell_would_change_its_folders_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The plugin puts the names of jobs' scripts between double quotes, and has a shell read them."""
+    monkeypatch.delenv(uge_run.RUN, raising=False)
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    own = SimpleNamespace(submit_cmd="submit.py", status_cmd="status.sh", cancel_cmd="cancel.py")
+    with pytest.raises(InputError, match=r"working directory holds .*Rename the folder"):
+        uge_run.begin(Results(tmp_path), own, str(PROFILE))
+    assert uge_run.RUN not in os.environ
+
+
 @pytest.mark.parametrize(
     ("files", "cancelled"),
     [

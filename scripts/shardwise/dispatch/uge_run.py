@@ -77,10 +77,21 @@ def begin(results: Results, settings: Any, start: str) -> None:
         Of the executor plugin; the commands of this profile are made to work from any folder.
     start
         The folder that snakemake was started in.
+
+    Raises
+    ------
+    InputError
+        Where no job could be submitted from this working directory.
     """
     words = [getattr(settings, f"{what}_cmd", None) for what in ("submit", "status", "cancel")]
     if not all(words) or not Path(start, words[0]).with_name(_WRAPPER).exists():
         return  # another profile
+    if odd := sorted(set('"$`\\').intersection(os.getcwd())):
+        # Snakemake has a shell read the names of the jobs' scripts, within double quotes.
+        raise InputError(
+            f"the name of the working directory holds {' '.join(odd)}, which Snakemake cannot pass "
+            f"on to Grid Engine: {os.getcwd()}. Rename the folder, or work in another one"
+        )
     submit, status, cancel = (Path(start, word) for word in words)
     run = (CACHE / "uge" / os.urandom(3).hex()).absolute()
     os.environ.update({RUN: str(run), _RESULTS: str(results.root.absolute())})
