@@ -319,12 +319,17 @@ def test_a_job_that_was_deleted_before_it_ran(grid: Grid, monkeypatch: pytest.Mo
 def test_the_schedulers_word_does_not_hide_the_jobs_own(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that found an error and was ended before it could leave a mark keeps its error."""
+    """A job that found an error and was ended before it could leave a mark keeps its error.
+
+    So does one that ended before qsub had returned.
+    """
     monkeypatch.setattr(uge_run, "_NEVER_RAN_SECONDS", 0)
+    grid.once(
+        "qsub",
+        f"cd ..; mkdir -p {Path(LOG).parent}; sleep 0.1; echo 11\n"
+        f"echo '2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN' >{LOG}; sleep 0.1",
+    )
     number = grid.submit()
-    Path(LOG).parent.mkdir(parents=True)
-    Path(LOG).write_text("2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN\n")
-    os.utime(LOG, (time.time() + 9, time.time() + 9))
     assert uge_run.status(number) == "failed"
     assert "WARNING the scheduler says: deleted" in grid.log()
 

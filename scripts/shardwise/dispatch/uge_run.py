@@ -118,11 +118,16 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of a job from its submission: names, and its time in Unix seconds."""
+    """What is known of a job from its submission.
+
+    `since` is a time before it, in Unix seconds by the clock of the disk, as that of its log is;
+    `submitted` one after it, by the clock of this machine.
+    """
 
     name: str
     log: str
     output: str
+    since: float
     submitted: float = 0
 
 
@@ -182,10 +187,11 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     properties = _properties(text)
     attempt = re.search(r"--attempt (\d+)", text)
     name = uge.job_name(run.name, properties, int(attempt[1]) if attempt else 1)
-    # A relative name: a colon in it would have a meaning of its own.
-    note = Note(name, properties["log"][0], os.path.relpath(run / f"{name}.out"))
     on_its_way = run / f"{name}.submitting"
     on_its_way.touch()
+    # A relative name: a colon in it would have a meaning of its own.
+    output = os.path.relpath(run / f"{name}.out")
+    note = Note(name, properties["log"][0], output, on_its_way.stat().st_mtime)
     try:
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
         words = uge.qsub_words(properties, name, note.output, exported)
@@ -298,7 +304,7 @@ def status(number: str) -> str:
     note, code = Note(**value), _exit_code(run, number)
     if code is not None:
         if code:
-            _tell_early_end(run, number, note)
+            _tell_early_end(note)
         return "failed" if code else "success"
     try:
         snapshot = _snapshot(run)
@@ -335,7 +341,7 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
             _say(run, "deletion", f"job {number} cannot be deleted now ({error}); trying again")
             return "running"
     # What the job itself called an error is worth more than how it was ended.
-    level = "WARNING" if _OWN_ERROR.search(_own_log(run, number, note)) else "ERROR"
+    level = "WARNING" if _OWN_ERROR.search(_own_log(note)) else "ERROR"
     _log(note.log, level, f"the scheduler says: {reason}")
     _write(run / f"{number}.exit", 1)
     return "failed"
@@ -394,9 +400,9 @@ def _record(run: Path, number: str, name: str) -> uge.Record | None:
         return None
 
 
-def _tell_early_end(run: Path, number: str, note: Note) -> None:
+def _tell_early_end(note: Note) -> None:
     """Where a job ended before its own log began, give the log the last line that it printed."""
-    if _own_log(run, number, note):
+    if _own_log(note):
         return
     try:
         printed = Path(note.output).read_text(errors="replace").splitlines()
@@ -406,11 +412,10 @@ def _tell_early_end(run: Path, number: str, note: Note) -> None:
     _log(note.log, "ERROR", f"the job ended early and printed: {last} (all of it: {note.output})")
 
 
-def _own_log(run: Path, number: str, note: Note) -> str:
+def _own_log(note: Note) -> str:
     """What a job has written into its log; empty where all of it is of an earlier attempt."""
     try:
-        submitted = (run / f"{number}.job").stat().st_mtime  # by the same clock as the log's
-        if os.stat(note.log).st_mtime >= submitted:
+        if os.stat(note.log).st_mtime >= note.since:
             return Path(note.log).read_text(errors="replace")
     except OSError:
         pass
