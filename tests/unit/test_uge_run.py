@@ -520,6 +520,7 @@ def test_a_run_does_not_start_beside_jobs_in_the_queue(
 ) -> None:
     """It names the command that deletes them; without an answer it does not start either."""
     results = Results(Path("results"))
+    jobs.remember(results, "uge", "000000")  # has left nothing
     grid.submit()
     grid.queue("qw")
     if clients == "away":
@@ -531,8 +532,9 @@ def test_a_run_does_not_start_beside_jobs_in_the_queue(
         jobs.refuse_beside_living(results)
     expected = {
         "uge": "1 jobs of an earlier run still wait or work on results. Let them finish "
-        "(see: qstat), or cancel them (qdel 'sw-3f2a1b-*')",
+        "(see: qstat -u '*'), or cancel them (qdel 11)",
         "away": "qstat does not say whether jobs of an earlier run live",
     }
     assert expected[clients] in caplog.text
+    assert grid.asked("qstat") == ["qstat -f -ne -u * -xml"]  # a colleague's jobs as well
     return None

@@ -65,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Queue:
-    """All jobs of this user at one moment, and those of their hosts that are not heard of."""
+    """Jobs at one moment, of this user or of all, and those of their hosts that are silent."""
 
     jobs: tuple[Job, ...]
     unheard: frozenset[str] = frozenset()
@@ -110,7 +110,7 @@ class Record:
 
 
 def prefix(run: str) -> str:
-    """How the names of all jobs of a run begin; qdel takes it with a star behind."""
+    """How the names of all jobs of a run begin."""
     return f"sw-{run}-"
 
 
@@ -310,15 +310,15 @@ def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
     raise (TryAgain if _AWAY.search(said) else InputError)(said or f"exit code {done.returncode}")
 
 
-def query() -> Queue:
-    """All jobs of this user, in one question.
+def query(everyone: bool = False) -> Queue:
+    """All jobs of this user, or of everyone, in one question.
 
     Raises
     ------
     TryAgain
         Where Grid Engine does not answer, or qstat fails: it has no reason to.
     """
-    user = pwd.getpwuid(os.getuid()).pw_name
+    user = "*" if everyone else pwd.getpwuid(os.getuid()).pw_name
     try:
         return parse_queue(call(["qstat", "-f", "-ne", "-u", user, "-xml"]))
     except InputError as error:
@@ -362,17 +362,17 @@ def delete(numbers: Iterable[str]) -> None:
 
 
 def living(runs: Iterable[str]) -> list[str]:
-    """The jobs of these runs that still wait or work.
+    """The jobs of these runs that still wait or work, whoever has submitted them.
 
     Raises
     ------
     TryAgain
         Where Grid Engine does not answer.
     """
-    queue = query()
+    queue = query(everyone=True)
     return [job.number for run in runs for job in queue.named(run)]
 
 
-def commands(runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
-    """The commands that show the user's jobs, and that delete those of these runs."""
-    return "qstat", shlex.join(["qdel", *(f"{prefix(run)}*" for run in runs)])
+def commands(_runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
+    """The commands that show the jobs of everyone, and that delete these."""
+    return "qstat -u '*'", shlex.join(["qdel", *numbers])

@@ -481,7 +481,7 @@ def cancel(run: Path) -> None:
     end, empty = time.monotonic() + AWAY_SECONDS, 0
     while empty < 2 and time.monotonic() < end:
         with contextlib.suppress(TryAgain):
-            left = uge.living([run.name])
+            left = [job.number for job in uge.query().named(run.name)]
             uge.delete(left)
             empty = 0 if left else empty + 1
         time.sleep(_LOOK_SECONDS)
