@@ -180,9 +180,9 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     """
     run = folder()
     if not run.exists():
+        jobs.remember(Results(Path(os.environ[_RESULTS])), "uge", run.name)
         run.mkdir(parents=True)
         _forget_old_runs(run)
-        jobs.remember(Results(Path(os.environ[_RESULTS])), "uge", run.name)
     text = jobscript.read_text()
     properties = _properties(text)
     attempt = re.search(r"--attempt (\d+)", text)
@@ -198,6 +198,8 @@ def submit(jobscript: Path, wrapper: Path) -> str:
         number = _insist(run, name, [*words, str(wrapper), str(jobscript), str(run)])
     except ShardwiseError as error:
         _log(note.log, "ERROR", f"Grid Engine did not take the job: {error}")
+        if isinstance(error, InputError):  # else it may still arrive
+            on_its_way.unlink()
         raise
     _write(run / f"{number}.job", asdict(note) | {"submitted": time.time()})
     on_its_way.unlink()
