@@ -279,7 +279,8 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     results = Results(Path(results_folder(config)))
     jobs.claim(results)
     try:
-        uge_run.begin(results, workflow.executor_settings, workflow.workdir_init)
+        needed = workflow.dag.needrun_jobs()
+        uge_run.begin(results, workflow.executor_settings, workflow.workdir_init, needed)
     except InputError as error:
         log.error(str(error))
         sys.exit(error.exit_code)

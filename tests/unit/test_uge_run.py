@@ -479,14 +479,14 @@ def test_a_run_begins_only_under_its_own_profile(
     monkeypatch.setattr(uge_run.atexit, "register", lambda *call: left.append(call))
     other = SimpleNamespace(submit_cmd="qsub -V", status_cmd="x", cancel_cmd="qdel")
     for settings in (None, other):
-        uge_run.begin(Results(tmp_path), settings, str(tmp_path))
+        uge_run.begin(Results(tmp_path), settings, str(tmp_path), [])
     assert uge_run.RUN not in os.environ
     folder = tmp_path / "a {b}"
     folder.mkdir()
     (folder / "job.sh").touch()
     names = {"submit_cmd": "submit.py", "status_cmd": "status.sh", "cancel_cmd": "cancel.py"}
     own = SimpleNamespace(**{key: f"a {{b}}/{name}" for key, name in names.items()})
-    uge_run.begin(Results(tmp_path), own, str(tmp_path))
+    uge_run.begin(Results(tmp_path), own, str(tmp_path), [])
     assert own.submit_cmd == f"'{tmp_path}/a {{{{b}}}}/submit.py'"
     assert own.status_cmd == f"'{folder}/status.sh'"
     assert own.cancel_cmd == f"{folder}/cancel.py"
@@ -503,8 +503,47 @@ def test_a_run_does_not_begin_where_a_shell_would_change_its_folders_name(
     monkeypatch.chdir(tmp_path / name)
     own = SimpleNamespace(submit_cmd="submit.py", status_cmd="status.sh", cancel_cmd="cancel.py")
     with pytest.raises(InputError, match=r"working directory holds .*Rename the folder"):
-        uge_run.begin(Results(tmp_path), own, str(PROFILE))
+        uge_run.begin(Results(tmp_path), own, str(PROFILE), [])
     assert uge_run.RUN not in os.environ
+
+
+def needed(rule: str, local: bool = False, **resources: object) -> SimpleNamespace:
+    """A job of Snakemake's that is to run."""
+    return SimpleNamespace(rule=SimpleNamespace(name=rule), is_local=local, resources=resources)
+
+
+def test_what_grid_engine_does_not_know_is_refused_before_any_job(grid: Grid) -> None:
+    """One job of each rule is shown to qsub, which submits none; the profile's line is named."""
+    own = SimpleNamespace(submit_cmd="submit.py", status_cmd="status.sh", cancel_cmd="cancel.py")
+    environment = needed("reduce", tasks=2, uge_p="-pe nope {ranks}", uge_time="-l h_rt=1")
+    all_jobs = [needed("all", local=True), *[needed("multiply", uge_gpu="-l gpu=1")] * 2]
+    said = 'job rejected: the requested parallel environment "nope" does not exist'
+    grid.once("qsub", f"echo 'Unable to run job: {said}\nExiting.' >&2; exit 1")
+    expected = (
+        f"take the jobs of rule reduce: Unable to run job: {said} "
+        '(from uge_p: "-pe nope {ranks}"); change it in '
+    )
+    with pytest.raises(InputError) as refused:
+        uge_run.begin(Results(Path()), own, str(PROFILE), [environment, *all_jobs])
+    assert expected in str(refused.value)
+    assert str(refused.value).endswith("profiles/uge/config.yaml")
+    assert grid.asked("qsub") == ["qsub -b y -pe nope 2 -l h_rt=1 -w v /bin/true"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"echo '{AWAY}' >&2; exit 1",
+        'echo \'Unable to run job: Job 1 (-l mem_free=1M) cannot run in queue "a" because job '
+        "requests unknown resource (mem_free)\nverification: no suitable queues' >&2; exit 1",
+        "echo 'verification: found suitable queue(s)'; exit 0",
+    ],
+)
+def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid: Grid, answer: str) -> None:
+    """Nor is a qmaster that is: the jobs wait for all of them."""
+    grid.once("qsub", answer)
+    uge_run._verify([needed("multiply", uge_memory="-l mem_free=1M")], Path("config.yaml"))
+    assert len(grid.asked("qsub")) == 1
 
 
 @pytest.mark.parametrize(

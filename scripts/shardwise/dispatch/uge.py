@@ -26,6 +26,7 @@ CLIENT = "qstat"
 
 QUERY_SECONDS = 30
 ACCOUNTING_SECONDS = 10
+VERIFY_SECONDS = 10
 
 _WORDS = "uge_"
 """Resources whose names begin so hold words for qsub."""
@@ -37,6 +38,9 @@ _AWAY = re.compile(
 )
 _FULL = 25
 """The exit code of qsub where the cluster has as many jobs as it allows, of one user or of all."""
+
+_UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
+"""What is wrong with the words for qsub themselves, whatever hosts there are."""
 
 _REASONS = {
     37: "it passed its limit of run time or memory",
@@ -308,6 +312,38 @@ def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
     if words[0] == "qsub" and done.returncode == _FULL:
         raise QueueFull(said)
     raise (TryAgain if _AWAY.search(said) else InputError)(said or f"exit code {done.returncode}")
+
+
+def verify(resources: Mapping[str, Any]) -> None:
+    """Have qsub look at the words of a job that asks for these resources, and submit nothing.
+
+    What it says of hosts is passed over: it looks at none that is away, and at no load of theirs,
+    such as mem_free.
+
+    Raises
+    ------
+    InputError
+        Where it knows no such resource, queue, project or parallel environment.
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    words = site_words(resources)
+    try:
+        call(["qsub", "-b", "y", *words, "-w", "v", "/bin/true"], VERIFY_SECONDS)
+    except InputError as error:
+        if _UNKNOWN.search(str(error)):
+            raise InputError(f"{error}{_guilty(resources, str(error))}") from None
+
+
+def _guilty(resources: Mapping[str, Any], said: str) -> str:
+    """The lines of the profile that hold what an error names."""
+    named = re.findall(r'"([^"]+)"', said)
+    lines = [
+        f'{name}: "{text}"'
+        for name, text in resources.items()
+        if name.startswith(_WORDS) and any(word in str(text) for word in named)
+    ]
+    return f" (from {' and '.join(sorted(lines))})" if lines else ""
 
 
 def query(everyone: bool = False) -> Queue:

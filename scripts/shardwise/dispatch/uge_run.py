@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ _KEPT_SECONDS = 10 * 24 * 3600
 _OWN_ERROR = re.compile(r"^[\d-]+ \S+ ERROR (?!ended by SIGTERM)", re.MULTILINE)
 
 
-def begin(results: Results, settings: Any, start: str) -> None:
+def begin(results: Results, settings: Any, start: str, needed: Iterable[Any]) -> None:
     """Give a run under ``profiles/uge`` a name and a folder, for the scripts that Snakemake starts.
 
     Parameters
@@ -77,11 +77,14 @@ def begin(results: Results, settings: Any, start: str) -> None:
         Of the executor plugin; the commands of this profile are made to work from any folder.
     start
         The folder that snakemake was started in.
+    needed
+        The jobs of Snakemake's that are to run.
 
     Raises
     ------
     InputError
-        Where no job could be submitted from this working directory.
+        Where no job could be submitted from this working directory, or where Grid Engine does not
+        know what the profile asks for.
     """
     words = [getattr(settings, f"{what}_cmd", None) for what in ("submit", "status", "cancel")]
     if not all(words) or not Path(start, words[0]).with_name(_WRAPPER).exists():
@@ -93,6 +96,7 @@ def begin(results: Results, settings: Any, start: str) -> None:
             f"on to Grid Engine: {os.getcwd()}. Rename the folder, or work in another one"
         )
     submit, status, cancel = (Path(start, word) for word in words)
+    _verify(needed, submit.with_name("config.yaml"))
     run = (CACHE / "uge" / os.urandom(3).hex()).absolute()
     os.environ.update({RUN: str(run), _RESULTS: str(results.root.absolute())})
     # The scripts are to run by this Python, and not by what else is called python3 here.
@@ -101,6 +105,24 @@ def begin(results: Results, settings: Any, start: str) -> None:
     settings.submit_cmd = shlex.quote(str(submit)).replace("{", "{{").replace("}", "}}")
     settings.status_cmd, settings.cancel_cmd = shlex.quote(str(status)), str(cancel)
     atexit.register(_leave, run, cancel)
+
+
+def _verify(needed: Iterable[Any], profile: Path) -> None:
+    """Have Grid Engine look at what one job of each rule asks for, before any is submitted.
+
+    Else a wrong parallel environment for the reduce would show when all shards are done. A qmaster
+    that does not answer is waited for later.
+    """
+    rules = {job.rule.name: job for job in needed if not job.is_local}
+    with contextlib.suppress(TryAgain):
+        for name, job in rules.items():
+            try:
+                uge.verify(job.resources)
+            except InputError as error:
+                raise InputError(
+                    f"Grid Engine would not take the jobs of rule {name}: {error}; change it in "
+                    f"{profile}"
+                ) from None
 
 
 def folder() -> Path:
