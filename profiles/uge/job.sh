@@ -2,6 +2,8 @@
 # What Grid Engine runs: SCRIPT is Snakemake's for one job, MARKS the folder of the run.
 # A login shell, and the script read into it, so that a site's set-up finds functions like `module`.
 script=$1 marks=$2
+# Who has submitted this and got no answer finds its number here, although it may end at once.
+echo "$JOB_ID" >"$marks/$JOB_NAME.number"
 (. "$script")
 code=$?
 [ "$code" = 0 ] || code=1 # 99 and 100 would mean something to Grid Engine

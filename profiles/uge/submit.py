@@ -13,4 +13,6 @@ try:
     number = uge_run.submit(Path(sys.argv[-1]), Path(__file__).resolve().with_name("job.sh"))
 except ShardwiseError as error:
     sys.exit(f"shardwise: Grid Engine did not take a job: {error}")
+except KeyboardInterrupt:
+    sys.exit(1)  # Snakemake has it too, and says so
 sys.stdout.write(f"{number}\n")

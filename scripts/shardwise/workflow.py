@@ -20,7 +20,7 @@ from shardwise import ALGORITHM, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import reduce_settings, results_folder
 from shardwise.dispatch import jobs, uge_run
-from shardwise.errors import ShardwiseError
+from shardwise.errors import InputError, ShardwiseError
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Source, Stack
 from shardwise.planfile import Plan
@@ -278,7 +278,12 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     """What a run checks and sets up just before its first job."""
     results = Results(Path(results_folder(config)))
     jobs.claim(results)
-    uge_run.begin(results, workflow.executor_settings, workflow.workdir_init)
+    try:
+        needed = workflow.dag.needrun_jobs()
+        uge_run.begin(results, workflow.executor_settings, workflow.workdir_init, needed)
+    except InputError as error:
+        log.error(str(error))
+        sys.exit(error.exit_code)
 
 
 def shell_prefix(config: Mapping[str, Any]) -> str:

@@ -53,3 +53,18 @@ def test_every_shard_is_a_job_and_so_is_the_reduce(night: Night) -> None:
     assert night.starts() == Counter([*shards, "reduce"])
     assert np.array_equal(night.workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
     assert json.loads(night.workspace.file("summary.json").read_text())["ranks"] == 2
+
+
+def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(night: Night) -> None:
+    """Not when the shards are done: the run ends with 2, and names the line of the profile."""
+    profile = night.workspace.root / "profiles" / "uge" / "config.yaml"
+    profile.write_text(profile.read_text().replace('"-pe mpi {ranks}"', '"-pe nope {ranks}"'))
+    night.folder_of(2)
+    night.workspace.configure(input="stack", shards=2)
+    done = night.workspace.run(profile="uge")
+    assert done.code == 2, done.output
+    assert (
+        'environment "nope" does not exist (from uge_parallel: "-pe nope {ranks}")' in done.output
+    )
+    assert night.starts() == Counter()
+    assert not night.workspace.file("products").exists()

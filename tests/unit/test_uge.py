@@ -201,7 +201,12 @@ def test_half_an_answer_is_none() -> None:
             "it failed (failed 19 : before writing exit_status)",
         ),
         ("0", "3", "exit status 3"),
-        ("0", "0", "it ended, but left no mark of its end: was its disk full?"),
+        (
+            "0",
+            "0",
+            "it ended well, but the mark of its end has not arrived: is the disk of the working "
+            "directory full, or not shared with the hosts?",
+        ),
     ],
 )
 def test_a_record_of_the_accounting_in_words(failed: str, status: str, words: str) -> None:
@@ -212,6 +217,21 @@ def test_a_record_of_the_accounting_in_words(failed: str, status: str, words: st
     assert record is not None
     assert uge.describe(record) == words
     assert uge.parse_record(QACCT.format(failed=failed, status=status), "sw-3f2a1b-x") is None
+
+
+def test_a_failed_record_is_not_hidden_by_another_host_of_the_job() -> None:
+    """Where each host has a record of its own, they come in any order."""
+    name = "sw-3f2a1b-multiply-00000"
+    failed, well = QACCT.format(failed="37 : x", status="137"), QACCT.format(failed=0, status=0)
+    for text in (failed + well, well + failed):
+        assert uge.parse_record(text, name) == Record("37 : x", 137)
+
+
+@pytest.mark.parametrize("line", ["failed       {failed}\n", "exit_status  {status}\n", "{status}"])
+def test_a_record_that_was_cut_off_is_none(line: str) -> None:
+    """A field that is missing, or empty, says nothing of the job's end."""
+    text = QACCT.replace(line, "").format(failed="37", status="0")
+    assert uge.parse_record(text, "sw-3f2a1b-multiply-00000") is None
 
 
 def test_why_a_job_cannot_start() -> None:
@@ -231,6 +251,9 @@ def test_why_a_job_cannot_start() -> None:
         (Job("1", "n", "r", ("h", "i")), None, True, False, "lost: its host h, i is not heard of"),
         (None, None, False, False, ""),
         (None, Record("19 : x", 0), False, False, "it failed (failed 19 : x)"),
+        # It has left a mark, which this machine does not see yet.
+        (None, Record("0", 0), False, False, ""),
+        (None, Record("0", 0), False, True, uge.describe(Record("0", 0))),
         (None, None, False, True, "deleted while it waited in the queue"),
     ],
 )

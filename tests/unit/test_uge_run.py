@@ -137,20 +137,27 @@ def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
         grid.submit()
     assert "ERROR Grid Engine did not take the job: Unable to run job: unknown" in grid.log()
     assert len(grid.asked("qsub")) == 1
+    assert list(grid.run.glob("*.submitting")) == []
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [f"echo '{AWAY}' >&2; exit 1", "echo 'job rejected: only 1 jobs are allowed' >&2; exit 25"],
-)
-def test_a_submission_waits_for_qmaster(
-    grid: Grid, failure: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Where it does not answer, or takes no more jobs, the same is tried again, with a message."""
-    grid.once("qsub", failure)
+def test_a_submission_waits_for_qmaster(grid: Grid, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it does not answer, the same is tried again, with a message."""
+    grid.once("qsub", f"echo '{AWAY}' >&2; exit 1")
     assert grid.submit() == "11"
     assert len(grid.asked("qsub")) == 2
     assert "Grid Engine does not take jobs now" in capsys.readouterr().err
+
+
+def test_a_submission_waits_for_room_in_the_queue(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long that takes, as qmaster is there; nothing has arrived that had to be sought."""
+    monkeypatch.setattr(uge_run, "AWAY_SECONDS", -1)
+    grid.once("qsub", "echo 'job rejected: only 1 jobs are allowed per user' >&2; exit 25")
+    assert grid.submit() == "11"
+    assert (len(grid.asked("qsub")), grid.asked("qstat")) == (2, [])
+    said = "the cluster takes no more jobs now (job rejected: only 1 jobs are allowed per user)"
+    assert said in capsys.readouterr().err
 
 
 def test_a_submission_that_arrived_unheard_is_not_repeated(grid: Grid) -> None:
@@ -162,6 +169,17 @@ def test_a_submission_that_arrived_unheard_is_not_repeated(grid: Grid) -> None:
     assert len(grid.asked("qsub")) == 1
 
 
+def test_a_submission_that_arrived_and_ended_unheard_is_not_repeated(grid: Grid) -> None:
+    """Where it has left the queue before qstat answers, it has left its number in the folder."""
+    run = (
+        f"JOB_ID=12 JOB_NAME={NAME.format(run='3f2a1b')} '{PROFILE}/job.sh' /dev/null '{grid.run}'"
+    )
+    grid.once("qsub", f"{run}; echo 'error: failed receiving gdi request response' >&2; exit 1")
+    assert grid.submit() == "12"
+    assert len(grid.asked("qsub")) == 1
+    assert uge_run.status("12") == "success"
+
+
 def test_a_qmaster_that_stays_away_fails_the_job(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +189,7 @@ def test_a_qmaster_that_stays_away_fails_the_job(
     with pytest.raises(TryAgain, match="got send error"):
         grid.submit()
     assert "got send error" in grid.log()
+    assert len(list(grid.run.glob("*.submitting"))) == 1  # it may still arrive
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "success"), (1, "failed")])
@@ -220,6 +239,20 @@ def test_a_job_that_cannot_start_fails_and_leaves(grid: Grid) -> None:
     assert grid.asked("qdel") == ["qdel 11"]
 
 
+def test_a_job_is_running_until_it_is_deleted(
+    grid: Grid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where qdel gets no answer, the next look asks again: else the job would stay in the queue."""
+    number = grid.submit()
+    grid.queue("Eqw")
+    grid.once("qdel", f"echo '{AWAY}' >&2; exit 1")
+    assert uge_run.status(number) == "running"
+    assert "job 11 cannot be deleted now (error: unable" in capsys.readouterr().err
+    assert grid.log() == ""
+    assert uge_run.status(number) == "failed"
+    assert grid.asked("qdel") == ["qdel 11"] * 2
+
+
 def test_a_job_is_lost_when_its_host_stays_silent(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +278,20 @@ def test_a_host_that_is_heard_again_has_lost_nothing(
     monkeypatch.setattr(uge_run, "_UNHEARD_SECONDS", 1e-9)
     grid.queue("r", "n1", "u")
     assert uge_run.status(number) == "running"
+
+
+def test_a_qmaster_that_comes_and_goes_loses_no_job(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each of its restarts all hosts are silent for a time; that is not one long silence."""
+    monkeypatch.setattr(uge_run, "_UNHEARD_SECONDS", 1e-9)
+    number = grid.submit()
+    grid.queue("r", "n1", "u")
+    assert uge_run.status(number) == "running"
+    grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
+    assert uge_run.status(number) == "running"
+    assert uge_run.status(number) == "running"
+    assert grid.asked("qdel") == []
 
 
 def test_a_job_that_left_without_a_mark(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +321,17 @@ def test_a_job_that_was_deleted_before_it_ran(grid: Grid, monkeypatch: pytest.Mo
 def test_the_schedulers_word_does_not_hide_the_jobs_own(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that found an error and was ended before it could leave a mark keeps its error."""
+    """A job that found an error and was ended before it could leave a mark keeps its error.
+
+    So does one that ended before qsub had returned.
+    """
     monkeypatch.setattr(uge_run, "_NEVER_RAN_SECONDS", 0)
+    grid.once(
+        "qsub",
+        f"cd ..; mkdir -p {Path(LOG).parent}; sleep 0.1; echo 11\n"
+        f"echo '2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN' >{LOG}; sleep 0.1",
+    )
     number = grid.submit()
-    Path(LOG).parent.mkdir(parents=True)
-    Path(LOG).write_text("2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN\n")
-    os.utime(LOG, (time.time() + 9, time.time() + 9))
     assert uge_run.status(number) == "failed"
     assert "WARNING the scheduler says: deleted" in grid.log()
 
@@ -338,20 +390,50 @@ def test_the_shell_answers_for_most_jobs(grid: Grid) -> None:
     (grid.run / f"{number}.exit").unlink()
     grid.queue("r", "n1")
     fine.write_text(f"0\n{number}\n")
+    before = int(time.time())
     assert command(grid, "status.sh", number).stdout == "running\n"
     assert len(grid.asked("qstat")) == 1
     until, *named = fine.read_text().split()
     assert named == [number]
-    assert int(until) > time.time() - 3600
+    assert before + 3 <= int(until) <= time.time() + 3
+
+
+def test_a_job_that_is_back_in_the_queue_has_not_left_it(grid: Grid) -> None:
+    """Python sees that, though the shell could answer: the next time it leaves is the first."""
+    number = grid.submit()
+    grid.queue("r", "n1")
+    gone = grid.run / f"{number}.gone"
+    gone.write_text("1")
+    (grid.run / "fine").write_text(f"{int(time.time()) + 1000}\n{number}\n")
+    assert command(grid, "status.sh", number).stdout == "running\n"
+    assert not gone.exists()
 
 
 def test_a_status_is_always_one_word(grid: Grid) -> None:
-    """Whatever goes wrong with the files of the run, the run goes on, and says what it is."""
+    """Whatever goes wrong with the files of the run, the run goes on; a line a minute says so."""
     grid.run.mkdir(parents=True)
-    (grid.run / "5.job").mkdir()
-    done = command(grid, "status.sh", "5")
-    assert (done.returncode, done.stdout) == (0, "running\n")
-    assert "the state of job 5 is not known" in done.stderr
+    said = []
+    for number in ("5", "6", "5"):
+        (grid.run / f"{number}.job").mkdir(exist_ok=True)
+        done = command(grid, "status.sh", number)
+        assert (done.returncode, done.stdout) == (0, "running\n")
+        said.append(done.stderr)
+    assert (
+        "the state of job 5, and maybe of others, cannot be found (IsADirectoryError: " in said[0]
+    )
+    assert said[1:] == ["", ""]
+    os.utime(grid.run / "said.fault", (1, 1))
+    assert "the state of job 6" in command(grid, "status.sh", "6").stderr
+
+
+def test_a_file_of_the_run_that_is_not_whole_counts_as_missing(grid: Grid) -> None:
+    """As a machine leaves it that lost its power: qstat is asked again, and the accounting."""
+    number = grid.submit()
+    for name in ("snapshot.json", f"{number}.exit"):
+        (grid.run / name).touch()
+    grid.queue("r", "n1")
+    assert uge_run.status(number) == "running"
+    assert len(grid.asked("qstat")) == 1
 
 
 def test_the_command_line_of_a_submission(grid: Grid) -> None:
@@ -380,9 +462,8 @@ def test_the_wrapper_leaves_a_whole_mark(grid: Grid, tmp_path: Path) -> None:
     for code, mark in ((0, "0"), (3, "1"), (100, "1")):
         script = tmp_path / "with a space.sh"
         script.write_text(f"[ $JOB_ID = 4 ] && exit {code}")
-        done = subprocess.run(
-            [PROFILE / "job.sh", script, tmp_path], env={**os.environ, "JOB_ID": "4"}, check=False
-        )
+        env = {**os.environ, "JOB_ID": "4", "JOB_NAME": "n"}
+        done = subprocess.run([PROFILE / "job.sh", script, tmp_path], env=env, check=False)
         assert (str(done.returncode), (tmp_path / "4.exit").read_text()) == (mark, f"{mark}\n")
         assert not (tmp_path / "4.part").exists()
 
@@ -398,18 +479,71 @@ def test_a_run_begins_only_under_its_own_profile(
     monkeypatch.setattr(uge_run.atexit, "register", lambda *call: left.append(call))
     other = SimpleNamespace(submit_cmd="qsub -V", status_cmd="x", cancel_cmd="qdel")
     for settings in (None, other):
-        uge_run.begin(Results(tmp_path), settings, str(tmp_path))
+        uge_run.begin(Results(tmp_path), settings, str(tmp_path), [])
     assert uge_run.RUN not in os.environ
     folder = tmp_path / "a {b}"
     folder.mkdir()
     (folder / "job.sh").touch()
     names = {"submit_cmd": "submit.py", "status_cmd": "status.sh", "cancel_cmd": "cancel.py"}
     own = SimpleNamespace(**{key: f"a {{b}}/{name}" for key, name in names.items()})
-    uge_run.begin(Results(tmp_path), own, str(tmp_path))
+    uge_run.begin(Results(tmp_path), own, str(tmp_path), [])
     assert own.submit_cmd == f"'{tmp_path}/a {{{{b}}}}/submit.py'"
     assert own.status_cmd == f"'{folder}/status.sh'"
     assert own.cancel_cmd == f"{folder}/cancel.py"
     assert left == [(uge_run._leave, uge_run.folder(), folder / "cancel.py")]
+
+
+@pytest.mark.parametrize("name", ['a"b', "a$HOME", "a`b`", "a\\b"])
+def test_a_run_does_not_begin_where_a_shell_would_change_its_folders_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The plugin has a shell read the names of the jobs' scripts, between double quotes."""
+    monkeypatch.delenv(uge_run.RUN, raising=False)
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    own = SimpleNamespace(submit_cmd="submit.py", status_cmd="status.sh", cancel_cmd="cancel.py")
+    with pytest.raises(InputError, match=r"working directory holds .*Rename the folder"):
+        uge_run.begin(Results(tmp_path), own, str(PROFILE), [])
+    assert uge_run.RUN not in os.environ
+
+
+def needed(rule: str, local: bool = False, **resources: object) -> SimpleNamespace:
+    """A job of Snakemake's that is to run."""
+    return SimpleNamespace(rule=SimpleNamespace(name=rule), is_local=local, resources=resources)
+
+
+def test_what_grid_engine_does_not_know_is_refused_before_any_job(grid: Grid) -> None:
+    """One job of each rule is shown to qsub, which submits none; the profile's line is named."""
+    own = SimpleNamespace(submit_cmd="submit.py", status_cmd="status.sh", cancel_cmd="cancel.py")
+    environment = needed("reduce", tasks=2, uge_p="-pe nope {ranks}", uge_time="-l h_rt=1")
+    all_jobs = [needed("all", local=True), *[needed("multiply", uge_gpu="-l gpu=1")] * 2]
+    said = 'job rejected: the requested parallel environment "nope" does not exist'
+    grid.once("qsub", f"echo 'Unable to run job: {said}\nExiting.' >&2; exit 1")
+    expected = (
+        f"take the jobs of rule reduce: Unable to run job: {said} "
+        '(from uge_p: "-pe nope {ranks}"); change it in '
+    )
+    with pytest.raises(InputError) as refused:
+        uge_run.begin(Results(Path()), own, str(PROFILE), [environment, *all_jobs])
+    assert expected in str(refused.value)
+    assert str(refused.value).endswith("profiles/uge/config.yaml")
+    assert grid.asked("qsub") == ["qsub -b y -pe nope 2 -l h_rt=1 -w v /bin/true"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"echo '{AWAY}' >&2; exit 1",
+        'echo \'Unable to run job: Job 1 (-l mem_free=1M) cannot run in queue "a" because job '
+        "requests unknown resource (mem_free)\nverification: no suitable queues' >&2; exit 1",
+        "echo 'verification: found suitable queue(s)'; exit 0",
+    ],
+)
+def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid: Grid, answer: str) -> None:
+    """Nor is a qmaster that is: the jobs wait for all of them."""
+    grid.once("qsub", answer)
+    uge_run._verify([needed("multiply", uge_memory="-l mem_free=1M")], Path("config.yaml"))
+    assert len(grid.asked("qsub")) == 1
 
 
 @pytest.mark.parametrize(
@@ -439,6 +573,7 @@ def test_a_run_does_not_start_beside_jobs_in_the_queue(
 ) -> None:
     """It names the command that deletes them; without an answer it does not start either."""
     results = Results(Path("results"))
+    jobs.remember(results, "uge", "000000")  # has left nothing
     grid.submit()
     grid.queue("qw")
     if clients == "away":
@@ -450,8 +585,9 @@ def test_a_run_does_not_start_beside_jobs_in_the_queue(
         jobs.refuse_beside_living(results)
     expected = {
         "uge": "1 jobs of an earlier run still wait or work on results. Let them finish "
-        "(see: qstat), or cancel them (qdel 'sw-3f2a1b-*')",
+        "(see: qstat -u '*'), or cancel them (qdel 11)",
         "away": "qstat does not say whether jobs of an earlier run live",
     }
     assert expected[clients] in caplog.text
+    assert grid.asked("qstat") == ["qstat -f -ne -u * -xml"]  # a colleague's jobs as well
     return None

@@ -26,6 +26,7 @@ CLIENT = "qstat"
 
 QUERY_SECONDS = 30
 ACCOUNTING_SECONDS = 10
+VERIFY_SECONDS = 10
 
 _WORDS = "uge_"
 """Resources whose names begin so hold words for qsub."""
@@ -36,12 +37,19 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _FULL = 25
-"""The exit code of qsub where the user has as many jobs as the cluster allows."""
+"""The exit code of qsub where the cluster has as many jobs as it allows, of one user or of all."""
+
+_UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
+"""What is wrong with the words for qsub themselves, whatever hosts there are."""
 
 _REASONS = {
     37: "it passed its limit of run time or memory",
     100: "deleted or killed",
 }
+
+
+class QueueFull(TryAgain):
+    """The cluster has as many jobs, of this user or of all, as it allows."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Queue:
-    """All jobs of this user at one moment, and those of their hosts that are not heard of."""
+    """Jobs at one moment, of this user or of all, and those of their hosts that are silent."""
 
     jobs: tuple[Job, ...]
     unheard: frozenset[str] = frozenset()
@@ -96,12 +104,17 @@ class Record:
         """The number at the begin of `failed`; 0 where Grid Engine had no part in the end."""
         return int(self.failed.split()[0])
 
+    @property
+    def well(self) -> bool:
+        """Whether Grid Engine saw nothing wrong."""
+        return not self.code and not self.exit_status
+
 
 # Submission.
 
 
 def prefix(run: str) -> str:
-    """How the names of all jobs of a run begin; qdel takes it with a star behind."""
+    """How the names of all jobs of a run begin."""
     return f"sw-{run}-"
 
 
@@ -220,14 +233,22 @@ def _add(jobs: dict[tuple[str, ...], Job], element: "Element", *hosts: str) -> N
 
 
 def parse_record(text: str, name: str) -> Record | None:
-    """The newest record of a job of this name in what ``qacct -j`` printed: numbers come again."""
+    """The record of a job of this name in what ``qacct -j`` printed: numbers come again.
+
+    A job on several hosts may have one record for each of them: the newest that failed, if any.
+    """
     found = None
     for block in re.split(r"^={20,}$", text, flags=re.MULTILINE):
         lines = (line.split(maxsplit=1) for line in block.splitlines())
         fields = {line[0]: line[1].strip() for line in lines if len(line) == 2}
-        if fields.get("jobname") == name:
-            status = int(fields["exit_status"].split()[0])
-            found = Record(re.sub(r"\s+", " ", fields["failed"]), status)
+        failed, status = (
+            re.match(r"\d+", fields.get(name, "")) for name in ("failed", "exit_status")
+        )
+        if fields.get("jobname") != name or failed is None or status is None:
+            continue  # another job, or a record that was cut off
+        record = Record(re.sub(r"\s+", " ", fields["failed"]), int(status[0]))
+        if found is None or found.well or not record.well:
+            found = record
     return found
 
 
@@ -247,7 +268,10 @@ def describe(record: Record) -> str:
         words.append(f"killed by signal {signal}")
     elif record.exit_status:
         words.append(f"exit status {record.exit_status}")
-    return ", ".join(words) or "it ended, but left no mark of its end: was its disk full?"
+    return ", ".join(words) or (
+        "it ended well, but the mark of its end has not arrived: is the disk of the working "
+        "directory full, or not shared with the hosts?"
+    )
 
 
 # Asking it.
@@ -260,6 +284,8 @@ def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
     ------
     TryAgain
         Where it does not answer in so many seconds, or says that it reaches no qmaster.
+    QueueFull
+        Where qsub says that the cluster takes no more jobs for now.
     InputError
         Where it fails otherwise; with its own words.
     """
@@ -284,21 +310,51 @@ def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
         return done.stdout
     said = " ".join((done.stderr.strip() or done.stdout.strip()).split()).removesuffix(" Exiting.")
     if words[0] == "qsub" and done.returncode == _FULL:
-        raise TryAgain(
-            f"the cluster takes no more jobs of yours ({said}); --jobs sets how many wait"
-        )
+        raise QueueFull(said)
     raise (TryAgain if _AWAY.search(said) else InputError)(said or f"exit code {done.returncode}")
 
 
-def query() -> Queue:
-    """All jobs of this user, in one question.
+def verify(resources: Mapping[str, Any]) -> None:
+    """Have qsub look at the words of a job that asks for these resources, and submit nothing.
+
+    What it says of hosts is passed over: it looks at none that is away, and at no load of theirs,
+    such as mem_free.
+
+    Raises
+    ------
+    InputError
+        Where it knows no such resource, queue, project or parallel environment.
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    words = site_words(resources)
+    try:
+        call(["qsub", "-b", "y", *words, "-w", "v", "/bin/true"], VERIFY_SECONDS)
+    except InputError as error:
+        if _UNKNOWN.search(str(error)):
+            raise InputError(f"{error}{_guilty(resources, str(error))}") from None
+
+
+def _guilty(resources: Mapping[str, Any], said: str) -> str:
+    """The lines of the profile that hold what an error names."""
+    named = re.findall(r'"([^"]+)"', said)
+    lines = [
+        f'{name}: "{text}"'
+        for name, text in resources.items()
+        if name.startswith(_WORDS) and any(word in str(text) for word in named)
+    ]
+    return f" (from {' and '.join(sorted(lines))})" if lines else ""
+
+
+def query(everyone: bool = False) -> Queue:
+    """All jobs of this user, or of everyone, in one question.
 
     Raises
     ------
     TryAgain
         Where Grid Engine does not answer, or qstat fails: it has no reason to.
     """
-    user = pwd.getpwuid(os.getuid()).pw_name
+    user = "*" if everyone else pwd.getpwuid(os.getuid()).pw_name
     try:
         return parse_queue(call(["qstat", "-f", "-ne", "-u", user, "-xml"]))
     except InputError as error:
@@ -342,17 +398,17 @@ def delete(numbers: Iterable[str]) -> None:
 
 
 def living(runs: Iterable[str]) -> list[str]:
-    """The jobs of these runs that still wait or work.
+    """The jobs of these runs that still wait or work, whoever has submitted them.
 
     Raises
     ------
     TryAgain
         Where Grid Engine does not answer.
     """
-    queue = query()
+    queue = query(everyone=True)
     return [job.number for run in runs for job in queue.named(run)]
 
 
-def commands(runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
-    """The commands that show the user's jobs, and that delete those of these runs."""
-    return "qstat", shlex.join(["qdel", *(f"{prefix(run)}*" for run in runs)])
+def commands(_runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
+    """The commands that show the jobs of everyone, and that delete these."""
+    return "qstat -u '*'", shlex.join(["qdel", *numbers])

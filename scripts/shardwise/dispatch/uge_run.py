@@ -1,11 +1,12 @@
 """One run under Grid Engine: submit its jobs, follow them, and leave none behind.
 
 Snakemake starts a script of the profile for every such step. What they have to know of each other
-lies in a folder of the run, by the number of the job: NUMBER.job, what was submitted; NUMBER.exit,
+lies in a folder of the run. By the number of a job: NUMBER.job, what was submitted; NUMBER.exit,
 the mark of its end, which profiles/uge/job.sh writes; NUMBER.gone, when it was first seen to have
-left the queue without one; beside them what the job printed, and the last answer of qstat, which
-serves all jobs for some seconds. So success depends on a file of the job alone, and not on the
-accounting, which comes late on some clusters and is not there on others.
+left the queue without one. By its name: NAME.submitting, while qsub is asked; NAME.number, the
+first that job.sh writes; NAME.out, what the job printed. Beside them the last answer of qstat,
+which serves all jobs for some seconds. So success depends on a file of the job alone, and not on
+the accounting, which comes late on some clusters and is not there on others.
 """
 
 import atexit
@@ -19,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ _KEPT_SECONDS = 10 * 24 * 3600
 _OWN_ERROR = re.compile(r"^[\d-]+ \S+ ERROR (?!ended by SIGTERM)", re.MULTILINE)
 
 
-def begin(results: Results, settings: Any, start: str) -> None:
+def begin(results: Results, settings: Any, start: str, needed: Iterable[Any]) -> None:
     """Give a run under ``profiles/uge`` a name and a folder, for the scripts that Snakemake starts.
 
     Parameters
@@ -76,11 +77,26 @@ def begin(results: Results, settings: Any, start: str) -> None:
         Of the executor plugin; the commands of this profile are made to work from any folder.
     start
         The folder that snakemake was started in.
+    needed
+        The jobs of Snakemake's that are to run.
+
+    Raises
+    ------
+    InputError
+        Where no job could be submitted from this working directory, or where Grid Engine does not
+        know what the profile asks for.
     """
     words = [getattr(settings, f"{what}_cmd", None) for what in ("submit", "status", "cancel")]
     if not all(words) or not Path(start, words[0]).with_name(_WRAPPER).exists():
         return  # another profile
+    if odd := sorted(set('"$`\\').intersection(os.getcwd())):
+        # Snakemake has a shell read the names of the jobs' scripts, within double quotes.
+        raise InputError(
+            f"the name of the working directory holds {' '.join(odd)}, which Snakemake cannot pass "
+            f"on to Grid Engine: {os.getcwd()}. Rename the folder, or work in another one"
+        )
     submit, status, cancel = (Path(start, word) for word in words)
+    _verify(needed, submit.with_name("config.yaml"))
     run = (CACHE / "uge" / os.urandom(3).hex()).absolute()
     os.environ.update({RUN: str(run), _RESULTS: str(results.root.absolute())})
     # The scripts are to run by this Python, and not by what else is called python3 here.
@@ -89,6 +105,24 @@ def begin(results: Results, settings: Any, start: str) -> None:
     settings.submit_cmd = shlex.quote(str(submit)).replace("{", "{{").replace("}", "}}")
     settings.status_cmd, settings.cancel_cmd = shlex.quote(str(status)), str(cancel)
     atexit.register(_leave, run, cancel)
+
+
+def _verify(needed: Iterable[Any], profile: Path) -> None:
+    """Have Grid Engine look at what one job of each rule asks for, before any is submitted.
+
+    Else a wrong parallel environment for the reduce would show when all shards are done. A qmaster
+    that does not answer is waited for later.
+    """
+    rules = {job.rule.name: job for job in needed if not job.is_local}
+    with contextlib.suppress(TryAgain):
+        for name, job in rules.items():
+            try:
+                uge.verify(job.resources)
+            except InputError as error:
+                raise InputError(
+                    f"Grid Engine would not take the jobs of rule {name}: {error}; change it in "
+                    f"{profile}"
+                ) from None
 
 
 def folder() -> Path:
@@ -106,11 +140,16 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of a job from its submission: names, and its time in Unix seconds."""
+    """What is known of a job from its submission.
+
+    `since` is a time before it, in Unix seconds by the clock of the disk, as that of its log is;
+    `submitted` one after it, by the clock of this machine.
+    """
 
     name: str
     log: str
     output: str
+    since: float
     submitted: float = 0
 
 
@@ -122,18 +161,22 @@ def _write(path: Path, value: Any) -> None:
 
 
 def _read(path: Path) -> Any:
-    """JSON from a file; None where there is no such file."""
+    """JSON from a file; None where there is no such file, or no whole one."""
     try:
         return json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
 
 
-def _say(run: Path, text: str) -> None:
-    """A line on stderr, where the user sees it; at most once a minute."""
-    if time.time() - (_read(run / "said.json") or 0) > _MESSAGE_SECONDS:
-        _write(run / "said.json", time.time())
-        sys.stderr.write(f"shardwise: {text}\n")
+def _say(run: Path, subject: str, text: str) -> None:
+    """A line on stderr, where the user sees it; at most once a minute on each subject."""
+    said, now = run / f"said.{subject}", time.time()
+    with contextlib.suppress(OSError):  # to be told twice is better than never
+        if said.exists() and now - said.stat().st_mtime <= _MESSAGE_SECONDS:
+            return
+        said.touch()  # only its time says something: that can be set on a full disk, too
+        os.utime(said, (now, now))
+    sys.stderr.write(f"shardwise: {text}\n")
 
 
 def _log(path: str, level: str, text: str) -> None:
@@ -155,27 +198,30 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     InputError
         Where Grid Engine does not take it; the job's log has its words too.
     TryAgain
-        Where it has not answered for ten minutes.
+        Where it has not answered for ten minutes; a queue that is full has no such limit.
     """
     run = folder()
     if not run.exists():
+        jobs.remember(Results(Path(os.environ[_RESULTS])), "uge", run.name)
         run.mkdir(parents=True)
         _forget_old_runs(run)
-        jobs.remember(Results(Path(os.environ[_RESULTS])), "uge", run.name)
     text = jobscript.read_text()
     properties = _properties(text)
     attempt = re.search(r"--attempt (\d+)", text)
     name = uge.job_name(run.name, properties, int(attempt[1]) if attempt else 1)
-    # A relative name: a colon in it would have a meaning of its own.
-    note = Note(name, properties["log"][0], os.path.relpath(run / f"{name}.out"))
     on_its_way = run / f"{name}.submitting"
     on_its_way.touch()
+    # A relative name: a colon in it would have a meaning of its own.
+    output = os.path.relpath(run / f"{name}.out")
+    note = Note(name, properties["log"][0], output, on_its_way.stat().st_mtime)
     try:
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
         words = uge.qsub_words(properties, name, note.output, exported)
         number = _insist(run, name, [*words, str(wrapper), str(jobscript), str(run)])
     except ShardwiseError as error:
         _log(note.log, "ERROR", f"Grid Engine did not take the job: {error}")
+        if isinstance(error, InputError):  # else it may still arrive
+            on_its_way.unlink()
         raise
     _write(run / f"{number}.job", asdict(note) | {"submitted": time.time()})
     on_its_way.unlink()
@@ -200,24 +246,38 @@ def _properties(text: str) -> dict[str, Any]:
 def _insist(run: Path, name: str, words: list[str]) -> str:
     """Submit; where qmaster does not answer, wait for it, and never submit twice.
 
-    A submission may have arrived although its answer did not, so its name is looked for first.
+    A submission may have arrived although its answer did not, so the job is looked for first.
+    A full queue is waited for as long as it takes: qmaster is there, and jobs end.
     """
-    end, asked = time.monotonic() + AWAY_SECONDS, False
+    end, unheard = time.monotonic() + AWAY_SECONDS, False
     while True:
         try:
-            if asked and (number := _number_of(name)):
+            if unheard and (number := _number_of(run, name)):
                 return number
-            asked = True
             return uge.call(words).split()[-1]
+        except uge.QueueFull as error:
+            end = time.monotonic() + AWAY_SECONDS
+            _say(
+                run,
+                "submission",
+                f"the cluster takes no more jobs now ({error}); waiting until some have ended. "
+                "--jobs sets how many of a run are in the queue",
+            )
         except TryAgain as error:
+            unheard = True
             if time.monotonic() > end:
                 raise
-            _say(run, f"Grid Engine does not take jobs now ({error}); trying again")
-            time.sleep(_PAUSE_SECONDS)
+            _say(run, "submission", f"Grid Engine does not take jobs now ({error}); trying again")
+        time.sleep(_PAUSE_SECONDS)
 
 
-def _number_of(name: str) -> str | None:
-    return next((job.number for job in uge.query().jobs if job.name == name), None)
+def _number_of(run: Path, name: str) -> str | None:
+    """The number of a job that is in the queue, or that has been there and ran."""
+    for job in uge.query().jobs:
+        if job.name == name:
+            return job.number
+    number = _read(run / f"{name}.number")
+    return None if number is None else str(number)
 
 
 # Following.
@@ -237,6 +297,24 @@ class Snapshot:
         return bool(since) and self.asked - min(since) >= _UNHEARD_SECONDS
 
 
+def look(number: str) -> str:
+    """`status`, for Snakemake, which would end the run with any other end of its script.
+
+    A fault, such as a full disk, counts as ``running`` until it is mended, with a line each minute.
+    """
+    try:
+        return status(number)
+    except Exception as error:
+        _say(
+            folder(),
+            "fault",
+            f"the state of job {number}, and maybe of others, cannot be found "
+            f"({type(error).__name__}: {error}); they count as running. If this does not end by "
+            "itself, see qstat; Ctrl-C deletes the jobs of this run",
+        )
+        return "running"
+
+
 def status(number: str) -> str:
     """What Snakemake is to think of a job: ``running``, ``success`` or ``failed``.
 
@@ -250,12 +328,12 @@ def status(number: str) -> str:
     note, code = Note(**value), _exit_code(run, number)
     if code is not None:
         if code:
-            _tell_early_end(run, number, note)
+            _tell_early_end(note)
         return "failed" if code else "success"
     try:
         snapshot = _snapshot(run)
     except TryAgain as error:
-        _say(run, f"Grid Engine does not answer ({error}); its jobs count as running")
+        _say(run, "queue", f"Grid Engine does not answer ({error}); its jobs count as running")
         return "running"
     if snapshot.asked <= note.submitted:
         return "running"
@@ -281,10 +359,13 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
     if job is not None:
         if "E" in job.state:
             reason += f": {uge.error_reason(number)}"
-        with contextlib.suppress(TryAgain):  # the end of the run deletes what is left
+        try:
             uge.delete([number])
+        except TryAgain as error:  # it may still be there: the next look deletes it
+            _say(run, "deletion", f"job {number} cannot be deleted now ({error}); trying again")
+            return "running"
     # What the job itself called an error is worth more than how it was ended.
-    level = "WARNING" if _OWN_ERROR.search(_own_log(run, number, note)) else "ERROR"
+    level = "WARNING" if _OWN_ERROR.search(_own_log(note)) else "ERROR"
     _log(note.log, level, f"the scheduler says: {reason}")
     _write(run / f"{number}.exit", 1)
     return "failed"
@@ -310,7 +391,7 @@ def judge(job: Job | None, record: uge.Record | None, lost: bool, began: bool, w
         return f"it cannot start, state {job.state}"
     if job is not None:
         return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
-    if record is not None:
+    if record is not None and (waited or not record.well):
         return uge.describe(record)
     if not waited:
         return ""
@@ -343,9 +424,9 @@ def _record(run: Path, number: str, name: str) -> uge.Record | None:
         return None
 
 
-def _tell_early_end(run: Path, number: str, note: Note) -> None:
+def _tell_early_end(note: Note) -> None:
     """Where a job ended before its own log began, give the log the last line that it printed."""
-    if _own_log(run, number, note):
+    if _own_log(note):
         return
     try:
         printed = Path(note.output).read_text(errors="replace").splitlines()
@@ -355,11 +436,10 @@ def _tell_early_end(run: Path, number: str, note: Note) -> None:
     _log(note.log, "ERROR", f"the job ended early and printed: {last} (all of it: {note.output})")
 
 
-def _own_log(run: Path, number: str, note: Note) -> str:
+def _own_log(note: Note) -> str:
     """What a job has written into its log; empty where all of it is of an earlier attempt."""
     try:
-        submitted = (run / f"{number}.job").stat().st_mtime  # by the same clock as the log's
-        if os.stat(note.log).st_mtime >= submitted:
+        if os.stat(note.log).st_mtime >= note.since:
             return Path(note.log).read_text(errors="replace")
     except OSError:
         pass
@@ -386,13 +466,16 @@ def _snapshot(run: Path) -> Snapshot:
 
 
 def _ask(run: Path, silent: dict[str, float]) -> dict[str, Any]:
-    """Ask qstat; note also, for profiles/uge/status.sh, which jobs need no further look."""
+    """Ask qstat; note also, for profiles/uge/status.sh, which jobs need no further look.
+
+    Where qmaster was away, the silence of hosts is counted from anew: it may have been restarted.
+    """
     asked = time.time()
     try:
         queue = uge.query()
     except TryAgain as error:
         until = time.time() + 5 * SNAPSHOT_SECONDS
-        return {"asked": asked, "until": until, "away": str(error), "silent": silent, "jobs": []}
+        return {"asked": asked, "until": until, "away": str(error), "silent": {}, "jobs": []}
     until = asked + SNAPSHOT_SECONDS
     fine = [j.number for j in queue.jobs if "E" not in j.state and not queue.unheard & {*j.hosts}]
     part = run / f"fine.{os.getpid()}"
@@ -422,7 +505,7 @@ def cancel(run: Path) -> None:
     end, empty = time.monotonic() + AWAY_SECONDS, 0
     while empty < 2 and time.monotonic() < end:
         with contextlib.suppress(TryAgain):
-            left = uge.living([run.name])
+            left = [job.number for job in uge.query().named(run.name)]
             uge.delete(left)
             empty = 0 if left else empty + 1
         time.sleep(_LOOK_SECONDS)
