@@ -1,0 +1,118 @@
+"""What the main job's tests on real schedulers share: a workspace, its jobs, and their waiting."""
+
+import abc
+import itertools
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tests.workspace import Finished, Workspace
+
+
+class Night(abc.ABC):
+    """One workspace on a cluster, and the jobs that were submitted since it began."""
+
+    profile: str
+    """The profile's name."""
+
+    quick: tuple[str, ...]
+    """Options with which snakemake looks at its jobs more often than it should on a real site."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+
+    @abc.abstractmethod
+    def starts(self) -> Counter[str]:
+        """How often each job was submitted, as ``rule`` or ``rule shard``."""
+
+    @abc.abstractmethod
+    def running(self, job: str) -> list[int]:
+        """The numbers of the running jobs of a rule, or of ``rule shard``."""
+
+    @abc.abstractmethod
+    def idle(self) -> bool:
+        """Whether no job of this workspace waits or runs."""
+
+    def run(self, *options: str, timeout: int = 240) -> Finished:
+        """Run the main job to its end."""
+        return self.workspace.run(*self.quick, *options, profile=self.profile, timeout=timeout)
+
+    def start(self, *options: str) -> "subprocess.Popen[str]":
+        """Start the main job; `output` has what it says."""
+        return self.workspace.start(*self.quick, *options, profile=self.profile)
+
+    def output(self) -> str:
+        """What the main job said that was started last."""
+        return (self.workspace.root / "run.log").read_text()
+
+    def wait_for(self, what: str, true: Callable[[], object], timeout_s: float = 120) -> None:
+        """Wait until something is true of the cluster."""
+        end = time.monotonic() + timeout_s
+        while not true():
+            assert time.monotonic() < end, f"never happened: {what}; started: {self.starts()}"
+            time.sleep(0.3)
+
+    def folder_of(self, count: int) -> np.ndarray:
+        """Write ``stack/``, a folder of small whole matrices, and return them as one array."""
+        (self.workspace.root / "stack").mkdir()
+        stack = np.random.default_rng(1).integers(-9, 9, (count, 5, 5)).astype(np.float64)
+        for number, matrix in enumerate(stack):
+            np.save(self.matrix(number), matrix)
+        return stack
+
+    def matrix(self, number: int) -> Path:
+        """The file of one matrix in ``stack/``."""
+        return self.workspace.root / "stack" / f"{number:03}.npy"
+
+    def receipts(self) -> dict[str, dict]:
+        """All receipts of the products, by shard."""
+        found = [json.loads(p.read_text()) for p in self.workspace.file("products").glob("*.json")]
+        return {receipt["shard"]: receipt for receipt in found}
+
+    def sum(self) -> np.ndarray:
+        """What the reduce has written."""
+        return self.workspace.load("sum.npy")
+
+    def asked_by_a_dry_run(self, clients: Iterable[str], folder: Path) -> set[str]:
+        """Those of a scheduler's commands that a dry run calls, when each of them only fails."""
+        folder.mkdir()
+        for client in clients:
+            script = folder / client
+            script.write_text(f"#!/bin/sh\necho {client} >>'{folder}/asked'; exit 1\n")
+            script.chmod(0o755)
+        env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+        plan = Workspace(self.workspace.root, env).run("--dry-run", profile=self.profile)
+        assert plan.code == 0, plan.output
+        assert "rule multiply:" in plan.output
+        asked = folder / "asked"
+        return set(asked.read_text().split()) if asked.exists() else set()
+
+
+def sum_of_squares(stack: np.ndarray) -> np.ndarray:
+    """What the run must give; exact, as all numbers are whole."""
+    return (stack @ stack).sum(axis=0)
+
+
+def one_at_a_time(receipts: dict[str, dict], device: str) -> set[tuple[str, str]]:
+    """The devices, with their nodes, that shards have used, as no two did at the same time.
+
+    Parameters
+    ----------
+    device
+        What names the device among a receipt's facts of it.
+    """
+    uses: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for receipt in receipts.values():
+        key = (receipt["node"], receipt["device"][device])
+        uses.setdefault(key, []).append((receipt["started"], receipt["finished"]))
+    for intervals in uses.values():
+        intervals.sort()
+        for (_, end), (start, _) in itertools.pairwise(intervals):
+            assert end <= start, f"two shards at once on one device: {uses}"
+    return set(uses)
