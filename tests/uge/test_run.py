@@ -1,0 +1,215 @@
+"""The main job under profiles/uge, on a real Grid Engine with fake GPUs: good runs, bad nights."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.night import Night, sum_of_squares
+from tests.situations import (
+    test_a_killed_snakemake_never_costs_a_shard_twice,
+    test_bad_input_submits_nothing,
+    test_ctrl_c_leaves_no_job,
+    test_the_shipped_job_runs_as_it_is,
+)
+from tests.uge.cluster import UgeCluster
+from tests.uge.jobs import Job, Record
+from tests.workspace import Workspace
+
+__all__ = [  # what is the same under every scheduler
+    "test_a_killed_snakemake_never_costs_a_shard_twice",
+    "test_bad_input_submits_nothing",
+    "test_ctrl_c_leaves_no_job",
+    "test_the_shipped_job_runs_as_it_is",
+]
+
+pytestmark = [pytest.mark.uge, pytest.mark.timeout(600)]
+
+CLIENTS = ("qsub", "qstat", "qdel", "qacct", "qconf", "qhost", "qmod", "qrsh")
+JOB_NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-\d+)?")
+
+
+class UgeNight(Night):
+    """A workspace on Grid Engine, and the jobs that were submitted since it began."""
+
+    profile = "uge"
+    quick = ("--seconds-between-status-checks", "1")
+
+    def __init__(self, uge: UgeCluster, root: Path) -> None:
+        super().__init__(Workspace.create(root, uge.env(), uge.enter(root)))
+        self.uge = uge
+        known = [*uge.jobs(), *uge.all_records()]
+        self._first = max((job.job_id for job in known), default=0) + 1
+
+    def jobs(self) -> list[Job]:
+        """The jobs of this workspace that wait or run."""
+        return [job for job in self.uge.jobs() if job.job_id >= self._first]
+
+    def records(self) -> list[Record]:
+        """The jobs of this workspace that have ended; not those that were deleted unstarted."""
+        return [record for record in self.uge.all_records() if record.job_id >= self._first]
+
+    def starts(self) -> Counter[str]:
+        """How often each job was submitted, as ``rule`` or ``rule shard``."""
+        names = {job.job_id: name(job) for job in [*self.jobs(), *self.records()]}
+        return Counter(names.values())
+
+    def running(self, job: str) -> list[int]:
+        """The numbers of the running jobs of a rule, or of ``rule shard``."""
+        return self._in_state("r", job)
+
+    def waiting(self, job: str) -> list[int]:
+        """The numbers of the waiting jobs of a rule, or of ``rule shard``."""
+        return self._in_state("qw", job)
+
+    def _in_state(self, state: str, job: str) -> list[int]:
+        found = [j for j in self.jobs() if j.state == state]
+        return sorted(j.job_id for j in found if f"{name(j)} ".startswith(f"{job} "))
+
+    def idle(self) -> bool:
+        """Whether no job of this workspace waits or runs."""
+        return not self.jobs()
+
+    def shard_of(self, job_id: int) -> str:
+        """The shard of a job in the queue."""
+        (found,) = (name(job) for job in self.jobs() if job.job_id == job_id)
+        return found.removeprefix("multiply ")
+
+    def change_profile(self, old: str, new: str) -> None:
+        """Change a line of the workspace's own profile."""
+        path = self.workspace.root / "profiles" / "uge" / "config.yaml"
+        text = path.read_text()
+        assert text.count(old) == 1, f"the profile has not one line with {old}"
+        path.write_text(text.replace(old, new))
+
+
+def name(job: Job | Record) -> str:
+    """What a job does, as ``rule`` or ``rule shard``."""
+    match = JOB_NAME.fullmatch(job.name)
+    assert match, f"not a job of ours: {job}"
+    return " ".join(filter(None, match.groups()))
+
+
+@pytest.fixture
+def night(uge: UgeCluster, tmp_path: Path) -> Iterator[UgeNight]:
+    """A fresh workspace on an idle cluster."""
+    yield UgeNight(uge, tmp_path / "with a space")
+    uge.cancel_all()
+
+
+@pytest.fixture
+def night_of_hosts(uge_hosts: UgeCluster, tmp_path: Path) -> Iterator[UgeNight]:
+    """A fresh workspace on an idle cluster of two hosts."""
+    yield UgeNight(uge_hosts, tmp_path / "with a space")
+    uge_hosts.cancel_all()
+
+
+def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
+    """Shards that fail in five ways: the last words tell them apart, one rerun heals."""
+    stack = night.folder_of(10)
+    np.save(night.matrix(0), np.full((5, 5), np.nan))
+    night.workspace.configure(input="stack", shards=10, materialize=False)
+    run = night.start("--precommand", "sleep 8", "--retries", "0")
+    night.wait_for("all are submitted", lambda: sum(night.starts().values()) == 10)
+    night.wait_for("four of them run", lambda: len(night.running("multiply")) == 4)
+    (nan,) = (job.job_id for job in night.jobs() if night.shard_of(job.job_id) == "00000")
+    deleted, *_ = (job for job in night.running("multiply") if job != nan)
+    dropped, homeless, short, *_ = (job for job in night.waiting("multiply") if job != nan)
+    shards = {job: night.shard_of(job) for job in (nan, deleted, dropped, homeless, short)}
+    night.uge.call("qdel", str(deleted), str(dropped))
+    night.uge.call("qalter", "-wd", "/nowhere", str(homeless))
+    night.uge.call("qalter", "-l", "gpu=1,h_rt=0:0:3", str(short))
+    assert run.wait(timeout=300) == 1
+    assert night.idle(), "no failed job stays in the queue"
+    whole = {f"{i:05}" for i in range(10)} - set(shards.values())
+    assert set(night.receipts()) == whole
+    assert not night.workspace.file("sum.npy").exists()
+    output = night.output()
+    words = output[output.index("shardwise: not finished: 5 of 10 shards") :]
+    reasons = dict(re.findall(r"  failed: multiply (\d+): (.*)\n", words))
+    assert set(reasons) == set(shards.values())
+    assert "matrix 0 holds NaN or Inf" in reasons["00000"]
+    assert "deleted" in reasons[shards[deleted]]
+    assert "deleted while it waited" in reasons[shards[dropped]]
+    assert "/nowhere" in reasons[shards[homeless]]
+    assert "limit of run time" in reasons[shards[short]]
+    assert f"cd '{night.workspace.root}' && " in words
+
+    np.save(night.matrix(0), stack[0])
+    before = night.starts()
+    done = night.run()
+    assert done.code == 0, done.output
+    again = {f"multiply {shard}": 1 for shard in shards.values()}
+    assert night.starts() - before == Counter(again | {"reduce": 1})
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+def test_a_master_that_is_away_costs_nothing(night: UgeNight) -> None:
+    """Shards that end, and shards to be submitted, while no command is answered: none fails."""
+    stack = night.folder_of(5)
+    night.workspace.configure(input="stack", shards=5, materialize=False)
+    run = night.start("--precommand", "sleep 8", "--jobs", "3", "--retries", "0")
+    night.wait_for("three shards run", lambda: len(night.running("multiply")) == 3)
+    night.uge.kill_master()
+    try:
+        night.wait_for("they have ended", lambda: len(night.receipts()) == 3)
+        night.wait_for("it is said", lambda: "does not take jobs now" in night.output())
+    finally:
+        night.uge.start_master()
+    assert run.wait(timeout=300) == 0, night.output()
+    shards = Counter(f"multiply {i:05}" for i in range(5))
+    assert night.starts() == shards + Counter(["reduce"])
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+def test_a_lost_host_costs_no_result(night_of_hosts: UgeNight) -> None:
+    """Jobs of a host that crashes run again elsewhere; what was finished stays."""
+    night, uge = night_of_hosts, night_of_hosts.uge
+    stack = night.folder_of(7)
+    night.workspace.configure(input="stack", shards=7, materialize=False)
+    run = night.start("--precommand", "sleep 8")
+
+    def on_n2() -> set[str]:
+        return {name(job) for job in night.jobs() if job.state == "r" and "n2" in job.queue}
+
+    night.wait_for(
+        "n2 has finished shards and works on others",
+        lambda: on_n2() and "n2" in {record.host for record in night.records()},
+    )
+    lost = on_n2()
+    uge.kill_host("n2")
+    before = night.receipts()
+    try:
+        assert run.wait(timeout=300) == 0, night.output()
+    finally:
+        uge.restore_host("n2")
+    after = night.receipts()
+    assert {shard: after[shard] for shard in before} == before
+    assert {after[shard.removeprefix("multiply ")]["node"] for shard in lost} == {"n1"}
+    night.wait_for("the lost jobs have left the queue", night.idle)
+    assert night.starts() == Counter(
+        {f"multiply {i:05}": 1 for i in range(7)} | dict.fromkeys(lost, 2) | {"reduce": 1}
+    )
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+def test_a_site_that_counts_devices_by_slot(night: UgeNight) -> None:
+    """A parallel environment for the shards, and a consumable a slot: one line of the profile."""
+    stack = night.folder_of(3)
+    night.workspace.configure(input="stack", shards=3, materialize=False, reduce={"ranks": 3})
+    night.change_profile('"-l gpu=1"', '"-pe smp 2 -l gpuslot=1,gputype=a100"')
+    done = night.run()
+    assert done.code == 0, done.output
+    slots = {name(record): record.slots for record in night.records()}
+    assert slots == {"multiply 00000": 2, "multiply 00001": 2, "multiply 00002": 2, "reduce": 3}
+    assert json.loads(night.workspace.file("summary.json").read_text())["ranks"] == 3
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+def test_a_dry_run_needs_no_grid_engine(night: UgeNight, tmp_path: Path) -> None:
+    """With a scheduler that only fails, a dry run is as right, and asks it nothing at all."""
+    assert night.asked_by_a_dry_run(CLIENTS, tmp_path / "bin") == set()
