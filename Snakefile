@@ -17,4 +17,4 @@ onstart:
     # Hooks count in the first Snakefile only; workflow/Snakefile has the same line for itself.
     from shardwise import workflow as hooks
 
-    hooks.before_jobs(config)
+    hooks.before_jobs(workflow, config)

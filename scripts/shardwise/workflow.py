@@ -19,7 +19,7 @@ from snakemake.io import ancient
 from shardwise import ALGORITHM, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import reduce_settings, results_folder
-from shardwise.dispatch import jobs
+from shardwise.dispatch import jobs, uge_run
 from shardwise.errors import ShardwiseError
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Source, Stack
@@ -274,9 +274,12 @@ def _growing(amount: int) -> Growing:
     return resource
 
 
-def before_jobs(config: Mapping[str, Any]) -> None:
-    """What a run checks just before its first job."""
-    jobs.claim(Results(Path(results_folder(config))))
+def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
+    """What a run checks and sets up just before its first job."""
+    results = Results(Path(results_folder(config)))
+    jobs.claim(results)
+    if hasattr(workflow.executor_settings, "submit_cmd"):  # profiles/uge
+        uge_run.begin(results)
 
 
 def shell_prefix(config: Mapping[str, Any]) -> str:

@@ -1,0 +1,354 @@
+"""What the project knows of Grid Engine: words for qsub, and what qstat and qacct answer.
+
+Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler share all of it. The
+functions that take text are pure. Those that ask the scheduler raise `TryAgain` where it does not
+answer, which is never a reason to give a job up, and `InputError` where it refuses. Only the
+standard library: the profile's scripts import this once for every job.
+"""
+
+import contextlib
+import os
+import pwd
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from shardwise.errors import InputError, TryAgain
+
+CLIENT = "qstat"
+"""The command whose presence says that this machine can reach a Grid Engine."""
+
+QUERY_SECONDS = 30
+ACCOUNTING_SECONDS = 10
+
+_WORDS = "uge_"
+"""Resources whose names begin so hold words for qsub."""
+
+_AWAY = re.compile(
+    r"commlib|unable to (send message to|contact) qmaster|failed receiving gdi|gdi error"
+    r"|got (send|select|receive|read|write|no) |timed? ?out|no connection|temporarily",
+    re.IGNORECASE,
+)
+_FULL = 25
+"""The exit code of qsub where the user has as many jobs as the cluster allows."""
+
+_REASONS = {
+    37: "it passed its limit of run time or memory",
+    100: "deleted",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, or the tasks of an array that share a state, in the queue.
+
+    `state` is in Grid Engine's letters, such as ``qw``, ``r``, ``dr`` or ``Eqw``; `hosts` is empty
+    until the job starts; `tasks` is empty for a plain job, else as qstat writes it (``6-20:1``).
+    """
+
+    number: str
+    name: str
+    state: str
+    hosts: tuple[str, ...] = ()
+    tasks: str = ""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """All jobs of this user at one moment, and those of their hosts that are not heard of."""
+
+    jobs: tuple[Job, ...]
+    unheard: frozenset[str] = frozenset()
+
+    def job(self, number: str) -> Job | None:
+        """The job of a number, if it still waits or runs."""
+        return next((job for job in self.jobs if job.number == number), None)
+
+    def named(self, run: str) -> list[Job]:
+        """The jobs of a run that still wait or run.
+
+        A job that was deleted while its host is not heard of is as good as gone: nothing more can
+        be done, and Grid Engine ends it when the host comes back.
+        """
+        return [
+            job
+            for job in self.jobs
+            if job.name.startswith(prefix(run))
+            and not ("d" in job.state and self.unheard.intersection(job.hosts))
+        ]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the accounting says of a job that has ended."""
+
+    failed: str
+    exit_status: int
+
+    @property
+    def code(self) -> int:
+        """The number at the begin of `failed`; 0 where Grid Engine had no part in the end."""
+        return int(self.failed.split()[0])
+
+
+# Submission.
+
+
+def prefix(run: str) -> str:
+    """How the names of all jobs of a run begin; qdel takes it with a star behind."""
+    return f"sw-{run}-"
+
+
+def job_name(run: str, properties: Mapping[str, Any], attempt: int) -> str:
+    """A name that no other submission has, without what Grid Engine allows in no name."""
+    parts = [properties["rule"], *properties["wildcards"].values()]
+    parts += [str(attempt)] if attempt > 1 else []
+    return prefix(run) + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
+
+
+def site_words(resources: Mapping[str, Any]) -> list[str]:
+    """The words for qsub that the profile holds, in its resources ``uge_*``, filled in.
+
+    Raises
+    ------
+    InputError
+        Where a placeholder is unknown, or the job has no value for it.
+    """
+    texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
+    values = {
+        "ranks": resources.get("tasks"),
+        "seconds": _times(resources.get("runtime"), 60),
+        "mib": resources.get("mem_mb"),
+    }
+    values = {name: value for name, value in values.items() if value is not None}
+    # The memory of a slot is known once the number of slots is.
+    first = _filled(texts, {**values, "mib_per_slot": 0})
+    slots = _slots(first)
+    if "mib" in values:
+        values["mib_per_slot"] = -(-values["mib"] // slots)
+    return _filled(texts, values)
+
+
+def _times(value: Any, factor: int) -> int | None:
+    return None if value is None else int(value) * factor
+
+
+def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for name in sorted(texts):
+        try:
+            words += shlex.split(texts[name].format_map(values))
+        except (KeyError, ValueError, IndexError) as error:
+            raise InputError(
+                f"{name}: {texts[name]!r} in the profile cannot be filled in ({error}); this job "
+                f"knows {', '.join(f'{{{value}}}' for value in values)}"
+            ) from None
+    return words
+
+
+def _slots(words: list[str]) -> int:
+    """The slots that the words ask for; of a range the least."""
+    if "-pe" not in words:
+        return 1
+    match = re.match(r"\d+", "".join(words[words.index("-pe") + 2 :][:1]))
+    return max(1, int(match[0])) if match else 1
+
+
+def qsub_words(
+    properties: Mapping[str, Any], name: str, output: str, exported: Iterable[str] = ()
+) -> list[str]:
+    """The words that submit a job; the script and its arguments follow them.
+
+    Parameters
+    ----------
+    properties
+        Of the job, as Snakemake writes them into its script.
+    output
+        The file that takes what the job prints.
+    exported
+        Names of variables that the job gets as they are here.
+    """
+    words = ["qsub", "-terse", "-cwd", "-b", "n", "-r", "n", "-S", "/bin/bash"]
+    words += ["-m", "n", "-j", "y", "-o", output, "-N", name]
+    names = ",".join(sorted(exported))
+    return words + (["-v", names] if names else []) + site_words(properties["resources"])
+
+
+# What Grid Engine answers.
+
+
+def parse_queue(xml: str) -> Queue:
+    """Read what ``qstat -f -ne -xml`` printed.
+
+    Raises
+    ------
+    TryAgain
+        Where it is no XML: qstat was cut off.
+    """
+    try:
+        root = ElementTree.fromstring(xml)
+    except ElementTree.ParseError as error:
+        raise TryAgain(f"qstat printed no whole XML ({error})") from None
+    unheard, jobs = set(), {}
+    for place in root.iter("Queue-List"):
+        host = (place.findtext("name") or "").rpartition("@")[2]
+        if "u" in (place.findtext("state") or ""):
+            unheard.add(host)
+        for element in place.iter("job_list"):
+            _add(jobs, element, host)
+    # Jobs without a place stand beside the list of queues.
+    for element in root.iterfind("job_info/job_list"):
+        _add(jobs, element)
+    return Queue(tuple(jobs.values()), frozenset(unheard))
+
+
+def _add(jobs: dict[tuple[str, ...], Job], element: ElementTree.Element, *hosts: str) -> None:
+    """Add a job; one that has slots on several hosts is listed at each of them."""
+    number, tasks = element.findtext("JB_job_number") or "", element.findtext("tasks") or ""
+    name, state = element.findtext("JB_name") or "", element.findtext("state") or ""
+    known = jobs.get((number, tasks, state))
+    hosts = (*known.hosts, *hosts) if known else hosts
+    jobs[number, tasks, state] = Job(number, name, state, hosts, tasks)
+
+
+def parse_record(text: str, name: str) -> Record | None:
+    """The newest record of a job of this name in what ``qacct -j`` printed: numbers come again."""
+    found = None
+    for block in re.split(r"^={20,}$", text, flags=re.MULTILINE):
+        lines = (line.split(maxsplit=1) for line in block.splitlines())
+        fields = {line[0]: line[1].strip() for line in lines if len(line) == 2}
+        if fields.get("jobname") == name:
+            status = int(fields["exit_status"].split()[0])
+            found = Record(re.sub(r"\s+", " ", fields["failed"]), status)
+    return found
+
+
+def parse_error(text: str) -> str:
+    """Why a job is in an error state, from what ``qstat -j`` printed."""
+    reasons = re.findall(r"^error reason\s+\d+:\s+(?:\S+ \S+ \[\S+\]: )?(.*)$", text, re.MULTILINE)
+    return reasons[-1].strip() if reasons else "no reason given; the site's staff can see its logs"
+
+
+def describe(record: Record) -> str:
+    """How a job ended that left no mark of its end, in words."""
+    signal = record.exit_status - 128
+    words = []
+    if record.code:
+        words.append(f"{_REASONS.get(record.code, 'it failed')} (failed {record.failed})")
+    if signal > 0:
+        words.append(f"killed by signal {signal}")
+    elif record.exit_status:
+        words.append(f"exit status {record.exit_status}")
+    return ", ".join(words) or "it ended, but left no mark of its end: was its disk full?"
+
+
+# Asking it.
+
+
+def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
+    """Run a command of Grid Engine and return what it printed.
+
+    Raises
+    ------
+    TryAgain
+        Where it does not answer in so many seconds, or says that it reaches no qmaster.
+    InputError
+        Where it fails otherwise; with its own words.
+    """
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
+    except FileNotFoundError:
+        raise InputError(
+            f"{words[0]} is not on PATH; load Grid Engine first, often by: "
+            "source $SGE_ROOT/default/common/settings.sh"
+        ) from None
+    if done.returncode == 0:
+        return done.stdout
+    said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+    if words[0] == "qsub" and done.returncode == _FULL:
+        raise TryAgain(
+            f"the cluster takes no more jobs of yours ({said}); --jobs sets how many wait"
+        )
+    raise (TryAgain if _AWAY.search(said) else InputError)(said or f"exit code {done.returncode}")
+
+
+def query() -> Queue:
+    """All jobs of this user, in one question.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer, or qstat fails: it has no reason to.
+    """
+    user = pwd.getpwuid(os.getuid()).pw_name
+    try:
+        return parse_queue(call(["qstat", "-f", "-ne", "-u", user, "-xml"]))
+    except InputError as error:
+        raise TryAgain(str(error)) from None
+
+
+def record(number: str, name: str) -> Record | None:
+    """What the accounting says of a job, if it has an entry already.
+
+    Raises
+    ------
+    TryAgain
+        Where it takes too long: the accounting of many years is a large file.
+    """
+    try:
+        return parse_record(call(["qacct", "-j", number], ACCOUNTING_SECONDS), name)
+    except InputError:
+        return None  # no entry, or no accounting on this machine
+
+
+def error_reason(number: str) -> str:
+    """Why a job is in an error state."""
+    try:
+        return parse_error(call(["qstat", "-j", number]))
+    except (TryAgain, InputError) as error:
+        return f"its reason is not known: {error}"
+
+
+def delete(numbers: Iterable[str]) -> None:
+    """Delete jobs; one that is gone already is as good.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    words = list(numbers)
+    if words:
+        with contextlib.suppress(InputError):  # the caller looks whether they are gone
+            call(["qdel", *words])
+
+
+def living(runs: Iterable[str]) -> list[str]:
+    """The jobs of these runs that still wait or work.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    queue = query()
+    return [job.number for run in runs for job in queue.named(run)]
+
+
+def cancel_command(runs: Iterable[str]) -> str:
+    """The command that deletes all jobs of these runs."""
+    return shlex.join(["qdel", *(f"{prefix(run)}*" for run in runs)])
