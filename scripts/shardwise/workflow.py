@@ -278,8 +278,7 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     """What a run checks and sets up just before its first job."""
     results = Results(Path(results_folder(config)))
     jobs.claim(results)
-    if hasattr(workflow.executor_settings, "submit_cmd"):  # profiles/uge
-        uge_run.begin(results)
+    uge_run.begin(results, workflow.executor_settings, workflow.workdir_init)
 
 
 def shell_prefix(config: Mapping[str, Any]) -> str:

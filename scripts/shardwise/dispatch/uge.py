@@ -38,7 +38,7 @@ _FULL = 25
 
 _REASONS = {
     37: "it passed its limit of run time or memory",
-    100: "deleted",
+    100: "deleted or killed",
 }
 
 

@@ -1,37 +1,41 @@
 """One run under Grid Engine: submit its jobs, follow them, and leave none behind.
 
 Snakemake starts a script of the profile for every such step. What they have to know of each other
-lies in a folder of the run: for each job NUMBER.job (what was submitted), NUMBER.exit (the mark of
-its end, which profiles/uge/job.sh writes) and what it printed; and the answer of the last qstat,
-which serves all jobs for some seconds. So success depends on a file of the job alone, and not on
-the accounting, which comes late on some clusters and is not there on others.
+lies in a folder of the run, by the number of the job: NUMBER.job, what was submitted; NUMBER.exit,
+the mark of its end, which profiles/uge/job.sh writes; NUMBER.gone, when it was first seen to have
+left the queue without one; beside them what the job printed, and the last answer of qstat, which
+serves all jobs for some seconds. So success depends on a file of the job alone, and not on the
+accounting, which comes late on some clusters and is not there on others.
 """
 
+import atexit
 import contextlib
 import fcntl
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from shardwise.dispatch import jobs, uge
 from shardwise.dispatch.uge import Job, Queue
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.paths import CACHE, Results
 
 RUN = "SHARDWISE_RUN"
 """The variable that tells the profile's scripts the folder of the run."""
 
 _RESULTS = "SHARDWISE_RESULTS"
+_WRAPPER = "job.sh"
 
 SNAPSHOT_SECONDS = 3
-"""An answer of qstat serves so long."""
+"""An answer of qstat serves so long; that it did not answer, five times as long."""
 
 AWAY_SECONDS = 600
 """How long a submission, or a deletion, waits for a qmaster that does not answer."""
@@ -39,8 +43,12 @@ AWAY_SECONDS = 600
 _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
 
-_TRACE_SECONDS = 15
-"""How long the mark of a job's end, or its record, may take to arrive after it left the queue."""
+_TRACE_SECONDS = 10
+"""How long the mark of a job's end, or its record, may take to arrive after it left the queue.
+
+The mark is on the disk before the job leaves. A network disk shows it to this machine as soon as
+something is written into its folder, as each answer of qstat is.
+"""
 
 _UNHEARD_SECONDS = 60
 """How long a host has to be unheard of before its jobs are lost.
@@ -49,14 +57,31 @@ After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself
 only after five minutes of silence, or what a site has set as max_unheard.)
 """
 
+_OWN_ERROR = re.compile(r"^[\d-]+ \S+ ERROR (?!ended by SIGTERM)", re.MULTILINE)
 
-def begin(results: Results) -> None:
-    """Give this run a name and a folder, for the scripts that Snakemake starts from now on."""
-    name = os.urandom(3).hex()
-    os.environ[RUN] = str((CACHE / "uge" / name).absolute())
-    os.environ[_RESULTS] = str(results.root.absolute())
+
+def begin(results: Results, settings: Any, start: str) -> None:
+    """Give a run under ``profiles/uge`` a name and a folder, for the scripts that Snakemake starts.
+
+    Parameters
+    ----------
+    settings
+        Of the executor plugin; the commands of this profile are made to work from any folder.
+    start
+        The folder that snakemake was started in.
+    """
+    words = [getattr(settings, f"{what}_cmd", None) for what in ("submit", "status", "cancel")]
+    if not all(words) or not Path(start, words[0]).with_name(_WRAPPER).exists():
+        return  # another profile
+    submit, status, cancel = (Path(start, word) for word in words)
+    run = (CACHE / "uge" / os.urandom(3).hex()).absolute()
+    os.environ.update({RUN: str(run), _RESULTS: str(results.root.absolute())})
     # The scripts are to run by this Python, and not by what else is called python3 here.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    # Two of them are read by a shell, the first after Snakemake has filled in what is in braces.
+    settings.submit_cmd = shlex.quote(str(submit)).replace("{", "{{").replace("}", "}}")
+    settings.status_cmd, settings.cancel_cmd = shlex.quote(str(status)), str(cancel)
+    atexit.register(_leave, run, cancel)
 
 
 def folder() -> Path:
@@ -74,12 +99,12 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of a job from its submission."""
+    """What is known of a job from its submission: names, and its time in Unix seconds."""
 
     name: str
     log: str
     output: str
-    submitted: float
+    submitted: float = 0
 
 
 def _write(path: Path, value: Any) -> None:
@@ -99,12 +124,9 @@ def _read(path: Path) -> Any:
 
 def _say(run: Path, text: str) -> None:
     """A line on stderr, where the user sees it; at most once a minute."""
-    mark = run / "said"
-    with contextlib.suppress(FileNotFoundError):
-        if time.time() - mark.stat().st_mtime < _MESSAGE_SECONDS:
-            return
-    mark.touch()
-    sys.stderr.write(f"shardwise: {text}\n")
+    if time.time() - (_read(run / "said.json") or 0) > _MESSAGE_SECONDS:
+        _write(run / "said.json", time.time())
+        sys.stderr.write(f"shardwise: {text}\n")
 
 
 def _log(path: str, level: str, text: str) -> None:
@@ -136,18 +158,19 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     properties = _properties(text)
     attempt = re.search(r"--attempt (\d+)", text)
     name = uge.job_name(run.name, properties, int(attempt[1]) if attempt else 1)
-    log = next(iter(properties["log"]), "")
     # A relative name: a colon in it would have a meaning of its own.
-    output = os.path.relpath(run / f"{name}.out")
+    note = Note(name, properties["log"][0], os.path.relpath(run / f"{name}.out"))
+    on_its_way = run / f"{name}.submitting"
+    on_its_way.touch()
     try:
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
-        words = uge.qsub_words(properties, name, output, exported)
+        words = uge.qsub_words(properties, name, note.output, exported)
         number = _insist(run, name, [*words, str(wrapper), str(jobscript), str(run)])
-    except (InputError, TryAgain) as error:
-        if log:
-            _log(log, "ERROR", f"Grid Engine did not take the job: {error}")
+    except ShardwiseError as error:
+        _log(note.log, "ERROR", f"Grid Engine did not take the job: {error}")
         raise
-    _write(run / f"{number}.job", asdict(Note(name, log, output, time.time())))
+    _write(run / f"{number}.job", asdict(note) | {"submitted": time.time()})
+    on_its_way.unlink()
     return number
 
 
@@ -164,8 +187,7 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
 
     A submission may have arrived although its answer did not, so its name is looked for first.
     """
-    end = time.monotonic() + AWAY_SECONDS
-    asked = False
+    end, asked = time.monotonic() + AWAY_SECONDS, False
     while True:
         try:
             if asked and (number := _number_of(name)):
@@ -184,56 +206,6 @@ def _number_of(name: str) -> str | None:
 
 
 # Following.
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What becomes of a job: ``running``, ``success`` or ``failed``; and why, if not by itself."""
-
-    state: str
-    reason: str = ""
-
-
-def judge(
-    job: Job | None,
-    exit_code: int | None,
-    record: uge.Record | None,
-    lost: bool,
-    waited: bool,
-    started: bool,
-) -> Verdict:
-    """Decide on one job.
-
-    Parameters
-    ----------
-    job
-        The job in the queue, if it is still there.
-    exit_code
-        What the mark of its end says, if it is there.
-    record
-        What the accounting says, if it has an entry.
-    lost
-        Whether its host has not been heard of for too long.
-    waited
-        Whether enough time has passed since it left the queue for a mark or record to arrive.
-    started
-        Whether it ever ran.
-    """
-    if exit_code is not None:
-        return Verdict("failed" if exit_code else "success")
-    reason = ""
-    if job is not None:
-        if "E" in job.state:
-            reason = f"it cannot start (state {job.state})"
-        elif lost:
-            reason = f"lost: its host {', '.join(job.hosts)} is not heard of"
-    elif record is not None:
-        reason = uge.describe(record)
-    elif waited and started:
-        reason = "it left the queue without a trace: deleted, or killed"
-    elif waited:
-        reason = "deleted while it waited in the queue"
-    return Verdict("failed", reason) if reason else Verdict("running")
 
 
 @dataclass(frozen=True)
@@ -256,44 +228,81 @@ def status(number: str) -> str:
     A failed job does not stay in the queue, and its log says why where it could not itself.
     """
     run = folder()
-    if (code := _exit_code(run, number)) == 0:
-        return "success"
-    if (value := _read(run / f"{number}.job")) is None:
-        raise InputError(f"job {number} is not of this run")
-    note = Note(**value)
-    verdict, job = Verdict("failed"), None
-    if code is None:
-        try:
-            snapshot = _snapshot(run)
-        except TryAgain as error:
-            _say(run, f"Grid Engine does not answer ({error}); its jobs count as running")
-            return "running"
-        if snapshot.asked <= note.submitted:
-            return "running"
-        job = snapshot.queue.job(number)
-        # The mark is older than the job's absence.
-        verdict = _look(run, number, note, job, bool(job and snapshot.lost(job)))
-    if verdict.state == "failed":
-        _explain(run, number, note, job, verdict)
-    return verdict.state
+    value = _read(run / f"{number}.job")
+    if value is None:
+        sys.stderr.write(f"shardwise: job {number} is none of this run; it counts as failed\n")
+        return "failed"
+    note, code = Note(**value), _exit_code(run, number)
+    if code is not None:
+        if code:
+            _tell_early_end(run, number, note)
+        return "failed" if code else "success"
+    try:
+        snapshot = _snapshot(run)
+    except TryAgain as error:
+        _say(run, f"Grid Engine does not answer ({error}); its jobs count as running")
+        return "running"
+    if snapshot.asked <= note.submitted:
+        return "running"
+    return _follow(run, number, note, snapshot)
 
 
-def _look(run: Path, number: str, note: Note, job: Job | None, lost: bool) -> Verdict:
-    """Judge a job by the queue, and by what it left where it is not there."""
+def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
+    """Judge a job by an answer of qstat, and by what it left where it is not there."""
+    job = snapshot.queue.job(number)
     record, waited = None, False
-    if job is None and _exit_code(run, number) is None:
-        gone = run / f"{number}.gone"
-        if not gone.exists():
-            gone.touch()
-        waited = time.time() - gone.stat().st_mtime >= _TRACE_SECONDS
+    if job is None:
+        waited = _waited(run, number)
+        if _exit_code(run, number) is not None:
+            return status(number)
         record = _record(run, number, note.name)
-        os.listdir(run)  # makes a network disk look again
-    started = Path(note.output).exists()
-    return judge(job, _exit_code(run, number), record, lost, waited, started)
+    reason = judge(job, record, bool(job and snapshot.lost(job)), waited)
+    if not reason:
+        return "running"
+    if job is not None:
+        if "E" in job.state:
+            reason += f": {uge.error_reason(number)}"
+        with contextlib.suppress(TryAgain):  # the end of the run deletes what is left
+            uge.delete([number])
+    # What the job itself called an error is worth more than how it was ended.
+    level = "WARNING" if _OWN_ERROR.search(_own_log(run, number, note)) else "ERROR"
+    _log(note.log, level, f"the scheduler says: {reason}")
+    _write(run / f"{number}.exit", 1)
+    return "failed"
+
+
+def judge(job: Job | None, record: uge.Record | None, lost: bool, waited: bool) -> str:
+    """Why a job without a mark of its end counts as failed; empty where it does not.
+
+    Parameters
+    ----------
+    job
+        The job in the queue, if it is still there.
+    record
+        What the accounting says, if it has an entry.
+    lost
+        Whether a host of it has not been heard of for too long.
+    waited
+        Whether enough time has passed since it left the queue for a mark or record to arrive.
+    """
+    if job is not None and "E" in job.state:
+        return f"it cannot start, state {job.state}"
+    if job is not None:
+        return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
+    if record is not None:
+        return uge.describe(record)
+    return "deleted or killed; the accounting does not know it" if waited else ""
 
 
 def _exit_code(run: Path, number: str) -> int | None:
     return _read(run / f"{number}.exit")
+
+
+def _waited(run: Path, number: str) -> bool:
+    gone = run / f"{number}.gone"
+    if (since := _read(gone)) is None:
+        _write(gone, since := time.time())
+    return time.time() - since >= _TRACE_SECONDS
 
 
 def _record(run: Path, number: str, name: str) -> uge.Record | None:
@@ -308,41 +317,27 @@ def _record(run: Path, number: str, name: str) -> uge.Record | None:
         return None
 
 
-def _explain(run: Path, number: str, note: Note, job: Job | None, verdict: Verdict) -> None:
-    """Write into a failed job's log what it could not say itself; take it out of the queue."""
-    reason = verdict.reason
-    if job is not None:
-        if "E" in job.state:
-            reason += f": {uge.error_reason(number)}"
-        with contextlib.suppress(TryAgain):  # the end of the run deletes what is left
-            uge.delete([number])
-    text = f"the scheduler says: {reason}"
-    if not reason:
-        if _spoke(note):
-            return
-        text = f"it ended before its own log began; the last line of {note.output}: "
-        text += _last_line(Path(note.output))
-    if note.log:
-        # What the job itself called an error is worth more than how it ended.
-        _log(note.log, "WARNING" if _spoke(note, "ERROR") else "ERROR", text)
-
-
-def _spoke(note: Note, level: str = "") -> bool:
-    """Whether a job's log has lines of this attempt, of a level where one is named."""
+def _tell_early_end(run: Path, number: str, note: Note) -> None:
+    """Where a job ended before its own log began, give the log the last line that it printed."""
+    if _own_log(run, number, note):
+        return
     try:
-        if os.stat(note.log).st_mtime < note.submitted:
-            return False
-        return f" {level}" in Path(note.log).read_text(errors="replace")
+        printed = Path(note.output).read_text(errors="replace").splitlines()
     except OSError:
-        return False
+        printed = []
+    last = next((line for line in reversed(printed) if line.strip()), "nothing")
+    _log(note.log, "ERROR", f"the job ended early and printed: {last} (all of it: {note.output})")
 
 
-def _last_line(path: Path) -> str:
+def _own_log(run: Path, number: str, note: Note) -> str:
+    """What a job has written into its log; empty where all of it is of an earlier attempt."""
     try:
-        lines = path.read_text(errors="replace").split("\n")
+        submitted = (run / f"{number}.job").stat().st_mtime  # by the same clock as the log's
+        if os.stat(note.log).st_mtime >= submitted:
+            return Path(note.log).read_text(errors="replace")
     except OSError:
-        return "there is no such file"
-    return next((line for line in reversed(lines) if line.strip()), "it is empty")
+        pass
+    return ""
 
 
 def _snapshot(run: Path) -> Snapshot:
@@ -354,32 +349,32 @@ def _snapshot(run: Path) -> Snapshot:
         Where Grid Engine does not answer.
     """
     with _locked(run / "snapshot.lock"):
-        last = _read(run / "snapshot.json")
-        if last and 0 <= time.time() - last["asked"] < SNAPSHOT_SECONDS:
-            if last["away"]:
-                raise TryAgain(last["away"])
-            return _snapshot_of(last)
-        silent = last["silent"] if last else {}
-        asked = time.time()
-        try:
-            queue = uge.query()
-        except TryAgain as error:
-            # The age counts from the end of a question that may have taken long.
-            _write(
-                run / "snapshot.json",
-                {"asked": time.time(), "away": str(error), "silent": silent, "jobs": []},
-            )
-            raise
-        silent = {host: silent.get(host, asked) for host in queue.unheard}
-        listed = [asdict(job) for job in queue.jobs]
-        fresh = {"asked": asked, "away": "", "silent": silent, "jobs": listed}
-        _write(run / "snapshot.json", fresh)
-        return _snapshot_of(fresh)
+        last = _read(run / "snapshot.json") or {"until": 0, "silent": {}}
+        if last["until"] <= time.time():
+            last = _ask(run, last["silent"])
+            _write(run / "snapshot.json", last)
+    if last["away"]:
+        raise TryAgain(last["away"])
+    found = tuple(Job(**{**job, "hosts": tuple(job["hosts"])}) for job in last["jobs"])
+    return Snapshot(last["asked"], Queue(found, frozenset(last["silent"])), last["silent"])
 
 
-def _snapshot_of(value: dict[str, Any]) -> Snapshot:
-    found = tuple(Job(**{**job, "hosts": tuple(job["hosts"])}) for job in value["jobs"])
-    return Snapshot(value["asked"], Queue(found, frozenset(value["silent"])), dict(value["silent"]))
+def _ask(run: Path, silent: dict[str, float]) -> dict[str, Any]:
+    """Ask qstat; note also, for profiles/uge/status.sh, which jobs need no further look."""
+    asked = time.time()
+    try:
+        queue = uge.query()
+    except TryAgain as error:
+        until = time.time() + 5 * SNAPSHOT_SECONDS
+        return {"asked": asked, "until": until, "away": str(error), "silent": silent, "jobs": []}
+    until = asked + SNAPSHOT_SECONDS
+    fine = [j.number for j in queue.jobs if "E" not in j.state and not queue.unheard & {*j.hosts}]
+    part = run / f"fine.{os.getpid()}"
+    part.write_text("".join(f"{line}\n" for line in (int(until), *fine)))
+    part.replace(run / "fine")
+    silent = {host: silent.get(host, asked) for host in queue.unheard}
+    listed = [asdict(job) for job in queue.jobs]
+    return {"asked": asked, "until": until, "away": "", "silent": silent, "jobs": listed}
 
 
 @contextlib.contextmanager
@@ -393,7 +388,7 @@ def _locked(path: Path) -> Iterator[None]:
 # Leaving.
 
 
-def cancel(run: Path, pause: Callable[[float], None] = time.sleep) -> None:
+def cancel(run: Path) -> None:
     """Delete all jobs of a run, until the queue has none of them; at most for ten minutes.
 
     A submission that was cut off may still arrive: so none has to be seen twice.
@@ -404,11 +399,11 @@ def cancel(run: Path, pause: Callable[[float], None] = time.sleep) -> None:
             left = uge.living([run.name])
             uge.delete(left)
             empty = 0 if left else empty + 1
-        pause(2)
+        time.sleep(2)
 
 
 def cancel_detached(script: Path) -> None:
-    """Have a process of its own delete this run's jobs: Snakemake gives us two seconds."""
+    """Have a process of its own delete this run's jobs: Snakemake gives the script two seconds."""
     subprocess.Popen(
         [sys.executable, str(script), "--stay"],
         stdin=subprocess.DEVNULL,
@@ -416,3 +411,13 @@ def cancel_detached(script: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def _leave(run: Path, script: Path) -> None:
+    """At the end of snakemake, delete what it has submitted and not seen to its end.
+
+    When it is interrupted while it looks at its jobs, Snakemake forgets those that it cancels.
+    """
+    ended = {mark.stem for mark in run.glob("*.exit")}
+    if any(run.glob("*.submitting")) or any(n.stem not in ended for n in run.glob("*.job")):
+        cancel_detached(script)
