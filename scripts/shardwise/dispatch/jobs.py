@@ -11,18 +11,22 @@ import contextlib
 import fcntl
 import logging
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from types import ModuleType
+from typing import BinaryIO, NoReturn
 
+from shardwise.dispatch import slurm, uge
+from shardwise.errors import TryAgain
 from shardwise.paths import Results
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
-_QUERY_SECONDS = 30
+_SCHEDULERS = {"slurm": slurm, "uge": uge}
+"""Who is asked for living jobs, by the names that `remember` notes."""
+
 _HELD: list[BinaryIO] = []
 """Files whose locks this process holds to its end."""
 
@@ -78,40 +82,45 @@ def _hold(path: Path) -> bool:
     return True
 
 
-def _refuse(message: str) -> None:
+def _refuse(message: str) -> NoReturn:
     log.error(message)
     sys.exit(75)
 
 
 def refuse_beside_living(results: Results) -> None:
     """End with 75 where jobs of an earlier run still wait or work on these results."""
+    for name, scheduler in _SCHEDULERS.items():
+        names = _names(results, name)
+        if names and shutil.which(scheduler.CLIENT):
+            _refuse_beside(results, scheduler, names)
     if _somebody_works(results):
         _refuse(
             f"jobs of an earlier run still work on {results.root}. Let them finish, or end them "
-            "(see: squeue --me, or pgrep -af scripts/); then run the same command again."
+            "(see: squeue --me, qstat, or pgrep -af scripts/); then run the same command again."
         )
-    names = _names(results)
-    if not names or not shutil.which("squeue"):
-        return
-    command = ["squeue", "--noheader", "--format=%i", f"--name={','.join(names)}"]
+
+
+def _refuse_beside(results: Results, scheduler: ModuleType, names: list[str]) -> None:
+    """End with 75 where a scheduler knows living jobs of these names, or does not answer."""
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True
+        living = scheduler.living(names)
+    except TryAgain as error:
+        _refuse(
+            f"{scheduler.CLIENT} does not say whether jobs of an earlier run live ({error}); "
+            "try again"
         )
-    except (subprocess.SubprocessError, OSError) as error:
-        _refuse(f"Slurm does not say whether jobs of an earlier run live ({error}); try again")
-    living = answer.stdout.split()
     if living:
+        see, cancel = scheduler.commands(names, living)
         _refuse(
             f"{len(living)} jobs of an earlier run still wait or work on {results.root}. "
-            f"Let them finish (see: squeue -j {','.join(living)}), or cancel them "
-            f"(scancel {' '.join(living)}); then run the same command again."
+            f"Let them finish (see: {see}), or cancel them ({cancel}); then run the same command "
+            "again."
         )
 
 
-def _names(results: Results) -> list[str]:
+def _names(results: Results, scheduler: str) -> list[str]:
     try:
         lines = results.runs.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    return [line.split("\t")[1] for line in lines if line.startswith("slurm\t")]
+    return [line.split("\t")[1] for line in lines if line.startswith(f"{scheduler}\t")]

@@ -14,10 +14,12 @@ import shlex
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import InputError, TryAgain
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 CLIENT = "qstat"
 """The command whose presence says that this machine can reach a Grid Engine."""
@@ -189,6 +191,8 @@ def parse_queue(xml: str) -> Queue:
     TryAgain
         Where it is no XML: qstat was cut off.
     """
+    from xml.etree import ElementTree  # here: every job's script imports this module
+
     try:
         root = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
@@ -206,7 +210,7 @@ def parse_queue(xml: str) -> Queue:
     return Queue(tuple(jobs.values()), frozenset(unheard))
 
 
-def _add(jobs: dict[tuple[str, ...], Job], element: ElementTree.Element, *hosts: str) -> None:
+def _add(jobs: dict[tuple[str, ...], Job], element: "Element", *hosts: str) -> None:
     """Add a job; one that has slots on several hosts is listed at each of them."""
     number, tasks = element.findtext("JB_job_number") or "", element.findtext("tasks") or ""
     name, state = element.findtext("JB_name") or "", element.findtext("state") or ""
@@ -278,7 +282,7 @@ def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
         ) from None
     if done.returncode == 0:
         return done.stdout
-    said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+    said = " ".join((done.stderr.strip() or done.stdout.strip()).split()).removesuffix(" Exiting.")
     if words[0] == "qsub" and done.returncode == _FULL:
         raise TryAgain(
             f"the cluster takes no more jobs of yours ({said}); --jobs sets how many wait"
@@ -349,6 +353,6 @@ def living(runs: Iterable[str]) -> list[str]:
     return [job.number for run in runs for job in queue.named(run)]
 
 
-def cancel_command(runs: Iterable[str]) -> str:
-    """The command that deletes all jobs of these runs."""
-    return shlex.join(["qdel", *(f"{prefix(run)}*" for run in runs)])
+def commands(runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
+    """The commands that show the user's jobs, and that delete those of these runs."""
+    return "qstat", shlex.join(["qdel", *(f"{prefix(run)}*" for run in runs)])
