@@ -137,17 +137,23 @@ def array_module(tiny: bool) -> Any:
 
     need_gpu(tiny)
     try:
-        return multiply.load_backend("numpy" if tiny else "cupy")[0]
+        return multiply.array_module("numpy" if tiny else "cupy")
     except errors.ShardwiseError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
 
 
 def need_gpu(tiny: bool) -> None:
-    """End with 2 where there is no driver, unless the run is tiny."""
+    """End with 2 where there is no driver, unless the run is tiny.
+
+    Where nobody has chosen a device, it is the first: all that is compared has to share one.
+    """
     from shardwise import devices
 
-    if not tiny and devices.driver_cuda_version() is None:
+    if tiny:
+        return
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    if devices.driver_cuda_version() is None:
         sys.stderr.write("no NVIDIA driver here: run on a GPU node, or try --tiny on NumPy\n")
         sys.exit(2)
 

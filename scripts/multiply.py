@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from shardwise import cli, planfile
+from shardwise import cli, devices, planfile
 from shardwise.multiply import run_shard
 from shardwise.sizes import MIB
 
@@ -10,7 +10,8 @@ from shardwise.sizes import MIB
 def main(options: Namespace) -> None:
     """Compute one shard."""
     plan = planfile.load(options.plan)
-    run_shard(plan, options.shard, options.mem_mb and options.mem_mb * MIB)
+    memory = options.mem_mb and options.mem_mb * MIB
+    run_shard(plan, options.shard, memory, options.device_wait)
     cli.log.info("%s written", plan.results.receipt(options.shard))
 
 
@@ -23,5 +24,13 @@ if __name__ == "__main__":
         metavar="N",
         help="host memory that the task may take, in MiB; with less than the plan says, fewer "
         "pieces of files are under way at once; left out: what the plan says",
+    )
+    arguments.add_argument(
+        "--device-wait",
+        type=cli.seconds,
+        default=devices.WAIT_SECONDS,
+        metavar="SECONDS",
+        help="how long to wait for a free GPU, counted from the last time that one changed hands; "
+        "then the task ends with 75",
     )
     cli.run(main, arguments)

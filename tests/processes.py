@@ -24,6 +24,14 @@ def living(pids: Iterable[int]) -> set[int]:
     return {pid for pid in pids if _stat(pid)[:1] not in ([], ["Z"])}
 
 
+def until(true: Callable[[], object], limit_s: float = 90) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.05)
+
+
 def parents(pids: Iterable[int]) -> set[int]:
     """Return the processes that started these."""
     return {_parent(pid) for pid in pids}

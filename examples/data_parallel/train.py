@@ -14,7 +14,7 @@ from shardwise import cli, launch
 from shardwise.arrays import StackWriter, commit
 from shardwise.collectives import average, broadcast, shard_indices, total
 from shardwise.errors import InputError, IntegrityError
-from shardwise.multiply import load_backend
+from shardwise.multiply import array_module
 
 CLASSES = 10
 HELD_OUT = 6
@@ -125,7 +125,7 @@ def write(folder: Path, parameters: np.ndarray, curve: list[tuple[float, float]]
 
 def device(comm: Any, a_node: int, backend: str) -> Any:
     """The array module; the ranks of a node (so split by MPI) share its GPUs out."""
-    xp, _ = load_backend(backend)
+    xp = array_module(backend)
     if xp is not np:
         local = comm.Split_type(a_node)
         xp.cuda.Device(local.rank % xp.cuda.runtime.getDeviceCount()).use()

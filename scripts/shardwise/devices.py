@@ -1,15 +1,70 @@
-"""A GPU: which driver there is, and which device a task was given.
+"""A GPU: which driver there is, which devices, and which of them is this task's.
 
 Standard library only: the Makefile asks this module before anything is installed.
 """
 
 import ctypes
+import logging
 import os
+import random
 import shutil
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from shardwise import grants, leases
+from shardwise.errors import TryAgain
+from shardwise.grants import Grant
+from shardwise.nvml import Device, Process, present
+from shardwise.units import human_bytes
+
+__all__ = ["Device", "Process", "present"]  # of nvml.py, and a part of this module's face
+
+log = logging.getLogger(__name__)
 
 SCHEDULER_CLIENTS = ("sbatch", "qsub")
 CUDA_MAJORS = (12, 13)
+
+WAIT_SECONDS = 3600.0
+"""How long a task waits while no lease changes hands.
+
+The largest shards of usual plans take some minutes. Where nothing has moved for an hour, something
+hangs, and the job should end while its log still says so.
+"""
+
+POLL_SECONDS = 1.0
+"""Pause between two looks at the devices, on average; drawn anew each time, so that tasks that
+started together do not look together."""
+
+_WORD_SECONDS = 60.0
+"""Pause between two messages of a task that waits."""
+
+_ENOUGH_SHARE = 0.5
+"""Of a device smaller than the plan's figure, so much must be free: tasks halve their batches."""
+
+_FREE_SHARE = 0.1
+"""Of any device, so much must be free; with less, some other program computes on it.
+
+Idle contexts and what the driver keeps take some hundred MiB of devices that have 16 GiB or more.
+"""
+
+_taken: list["Taken"] = []
+"""The device of this process, once it has one: CUDA looks at the variables only once."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The device of this task.
+
+    ``source`` is ``slurm`` or ``grid engine`` where a scheduler granted it (or several, of which
+    this one was leased), else ``lease``. ``granted`` is what the scheduler or the user said, word
+    for word.
+    """
+
+    device: Device
+    source: str
+    granted: str | None
 
 
 def driver_cuda_version() -> int | None:
@@ -51,19 +106,140 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     )
 
 
-def facts(cupy: Any) -> dict[str, Any]:
-    """Name, UUID and memory in bytes of the current device, for the receipt."""
+def take(
+    needed: int,
+    limit: float = WAIT_SECONDS,
+    listed: Callable[[], list[Device]] | None = None,
+    environ: MutableMapping[str, str] = os.environ,
+) -> Taken:
+    """Give this process its device, and make CUDA see that one only.
+
+    The one that a scheduler has granted; else, or where it has granted several, the first that is
+    free, by a lease. A process keeps its device to its end: later calls return the same.
+
+    Parameters
+    ----------
+    needed
+        Bytes of device memory that the task is going to take.
+    limit
+        Seconds to wait for a free device, counted from the last time that a lease changed hands.
+    listed
+        How devices are found; left out, :func:`present`.
+
+    Raises
+    ------
+    TryAgain
+        Where there is no device for this task, or none became free in time.
+    """
+    if _taken:
+        return _taken[0]
+    listed = listed or present
+    grant, devices = grants.read(environ), listed()
+    candidates = devices if grant is None else grants.named(grant, devices)
+    if not candidates:
+        raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
+    source = grant.source if grant else "lease"
+    if source != "lease" and len(candidates) == 1:
+        device = candidates[0]
+        _lease_granted(device, grant)
+    else:
+        device = _lease_one(candidates, needed, limit, listed)
+    environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    _taken.append(Taken(device, source, grant.value if grant else None))
+    log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
+    return _taken[0]
+
+
+def _lease_granted(device: Device, grant: Grant | None) -> None:
+    """Lease what is ours already, so that others stay away and can see who has it."""
+    try:
+        if not leases.take(device.uuid):
+            log.warning("%s is ours by %s, but %s", device.uuid, grant, _leased(device))
+    except TryAgain as error:
+        log.warning("%s", error)
+
+
+def _lease_one(
+    candidates: Sequence[Device], needed: int, limit: float, listed: Callable[[], list[Device]]
+) -> Device:
+    """Wait until one of some devices is free and leased to this process."""
+    uuids = {device.uuid for device in candidates}
+    holders, last_change, last_word = None, 0.0, float("-inf")
+    while True:
+        for device in sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid)):
+            if _obstacle(device, needed) is None and leases.take(device.uuid):
+                return device
+        now, found = time.monotonic(), {uuid: leases.holder(uuid) for uuid in uuids}
+        if found != holders:
+            holders, last_change = found, now
+        if now - last_change >= limit:
+            raise TryAgain(
+                f"no device became free, and no lease changed hands for {limit:.0f} s: "
+                f"{_situation(candidates, needed)}; end what hangs (make doctor shows it), or wait "
+                "longer with --device-wait"
+            )
+        if now - last_word >= _WORD_SECONDS:
+            log.warning("waiting for a free device: %s", _situation(candidates, needed))
+            last_word = now
+        time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + limit - now))
+        candidates = [device for device in listed() if device.uuid in uuids]
+
+
+def _obstacle(device: Device, needed: int) -> str | None:
+    """Why a task should not compute on a device, its lease left aside; None where it may."""
+    if device.mode == "prohibited":
+        return "its compute mode prohibits all computing"
+    if device.mode.startswith("exclusive") and device.processes:
+        return f"it is in {device.mode} mode, and {_others(device)} has it"
+    enough = max(min(needed, _ENOUGH_SHARE * device.memory), _FREE_SHARE * device.memory)
+    if device.free < enough:
+        return f"{_others(device)} fills it: {human_bytes(round(enough))} should be free"
+    return None
+
+
+def _situation(devices: Sequence[Device], needed: int) -> str:
+    """What keeps a task from each device, for a message."""
+    return "; ".join(
+        f"{d.uuid} ({d.name}, {human_bytes(d.free)} of {human_bytes(d.memory)} free): "
+        f"{_leased(d) or _obstacle(d, needed) or 'just became free'}"
+        for d in devices
+    )
+
+
+def _leased(device: Device) -> str | None:
+    holder = leases.holder(device.uuid)
+    if holder is None:
+        return None
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
+    return f"leased to process {holder.pid} of {holder.user} since {since} ({holder.what})"
+
+
+def _others(device: Device) -> str:
+    """The processes on a device, by number; other containers' and users' may be hidden."""
+    pids = ", ".join(str(process.pid) for process in device.processes)
+    return f"process {pids}" if pids else "a process that NVML does not show"
+
+
+def facts(cupy: Any, taken: Taken) -> dict[str, Any]:
+    """Name, UUID and memory in bytes of the device of this process, for the receipt."""
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    return {
+        "name": properties["name"].decode(),
+        "uuid": taken.device.uuid,
+        "memory": properties["totalGlobalMem"],
+        "source": taken.source,
+        "granted": taken.granted,
+    }
+
+
+def cuda_uuid(cupy: Any) -> str:
+    """The UUID of the GPU that CUDA computes on now."""
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
     raw = bytes(properties["uuid"]).hex()
     uuid = "-".join(raw[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
-    return {
-        "name": properties["name"].decode(),
-        "uuid": f"GPU-{uuid}",
-        "memory": properties["totalGlobalMem"],
-        "granted": granted(),
-    }
+    return f"GPU-{uuid}"
 
 
 def granted() -> str | None:
     """The devices that the scheduler gave to this job, as it named them."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES")
+    return os.environ.get(grants.VISIBLE)

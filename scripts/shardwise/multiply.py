@@ -4,6 +4,7 @@ The only importer of cupy; NumPy takes the same path. Matrices come in batches. 
 multiplied, the next is read and uploaded, and the last is downloaded and written.
 """
 
+import importlib.util
 import logging
 import os
 import shlex
@@ -16,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import receipts, sizes, tiles
+from shardwise import devices, grants, receipts, sizes, tiles
 from shardwise.arrays import PieceChecksum, StackWriter, commit
 from shardwise.batches import Report, Worker
-from shardwise.devices import device_errors, driver_cuda_version, facts, granted
 from shardwise.disk import ExtentReader
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.lanes import CudaLane, HostLane
@@ -35,13 +35,17 @@ log = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 10.0
 
 
-def run_shard(plan: Plan, shard_id: str, memory: int | None = None) -> None:
+def run_shard(
+    plan: Plan, shard_id: str, memory: int | None = None, wait: float = devices.WAIT_SECONDS
+) -> None:
     """Compute the products of one shard, or their sum, and commit them with a receipt.
 
     Parameters
     ----------
     memory
         Host bytes that the task may take, or None for what the plan says.
+    wait
+        Seconds to wait for a free device while no lease of one changes hands.
 
     Raises
     ------
@@ -52,14 +56,15 @@ def run_shard(plan: Plan, shard_id: str, memory: int | None = None) -> None:
     TryAgain
         The device is busy, lost, or out of memory.
     """
-    started = time.time()
     shard = plan.shard(shard_id)
     attempt = receipts.note_start(plan.results.starts(shard_id))
-    xp, device = load_backend(plan.settings["backend"])
+    # First of all: a task that waits for a device must not hold memory meanwhile.
+    xp, device = load_backend(plan.settings["backend"], shard.device_memory, wait)
+    started = time.time()
     try:
         with np.errstate(all="ignore"):  # overflow is found and named by the checks of a batch
             body = _compute(plan, shard, xp, memory or shard.memory)
-    except device_errors(xp) as error:
+    except devices.device_errors(xp) as error:
         raise TryAgain(f"device {device.get('uuid', '?')}: {error}; nothing was written") from error
     versions = {"numpy": np.__version__} | ({"cupy": xp.__version__} if xp is not np else {})
     receipts.write(
@@ -79,43 +84,83 @@ def run_shard(plan: Plan, shard_id: str, memory: int | None = None) -> None:
     )
 
 
-def load_backend(requested: str) -> tuple[Any, dict[str, Any]]:
-    """The array module to compute with, and facts about its device.
+def load_backend(
+    requested: str, needed: int = 0, wait: float = devices.WAIT_SECONDS
+) -> tuple[Any, dict[str, Any]]:
+    """The array module to compute with, on a device of this process, and facts about that.
 
     Parameters
     ----------
     requested
         ``auto``, ``cupy`` or ``numpy``.
+    needed
+        Bytes of device memory that the task is going to take.
+    wait
+        Seconds to wait for a free device while no lease of one changes hands.
+
+    Raises
+    ------
+    InputError
+        Where cupy is asked for, and the driver or cupy is missing.
+    TryAgain
+        Where there is a driver but no device for this task.
     """
-    driver = driver_cuda_version()
-    if requested == "auto" and driver is None:
-        log.warning("no NVIDIA driver here: computing with NumPy (backend: auto)")
-    if requested == "numpy" or (requested == "auto" and driver is None):
-        return np, {"name": "CPU", "granted": granted()}
-    if driver is None:
-        raise InputError(
-            "backend: cupy needs an NVIDIA driver, but libcuda.so.1 was not found here; "
-            "run on a GPU node, or set backend: numpy"
-        )
+    if not _on_gpu(requested):
+        return np, {"name": "CPU", "granted": devices.granted()}
+    taken = devices.take(needed, wait)
+    cupy = array_module(requested)
+    try:
+        cupy.cuda.Device(0).use()
+        cupy.zeros(1)
+        found = devices.cuda_uuid(cupy)
+        facts = devices.facts(cupy, taken)
+    except devices.device_errors(cupy) as error:
+        raise TryAgain(
+            f"there is an NVIDIA driver but no usable device: {error} "
+            f"({grants.VISIBLE}={devices.granted()!r})"
+        ) from error
+    if taken.device.uuid.startswith("GPU-") and found != taken.device.uuid:
+        raise RuntimeError(f"CUDA was in use on {found} before {taken.device.uuid} was taken")
+    return cupy, facts
+
+
+def array_module(requested: str) -> Any:
+    """NumPy or cupy, with no device taken: for who shares devices with others by its own rule."""
+    if not _on_gpu(requested):
+        return np
     # Switches of the user's environment would turn float32 into tf32 behind our back, or tf32 off.
     os.environ.update(CUPY_TF32="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
     try:
         import cupy
     except ImportError as error:
-        raise InputError(
-            f"there is an NVIDIA driver (CUDA {driver // 1000}) but cupy cannot be imported "
-            f"({error}); install it with: make install CUDA={driver // 1000}, or set backend: numpy"
-        ) from error
-    try:
-        cupy.cuda.Device(0).use()
-        cupy.zeros(1)
-        return cupy, facts(cupy)
-    except device_errors(cupy) as error:
-        raise TryAgain(
-            f"there is an NVIDIA driver but no usable device: {error} "
-            f"(CUDA_VISIBLE_DEVICES={granted()!r})"
-        ) from error
+        raise _no_cupy(str(error)) from error
+    return cupy
+
+
+def _on_gpu(requested: str) -> bool:
+    """Whether a GPU computes; refuses what cannot work here, before any device is waited for."""
+    if requested == "numpy":
+        return False
+    if devices.driver_cuda_version() is None:
+        if requested == "cupy":
+            raise InputError(
+                "backend: cupy needs an NVIDIA driver, but libcuda.so.1 was not found here; "
+                "run on a GPU node, or set backend: numpy"
+            )
+        log.warning("no NVIDIA driver here: computing with NumPy (backend: auto)")
+        return False
+    if importlib.util.find_spec("cupy") is None:
+        raise _no_cupy("it is not installed")
+    return True
+
+
+def _no_cupy(reason: str) -> InputError:
+    major = (devices.driver_cuda_version() or 0) // 1000
+    return InputError(
+        f"there is an NVIDIA driver (CUDA {major}) but cupy cannot be imported ({reason}); "
+        f"install it with: make install CUDA={major}, or set backend: numpy"
+    )
 
 
 def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 #
 # Run it on x86-64 Debian or Ubuntu with package indexes; nothing is installed and no root needed.
 # The GPU machine is expected to have Python (PYTHON_VERSION, default 3.12) with numpy, numba, pandas,
-# cupy and scikit-learn, at the versions it has; everything else is taken at the versions of pyproject.toml.
+# cupy, nvidia-ml-py and scikit-learn, at the versions it has; everything else is taken at the versions of pyproject.toml.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=${1:-$root/.cache/gpu-bundle}

@@ -1,7 +1,453 @@
-"""Which cupy a machine gets."""
+"""Which device a task gets: what schedulers grant, what is free, how it waits; which cupy fits."""
 
+import logging
+import os
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pynvml
 import pytest
-from shardwise import devices
+from shardwise import devices, grants, leases, multiply, nvml
+from shardwise.devices import Device, Process
+from shardwise.errors import InputError, TryAgain
+
+GIB = 2**30
+A, B, C = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
+MIG = "MIG-dddddddd-0000-4000-8000-00000000000"
+NODE = [Device(uuid, "Fake", i, 16 * GIB, 15 * GIB) for i, uuid in enumerate((A, B, C))]
+CUT = [Device(f"{MIG}{i}", "Fake", 0, 8 * GIB, 8 * GIB) for i in range(2)]
+SLURM = {"SLURM_JOB_ID": "7"}
+GRID_ENGINE = {"JOB_ID": "7", "SGE_ROOT": "/opt/ge"}
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """Leases, environment and device of this test alone."""
+    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
+    held: dict = {}
+    monkeypatch.setattr(leases, "_HELD", held)
+    monkeypatch.setattr(devices, "_taken", [])
+    yield
+    for descriptor in held.values():
+        os.close(descriptor)
+
+
+def take(environ, node=NODE, **given):
+    """Take a device of a node, and what of the environment the task is left with."""
+    environ = dict(environ)
+    taken = devices.take(given.pop("needed", GIB), listed=lambda: node, environ=environ, **given)
+    return taken, environ
+
+
+@pytest.mark.parametrize(
+    ("environ", "uuid", "source", "granted"),
+    [
+        ({}, A, "lease", None),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, B, "lease", "1"),
+        ({"CUDA_VISIBLE_DEVICES": "2,1"}, B, "lease", "2,1"),
+        ({"CUDA_VISIBLE_DEVICES": " 2 , 1 "}, B, "lease", " 2 , 1 "),
+        ({"CUDA_VISIBLE_DEVICES": C}, C, "lease", C),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-cc"}, C, "lease", "GPU-cc"),
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "1"}, B, "slurm", "1"),
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "1,2"}, B, "slurm", "1,2"),
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "2", "SGE_HGR_gpu": "1"}, C, "slurm", "2"),
+        (GRID_ENGINE, A, "lease", None),
+        (GRID_ENGINE | {"CUDA_VISIBLE_DEVICES": "2"}, C, "lease", "2"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "1", "CUDA_VISIBLE_DEVICES": "0"}, B, "grid engine", "1"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "2 1"}, B, "grid engine", "2 1"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "gpu1"}, B, "grid engine", "gpu1"),
+        (GRID_ENGINE | {"SGE_HGR_GPUs": "GPU1"}, B, "grid engine", "GPU1"),
+        (GRID_ENGINE | {"SGE_SGR_cuda_id": "cuda1"}, B, "grid engine", "cuda1"),
+        (GRID_ENGINE | {"SGE_HGR_gpu_card": "/dev/nvidia1"}, B, "grid engine", "/dev/nvidia1"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": B}, B, "grid engine", B),
+        (GRID_ENGINE | {"SGE_GPU": "1"}, B, "grid engine", "1"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0 1", "SGE_HGR_TASK_gpu": "1"}, B, "grid engine", "1"),
+        (GRID_ENGINE | {"SGE_HGR_license": "1"}, A, "lease", None),
+        ({"SGE_HGR_gpu": "1", "JOB_ID": "7"}, A, "lease", None),
+    ],
+)
+def test_the_device_is_the_one_that_is_meant(environ, uuid, source, granted):
+    """Every form of every variable: CUDA sees this one device, by its UUID, and it is leased."""
+    taken, left = take(environ)
+    assert (taken.device.uuid, taken.source, taken.granted) == (uuid, source, granted)
+    assert left["CUDA_VISIBLE_DEVICES"] == uuid
+    assert left["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert leases.holder(uuid).pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    "names", ["0", f"{MIG}0,{MIG}1", "MIG-dddddddd-0000-4000-8000-000000000000"]
+)
+def test_instances_are_devices(names):
+    """A number means all instances of the GPU, a UUID one of them."""
+    taken, left = take({"CUDA_VISIBLE_DEVICES": names}, [*CUT, *NODE[1:]])
+    assert left["CUDA_VISIBLE_DEVICES"] == taken.device.uuid == f"{MIG}0"
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("", "names none"),
+        (" ", "names none"),
+        ("-1", "names none"),
+        ("NoDevFiles", "names none"),
+        ("3", "has '3', which is none of this node's"),
+        ("0,-1", "has '-1', which is none"),
+        ("0,", "has '', which is none"),
+        ("0,0", "names '0' twice"),
+        (f"0,{A}", f"names '{A}' twice"),
+        ("GPU-", "has 'GPU-', which fits 3 devices"),
+        ("GPU-123", "has 'GPU-123', which is none"),
+        ("MIG-GPU-123/0/0", "has 'MIG-GPU-123/0/0', which is none"),
+        ("all", "has 'all', which is none"),
+        ("1" * 5000, "which is none"),
+        ("٣", "which is none"),
+        ("gpu0", "has 'gpu0', which is none"),
+    ],
+)
+@pytest.mark.parametrize("job", [{}, SLURM, GRID_ENGINE])
+def test_a_variable_that_cannot_be_meant_is_explained(job, value, fault):
+    """Try again, with what was found, what this node has, and what to do; nothing is leased."""
+    with pytest.raises(TryAgain) as refusal:
+        take(job | {"CUDA_VISIBLE_DEVICES": value})
+    said = str(refusal.value)
+    assert "no usable device" in said
+    assert f"CUDA_VISIBLE_DEVICES={value!r} " in said
+    assert fault in said
+    assert f"devices here: 0 ({A}), 1 ({B}), 2 ({C}); " in said
+    assert ("profiles/slurm" if job is SLURM else "unset CUDA_VISIBLE_DEVICES") in said
+    assert not any(leases.holder(device.uuid) for device in NODE)
+
+
+@pytest.mark.parametrize("value", ["", "NONE", "3", "gpu-1", "0 0", "0 gpu0"])
+def test_a_grant_of_grid_engine_that_cannot_be_meant_is_explained(value):
+    """The same for a variable of Grid Engine, which it names."""
+    with pytest.raises(TryAgain, match=f"SGE_HGR_gpu='{value}' .*set-up line of profiles/uge"):
+        take(GRID_ENGINE | {"SGE_HGR_gpu": value})
+
+
+def test_a_slurm_job_without_gpus_is_told_how_to_ask():
+    """An unset variable in a Slurm job means that no GPU was asked for."""
+    with pytest.raises(TryAgain, match=r"not set in this Slurm job.*gres .*profiles/slurm"):
+        take(SLURM)
+
+
+def test_a_node_without_devices_is_explained():
+    """A driver, but nothing that it lists."""
+    with pytest.raises(TryAgain, match="no usable device: NVML lists none"):
+        take({}, [])
+
+
+def test_a_process_keeps_its_device():
+    """CUDA reads the variable once: a second call gives the same, whatever is free by then."""
+    assert take({})[0] is take({"CUDA_VISIBLE_DEVICES": "2"})[0]
+
+
+def test_a_granted_device_is_taken_at_once(monkeypatch, caplog):
+    """The scheduler has decided: neither a lease nor other processes make the task wait."""
+    monkeypatch.setattr(leases, "take", lambda uuid: False)
+    monkeypatch.setattr(leases, "holder", lambda uuid: leases.Holder(5, "ana", 0.0, "x"))
+    full = [Device(A, "Fake", 0, 16 * GIB, 0)]
+    taken, _ = take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, full)
+    assert taken.device == full[0]
+    assert "leased to process 5 of ana" in caplog.text
+
+
+def test_a_granted_device_needs_no_lease(tmp_path, caplog):
+    """A folder of leases that cannot be used costs a task with a grant a warning."""
+    (tmp_path / "leases").touch()
+    assert take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"})[0].device.uuid == A
+    assert "leases cannot be kept" in caplog.text
+
+
+def test_the_freest_device_comes_first():
+    """By the fraction of its memory, not by bytes."""
+    node = [
+        Device(A, "Large", 0, 80 * GIB, 60 * GIB),
+        Device(B, "Small", 1, 16 * GIB, 15 * GIB),
+        Device(C, "Full", 2, 16 * GIB, 1 * GIB),
+    ]
+    assert take({}, node)[0].device.uuid == B
+
+
+@pytest.mark.parametrize(
+    ("device", "needed", "why"),
+    [
+        ((100, 100, "default", ()), 50, None),
+        ((100, 10, "default", ()), 1, None),
+        ((100, 9, "default", ()), 1, "fills it"),
+        ((100, 49, "default", ()), 50, "fills it"),
+        ((100, 50, "default", ()), 1000, None),
+        ((100, 49, "default", ()), 1000, "fills it"),
+        ((100, 90, "default", (Process(7, None), Process(8, 5))), 50, None),
+        ((100, 40, "default", (Process(7, None), Process(8, 5))), 50, "process 7, 8 fills it"),
+        ((100, 40, "default", ()), 50, "a process that NVML does not show fills it"),
+        ((100, 100, "prohibited", ()), 0, "prohibits"),
+        ((100, 100, "exclusive process", ()), 50, None),
+        ((100, 100, "exclusive process", (Process(7, 5),)), 50, "and process 7 has it"),
+    ],
+)
+def test_a_device_that_others_fill_is_left_alone(device, needed, why):
+    """Of what the plan says, or of half the device if that is less, all must be free."""
+    memory, free, mode, processes = device
+    found = devices._obstacle(Device(A, "Fake", 0, memory, free, mode, processes), needed)
+    assert found is None if why is None else why in found
+
+
+class Clock:
+    """A clock that sleeping moves on, and what happens at which time."""
+
+    def __init__(self, events):
+        self.now, self.events = 1000.0, events
+        self.strftime, self.localtime = devices.time.strftime, devices.time.localtime
+
+    def monotonic(self):
+        """Seconds since some time."""
+        return self.now
+
+    def sleep(self, seconds):
+        """Let what happens meanwhile happen."""
+        assert seconds > 0
+        self.now += seconds
+        while self.events and self.events[0][0] <= self.now - 1000:
+            self.events.pop(0)[1]()
+
+
+@pytest.fixture
+def other(monkeypatch):
+    """Another process, which holds leases as the test says: a mapping of UUIDs to holders."""
+    held: dict = {}
+    monkeypatch.setattr(leases, "holder", held.get)
+    monkeypatch.setattr(leases, "take", lambda uuid: uuid not in held)
+    return held
+
+
+def holder(pid):
+    """A process that leases a device."""
+    return leases.Holder(pid, "ana", 0.0, "multiply.py --shard 00007")
+
+
+def waiting(monkeypatch, events, limit=600.0, node=NODE[:1]):
+    """Take a device while things happen: pairs of a time in seconds and what is called then."""
+    monkeypatch.setattr(devices, "time", clock := Clock(events))
+    try:
+        return take({}, node, limit=limit)[0].device.uuid, clock.now - 1000
+    except TryAgain as error:
+        return str(error), clock.now - 1000
+
+
+def test_a_task_waits_its_turn_with_a_message(monkeypatch, other, caplog):
+    """At once, and again each minute: which device, who holds it since when, how much is free."""
+    other[A] = holder(5)
+    caplog.set_level(logging.WARNING)
+    uuid, _ = waiting(monkeypatch, [(150, other.clear)])
+    assert uuid == A
+    assert len(caplog.messages) == 3
+    assert caplog.messages[0].startswith(
+        f"waiting for a free device: {A} (Fake, 15.0 GiB of 16.0 GiB free): "
+        "leased to process 5 of ana since 19"
+    )
+    assert caplog.messages[0].endswith("(multiply.py --shard 00007)")
+
+
+def test_the_limit_ends_the_wait(monkeypatch, other):
+    """A lease that never changes hands, after the limit: try again, with the same words."""
+    other[A] = holder(5)
+    said, seconds = waiting(monkeypatch, [])
+    assert "no lease changed hands for 600 s" in said
+    assert "leased to process 5 of ana" in said
+    assert "--device-wait" in said
+    assert seconds == pytest.approx(600)
+
+
+def test_a_queue_that_moves_does_not_run_out_of_time(monkeypatch, other):
+    """The limit counts from the last time that a lease changed hands."""
+    other[A] = holder(5)
+    moves = [(500 * i, lambda i=i: other.update({A: holder(i)})) for i in range(1, 8)]
+    assert waiting(monkeypatch, [*moves, (4000, other.clear)])[0] == A
+
+
+def test_a_device_that_others_fill_is_waited_for(monkeypatch, other):
+    """Without any lease the wait ends by the limit, or when the memory comes back."""
+    node = [Device(A, "Fake", 0, 16 * GIB, GIB, processes=(Process(77, 15 * GIB),))]
+    said, _ = waiting(monkeypatch, [], node=node)
+    assert "(Fake, 1.0 GiB of 16.0 GiB free): process 77 fills it: 1.6 GiB should be free" in said
+    freed = [(30, lambda: node.__setitem__(0, NODE[0]))]
+    assert waiting(monkeypatch, freed, node=node)[0] == A
+
+
+def test_only_what_may_be_used_is_waited_for(monkeypatch, other):
+    """With the variable set, a device that is free but not named stays untouched."""
+    other[A] = holder(5)
+    monkeypatch.setattr(devices, "time", Clock([]))
+    with pytest.raises(TryAgain, match=A):
+        take({"CUDA_VISIBLE_DEVICES": "0"}, limit=10)
+
+
+def drive(monkeypatch, gpus):
+    """Put a driver behind the functions of pynvml: a GPU is what is known of it, or its error."""
+
+    def known(gpu, key, error=pynvml.NVML_ERROR_NOT_SUPPORTED):
+        if isinstance(gpu, int):
+            raise pynvml.NVMLError(gpu)
+        if key not in gpu:
+            raise pynvml.NVMLError(error)
+        return gpu[key]
+
+    functions = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: len(gpus),
+        "nvmlDeviceGetHandleByIndex": lambda number: known(gpus[number], "uuid") and gpus[number],
+        "nvmlDeviceGetUUID": lambda gpu: gpu["uuid"],
+        "nvmlDeviceGetName": lambda gpu: "Fake",
+        "nvmlDeviceGetComputeMode": lambda gpu: gpu.get("mode", pynvml.NVML_COMPUTEMODE_DEFAULT),
+        "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=16 * GIB, free=15 * GIB),
+        "nvmlDeviceGetComputeRunningProcesses": lambda gpu: [
+            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in known(gpu, "processes")
+        ],
+        "nvmlDeviceGetMigMode": lambda gpu: (
+            known(gpu, "instances") and [pynvml.NVML_DEVICE_MIG_ENABLE, 0]
+        ),
+        "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
+        "nvmlDeviceGetMigDeviceHandleByIndex": lambda gpu, number: {
+            "uuid": known(gpu["instances"], number, pynvml.NVML_ERROR_NOT_FOUND)
+        },
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(pynvml, name, function)
+
+
+def test_nvml_lists_what_may_compute(monkeypatch, caplog):
+    """Instances instead of their GPU; one that does not answer is left out, and said so once."""
+    nvml._leave_out.cache_clear()
+    drive(
+        monkeypatch,
+        [
+            {"uuid": A, "processes": [(7, None), (8, GIB)]},
+            {"uuid": "GPU-cut", "instances": {0: f"{MIG}0", 5: f"{MIG}1"}},
+            pynvml.NVML_ERROR_GPU_IS_LOST,
+            {"uuid": B, "mode": pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS},
+        ],
+    )
+    found = devices.present()
+    assert found == devices.present()
+    assert [(d.uuid, d.index, d.mode, len(d.processes)) for d in found] == [
+        (A, 0, "default", 2),
+        (f"{MIG}0", 1, "default", 0),
+        (f"{MIG}1", 1, "default", 0),
+        (B, 3, "exclusive process", 0),
+    ]
+    assert found[0].processes == (Process(7, None), Process(8, GIB))
+    assert (found[0].memory, found[0].free) == (16 * GIB, 15 * GIB)
+    assert caplog.messages == [
+        "GPU 2 does not answer (GPU is lost) and is left out; it may need a reset"
+    ]
+
+
+def test_devices_of_others_are_not_counted(monkeypatch):
+    """Where a job sees some devices only, CUDA numbers these from 0, and so do we."""
+    drive(monkeypatch, [pynvml.NVML_ERROR_NO_PERMISSION, {"uuid": A}, {"uuid": B}])
+    assert [(device.uuid, device.index) for device in devices.present()] == [(A, 0), (B, 1)]
+
+
+@pytest.mark.parametrize(
+    ("error", "cure"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "reboot this node"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "run on a GPU node"),
+        (pynvml.NVML_ERROR_UNKNOWN, "ask the administrator"),
+    ],
+)
+def test_errors_of_the_driver_come_with_a_cure(monkeypatch, error, cure):
+    """What NVML says, and what to do about it: try again."""
+
+    def fail():
+        raise pynvml.NVMLError(error)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    with pytest.raises(TryAgain, match=f"no usable device: NVML says .*{cure}"):
+        devices.present()
+
+
+def test_a_missing_binding_is_explained(monkeypatch):
+    """Without the package nothing can be leased: the message says how to install it."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(InputError, match="make install"):
+        devices.present()
+
+
+def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
+    """Whoever has to install something must not wait for a device first."""
+    monkeypatch.setattr(devices, "driver_cuda_version", lambda: 13000)
+    monkeypatch.setattr(devices, "take", lambda *_: pytest.fail("took a device"))
+    monkeypatch.setattr(multiply.importlib.util, "find_spec", lambda name: None)
+    for backend in ("auto", "cupy"):
+        with pytest.raises(InputError, match="make install CUDA=13, or set backend: numpy"):
+            multiply.load_backend(backend)
+    assert multiply.load_backend("numpy")[0] is np
+
+
+class Cupy:
+    """As much of cupy as it takes to find the device that CUDA computes on."""
+
+    __version__ = "0"
+
+    class CudaError(Exception):
+        """Stands for all errors of CUDA."""
+
+    def __init__(self, uuid):
+        error, fields = self.CudaError, {"totalGlobalMem": GIB, "name": b"Fake"}
+        fields["uuid"] = bytes.fromhex(uuid.partition("-")[2].replace("-", ""))
+        self.cuda = SimpleNamespace(
+            memory=SimpleNamespace(OutOfMemoryError=error),
+            runtime=SimpleNamespace(
+                CUDARuntimeError=error, getDeviceProperties=lambda number: fields
+            ),
+            driver=SimpleNamespace(CUDADriverError=error),
+            cublas=SimpleNamespace(CUBLASError=error),
+            Device=lambda number=0: SimpleNamespace(id=number, use=lambda: None),
+        )
+
+    def zeros(self, count):
+        """Touch the device."""
+
+
+def load(monkeypatch, cupy):
+    """Load the GPU backend on a machine whose driver and cupy are not real."""
+    monkeypatch.setattr(devices, "driver_cuda_version", lambda: 13000)
+    monkeypatch.setattr(multiply.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(devices, "present", lambda: NODE)
+    ours = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
+    for name in (*grants_of(os.environ), *ours):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+    return multiply.load_backend("auto", GIB, 0.1)
+
+
+def grants_of(environ):
+    """Variables that a scheduler has set for the tests themselves."""
+    return [name for name in environ if name.startswith(("SLURM_", "SGE_"))]
+
+
+def test_the_receipt_names_the_device_that_was_taken(monkeypatch):
+    """UUID and source, and the variable as it was before."""
+    cupy = Cupy(A)
+    found, facts = load(monkeypatch, cupy)
+    assert found is cupy
+    assert facts == {
+        "name": "Fake", "uuid": A, "memory": GIB, "source": "lease", "granted": None,
+    }  # fmt: skip
+    assert os.environ[grants.VISIBLE] == A
+
+
+def test_another_device_than_the_one_taken_is_a_fault(monkeypatch):
+    """Where CUDA was in use before, the receipt would name a device that did not compute."""
+    with pytest.raises(RuntimeError, match=f"CUDA was in use on {B} before {A} was taken"):
+        load(monkeypatch, Cupy(B))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from shardwise import bins, kernels, multiply, receipts, sizes
+from shardwise import bins, devices, kernels, multiply, receipts, sizes
 from shardwise.arrays import file_checksum
 from shardwise.errors import InputError, IntegrityError
 
@@ -568,7 +568,7 @@ def test_a_failure_keeps_an_earlier_result(tmp_path):
 
 def test_cupy_without_a_driver_is_bad_config(monkeypatch):
     """backend: cupy on a machine without a driver says what to do; auto falls back with a word."""
-    monkeypatch.setattr(multiply, "driver_cuda_version", lambda: None)
+    monkeypatch.setattr(devices, "driver_cuda_version", lambda: None)
     with pytest.raises(InputError, match="backend: cupy needs an NVIDIA driver"):
         multiply.load_backend("cupy")
     assert multiply.load_backend("auto")[0] is np

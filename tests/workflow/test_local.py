@@ -1,16 +1,18 @@
 """The main job under profiles/local: right sums, bad nights, bad input, hostile names."""
 
+import json
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from tests import fake_devices
+from tests.processes import until
+from tests.uses import one_at_a_time
 from tests.workspace import Workspace
 
 
@@ -118,12 +120,21 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     assert np.array_equal(workspace.load("sum.npy"), sum(m @ m for m in stack))
 
 
-def until(true: Callable[[], bool], limit_s: float = 90) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end, "never happened"
-        time.sleep(0.1)
+def test_leases_throttle_the_shards_to_one_a_device(tmp_path: Path) -> None:
+    """Four jobs at once on two devices: never two shards on one, and both are used."""
+    fake = fake_devices.environment(2, tmp_path / "leases")
+    workspace = Workspace.create(tmp_path / "w", os.environ | fake)
+    # Integers have no fast product in NumPy: a shard takes long enough to meet another.
+    recipe = {"matrices": 6, "dim": 640, "dtype": "int64"}
+    workspace.configure(synthetic=recipe, shards=6, materialize=False)
+    done = workspace.run("--cores", "4")
+    assert done.code == 0, done.output
+    receipts = [json.loads(p.read_text()) for p in workspace.file("products").glob("*.json")]
+    assert {receipt["device"]["source"] for receipt in receipts} == {"lease"}
+    uses = one_at_a_time((r["device"]["uuid"], r["started"], r["finished"]) for r in receipts)
+    assert (len(uses), sum(uses.values())) == (2, 6)
+    logs = [path.read_text() for path in workspace.file("logs/multiply").glob("*.log")]
+    assert any("waiting for a free device" in log for log in logs)
 
 
 HOSTILE = "a b'c\"$(touch pwned);`touch pwned`&"

@@ -1,0 +1,117 @@
+"""What a scheduler, or the user, says about the devices of a task: variables read, devices named.
+
+Pure: the environment and the devices of the node are arguments.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import TryAgain
+from shardwise.nvml import Device
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_NONE = ("", "-1", "NoDevFiles")
+"""What stands in the variable where a task was given no device; the last is Slurm's word."""
+
+# Grid Engine names the variable after the site's complex: SGE_HGR_gpu, SGE_HGR_TASK_cuda_id, and
+# SGE_SGR_… where the request was soft.
+_GRID_ENGINE = re.compile(r"SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
+_GRID_ENGINE_ID = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNORECASE)
+_INDEX = re.compile(r"([0-9]{1,4})")
+
+_CURES = {
+    "slurm": "ask for one GPU a shard: gres under multiply in profiles/slurm/config.yaml",
+    "grid engine": "ask the site which GPU it means, or unset the variable in the set-up line of "
+    "profiles/uge/config.yaml: the task then leases a free GPU",
+    "lease": f"unset {VISIBLE}, or name GPUs by these numbers or UUIDs",
+}
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A variable that names devices, and who has set it.
+
+    ``source`` is ``slurm`` or ``grid engine`` where a scheduler granted the devices to this job.
+    It is ``lease`` where the variable only says among which ones a task may choose.
+    """
+
+    source: str
+    variable: str
+    value: str
+
+    def __str__(self) -> str:
+        """As a shell would show it."""
+        return f"{self.variable}={self.value!r}"
+
+
+def read(environ: Mapping[str, str]) -> Grant | None:
+    """What the environment says about this task's devices; None where it says nothing.
+
+    Raises
+    ------
+    TryAgain
+        In a Slurm job that was given no GPU.
+    """
+    visible = environ.get(VISIBLE)
+    if "SLURM_JOB_ID" in environ:
+        if visible is None:
+            raise TryAgain(
+                f"there is an NVIDIA driver but no usable device: {VISIBLE} is not set in this "
+                f"Slurm job, so it was given no GPU; {_CURES['slurm']}"
+            )
+        return Grant("slurm", VISIBLE, visible)
+    if "JOB_ID" in environ and "SGE_ROOT" in environ:
+        names = [name for name in environ if _GRID_ENGINE.fullmatch(name)]
+        names += ["SGE_GPU"] if "SGE_GPU" in environ else []
+        if names:
+            # A task's own part before the whole job's, and the plain name before longer ones.
+            first = min(names, key=lambda name: ("_TASK_" not in name, len(name), name))
+            return Grant("grid engine", first, environ[first])
+    return None if visible is None else Grant("lease", VISIBLE, visible)
+
+
+def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
+    """The devices that a grant names, in its order.
+
+    A number is the index of a device, a MIG instance counts under that of its GPU. A UUID may be
+    cut short as long as it fits one device only.
+
+    Raises
+    ------
+    TryAgain
+        Where it names none, one that this node does not have, or one twice.
+    """
+    if grant.value.strip() in _NONE:
+        raise _refusal(grant, devices, "names none")
+    found: list[Device] = []
+    for entry in re.split(r"[\s,]+", grant.value.strip()):
+        fitting = _fitting(grant, entry, devices)
+        if any(device in found for device in fitting):
+            raise _refusal(grant, devices, f"names {entry!r} twice")
+        found += fitting
+    return found
+
+
+def _fitting(grant: Grant, entry: str, devices: Sequence[Device]) -> list[Device]:
+    """The device of one entry; the instances where it is the index of a GPU that is cut in some."""
+    if re.match("(GPU|MIG)-", entry, re.IGNORECASE):
+        fitting = [d for d in devices if d.uuid.lower().startswith(entry.lower())]
+        if len(fitting) > 1:
+            raise _refusal(grant, devices, f"has {entry!r}, which fits {len(fitting)} devices")
+    else:
+        form = _GRID_ENGINE_ID if grant.source == "grid engine" else _INDEX
+        number = form.fullmatch(entry)
+        fitting = [d for d in devices if number and d.index == int(number[1])]
+    if not fitting:
+        raise _refusal(grant, devices, f"has {entry!r}, which is none of this node's")
+    return fitting
+
+
+def _refusal(grant: Grant, devices: Sequence[Device], fault: str) -> TryAgain:
+    here = ", ".join(f"{d.index} ({d.uuid})" for d in devices) or "none"
+    return TryAgain(
+        f"there is an NVIDIA driver but no usable device: {grant} {fault}; devices here: {here}; "
+        f"{_CURES[grant.source]}"
+    )

@@ -1,0 +1,214 @@
+"""Leases: one lock file a device, so that two tasks of a node never compute on the same one.
+
+A task takes a lease with ``flock`` and keeps the descriptor to its end. Children inherit it, and
+the kernel drops the lock with the last of them, however they die: no lease outlives its task, and
+none has to be cleaned up. Standard library only.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import shlex
+import stat
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from shardwise.errors import TryAgain
+
+FOLDER = Path("/tmp/shardwise-leases")
+"""Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
+
+_WHAT_CHARACTERS = 200
+_TEXT_BYTES = 4096
+_FLOCK = "hhqqi4x"
+"""``struct flock``: type, whence, start, length, pid."""
+
+_HELD: dict[Path, int] = {}
+"""The leases of this process: never closed, so that they last as long as it and its children."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who took a lease: process id and user on its machine, when (Unix seconds), and for what."""
+
+    pid: int
+    user: str
+    since: float
+    what: str
+
+
+def folder() -> Path:
+    """The folder of this node's leases; the variable SHARDWISE_LEASES names another one."""
+    return Path(os.environ.get("SHARDWISE_LEASES") or FOLDER)
+
+
+def take(uuid: str, what: str | None = None) -> bool:
+    """Lease a device to this process; False where another one holds it.
+
+    Parameters
+    ----------
+    what
+        What for, in a few words; left out, the command line of this process.
+
+    Raises
+    ------
+    TryAgain
+        Where the folder cannot be shared safely, or cannot be used.
+    """
+    path = _path(uuid)
+    if path in _HELD:
+        return True
+    try:
+        descriptor = _locked(path)
+    except OSError as error:
+        raise _unusable(f"{error.strerror}: {error.filename or path}") from error
+    if descriptor is None:
+        return False
+    _HELD[path] = descriptor
+    os.set_inheritable(descriptor, True)
+    program, *words = sys.argv
+    _sign(descriptor, what or shlex.join([Path(program).name, *words]))
+    return True
+
+
+def holder(uuid: str) -> Holder | None:
+    """Who holds the lease of a device, or None where nobody does.
+
+    The question takes no lock: not even for a moment does it keep another task from the device.
+    """
+    try:
+        descriptor = os.open(_path(uuid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None  # never leased, or not ours to see
+    try:
+        query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
+        if struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK:
+            return None
+        return _signature(os.pread(descriptor, _TEXT_BYTES, 0))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _path(uuid: str) -> Path:
+    return folder() / f"{uuid.replace('/', '_')}.lease"
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor of the lease file with the lock on it; None where another process has it."""
+    while True:
+        with contextlib.suppress(FileExistsError), _open_to_all():
+            os.mkdir(path.parent, 0o1777)
+        # What is removed between two of these steps, as a cleaning of /tmp may, is made again.
+        with contextlib.suppress(FileNotFoundError):
+            _check_folder(path.parent)
+            descriptor = _open(path)
+            if not _lock(descriptor):
+                os.close(descriptor)
+                return None
+            if _is_at(path, descriptor):
+                return descriptor
+            os.close(descriptor)  # another task may have made and locked a new one by now
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _check_folder(place: Path) -> None:
+    """Refuse a folder in which others could swap our files."""
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unusable("it is a link or a file, not a folder")
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise _unusable(f"its mode is {found.st_mode & 0o7777:o}: anyone may remove leases")
+
+
+def _open(path: Path) -> int:
+    """Open the lease file of a device, made where it is missing."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    while True:
+        # Where fs.protected_regular is set, O_CREAT is refused on a file of another user, even of
+        # mode 666. So it is used for new files only.
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, flags)
+            break
+        with contextlib.suppress(FileExistsError), _open_to_all():
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            break
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise _unusable(f"{path.name} in it is no plain file of its own")
+    return descriptor
+
+
+@contextlib.contextmanager
+def _open_to_all() -> Iterator[None]:
+    """Files made here get their mode as it stands: for all users, from the first moment on."""
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _sign(descriptor: int, what: str) -> None:
+    """Write into a lease who holds it, and mark it as held for those who only ask."""
+    text = json.dumps(asdict(Holder(os.getpid(), _user(), time.time(), what[:_WHAT_CHARACTERS])))
+    # The lock is what counts: a full disk costs the signature, nothing else.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+    # flock has no question without an attempt, which could make another task's fail. A record lock
+    # of the same open file has one (F_OFD_GETLK), and ends with the lease. /proc/locks, the other
+    # way, hides holders in other containers, and numbers the disks of some file systems otherwise.
+    with contextlib.suppress(OSError):
+        mark = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, mark)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container without this user
+        return str(os.getuid())
+
+
+def _signature(text: bytes) -> Holder:
+    """Read what a holder wrote; every user may write there, so nothing of it is trusted."""
+    try:
+        said = json.loads(text)
+        user, what = (
+            "".join(c for c in str(said[key]) if c.isprintable()) for key in ("user", "what")
+        )
+        return Holder(int(said["pid"]), user, float(said["since"]), what)
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return Holder(0, "unknown", 0.0, "the lease does not say")
+
+
+def _unusable(reason: str) -> TryAgain:
+    return TryAgain(
+        f"device leases cannot be kept in {folder()}: {reason}. It must be a folder on this node "
+        f"that all users may write to: mkdir -m 1777 {shlex.quote(str(folder()))}, or name another "
+        "one for all users of the node in SHARDWISE_LEASES"
+    )

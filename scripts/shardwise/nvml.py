@@ -1,0 +1,143 @@
+"""What NVML says about the GPUs of a node, through NVIDIA's own binding.
+
+The binding is imported late: on a machine without a GPU nothing here is needed.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.errors import InputError, TryAgain
+
+log = logging.getLogger(__name__)
+
+_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that computes on a device, with the bytes it takes there, where NVML tells."""
+
+    pid: int
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, or an instance of one that is cut by MIG, as NVML sees it now.
+
+    ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
+    that of its GPU. ``memory`` and ``free`` are bytes, ``mode`` is the compute mode.
+    """
+
+    uuid: str
+    name: str
+    index: int
+    memory: int
+    free: int
+    mode: str = "default"
+    processes: tuple[Process, ...] = ()
+
+
+def present() -> list[Device]:
+    """All devices of this node that may compute, in the order of their PCI addresses.
+
+    A GPU that is cut by MIG is not among them, its instances are.
+
+    Raises
+    ------
+    TryAgain
+        Where the driver cannot be asked.
+    InputError
+        Where its Python binding is missing.
+    """
+    with started() as nvml:
+        found: list[Device] = []
+        index = 0
+        for number in range(nvml.nvmlDeviceGetCount()):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(number)
+                found += _devices_of(nvml, handle, index)
+            except nvml.NVMLError_NoPermission:
+                continue  # not given to this container or job: CUDA does not count it either
+            except nvml.NVMLError as error:
+                _leave_out(index, str(error))
+            index += 1
+        return found
+
+
+@contextmanager
+def started() -> Iterator[Any]:
+    """The module of NVML, ready for questions; its errors become ours."""
+    try:
+        import pynvml
+    except ImportError as error:
+        raise InputError(f"nvidia-ml-py cannot be imported ({error}); run: make install") from error
+    try:
+        pynvml.nvmlInit()
+        try:
+            yield pynvml
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise TryAgain(
+            f"there is an NVIDIA driver but no usable device: NVML says {error}; {_cure(error)}"
+        ) from error
+
+
+def _cure(error: Exception) -> str:
+    """What to do about an error of NVML."""
+    cures = {
+        "NVMLError_LibraryNotFound": "libnvidia-ml.so.1 is missing: install the driver's library "
+        "of management, or give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "NVMLError_LibRmVersionMismatch": "the driver was upgraded while its old module is loaded: "
+        "reboot this node, or load the new module",
+        "NVMLError_DriverNotLoaded": "the driver's module is not loaded: run on a GPU node, or set "
+        "backend: numpy",
+    }
+    return cures.get(type(error).__name__, "try again, or ask the administrator to look at it")
+
+
+@functools.cache
+def _leave_out(index: int, error: str) -> None:
+    """Say once that a device does not answer: the others may."""
+    log.warning("GPU %d does not answer (%s) and is left out; it may need a reset", index, error)
+
+
+def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
+    """A GPU, or its instances where it is cut by MIG."""
+    mode = _MODES.get(_answer(nvml, nvml.nvmlDeviceGetComputeMode, handle, 0), "unknown")
+    cut, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, (nvml.NVML_DEVICE_MIG_DISABLE, None))
+    if cut != nvml.NVML_DEVICE_MIG_ENABLE:
+        return [_device(nvml, handle, index, mode)]
+    found = []
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            found.append(_device(nvml, instance, index, mode))
+    return found
+
+
+def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    processes = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
+    return Device(
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        index=index,
+        memory=memory.total,
+        free=memory.free,
+        mode=mode,
+        processes=tuple(Process(p.pid, p.usedGpuMemory) for p in processes),
+    )
+
+
+def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:
+    """What NVML says of a device, where it says anything: kinds of GPU and drivers differ."""
+    try:
+        return question(handle)
+    except nvml.NVMLError:
+        return otherwise

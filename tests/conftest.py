@@ -1,0 +1,12 @@
+"""What holds for all tests."""
+
+import pytest
+from shardwise import leases
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_leases(tmp_path_factory):
+    """Leases of this process lie apart: it keeps its GPU, which the jobs it starts need too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leases, "FOLDER", tmp_path_factory.mktemp("own") / "leases")
+        yield

@@ -1,0 +1,153 @@
+"""Leases of real GPUs: by tasks that compute and are killed, beside others that fill the memory."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shardwise import devices
+
+from tests import factories
+from tests.gpu.conftest import HAS_DRIVER
+from tests.processes import until
+from tests.uses import one_at_a_time, recorded
+
+pytestmark = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
+
+PROGRAM = Path(__file__).with_name("task_program.py")
+GIB = 2**30
+SOME = GIB // 2
+"""Bytes of a device that come and go beside what a test does: contexts, other tests' pools."""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """What tasks start with: all GPUs, leases of this test alone, and no scheduler."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    own.pop("CUDA_VISIBLE_DEVICES", None)
+    path = [str(factories.SCRIPTS), *filter(None, [own.get("PYTHONPATH")])]
+    return own | {"PYTHONPATH": os.pathsep.join(path), "SHARDWISE_LEASES": str(tmp_path / "leases")}
+
+
+@pytest.fixture
+def start(environment):
+    """Start tasks of `task_program.py`; those that still live are killed in the end.
+
+    `stays`: until its input is closed, as `communicate` does, or until it is killed.
+    """
+    tasks = []
+
+    def started(visible=None, stays=False, **given):
+        own = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        task = subprocess.Popen(
+            [sys.executable, str(PROGRAM), json.dumps(given)], env=environment | own, text=True,
+            stdin=subprocess.PIPE if stays else subprocess.DEVNULL, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        tasks.append(task)
+        return task
+
+    yield started
+    for task in tasks:
+        with task:
+            task.kill()
+
+
+def free(uuid):
+    """Bytes that are free on a device now."""
+    return next(device.free for device in devices.present() if device.uuid == uuid)
+
+
+def test_never_two_tasks_on_a_gpu(start, tmp_path):
+    """32 tasks, each in the middle of its products when it ends; half of them by SIGKILL."""
+    records = tmp_path / "records"
+    chance = random.Random(7)
+    tasks = [
+        start(
+            records=str(records),
+            seconds=chance.uniform(0, 0.2),
+            take=GIB,
+            kill=chance.random() < 0.5,
+        )
+        for _ in range(32)
+    ]
+    said = [task.communicate()[0].split() for task in tasks]
+    uuids = {device.uuid for device in devices.present()}
+    assert {uuid for (uuid,) in said} == uuids
+    ends = {task.returncode for task in tasks}
+    assert ends == {0, -signal.SIGKILL}
+    assert sum(one_at_a_time(recorded(records.read_text())).values()) == 32
+
+
+def test_a_gpu_that_another_program_fills_is_left_alone(start):
+    """Tasks go elsewhere; with this one only, they wait, then try again; later they get it."""
+    here = devices.present()
+    uuid = here[0].uuid
+    room = here[0].free - here[0].memory // 20
+    other = start(visible=uuid, stays=True, lease=False, take=room)
+    assert other.stdout.readline().strip() == uuid
+    if len(here) > 1:
+        tasks = [start(take=GIB) for _ in here[1:]]
+        assert uuid not in {task.communicate()[0].strip() for task in tasks}
+    refused = start(visible=uuid, take=GIB, limit=1)
+    said = refused.communicate()[0]
+    assert refused.returncode == 75
+    assert "no device became free" in said
+    assert "fills it" in said
+    waiting = start(visible=uuid, take=GIB)
+    other.communicate()
+    assert waiting.communicate()[0].strip() == uuid
+
+
+def test_after_a_kill_the_memory_comes_back(start):
+    """A task that dies by SIGKILL in the middle of a product leaves nothing on the device."""
+    uuid = devices.present()[0].uuid
+    before = free(uuid)
+    take = min(8 * GIB, before // 2)
+    task = start(visible=uuid, stays=True, take=take)
+    assert task.stdout.readline().strip() == uuid
+    assert free(uuid) <= before - take
+    task.kill()
+    task.wait()
+    until(lambda: free(uuid) >= before - SOME)
+
+
+def test_the_gpu_is_the_one_that_is_meant(start):
+    """By number, by UUID and by the beginning of one, and several in another order."""
+    here = devices.present()
+    uuids = [device.uuid for device in here]
+    meant = {str(device.index): {device.uuid} for device in here}
+    meant |= {uuid: {uuid} for uuid in uuids} | {uuids[-1][:-4]: {uuids[-1]}}
+    meant |= {",".join(reversed(some)): set(some) for some in (uuids, uuids[1:] or uuids)}
+    tasks = [(start(visible=visible), expected) for visible, expected in meant.items()]
+    for task, expected in tasks:
+        assert task.communicate()[0].strip() in expected
+        assert task.returncode == 0
+
+
+SEEN = """
+import json, sys
+from shardwise import devices, multiply
+cupy = multiply.array_module("cupy")
+seen = []
+for number in range(cupy.cuda.runtime.getDeviceCount()):
+    cupy.cuda.Device(number).use()
+    found = cupy.cuda.runtime.getDeviceProperties(number)
+    seen.append([number, devices.cuda_uuid(cupy), found["name"].decode(), found["totalGlobalMem"]])
+sys.stdout.write(json.dumps(seen))
+"""
+
+
+def test_nvml_and_cuda_agree(environment):
+    """The same GPUs in the same order, and names; memory but for what the driver keeps."""
+    done = subprocess.run(
+        [sys.executable, "-c", SEEN], env=environment, capture_output=True, text=True, check=True
+    )
+    seen, here = json.loads(done.stdout), devices.present()
+    assert [row[:3] for row in seen] == [[d.index, d.uuid, d.name] for d in here]
+    for (*_, memory), device in zip(seen, here, strict=True):
+        assert 0.9 * device.memory <= memory <= device.memory
+        assert 0 <= device.free <= device.memory

@@ -1,0 +1,95 @@
+"""A task as the tests of leases start it: takes one of some fake devices, holds it, ends.
+
+Its one argument is JSON: `uuids` of the devices; `limit`, `hold`, seconds to wait and to compute;
+`records`, a file that gets a line at the begin and at the end; `end`: how it goes, `exit`, `kill`
+(SIGKILL to itself), `orphan` (the same, while a child computes, with `hold` `stdin` until that is
+closed), or `stdin` (once that is closed);
+`start`: `stdin` to begin once that is closed; `uid` to run as. Under `tasks` a list of the same,
+each of which becomes a process of its own; this one then waits for all.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from shardwise import devices
+from shardwise.errors import TryAgain
+
+CHILD = """
+import os, sys, time
+sys.stdin.read() if sys.argv[1] == "stdin" else time.sleep(float(sys.argv[1]))
+os.write(int(sys.argv[2]), f"{sys.argv[3]} {sys.argv[4]} {time.monotonic()}\\n".encode())
+"""
+
+
+def main() -> None:
+    """Live as the argument says."""
+    given = {"limit": 60, "hold": 0, "end": "exit", "start": None, "uid": None, "records": None}
+    given |= json.loads(sys.argv[1])
+    if "tasks" in given and not becomes(given):
+        return
+    if given["uid"] is not None:
+        os.setgroups([])
+        os.setgid(given["uid"])
+        os.setuid(given["uid"])
+    devices.POLL_SECONDS = 0.02
+    if given["start"] == "stdin":
+        sys.stdin.read()
+    found = [devices.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]
+    try:
+        taken = devices.take(50, given["limit"], lambda: found, {})
+    except TryAgain as error:
+        say(f"{error}")
+        sys.exit(error.exit_code)
+    began = time.monotonic()
+    say(f"taken {taken.device.uuid}")
+    compute(given, taken.device.uuid, began)
+    if given["end"] == "stdin":
+        sys.stdin.read()
+    if given["end"] in ("kill", "orphan"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def becomes(given: dict) -> bool:
+    """Become each of the tasks in a process of its own; False in the one that waited for them."""
+    for task in given["tasks"]:
+        if os.fork() == 0:
+            given |= task
+            return True
+    with contextlib.suppress(ChildProcessError):
+        while os.wait():
+            pass
+    return False
+
+
+def compute(given: dict, uuid: str, began: float) -> None:
+    """Hold the device for the time given; its record is written just before that is over."""
+    if given["records"] is None:
+        time.sleep(given["hold"])
+        return
+    records = os.open(given["records"], os.O_WRONLY | os.O_APPEND)
+    if given["end"] == "orphan":
+        words = [str(word) for word in (given["hold"], records, uuid, began)]
+        os.set_inheritable(records, True)
+        subprocess.Popen(
+            [sys.executable, "-SE", "-c", CHILD, *words],
+            stdout=subprocess.DEVNULL,
+            close_fds=False,
+        )
+        return
+    time.sleep(given["hold"])
+    os.write(records, f"{uuid} {began} {time.monotonic()}\n".encode())
+
+
+def say(line: str) -> None:
+    """One line to whoever started this."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""Leases by real processes: never two on a device, none that outlives its task, traps refused."""
+
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from shardwise import leases
+from shardwise.errors import TryAgain
+
+from tests import factories
+from tests.processes import until
+from tests.uses import one_at_a_time, recorded
+
+UUID = "GPU-8f1a6c4e-0000-4000-8000-000000000001"
+PROGRAM = [sys.executable, "-S", str(Path(__file__).parents[1] / "lease_program.py")]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of leases of this test alone."""
+    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
+    held: dict = {}
+    monkeypatch.setattr(leases, "_HELD", held)
+    yield tmp_path / "leases"
+    for descriptor in held.values():
+        os.close(descriptor)
+
+
+@pytest.fixture
+def start(folder):
+    """Start tasks of `lease_program.py`; those that still live are killed in the end."""
+    tasks = []
+
+    def started(**given):
+        stdin = given.pop("stdin", subprocess.PIPE)
+        environ = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
+        task = subprocess.Popen(
+            [*PROGRAM, json.dumps({"uuids": [UUID], **given})],
+            env=environ, text=True, stdin=stdin, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        tasks.append(task)
+        return task
+
+    yield started
+    for task in tasks:
+        with task:
+            task.kill()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
+    """64 tasks on some devices. Many die by SIGKILL, some of these while a child works on.
+
+    Each writes when it began, and when it was just about to end or to be killed.
+    """
+    chance = random.Random(count)
+    uuids = [f"GPU-{i}" for i in range(count)]
+    records = tmp_path / "records"
+    records.touch()
+    tasks = [
+        {
+            "hold": chance.uniform(0, 0.02),
+            "end": chance.choice(["exit", "kill", "kill", "orphan"]),
+        }
+        for _ in range(64)
+    ]
+    said = start(uuids=uuids, records=str(records), tasks=tasks).communicate()[0]
+    assert [line.split()[0] for line in said.splitlines()] == ["taken"] * 64
+    until(lambda: not any(map(leases.holder, uuids)))
+
+    found = one_at_a_time(recorded(records.read_text()))
+    assert sum(found.values()) == 64
+    assert set(found) == set(uuids), "the tasks should have spread over the devices"
+    assert all(map(leases.take, uuids))
+
+
+@pytest.mark.parametrize("turn", range(8))
+def test_of_two_tasks_in_the_same_instant_one_gets_the_device(start, turn):
+    """Both wait on one pipe, and are let go by its end; the other one is refused."""
+    barrier, release = os.pipe()
+    pair = [start(stdin=barrier, start="stdin", limit=0.05, hold=60) for _ in range(2)]
+    os.close(barrier)
+    os.close(release)
+    said = sorted(task.stdout.readline().split()[0] for task in pair)
+    assert said == ["no", "taken"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_lease_ends_with_its_task(start, number):
+    """The kernel frees it at once, and what the dead task wrote counts no more."""
+    task = start(end="stdin")
+    assert task.stdout.readline() == f"taken {UUID}\n"
+    assert not leases.take(UUID)
+    task.send_signal(number)
+    task.wait()
+    assert leases.holder(UUID) is None
+    assert leases.take(UUID)
+
+
+def test_a_child_keeps_the_lease(start, tmp_path):
+    """While a child of a dead task lives, the device is not free; afterwards it is."""
+    (tmp_path / "records").touch()
+    task = start(records=str(tmp_path / "records"), hold="stdin", end="orphan")
+    assert task.wait() == -signal.SIGKILL
+    assert not leases.take(UUID)
+    assert leases.holder(UUID).pid == task.pid
+    task.stdin.close()
+    until(lambda: leases.holder(UUID) is None)
+    assert leases.take(UUID)
+
+
+def test_a_lease_says_who_holds_it(start):
+    """Process, user, since when, and what for; nobody before and after."""
+    assert leases.holder(UUID) is None
+    before = start(end="exit")
+    before.communicate()
+    task = start(end="stdin")
+    task.stdout.readline()
+    found = leases.holder(UUID)
+    assert (found.pid, found.user) == (task.pid, leases._user())
+    assert found.what.startswith("lease_program.py '{")
+    task.communicate()
+    assert leases.holder(UUID) is None
+
+
+def test_to_ask_for_the_holder_disturbs_nobody(folder, monkeypatch):
+    """A lease can be taken in the very moment at which somebody looks who holds it."""
+    leases.take("other")
+    asked = fcntl.fcntl
+
+    def and_take(descriptor, command, argument):
+        answer = asked(descriptor, command, argument)
+        if command == fcntl.F_OFD_GETLK:
+            assert leases.take(UUID)
+        return answer
+
+    (folder / f"{UUID}.lease").touch()
+    monkeypatch.setattr(fcntl, "fcntl", and_take)
+    assert leases.holder(UUID) is None
+    assert leases.holder(UUID).pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"[1]", b"\xff", b'{"pid": "x", "user": "", "since": 0, "what": ""}',
+             b'{"pid": 1, "user": "a", "since": 1e999, "what": "b"}']
+)  # fmt: skip
+def test_a_damaged_signature_is_no_fault(folder, text):
+    """A lease whose text says nothing useful is held all the same."""
+    leases.take(UUID)
+    path = folder / f"{UUID}.lease"
+    path.write_bytes(text)
+    assert leases.holder(UUID) is not None
+
+
+def test_a_signature_cannot_write_on_the_terminal(folder):
+    """Any user may write there: control characters are left out."""
+    leases.take(UUID)
+    said = {"pid": 1, "user": "a\x1b[2J", "since": 0, "what": "b\nc"}
+    (folder / f"{UUID}.lease").write_text(json.dumps(said))
+    assert leases.holder(UUID) == leases.Holder(1, "a[2J", 0.0, "bc")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run tasks of other users")
+def test_users_share_the_leases(start, monkeypatch):
+    """Folder and files that one user has made keep the others off, and serve them afterwards."""
+    shared = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        shared.chmod(0o777)
+        monkeypatch.setenv("SHARDWISE_LEASES", str(shared / "leases"))
+        for uid, other in ((12345, 23456), (23456, 12345), (0, 12345)):
+            first = start(uid=uid, end="stdin")
+            assert first.stdout.readline() == f"taken {UUID}\n"
+            refused = start(uid=other, limit=0.05).communicate()[0]
+            assert f"leased to process {first.pid} of {uid or 'root'} since" in refused
+            first.communicate()
+        assert (shared / "leases").stat().st_mode & 0o7777 == 0o1777
+        assert (shared / "leases" / f"{UUID}.lease").stat().st_mode & 0o7777 == 0o666
+    finally:
+        shutil.rmtree(shared)
+
+
+def test_files_of_other_users_are_opened_without_creating(folder, monkeypatch):
+    """Where fs.protected_regular is set, the kernel refuses O_CREAT on them in such a folder."""
+    opened = os.open
+
+    def protected(path, flags, *mode):
+        if flags & os.O_CREAT and not flags & os.O_EXCL and os.path.exists(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, *mode)
+
+    leases.take("other")
+    (folder / f"{UUID}.lease").touch()
+    monkeypatch.setattr(os, "open", protected)
+    assert leases.take(UUID)
+
+
+def test_a_cleaned_folder_is_made_again(start, folder):
+    """Nothing is lost when the leases are removed while nobody holds one."""
+    for _ in range(2):
+        assert start().communicate()[0] == f"taken {UUID}\n"
+        shutil.rmtree(folder)
+
+
+def test_a_file_that_was_replaced_is_no_lease(folder, monkeypatch):
+    """What was removed between opening and locking is let go, and the file of that name taken."""
+    path = folder / f"{UUID}.lease"
+    lock, turns = fcntl.flock, iter(["removed", "replaced", "left"])
+
+    def flock(descriptor, operation):
+        turn = next(turns)
+        if turn != "left":
+            path.unlink()
+        if turn == "replaced":
+            path.touch()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert leases.take(UUID)
+    assert next(turns, None) is None
+    assert os.path.samestat(os.fstat(leases._HELD[path]), path.stat())
+
+
+def trap(folder: Path, kind: str) -> None:
+    """Prepare what somebody could lay where the leases go."""
+    aside, file = folder.with_name("aside"), folder / f"{UUID}.lease"
+    aside.mkdir()
+    if kind == "a link":
+        folder.symlink_to(aside)
+    elif kind == "a file":
+        folder.touch()
+    elif kind == "not sticky":
+        folder.mkdir()
+        folder.chmod(0o777)
+    else:
+        folder.mkdir()
+        folder.chmod(0o1777)
+    if kind == "a link inside":
+        (aside / "victim").touch()
+        file.symlink_to(aside / "victim")
+    elif kind == "a dangling link inside":
+        file.symlink_to(aside / "victim")
+    elif kind == "a second name":
+        (aside / "victim").touch()
+        file.hardlink_to(aside / "victim")
+    elif kind == "a pipe":
+        os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("a link", "it is a link or a file, not a folder"),
+        ("a file", "it is a link or a file, not a folder"),
+        ("not sticky", "its mode is 777: anyone may remove leases"),
+        ("a link inside", "Too many levels of symbolic links"),
+        ("a dangling link inside", "Too many levels of symbolic links"),
+        ("a second name", "is no plain file of its own"),
+        ("a pipe", "is no plain file of its own"),
+    ],
+)
+def test_a_trap_is_refused(folder, kind, message):
+    """The message says what is wrong there and how the folder should be; nothing is written."""
+    trap(folder, kind)
+    with pytest.raises(TryAgain, match=message) as refusal:
+        leases.take(UUID)
+    assert f"mkdir -m 1777 {folder}" in str(refusal.value)
+    victim = folder.with_name("aside") / "victim"
+    assert not victim.exists() or victim.read_bytes() == b""
+
+
+def test_a_folder_that_cannot_be_made_is_explained(monkeypatch, tmp_path):
+    """The variable names a folder in one that is not there."""
+    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "none" / "leases"))
+    with pytest.raises(TryAgain, match="No such file or directory"):
+        leases.take(UUID)
+    assert leases.holder(UUID) is None
