@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.night", "tests.situations")
+pytest.register_assert_rewrite("tests.night", "tests.situations", "tests.uses")

@@ -1,7 +1,6 @@
 """What the main job's tests on real schedulers share: a workspace, its jobs, and their waiting."""
 
 import abc
-import itertools
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.uses import one_at_a_time
 from tests.workspace import Finished, Workspace
 
 
@@ -75,6 +75,13 @@ class Night(abc.ABC):
         found = [json.loads(p.read_text()) for p in self.workspace.file("products").glob("*.json")]
         return {receipt["shard"]: receipt for receipt in found}
 
+    def uses(self, name: str) -> dict[str, int]:
+        """How many shards each device had, by its node and `name` in receipts; one at a time."""
+        return one_at_a_time(
+            (f"{r['node']}/{r['device'][name]}", r["started"], r["finished"])
+            for r in self.receipts().values()
+        )
+
     def sum(self) -> np.ndarray:
         """What the reduce has written."""
         return self.workspace.load("sum.npy")
@@ -97,22 +104,3 @@ class Night(abc.ABC):
 def sum_of_squares(stack: np.ndarray) -> np.ndarray:
     """What the run must give; exact, as all numbers are whole."""
     return (stack @ stack).sum(axis=0)
-
-
-def one_at_a_time(receipts: dict[str, dict], device: str) -> set[tuple[str, str]]:
-    """The devices, with their nodes, that shards have used, as no two did at the same time.
-
-    Parameters
-    ----------
-    device
-        What names the device among a receipt's facts of it.
-    """
-    uses: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for receipt in receipts.values():
-        key = (receipt["node"], receipt["device"][device])
-        uses.setdefault(key, []).append((receipt["started"], receipt["finished"]))
-    for intervals in uses.values():
-        intervals.sort()
-        for (_, end), (start, _) in itertools.pairwise(intervals):
-            assert end <= start, f"two shards at once on one device: {uses}"
-    return set(uses)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tests.night import Night, one_at_a_time, sum_of_squares
+from tests.night import Night, sum_of_squares
 from tests.situations import (
     test_a_killed_snakemake_never_costs_a_shard_twice,
     test_bad_input_submits_nothing,
@@ -85,7 +85,7 @@ def test_every_shard_has_a_device_of_its_own(night: SlurmNight) -> None:
     multiplied = [f"multiply {i:05}" for i in range(24)]
     assert night.starts() == Counter([*multiplied, "reduce"])
     assert {name(job) for job in night.jobs() if "gpu" in job.gres} == set(multiplied)
-    used = one_at_a_time(night.receipts(), "granted")
+    used = [device.split("/") for device in night.uses("granted")]
     assert all(device.isdigit() for _, device in used), f"not exactly one device each: {used}"
     assert {node for node, _ in used} <= {"gpu1", "gpu2"}
     assert len(used) > 1, "the shards should have spread over devices"

@@ -2,13 +2,16 @@
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
+from tests import fake_devices
 from tests.night import Night, sum_of_squares
 from tests.situations import (
     test_a_killed_snakemake_never_costs_a_shard_twice,
@@ -79,6 +82,10 @@ class UgeNight(Night):
         (found,) = (name(job) for job in self.jobs() if job.job_id == job_id)
         return found.removeprefix("multiply ")
 
+    def ranks(self) -> int:
+        """How many ranks the reduce had."""
+        return json.loads(self.workspace.file("summary.json").read_text())["ranks"]
+
     def change_profile(self, old: str, new: str) -> None:
         """Change a line of the workspace's own profile."""
         path = self.workspace.root / "profiles" / "uge" / "config.yaml"
@@ -94,6 +101,16 @@ def name(job: Job | Record) -> str:
     return " ".join(filter(None, match.groups()))
 
 
+# A product that takes its time, so that shards meet each other.
+SLOW_PRODUCT = """
+import time
+
+def square(xp, block):
+    time.sleep(3)
+    return block @ block
+"""
+
+
 @pytest.fixture
 def night(uge: UgeCluster, tmp_path: Path) -> Iterator[UgeNight]:
     """A fresh workspace on an idle cluster."""
@@ -106,6 +123,37 @@ def night_of_hosts(uge_hosts: UgeCluster, tmp_path: Path) -> Iterator[UgeNight]:
     """A fresh workspace on an idle cluster of two hosts."""
     yield UgeNight(uge_hosts, tmp_path / "with a space")
     uge_hosts.cancel_all()
+
+
+def test_every_shard_has_a_device_of_its_own(night: UgeNight, tmp_path: Path) -> None:
+    """24 shards on 4 devices and the MPI reduce: one start a job, one shard a device at once."""
+    digits = load_digits().images
+    np.save(night.workspace.root / "digits.npy", digits)
+    (night.workspace.root / "slow.py").write_text(SLOW_PRODUCT)
+    night.workspace.configure(
+        input="digits.npy",
+        product="slow.py:square",
+        shards=24,
+        materialize=False,
+        reduce={"ranks": 3},
+    )
+    fake = fake_devices.environment(4, tmp_path / "leases")
+    exported = shlex.join(f"{name}={value}" for name, value in fake.items())
+    done = night.run("--precommand", f"export {exported}", timeout=500)
+    assert done.code == 0, done.output
+    assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
+
+    shards = [f"{i:05}" for i in range(24)]
+    assert night.starts() == Counter([*(f"multiply {shard}" for shard in shards), "reduce"])
+    assert {r["device"]["source"] for r in night.receipts().values()} == {"lease"}
+    uses = night.uses("uuid")
+    assert sum(uses.values()) == 24
+    assert len(uses) == 4, f"all devices should have been used: {uses}"
+    journals = night.workspace.file("logs/multiply").glob("*.starts")
+    assert [path.read_text().count("\n") for path in journals] == [1] * 24
+    (reduce,) = (record for record in night.records() if name(record) == "reduce")
+    assert (reduce.slots, night.ranks()) == (3, 3)
+    assert "multiply: 24 of 24 shards done" in done.output
 
 
 def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
@@ -180,15 +228,16 @@ def test_a_lost_host_costs_no_result(night_of_hosts: UgeNight) -> None:
         "n2 has finished shards and works on others",
         lambda: on_n2() and "n2" in {record.host for record in night.records()},
     )
-    lost = on_n2()
     uge.kill_host("n2")
+    lost = on_n2()
+    ended = {name(record).removeprefix("multiply ") for record in night.records()}
     before = night.receipts()
     try:
         assert run.wait(timeout=300) == 0, night.output()
     finally:
         uge.restore_host("n2")
     after = night.receipts()
-    assert {shard: after[shard] for shard in before} == before
+    assert {shard: after[shard] for shard in ended} == {shard: before[shard] for shard in ended}
     assert {after[shard.removeprefix("multiply ")]["node"] for shard in lost} == {"n1"}
     night.wait_for("the lost jobs have left the queue", night.idle)
     assert night.starts() == Counter(
@@ -197,17 +246,16 @@ def test_a_lost_host_costs_no_result(night_of_hosts: UgeNight) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
-def test_a_site_that_counts_devices_by_slot(night: UgeNight) -> None:
-    """A parallel environment for the shards, and a consumable a slot: one line of the profile."""
-    stack = night.folder_of(3)
-    night.workspace.configure(input="stack", shards=3, materialize=False, reduce={"ranks": 3})
+def test_the_digits_on_a_site_that_counts_devices_by_slot(night: UgeNight) -> None:
+    """A parallel environment for each shard, a consumable a slot: one line of the profile."""
+    digits = load_digits().images
+    np.save(night.workspace.root / "examples" / "digits" / "input.npy", digits)
     night.change_profile('"-l gpu=1"', '"-pe smp 2 -l gpuslot=1,gputype=a100"')
-    done = night.run()
+    done = night.run("--configfile", "examples/digits/config.yaml", "--config", "materialize=False")
     assert done.code == 0, done.output
     slots = {name(record): record.slots for record in night.records()}
-    assert slots == {"multiply 00000": 2, "multiply 00001": 2, "multiply 00002": 2, "reduce": 3}
-    assert json.loads(night.workspace.file("summary.json").read_text())["ranks"] == 3
-    assert np.array_equal(night.sum(), sum_of_squares(stack))
+    assert slots == {f"multiply {i:05}": 2 for i in range(7)} | {"reduce": 2}
+    assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
 
 
 def test_a_dry_run_needs_no_grid_engine(night: UgeNight, tmp_path: Path) -> None:
