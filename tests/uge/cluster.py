@@ -203,8 +203,12 @@ class UgeCluster(Cluster):
 
     def restore_host(self, name: str) -> None:
         """Start a crashed host again, and wait until it takes jobs."""
+        queue = f"{config.QUEUE}@{name}"
         self._start("sge_execd", name)
-        self._await(lambda: self.queues()[f"{config.QUEUE}@{name}"] == "")
+        self._await(lambda: "u" not in self.queues()[queue])
+        # A job that the host was just starting as it crashed leaves the queue in an error state.
+        self.call("qmod", "-cq", queue)
+        self._await(lambda: self.queues()[queue] == "")
 
     def _kill(self, daemon: str) -> None:
         """End a daemon, which is then not missed."""
