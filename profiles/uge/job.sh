@@ -1,4 +1,4 @@
-#!/bin/bash -l
+#!/bin/bash
 # What Grid Engine runs: SCRIPT is Snakemake's for one job, MARKS the folder of the run.
 # A login shell, and the script read into it, so that a site's set-up finds functions like `module`.
 script=$1 marks=$2

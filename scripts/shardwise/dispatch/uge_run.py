@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -41,6 +42,7 @@ AWAY_SECONDS = 600
 """How long a submission, or a deletion, waits for a qmaster that does not answer."""
 
 _PAUSE_SECONDS = 5
+_LOOK_SECONDS = 2
 _MESSAGE_SECONDS = 60
 
 _TRACE_SECONDS = 10
@@ -56,6 +58,8 @@ _UNHEARD_SECONDS = 60
 After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
 only after five minutes of silence, or what a site has set as max_unheard.)
 """
+
+_KEPT_SECONDS = 10 * 24 * 3600
 
 _OWN_ERROR = re.compile(r"^[\d-]+ \S+ ERROR (?!ended by SIGTERM)", re.MULTILINE)
 
@@ -153,6 +157,7 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     run = folder()
     if not run.exists():
         run.mkdir(parents=True)
+        _forget_old_runs(run)
         jobs.remember(Results(Path(os.environ[_RESULTS])), "uge", run.name)
     text = jobscript.read_text()
     properties = _properties(text)
@@ -172,6 +177,13 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     _write(run / f"{number}.job", asdict(note) | {"submitted": time.time()})
     on_its_way.unlink()
     return number
+
+
+def _forget_old_runs(run: Path) -> None:
+    """Remove the folders of runs that have not been written to for days: nobody follows them."""
+    for folder in run.parent.iterdir():
+        if run.stat().st_mtime - folder.stat().st_mtime > _KEPT_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _properties(text: str) -> dict[str, Any]:
@@ -399,7 +411,7 @@ def cancel(run: Path) -> None:
             left = uge.living([run.name])
             uge.delete(left)
             empty = 0 if left else empty + 1
-        time.sleep(2)
+        time.sleep(_LOOK_SECONDS)
 
 
 def cancel_detached(script: Path) -> None:

@@ -1,0 +1,241 @@
+"""Grid Engine's words and answers: what qsub is asked, and what qstat and qacct say."""
+
+import pytest
+from shardwise.dispatch import uge
+from shardwise.dispatch.uge import Job, Record
+from shardwise.dispatch.uge_run import judge
+from shardwise.errors import InputError, TryAgain
+
+# Of Grid Engine 8.1.9, shortened: a job on two hosts, one of which is silent; one that was deleted
+# there; an array, one task of which runs; jobs that wait, are held, and cannot start.
+QSTAT = """<?xml version='1.0'?>
+<job_info  xmlns:xsd="http://arc.liv.ac.uk/repos/darcs/sge/source/dist/util/resources/schemas/qstat/qstat.xsd">
+  <queue_info>
+    <Queue-List>
+      <name>all.q@n1</name>
+      <qtype>BIP</qtype>
+      <slots_used>3</slots_used>
+      <arch>lx-amd64</arch>
+      <job_list state="running">
+        <JB_job_number>2</JB_job_number>
+        <JAT_prio>0.50000</JAT_prio>
+        <JB_name>sw-3f2a1b-reduce</JB_name>
+        <JB_owner>root</JB_owner>
+        <state>r</state>
+        <slots>2</slots>
+      </job_list>
+      <job_list state="running">
+        <JB_job_number>9</JB_job_number>
+        <JB_name>arr</JB_name>
+        <state>t</state>
+        <slots>1</slots>
+        <tasks>5</tasks>
+      </job_list>
+    </Queue-List>
+    <Queue-List>
+      <name>all.q@n2.site</name>
+      <state>au</state>
+      <job_list state="running">
+        <JB_job_number>2</JB_job_number>
+        <JB_name>sw-3f2a1b-reduce</JB_name>
+        <state>r</state>
+        <slots>1</slots>
+      </job_list>
+      <job_list state="running">
+        <JB_job_number>4</JB_job_number>
+        <JB_name>sw-3f2a1b-multiply-00001</JB_name>
+        <state>dr</state>
+        <slots>1</slots>
+      </job_list>
+    </Queue-List>
+  </queue_info>
+  <job_info>
+    <job_list state="pending">
+      <JB_job_number>7</JB_job_number>
+      <JB_name>sw-3f2a1b-multiply-00002</JB_name>
+      <state>Eqw</state>
+      <JB_submission_time>2026-11-21T17:16:05</JB_submission_time>
+      <slots>1</slots>
+    </job_list>
+    <job_list state="pending">
+      <JB_job_number>9</JB_job_number>
+      <JB_name>arr</JB_name>
+      <state>qw</state>
+      <slots>1</slots>
+      <tasks>6-20:1</tasks>
+    </job_list>
+    <job_list state="pending">
+      <JB_job_number>8</JB_job_number>
+      <JB_name>sw-00aa11-shard-00000</JB_name>
+      <state>hqw</state>
+      <slots>1</slots>
+    </job_list>
+  </job_info>
+</job_info>
+"""
+
+# Numbers begin again at 1 some day: the accounting then has two jobs of one number.
+QACCT = """==============================================================
+qname        all.q
+hostname     localhost
+jobname      another
+jobnumber    3
+taskid       undefined
+failed       0
+exit_status  0
+==============================================================
+qname        all.q
+hostname     localhost
+jobname      sw-3f2a1b-multiply-00000
+jobnumber    3
+taskid       undefined
+failed       {failed}
+exit_status  {status}
+category     -l gpu=2
+"""
+
+QSTAT_J = """==============================================================
+job_number:                 7
+job_name:                   sw-3f2a1b-multiply-00002
+error reason          1:  11/21/2026 17:16:06 [0:13029]: error: can't chdir to /nowhere: No such
+scheduling info:            Job is in error state
+"""
+
+PROPERTIES = {
+    "rule": "multiply",
+    "wildcards": {"shard": "00007"},
+    "log": ["results/logs/multiply/00007.log"],
+    "resources": {
+        **{"mem_mb": 1411, "runtime": 10, "tasks": 1, "tmpdir": "/tmp", "disk_mb": 1000},
+        "uge_time": "-l h_rt={seconds}",
+        "uge_memory": "-l mem_free={mib}M",
+        "uge_gpu": "-l gpu=1 -l 'model=H 200'",
+        "uge_queue": "",
+    },
+}
+
+
+def test_the_words_of_a_job() -> None:
+    """What the project always asks for, then what the profile does, in the order of its names."""
+    name = uge.job_name("3f2a1b", PROPERTIES, 1)
+    assert name == "sw-3f2a1b-multiply-00007"
+    words = uge.qsub_words(PROPERTIES, name, ".snakemake/a.out", {"SHARDWISE_B", "SHARDWISE_A"})
+    assert words == [
+        *("qsub", "-terse", "-cwd", "-b", "n", "-r", "n", "-S", "/bin/bash", "-m", "n", "-j", "y"),
+        *("-o", ".snakemake/a.out", "-N", "sw-3f2a1b-multiply-00007"),
+        *("-v", "SHARDWISE_A,SHARDWISE_B"),
+        *("-l", "gpu=1", "-l", "model=H 200", "-l", "mem_free=1411M", "-l", "h_rt=600"),
+    ]
+
+
+def test_a_name_has_nothing_that_grid_engine_refuses() -> None:
+    """Each attempt has a name of its own, and wildcards may hold anything."""
+    odd = {"rule": "r", "wildcards": {"a": "x/y:z @*"}}
+    assert uge.job_name("0", odd, 2) == "sw-0-r-x_y_z___-2"
+
+
+@pytest.mark.parametrize(
+    ("environment", "slots", "each"),
+    [
+        ("-pe mpi {ranks}", "3", 334),
+        ("-q a -pe mpi 4-8", "4-8", 250),
+        ("-pe mpi -8", "-8", 1000),
+        ("", None, 1000),
+    ],
+)
+def test_memory_a_slot_follows_from_the_slots(
+    environment: str, slots: str | None, each: int
+) -> None:
+    """Of a range of slots the least counts, and nothing is rounded down."""
+    resources = {"uge_a": "-l m={mib_per_slot}M", "uge_b": environment, "mem_mb": 1000, "tasks": 3}
+    words = uge.site_words(resources)
+    assert words[:2] == ["-l", f"m={each}M"]
+    assert (words[-1] if slots else None) == slots
+
+
+@pytest.mark.parametrize("text", ["-l a={second}", "-l a={mib}M", "-l 'a", "-l a={", "-l a={0}"])
+def test_a_line_of_the_profile_that_cannot_be_filled_in_is_named(text: str) -> None:
+    """An unknown placeholder, a value that the job has not, and a quote without its end."""
+    with pytest.raises(InputError, match=r"uge_x: .* this job knows \{seconds\}"):
+        uge.site_words({"uge_x": text, "runtime": 1})
+
+
+def test_an_answer_of_qstat() -> None:
+    """Every job once, with all its hosts; the tasks of an array by their states."""
+    queue = uge.parse_queue(QSTAT)
+    assert queue.unheard == {"n2.site"}
+    assert queue.job("2") == Job("2", "sw-3f2a1b-reduce", "r", ("n1", "n2.site"))
+    assert queue.job("7") == Job("7", "sw-3f2a1b-multiply-00002", "Eqw")
+    assert [(job.state, job.tasks) for job in queue.jobs if job.number == "9"] == [
+        ("t", "5"),
+        ("qw", "6-20:1"),
+    ]
+    assert queue.job("1") is None
+    # Nothing more can be done for job 4.
+    assert [job.number for job in queue.named("3f2a1b")] == ["2", "7"]
+
+
+def test_half_an_answer_is_none() -> None:
+    """A qstat that was cut off has not said that any job is gone."""
+    with pytest.raises(TryAgain, match="no whole XML"):
+        uge.parse_queue(QSTAT[:900])
+
+
+@pytest.mark.parametrize(
+    ("failed", "status", "words"),
+    [
+        (
+            "100 : assumedly after job",
+            "137                  (Killed)",
+            "deleted or killed (failed 100 : assumedly after job), killed by signal 9",
+        ),
+        (
+            "37  : qmaster enforced h_rt, h_cpu, or h_vmem limit",
+            "137                  (Killed)",
+            "it passed its limit of run time or memory "
+            "(failed 37 : qmaster enforced h_rt, h_cpu, or h_vmem limit), killed by signal 9",
+        ),
+        (
+            "19  : before writing exit_status",
+            "0",
+            "it failed (failed 19 : before writing exit_status)",
+        ),
+        ("0", "3", "exit status 3"),
+        ("0", "0", "it ended, but left no mark of its end: was its disk full?"),
+    ],
+)
+def test_a_record_of_the_accounting_in_words(failed: str, status: str, words: str) -> None:
+    """The record of this job, and not of another one that had its number."""
+    record = uge.parse_record(
+        QACCT.format(failed=failed, status=status), "sw-3f2a1b-multiply-00000"
+    )
+    assert record is not None
+    assert uge.describe(record) == words
+    assert uge.parse_record(QACCT.format(failed=failed, status=status), "sw-3f2a1b-x") is None
+
+
+def test_why_a_job_cannot_start() -> None:
+    """The reason, without the date and the process before it."""
+    assert uge.parse_error(QSTAT_J) == "error: can't chdir to /nowhere: No such"
+    assert uge.parse_error("").startswith("no reason given")
+
+
+@pytest.mark.parametrize(
+    ("job", "record", "lost", "waited", "reason"),
+    [
+        (Job("1", "n", "qw"), None, False, False, ""),
+        (Job("1", "n", "r", ("h",)), None, False, True, ""),
+        (Job("1", "n", "dr", ("h",)), None, False, False, ""),
+        (Job("1", "n", "hqw"), None, False, False, ""),
+        (Job("1", "n", "Eqw"), None, False, False, "it cannot start, state Eqw"),
+        (Job("1", "n", "r", ("h", "i")), None, True, False, "lost: its host h, i is not heard of"),
+        (None, None, False, False, ""),
+        (None, Record("19 : x", 0), False, False, "it failed (failed 19 : x)"),
+        (None, None, False, True, "deleted or killed; the accounting does not know it"),
+    ],
+)
+def test_a_job_without_a_mark_of_its_end(
+    job: Job | None, record: Record | None, lost: bool, waited: bool, reason: str
+) -> None:
+    """It goes on as long as the queue has it, its host is heard of, and it can start."""
+    assert judge(job, record, lost, waited) == reason

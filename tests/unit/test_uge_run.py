@@ -1,0 +1,449 @@
+"""A run under Grid Engine, whose commands are pretended: submission, states, the way out."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from shardwise.dispatch import jobs, uge_run
+from shardwise.errors import InputError, TryAgain
+from shardwise.paths import Results
+
+REPO = Path(__file__).parents[2]
+PROFILE = REPO / "profiles" / "uge"
+AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
+LOG = "results/logs/multiply/00007.log"
+JOBSCRIPT = """#!/bin/sh
+# properties = {"rule": "multiply", "wildcards": {"shard": "00007"}, "log": ["LOG"], \
+"resources": {"mem_mb": 10, "runtime": 1, "uge_gpu": "-l gpu=1"}}
+cd /here && python -m snakemake --attempt 2 x && exit 0 || exit 1
+""".replace("LOG", LOG)
+
+# Each does what a file named after it says, once, and else what its last line does.
+CLIENT = """#!/bin/sh
+cd "{folder}"
+name=${{0##*/}}
+echo "$name $*" >>asked
+if [ -e "$name.once" ]; then mv "$name.once" once; . ./once; fi
+{otherwise}
+"""
+OTHERWISE = {
+    "qsub": 'echo 11; echo "$*" >words',
+    "qstat": 'case "$*" in -j*) cat reason ;; *) cat queue ;; esac',
+    "qacct": 'cat record 2>/dev/null || { echo "error: job id not found" >&2; exit 1; }',
+    "qdel": "empty=1; cp empty queue",
+}
+EMPTY = "<job_info><queue_info></queue_info><job_info></job_info></job_info>"
+NAME = "sw-{run}-multiply-00007-2"
+
+
+class Grid:
+    """Grid Engine's commands, pretended, and one run in this folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        for name, otherwise in OTHERWISE.items():
+            (self.bin / name).write_text(CLIENT.format(folder=self.bin, otherwise=otherwise))
+            (self.bin / name).chmod(0o755)
+        for name in ("queue", "empty"):
+            (self.bin / name).write_text(EMPTY)
+        (self.bin / "asked").touch()
+        self.script = root / "snakejob.sh"
+        self.script.write_text(JOBSCRIPT)
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return uge_run.folder()
+
+    def once(self, name: str, script: str) -> None:
+        """Let the next call of a command do this."""
+        (self.bin / f"{name}.once").write_text(script)
+
+    def asked(self, name: str) -> list[str]:
+        """The calls of a command, each as one line."""
+        return [
+            line for line in (self.bin / "asked").read_text().splitlines() if line.startswith(name)
+        ]
+
+    def queue(self, state: str, host: str = "", host_state: str = "") -> None:
+        """Let qstat know job 11 in a state, on a host."""
+        job = (
+            f"<job_list><JB_job_number>11</JB_job_number><state>{state}</state>"
+            f"<JB_name>{NAME.format(run=self.run.name)}</JB_name></job_list>"
+        )
+        place = f"<Queue-List><name>q@{host}</name><state>{host_state}</state>{job}</Queue-List>"
+        (self.bin / "queue").write_text(
+            f"<job_info><queue_info>{place if host else ''}</queue_info>"
+            f"<job_info>{'' if host else job}</job_info></job_info>"
+        )
+
+    def submit(self) -> str:
+        """Submit the one job."""
+        return uge_run.submit(self.script, PROFILE / "job.sh")
+
+    def log(self) -> str:
+        """What the job's own log says."""
+        return Path(LOG).read_text() if Path(LOG).exists() else ""
+
+
+@pytest.fixture
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
+    """A run in a fresh folder whose name has a space; each question is asked anew."""
+    root = tmp_path / "a b"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    made = Grid(root)
+    python = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{made.bin}:{python}:{os.environ['PATH']}")
+    monkeypatch.setenv(uge_run.RUN, str(root / ".snakemake" / "uge" / "3f2a1b"))
+    monkeypatch.setenv("SHARDWISE_RESULTS", str(root / "results"))
+    monkeypatch.setattr(uge_run, "SNAPSHOT_SECONDS", -1)
+    monkeypatch.setattr(uge_run, "_PAUSE_SECONDS", 0)
+    return made
+
+
+def test_a_submission(grid: Grid) -> None:
+    """A unique name, the site's words, a script that leaves marks; and the run is noted."""
+    assert grid.submit() == "11"
+    words = (grid.bin / "words").read_text()
+    assert f"-N {NAME.format(run='3f2a1b')} -v SHARDWISE_RESULTS,SHARDWISE_RUN -l gpu=1 " in words
+    assert words.endswith(f"{PROFILE}/job.sh {grid.script} {grid.run}\n")
+    assert "-o .snakemake/uge/3f2a1b/sw-3f2a1b-multiply-00007-2.out" in words
+    grid.submit()
+    assert jobs._names(Results(Path("results")), "uge") == ["3f2a1b"]
+
+
+def test_old_runs_are_forgotten(grid: Grid) -> None:
+    """What earlier runs have left goes after days; nothing of a run that is still followed."""
+    old, young = (grid.run.with_name(name) for name in ("aaaaaa", "bbbbbb"))
+    for folder in (old, young):
+        folder.mkdir(parents=True)
+        (folder / "1.job").touch()
+    os.utime(old, (1e9, 1e9))
+    grid.submit()
+    assert sorted(path.name for path in grid.run.parent.iterdir()) == ["3f2a1b", "bbbbbb"]
+
+
+def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
+    """It stands in the log of the job too, where the last words of the run look."""
+    grid.once("qsub", "echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1")
+    with pytest.raises(InputError, match=r'unknown resource "gpux"$'):
+        grid.submit()
+    assert "ERROR Grid Engine did not take the job: Unable to run job: unknown" in grid.log()
+    assert len(grid.asked("qsub")) == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [f"echo '{AWAY}' >&2; exit 1", "echo 'job rejected: only 1 jobs are allowed' >&2; exit 25"],
+)
+def test_a_submission_waits_for_qmaster(
+    grid: Grid, failure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it does not answer, or takes no more jobs, the same is tried again, with a message."""
+    grid.once("qsub", failure)
+    assert grid.submit() == "11"
+    assert len(grid.asked("qsub")) == 2
+    assert "Grid Engine does not take jobs now" in capsys.readouterr().err
+
+
+def test_a_submission_that_arrived_unheard_is_not_repeated(grid: Grid) -> None:
+    """Where only the answer was lost, the job is known by its name."""
+    grid.run.mkdir(parents=True)
+    grid.queue("qw")
+    grid.once("qsub", "echo 'error: failed receiving gdi request response' >&2; exit 1")
+    assert grid.submit() == "11"
+    assert len(grid.asked("qsub")) == 1
+
+
+def test_a_qmaster_that_stays_away_fails_the_job(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After minutes the job's log says why it was never submitted."""
+    monkeypatch.setattr(uge_run, "AWAY_SECONDS", -1)
+    grid.once("qsub", f"echo '{AWAY}' >&2; exit 1")
+    with pytest.raises(TryAgain, match="got send error"):
+        grid.submit()
+    assert "got send error" in grid.log()
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "success"), (1, "failed")])
+def test_a_mark_decides_without_a_question(grid: Grid, code: int, state: str) -> None:
+    """What the job has written of its end is enough; its own error stays the last one."""
+    number = grid.submit()
+    (grid.run / f"{number}.exit").write_text(f"{code}\n")
+    own = "2026-01-02 03:04:05,678 ERROR bad input\n"
+    Path(LOG).parent.mkdir(parents=True)
+    Path(LOG).write_text(own)
+    assert uge_run.status(number) == state
+    assert grid.asked("q") == grid.asked("qsub")
+    assert grid.log() == own
+
+
+def test_a_job_that_ended_before_its_log_began(grid: Grid) -> None:
+    """A set-up line that fails is shown, not the error of an earlier attempt."""
+    Path(LOG).parent.mkdir(parents=True)
+    Path(LOG).write_text("2026-01-02 03:04:05,678 ERROR of the first attempt\n")
+    os.utime(LOG, (1, 1))
+    number = grid.submit()
+    output = f"{NAME.format(run='3f2a1b')}.out"
+    (grid.run / output).write_text("module: command not found\n\n")
+    (grid.run / f"{number}.exit").write_text("1\n")
+    assert uge_run.status(number) == "failed"
+    assert "ERROR the job ended early and printed: module: command not found (" in grid.log()
+
+
+@pytest.mark.parametrize("state", ["qw", "hqw", "t", "r", "dr", "s", "Rr"])
+def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
+    """Whatever it waits for there, and whatever the accounting has of an older job."""
+    number = grid.submit()
+    grid.queue(state, "n1" if "q" not in state else "")
+    assert uge_run.status(number) == "running"
+    assert grid.asked("qdel") == []
+
+
+def test_a_job_that_cannot_start_fails_and_leaves(grid: Grid) -> None:
+    """Eqw is the end: the reason is shown, and the job does not stay in the queue."""
+    number = grid.submit()
+    grid.queue("Eqw")
+    (grid.bin / "reason").write_text("error reason  1:  1/2/26 3:04:05 [0:1]: error: no folder\n")
+    assert uge_run.status(number) == "failed"
+    assert "ERROR the scheduler says: it cannot start, state Eqw: error: no folder" in grid.log()
+    assert grid.asked("qdel") == ["qdel 11"]
+    assert uge_run.status(number) == "failed"
+    assert grid.asked("qdel") == ["qdel 11"]
+
+
+def test_a_job_is_lost_when_its_host_stays_silent(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at once: after a restart of qmaster all hosts are silent for a time."""
+    number = grid.submit()
+    grid.queue("r", "n1", "au")
+    assert uge_run.status(number) == "running"
+    monkeypatch.setattr(uge_run, "_UNHEARD_SECONDS", 0)
+    assert uge_run.status(number) == "failed"
+    assert "ERROR the scheduler says: lost: its host n1 is not heard of" in grid.log()
+    assert grid.asked("qdel") == ["qdel 11"]
+
+
+def test_a_host_that_is_heard_again_has_lost_nothing(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silence is counted from anew."""
+    number = grid.submit()
+    grid.queue("r", "n1", "u")
+    uge_run.status(number)
+    grid.queue("r", "n1")
+    uge_run.status(number)
+    monkeypatch.setattr(uge_run, "_UNHEARD_SECONDS", 1e-9)
+    grid.queue("r", "n1", "u")
+    assert uge_run.status(number) == "running"
+
+
+def test_a_job_that_left_without_a_mark(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The accounting says why at once; without it some seconds are given to the disk."""
+    first = grid.submit()
+    assert uge_run.status(first) == "running"
+    (grid.bin / "record").write_text(
+        f"{'=' * 62}\njobname {NAME.format(run='3f2a1b')}\nfailed 100 : x\nexit_status 137\n"
+    )
+    assert uge_run.status(first) == "failed"
+    assert "ERROR the scheduler says: deleted or killed (failed 100 : x), killed" in grid.log()
+    (grid.bin / "record").unlink()
+    (grid.run / f"{first}.exit").unlink()
+    monkeypatch.setattr(uge_run, "_TRACE_SECONDS", 0)
+    assert uge_run.status(first) == "failed"
+    assert "deleted or killed; the accounting does not know it" in grid.log()
+
+
+def test_the_schedulers_word_does_not_hide_the_jobs_own(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that found an error and was ended before it could leave a mark keeps its error."""
+    monkeypatch.setattr(uge_run, "_TRACE_SECONDS", 0)
+    number = grid.submit()
+    Path(LOG).parent.mkdir(parents=True)
+    Path(LOG).write_text("2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN\n")
+    os.utime(LOG, (time.time() + 9, time.time() + 9))
+    assert uge_run.status(number) == "failed"
+    assert "WARNING the scheduler says: deleted" in grid.log()
+
+
+def test_no_job_fails_while_qmaster_is_away(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It counts as running, with one message for all jobs, and qstat is left alone for a while."""
+    number = grid.submit()
+    monkeypatch.setattr(uge_run, "SNAPSHOT_SECONDS", 100)
+    grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
+    assert [uge_run.status(number) for _ in range(3)] == ["running"] * 3
+    assert capsys.readouterr().err.count("Grid Engine does not answer") == 1
+    assert len(grid.asked("qstat")) == 1
+
+
+def test_one_answer_serves_all_questions(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a job that was submitted after it was asked has not left the queue."""
+    number = grid.submit()
+    monkeypatch.setattr(uge_run, "SNAPSHOT_SECONDS", 100)
+    monkeypatch.setattr(uge_run, "_TRACE_SECONDS", 0)
+    grid.queue("r", "n1")
+    assert [uge_run.status(number) for _ in range(5)] == ["running"] * 5
+    note = json.loads((grid.run / f"{number}.job").read_text())
+    (grid.run / "12.job").write_text(json.dumps(note | {"submitted": time.time() + 1}))
+    assert uge_run.status("12") == "running"
+    assert len(grid.asked("qstat")) == 1
+
+
+def test_a_job_of_no_run_has_failed(grid: Grid) -> None:
+    """A number that nobody knows is not waited for."""
+    assert uge_run.status("99") == "failed"
+
+
+def command(grid: Grid, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of the profile, as Snakemake does."""
+    return subprocess.run(
+        [PROFILE / name, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=grid.bin.parent,
+    )
+
+
+def test_the_shell_answers_for_most_jobs(grid: Grid) -> None:
+    """Python is asked where the last answer is old, does not name the job, or the job has ended."""
+    number = grid.submit()
+    fine = grid.run / "fine"
+    fine.write_text(f"{int(time.time()) + 1000}\n1\n{number}\n")
+    done = command(grid, "status.sh", number)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "running\n", "")
+    assert grid.asked("qstat") == []
+    (grid.run / f"{number}.exit").write_text("0\n")
+    assert command(grid, "status.sh", number).stdout == "success\n"
+    (grid.run / f"{number}.exit").unlink()
+    grid.queue("r", "n1")
+    fine.write_text(f"0\n{number}\n")
+    assert command(grid, "status.sh", number).stdout == "running\n"
+    assert len(grid.asked("qstat")) == 1
+    until, *named = fine.read_text().split()
+    assert named == [number]
+    assert int(until) > time.time() - 3600
+
+
+def test_a_status_is_always_one_word(grid: Grid) -> None:
+    """Whatever goes wrong with the files of the run, the run goes on, and says what it is."""
+    grid.run.mkdir(parents=True)
+    (grid.run / "5.job").mkdir()
+    done = command(grid, "status.sh", "5")
+    assert (done.returncode, done.stdout) == (0, "running\n")
+    assert "the state of job 5 is not known" in done.stderr
+
+
+def test_the_command_line_of_a_submission(grid: Grid) -> None:
+    """A number on stdout; or the reason on stderr, and an exit code."""
+    done = command(grid, "submit.py", str(grid.script))
+    assert (done.returncode, done.stdout) == (0, "11\n"), done.stderr
+    grid.once("qsub", "echo no >&2; exit 1")
+    done = command(grid, "submit.py", str(grid.script))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "shardwise: Grid Engine did not take a job: no\n"
+
+
+def test_a_cancelled_run_leaves_nothing(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its jobs are deleted until the queue has none, and a qmaster that is away is waited for."""
+    monkeypatch.setattr(uge_run, "_LOOK_SECONDS", 0)
+    grid.submit()
+    grid.queue("qw")
+    grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
+    uge_run.cancel(grid.run)
+    assert grid.asked("qdel") == ["qdel 11"]
+    assert len(grid.asked("qstat")) == 4  # away, one job, twice none
+
+
+def test_the_wrapper_leaves_a_whole_mark(grid: Grid, tmp_path: Path) -> None:
+    """0 or 1, whatever the script ends with: 99 and 100 would mean something to Grid Engine."""
+    for code, mark in ((0, "0"), (3, "1"), (100, "1")):
+        script = tmp_path / "with a space.sh"
+        script.write_text(f"[ $JOB_ID = 4 ] && exit {code}")
+        done = subprocess.run(
+            [PROFILE / "job.sh", script, tmp_path], env={**os.environ, "JOB_ID": "4"}, check=False
+        )
+        assert (str(done.returncode), (tmp_path / "4.exit").read_text()) == (mark, f"{mark}\n")
+        assert not (tmp_path / "4.part").exists()
+
+
+def test_a_run_begins_only_under_its_own_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile's commands work from any folder, with a space or braces in its name."""
+    monkeypatch.delenv(uge_run.RUN, raising=False)
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setenv("SHARDWISE_RESULTS", "")
+    left = []
+    monkeypatch.setattr(uge_run.atexit, "register", lambda *call: left.append(call))
+    other = SimpleNamespace(submit_cmd="qsub -V", status_cmd="x", cancel_cmd="qdel")
+    for settings in (None, other):
+        uge_run.begin(Results(tmp_path), settings, str(tmp_path))
+    assert uge_run.RUN not in os.environ
+    folder = tmp_path / "a {b}"
+    folder.mkdir()
+    (folder / "job.sh").touch()
+    names = {"submit_cmd": "submit.py", "status_cmd": "status.sh", "cancel_cmd": "cancel.py"}
+    own = SimpleNamespace(**{key: f"a {{b}}/{name}" for key, name in names.items()})
+    uge_run.begin(Results(tmp_path), own, str(tmp_path))
+    assert own.submit_cmd == f"'{tmp_path}/a {{{{b}}}}/submit.py'"
+    assert own.status_cmd == f"'{folder}/status.sh'"
+    assert own.cancel_cmd == f"{folder}/cancel.py"
+    assert left == [(uge_run._leave, uge_run.folder(), folder / "cancel.py")]
+
+
+@pytest.mark.parametrize(
+    ("files", "cancelled"),
+    [
+        ([], False),
+        (["1.job", "1.exit"], False),
+        (["1.job", "1.exit", "2.job"], True),
+        (["1.job", "1.exit", "sw-a.submitting"], True),
+    ],
+)
+def test_what_has_no_end_is_deleted_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], cancelled: bool
+) -> None:
+    """Also a job whose submission was cut off; after a good run nothing is asked."""
+    started = []
+    monkeypatch.setattr(uge_run, "cancel_detached", started.append)
+    for name in files:
+        (tmp_path / name).touch()
+    uge_run._leave(tmp_path, Path("cancel.py"))
+    assert started == ([Path("cancel.py")] if cancelled else [])
+
+
+@pytest.mark.parametrize("clients", ["uge", "away", "none"])
+def test_a_run_does_not_start_beside_jobs_in_the_queue(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clients: str
+) -> None:
+    """It names the command that deletes them; without an answer it does not start either."""
+    results = Results(Path("results"))
+    grid.submit()
+    grid.queue("qw")
+    if clients == "away":
+        grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
+    if clients == "none":
+        monkeypatch.setenv("PATH", "/nowhere")
+        return jobs.refuse_beside_living(results)
+    with pytest.raises(SystemExit, match="75"):
+        jobs.refuse_beside_living(results)
+    expected = {
+        "uge": "1 jobs of an earlier run still wait or work on results. Let them finish "
+        "(see: qstat), or cancel them (qdel 'sw-3f2a1b-*')",
+        "away": "qstat does not say whether jobs of an earlier run live",
+    }
+    assert expected[clients] in caplog.text
+    return None

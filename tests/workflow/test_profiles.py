@@ -1,0 +1,35 @@
+"""Profiles as Snakemake reads them."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from shardwise.dispatch import uge
+
+from tests.workspace import REPO, Workspace
+
+UGE = (REPO / "profiles/uge/config.yaml").read_text()
+CHOICES = [yaml.safe_load(text) for text in re.findall(r'^ *(?:# )?uge_\w+: (".*?")', UGE, re.M)]
+
+
+def test_every_choice_of_the_uge_profile_reaches_qsub(tmp_path: Path) -> None:
+    """Snakemake evaluates resources as Python where it can; it leaves all these as they are."""
+    assert len(CHOICES) > 10
+    workspace = Workspace.create(tmp_path / "w")
+    profile = yaml.safe_load(UGE)
+    profile["default-resources"] = {f"uge_{i:02}": text for i, text in enumerate([*CHOICES, ""])}
+    (workspace.root / "profiles/uge/config.yaml").write_text(yaml.safe_dump(profile))
+    workspace.configure(shards=1)
+    done = workspace.run("--dry-run", profile="uge")
+    assert done.code == 0, done.output
+    for i, text in enumerate(CHOICES):
+        assert f"uge_{i:02}={text}" in done.output
+
+
+@pytest.mark.parametrize("text", CHOICES)
+def test_every_choice_of_the_uge_profile_can_be_filled_in(text: str) -> None:
+    """Its placeholders are known, and what is left are words."""
+    words = uge.site_words({"uge_x": text, "mem_mb": 1000, "runtime": 10, "tasks": 2})
+    assert words
+    assert "{" not in "".join(words)
