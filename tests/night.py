@@ -3,6 +3,7 @@
 import abc
 import json
 import os
+import shlex
 import subprocess
 import time
 from collections import Counter
@@ -46,6 +47,20 @@ class Night(abc.ABC):
     def start(self, *options: str) -> "subprocess.Popen[str]":
         """Start the main job; `output` has what it says."""
         return self.workspace.start(*self.quick, *options, profile=self.profile)
+
+    def held(self, limit_s: int = 600) -> tuple[str, str]:
+        """Options under which each job waits at its begin for `release`, but not for longer."""
+        gate = shlex.quote(str(self._gate))
+        wait = f"for _ in $(seq {5 * limit_s}); do [ -e {gate} ] && break; sleep 0.2; done"
+        return "--precommand", wait
+
+    def release(self) -> None:
+        """Let all jobs go on, those of later runs too."""
+        self._gate.touch()
+
+    @property
+    def _gate(self) -> Path:
+        return self.workspace.root / "gate"
 
     def output(self) -> str:
         """What the main job said that was started last."""

@@ -28,7 +28,7 @@ def test_ctrl_c_leaves_no_job(night: Night) -> None:
     """Interrupting snakemake empties the queue and says how to go on."""
     night.folder_of(4)
     night.workspace.configure(input="stack", shards=4, materialize=False)
-    run = night.start("--precommand", "sleep 120")
+    run = night.start(*night.held())
     night.wait_for("a shard runs", lambda: night.running("multiply"))
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait(timeout=60) != 0
@@ -40,7 +40,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
     """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
     stack = night.folder_of(3)
     night.workspace.configure(input="stack", shards=3, materialize=False)
-    run = night.start("--precommand", "sleep 8")
+    run = night.start(*night.held())
     night.wait_for("all shards run", lambda: len(night.running("multiply")) == 3)
     os.killpg(run.pid, signal.SIGKILL)
     run.wait()
@@ -49,6 +49,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
     assert refused.code == 75
     assert "3 jobs of an earlier run still wait or work on results" in refused.output
 
+    night.release()
     night.wait_for("the queue is empty", night.idle)
     done = night.run()
     assert done.code == 0, done.output

@@ -28,7 +28,6 @@ __all__ = [  # what is the same under every scheduler
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
-SLOW_JOBS = ("--precommand", "sleep 8")
 CLIENTS = ("sbatch", "squeue", "sinfo", "scontrol", "sacct", "sacctmgr")
 
 
@@ -99,9 +98,10 @@ def test_a_bad_night_costs_its_own_shards_only(night: SlurmNight) -> None:
     stack = night.folder_of(12)
     np.save(night.matrix(9), np.full((5, 5), np.nan))
     night.workspace.configure(input="stack", shards=6, materialize=False)
-    run = night.start(*SLOW_JOBS, "--retries", "0")
+    run = night.start(*night.held(), "--retries", "0")
     night.wait_for("shard 00001 runs", lambda: night.running("multiply 00001"))
     night.slurm.call("scancel", *map(str, night.running("multiply 00001")))
+    night.release()
     assert run.wait(timeout=300) == 1
     assert set(night.receipts()) == {"00000", "00002", "00003", "00005"}
     assert not night.workspace.file("sum.npy").exists()
@@ -126,7 +126,7 @@ def test_a_lost_node_costs_no_result(night: SlurmNight) -> None:
     """Jobs of a node that crashes run again elsewhere; what was finished stays."""
     stack = night.folder_of(7)
     night.workspace.configure(input="stack", shards=7, materialize=False)
-    run = night.start(*SLOW_JOBS)
+    run = night.start(*night.held(8))
     try:
         night.wait_for(
             "gpu1 has finished shards and works on others",
@@ -138,6 +138,7 @@ def test_a_lost_node_costs_no_result(night: SlurmNight) -> None:
         before = night.receipts()
         night.slurm.kill_node("gpu1")
         night.slurm.set_down("gpu1")
+        night.release()
         assert run.wait(timeout=300) == 0, night.output()
     finally:
         night.slurm.restore_node("gpu1")

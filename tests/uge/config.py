@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +56,6 @@ class Layout:
     def settings(self) -> Path:
         """The folder with what was given to ``qconf``, to be read after a failure."""
         return self.run_dir / "settings"
-
-    @property
-    def home(self) -> Path:
-        """The home of all jobs: what login shells find in the user's own is no matter of tests."""
-        return self.run_dir / "home"
-
-    @property
-    def starter(self) -> Path:
-        """What starts each job, in that home."""
-        return self.run_dir / "start"
 
     def output(self, daemon: str) -> Path:
         """Return what takes a daemon's prints."""
@@ -217,15 +206,7 @@ def parallel_environment(name: str) -> str:
     )
 
 
-def starter(layout: Layout) -> str:
-    """Return the script that starts a job, or what ``qrsh`` starts on a host for its shell."""
-    home = shlex.quote(str(layout.home))
-    return (
-        f'#!/bin/sh\nexport HOME={home}\n[ "$1" = "$JOB_SCRIPT" ] && exec "$@"\nexec sh -c "$*"\n'
-    )
-
-
-def queue(layout: Layout, defaults: str, hosts: Iterable[Host]) -> str:
+def queue(defaults: str, hosts: Iterable[Host]) -> str:
     """Return the one queue, on all hosts; the load of this machine is no reason to wait."""
     hosts = list(hosts)
     return text(
@@ -237,7 +218,6 @@ def queue(layout: Layout, defaults: str, hosts: Iterable[Host]) -> str:
             "pe_list": " ".join(PARALLEL),
             "slots": ",".join(("1", *(f"[{host.name}={host.slots}]" for host in hosts))),
             "shell": "/bin/sh",
-            "starter_method": str(layout.starter),
             "shell_start_mode": "unix_behavior",
             "rerun": "FALSE",
             "notify": "00:00:05",

@@ -161,7 +161,7 @@ def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
     stack = night.folder_of(10)
     np.save(night.matrix(0), np.full((5, 5), np.nan))
     night.workspace.configure(input="stack", shards=10, materialize=False)
-    run = night.start("--precommand", "sleep 8", "--retries", "0")
+    run = night.start(*night.held(), "--retries", "0")
     night.wait_for("all are submitted", lambda: sum(night.starts().values()) == 10)
     night.wait_for("four of them run", lambda: len(night.running("multiply")) == 4)
     (nan,) = (job.job_id for job in night.jobs() if night.shard_of(job.job_id) == "00000")
@@ -171,6 +171,8 @@ def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
     night.uge.call("qdel", str(deleted), str(dropped))
     night.uge.call("qalter", "-wd", "/nowhere", str(homeless))
     night.uge.call("qalter", "-l", "gpu=1,h_rt=0:0:3", str(short))
+    night.wait_for("it is out of time", lambda: short not in {job.job_id for job in night.jobs()})
+    night.release()
     assert run.wait(timeout=300) == 1
     assert night.idle(), "no failed job stays in the queue"
     whole = {f"{i:05}" for i in range(10)} - set(shards.values())
@@ -181,8 +183,9 @@ def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
     reasons = dict(re.findall(r"  failed: multiply (\d+): (.*)\n", words))
     assert set(reasons) == set(shards.values())
     assert "matrix 0 holds NaN or Inf" in reasons["00000"]
+    assert "deleted" in reasons[shards[dropped]]
     assert "deleted" in reasons[shards[deleted]]
-    assert "deleted while it waited" in reasons[shards[dropped]]
+    assert "signal 9" in reasons[shards[deleted]]
     assert "/nowhere" in reasons[shards[homeless]]
     assert "limit of run time" in reasons[shards[short]]
     assert f"cd '{night.workspace.root}' && " in words
@@ -200,9 +203,10 @@ def test_a_master_that_is_away_costs_nothing(night: UgeNight) -> None:
     """Shards that end, and shards to be submitted, while no command is answered: none fails."""
     stack = night.folder_of(5)
     night.workspace.configure(input="stack", shards=5, materialize=False)
-    run = night.start("--precommand", "sleep 8", "--jobs", "3", "--retries", "0")
+    run = night.start(*night.held(), "--jobs", "3", "--retries", "0")
     night.wait_for("three shards run", lambda: len(night.running("multiply")) == 3)
     night.uge.kill_master()
+    night.release()
     try:
         night.wait_for("they have ended", lambda: len(night.receipts()) == 3)
         night.wait_for("another is submitted", lambda: night.output().count("rule multiply:") > 3)
@@ -220,30 +224,35 @@ def test_a_lost_host_costs_no_result(night_of_hosts: UgeNight) -> None:
     night, uge = night_of_hosts, night_of_hosts.uge
     stack = night.folder_of(7)
     night.workspace.configure(input="stack", shards=7, materialize=False)
-    run = night.start("--precommand", "sleep 8")
+    run = night.start(*night.held(8))
 
     def on_n2() -> set[str]:
-        return {name(job) for job in night.jobs() if job.state == "r" and "n2" in job.queue}
+        return {name(job) for job in night.jobs() if "n2" in job.queue}
 
     night.wait_for(
         "n2 has finished shards and works on others",
         lambda: on_n2() and "n2" in {record.host for record in night.records()},
     )
     uge.kill_host("n2")
+    night.release()
     lost = on_n2()
-    ended = {name(record).removeprefix("multiply ") for record in night.records()}
+    ended = {name(record) for record in night.records()}
     before = night.receipts()
     try:
         assert run.wait(timeout=300) == 0, night.output()
     finally:
         uge.restore_host("n2")
-    after = night.receipts()
-    assert {shard: after[shard] for shard in ended} == {shard: before[shard] for shard in ended}
-    assert {after[shard.removeprefix("multiply ")]["node"] for shard in lost} == {"n1"}
     night.wait_for("the lost jobs have left the queue", night.idle)
-    assert night.starts() == Counter(
-        {f"multiply {i:05}": 1 for i in range(7)} | dict.fromkeys(lost, 2) | {"reduce": 1}
-    )
+    starts, after = night.starts(), night.receipts()
+    assert set(starts) == {*(f"multiply {i:05}" for i in range(7)), "reduce"}
+    again = {job for job, count in starts.items() if count == 2}
+    # One more may have been sent there before the crash was noticed.
+    assert again >= lost
+    assert not again & ended
+    assert max(starts.values()) == 2
+    assert {after[job.removeprefix("multiply ")]["node"] for job in again} == {"n1"}
+    kept = [job.removeprefix("multiply ") for job in ended]
+    assert [after[shard] for shard in kept] == [before[shard] for shard in kept]
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
