@@ -231,11 +231,11 @@ def test_why_a_job_cannot_start() -> None:
         (Job("1", "n", "r", ("h", "i")), None, True, False, "lost: its host h, i is not heard of"),
         (None, None, False, False, ""),
         (None, Record("19 : x", 0), False, False, "it failed (failed 19 : x)"),
-        (None, None, False, True, "deleted or killed; the accounting does not know it"),
+        (None, None, False, True, "deleted while it waited in the queue"),
     ],
 )
 def test_a_job_without_a_mark_of_its_end(
     job: Job | None, record: Record | None, lost: bool, waited: bool, reason: str
 ) -> None:
     """It goes on as long as the queue has it, its host is heard of, and it can start."""
-    assert judge(job, record, lost, waited) == reason
+    assert judge(job, record, lost, False, waited) == reason

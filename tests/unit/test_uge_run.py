@@ -250,6 +250,7 @@ def test_a_host_that_is_heard_again_has_lost_nothing(
 def test_a_job_that_left_without_a_mark(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
     """The accounting says why at once; without it some seconds are given to the disk."""
     first = grid.submit()
+    (grid.run / f"{NAME.format(run='3f2a1b')}.out").touch()
     assert uge_run.status(first) == "running"
     (grid.bin / "record").write_text(
         f"{'=' * 62}\njobname {NAME.format(run='3f2a1b')}\nfailed 100 : x\nexit_status 137\n"
@@ -263,11 +264,18 @@ def test_a_job_that_left_without_a_mark(grid: Grid, monkeypatch: pytest.MonkeyPa
     assert "deleted or killed; the accounting does not know it" in grid.log()
 
 
+def test_a_job_that_was_deleted_before_it_ran(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has printed nothing, not even an empty file, and the accounting knows nothing of it."""
+    monkeypatch.setattr(uge_run, "_NEVER_RAN_SECONDS", 0)
+    assert uge_run.status(grid.submit()) == "failed"
+    assert "ERROR the scheduler says: deleted while it waited in the queue" in grid.log()
+
+
 def test_the_schedulers_word_does_not_hide_the_jobs_own(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that found an error and was ended before it could leave a mark keeps its error."""
-    monkeypatch.setattr(uge_run, "_TRACE_SECONDS", 0)
+    monkeypatch.setattr(uge_run, "_NEVER_RAN_SECONDS", 0)
     number = grid.submit()
     Path(LOG).parent.mkdir(parents=True)
     Path(LOG).write_text("2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN\n")
@@ -292,7 +300,7 @@ def test_one_answer_serves_all_questions(grid: Grid, monkeypatch: pytest.MonkeyP
     """And a job that was submitted after it was asked has not left the queue."""
     number = grid.submit()
     monkeypatch.setattr(uge_run, "SNAPSHOT_SECONDS", 100)
-    monkeypatch.setattr(uge_run, "_TRACE_SECONDS", 0)
+    monkeypatch.setattr(uge_run, "_NEVER_RAN_SECONDS", 0)
     grid.queue("r", "n1")
     assert [uge_run.status(number) for _ in range(5)] == ["running"] * 5
     note = json.loads((grid.run / f"{number}.job").read_text())

@@ -52,7 +52,10 @@ The mark is on the disk before the job leaves. A network disk shows it to this m
 something is written into its folder, as each answer of qstat is.
 """
 
-_UNHEARD_SECONDS = 60
+_NEVER_RAN_SECONDS = 3
+"""The same for a job that has not even begun its output, which Grid Engine makes before it runs."""
+
+_UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
 """How long a host has to be unheard of before its jobs are lost.
 
 After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
@@ -262,13 +265,17 @@ def status(number: str) -> str:
 def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
     """Judge a job by an answer of qstat, and by what it left where it is not there."""
     job = snapshot.queue.job(number)
-    record, waited = None, False
-    if job is None:
-        waited = _waited(run, number)
+    record, began, waited = None, True, False
+    if job is not None:
+        (run / f"{number}.gone").unlink(missing_ok=True)
+    else:
+        since = _gone_since(run, number)
+        began = Path(note.output).exists()
+        waited = time.time() - since >= (_TRACE_SECONDS if began else _NEVER_RAN_SECONDS)
         if _exit_code(run, number) is not None:
             return status(number)
         record = _record(run, number, note.name)
-    reason = judge(job, record, bool(job and snapshot.lost(job)), waited)
+    reason = judge(job, record, bool(job and snapshot.lost(job)), began, waited)
     if not reason:
         return "running"
     if job is not None:
@@ -283,7 +290,7 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
     return "failed"
 
 
-def judge(job: Job | None, record: uge.Record | None, lost: bool, waited: bool) -> str:
+def judge(job: Job | None, record: uge.Record | None, lost: bool, began: bool, waited: bool) -> str:
     """Why a job without a mark of its end counts as failed; empty where it does not.
 
     Parameters
@@ -294,6 +301,8 @@ def judge(job: Job | None, record: uge.Record | None, lost: bool, waited: bool) 
         What the accounting says, if it has an entry.
     lost
         Whether a host of it has not been heard of for too long.
+    began
+        Whether it ever ran.
     waited
         Whether enough time has passed since it left the queue for a mark or record to arrive.
     """
@@ -303,18 +312,23 @@ def judge(job: Job | None, record: uge.Record | None, lost: bool, waited: bool) 
         return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
     if record is not None:
         return uge.describe(record)
-    return "deleted or killed; the accounting does not know it" if waited else ""
+    if not waited:
+        return ""
+    if not began:
+        return "deleted while it waited in the queue"
+    return "deleted or killed; the accounting does not know it"
 
 
 def _exit_code(run: Path, number: str) -> int | None:
     return _read(run / f"{number}.exit")
 
 
-def _waited(run: Path, number: str) -> bool:
+def _gone_since(run: Path, number: str) -> float:
+    """When a job was first seen to have left the queue, in Unix seconds."""
     gone = run / f"{number}.gone"
     if (since := _read(gone)) is None:
         _write(gone, since := time.time())
-    return time.time() - since >= _TRACE_SECONDS
+    return since
 
 
 def _record(run: Path, number: str, name: str) -> uge.Record | None:
