@@ -51,12 +51,14 @@ class Night(abc.ABC):
     def held(self, limit_s: int = 600) -> tuple[str, str]:
         """Options under which each job waits at its begin for `release`, but not for longer."""
         gate = shlex.quote(str(self._gate))
-        wait = f"for _ in $(seq {5 * limit_s}); do [ -e {gate} ] && break; sleep 0.2; done"
+        is_open = f'[ -e {gate} ] || [ -e {gate}."$JOB_ID" ]'
+        wait = f"for _ in $(seq {5 * limit_s}); do if {is_open}; then break; fi; sleep 0.2; done"
         return "--precommand", wait
 
-    def release(self) -> None:
-        """Let all jobs go on, those of later runs too."""
-        self._gate.touch()
+    def release(self, *jobs: int) -> None:
+        """Let all jobs go on, those of later runs too; or some, by Grid Engine's numbers."""
+        for gate in [self._gate.with_name(f"gate.{job}") for job in jobs] or [self._gate]:
+            gate.touch()
 
     @property
     def _gate(self) -> Path:
