@@ -56,6 +56,11 @@ class UgeNight(Night):
         """The jobs of this workspace that have ended; not those that were deleted unstarted."""
         return [record for record in self.uge.all_records() if record.job_id >= self._first]
 
+    def ended(self) -> dict[str, Record]:
+        """The records of a run's jobs, once all have left the queue: marks are there before."""
+        self.wait_for("the queue is empty", self.idle)
+        return {name(record): record for record in self.records()}
+
     def starts(self) -> Counter[str]:
         """How often each job was submitted, as ``rule`` or ``rule shard``."""
         names = {job.job_id: name(job) for job in [*self.jobs(), *self.records()]}
@@ -151,8 +156,7 @@ def test_every_shard_has_a_device_of_its_own(night: UgeNight, tmp_path: Path) ->
     assert len(uses) == 4, f"all devices should have been used: {uses}"
     journals = night.workspace.file("logs/multiply").glob("*.starts")
     assert [path.read_text().count("\n") for path in journals] == [1] * 24
-    (reduce,) = (record for record in night.records() if name(record) == "reduce")
-    assert (reduce.slots, night.ranks()) == (3, 3)
+    assert (night.ended()["reduce"].slots, night.ranks()) == (3, 3)
     assert "multiply: 24 of 24 shards done" in done.output
 
 
@@ -174,7 +178,7 @@ def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
     night.wait_for("it is out of time", lambda: short not in {job.job_id for job in night.jobs()})
     night.release()
     assert run.wait(timeout=300) == 1
-    assert night.idle(), "no failed job stays in the queue"
+    night.wait_for("no job stays in the queue", night.idle, 30)
     whole = {f"{i:05}" for i in range(10)} - set(shards.values())
     assert set(night.receipts()) == whole
     assert not night.workspace.file("sum.npy").exists()
@@ -268,7 +272,7 @@ def test_the_digits_on_a_site_that_counts_devices_by_slot(night: UgeNight) -> No
     night.change_profile('"-l gpu=1"', '"-pe smp 2 -l gpuslot=1,gputype=a100"')
     done = night.run("--configfile", "examples/digits/config.yaml", "--config", "materialize=False")
     assert done.code == 0, done.output
-    slots = {name(record): record.slots for record in night.records()}
+    slots = {job: record.slots for job, record in night.ended().items()}
     assert slots == {f"multiply {i:05}": 2 for i in range(7)} | {"reduce": 2}
     assert night.workspace.load("digits/sum.npy").tobytes() == sum_of_squares(digits).tobytes()
 
