@@ -37,6 +37,22 @@ def parents(pids: Iterable[int]) -> set[int]:
     return {_parent(pid) for pid in pids}
 
 
+def children(parent: int) -> set[int]:
+    """Return the processes that one has started and that live."""
+    return {pid for pid in running() if _parent(pid) == parent}
+
+
+def in_network_of(member: int) -> set[int]:
+    """Return the processes that see the same network as one of them, this one included."""
+    network = (PROC / str(member) / "ns" / "net").readlink()
+    found = set()
+    for pid in running():
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if (PROC / str(pid) / "ns" / "net").readlink() == network:
+                found.add(pid)
+    return found
+
+
 def environment(pid: int) -> dict[str, str]:
     """Return the environment a process was started with; empty where it cannot be read."""
     try:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +22,19 @@ _SHARD = re.compile(r"^    wildcards: shard=(\d+)$", re.MULTILINE)
 
 @dataclass
 class Workspace:
-    """A folder that holds the project, a config of its own, and what runs in it."""
+    """A folder that holds the project, a config of its own, and what runs in it.
+
+    ``before`` are words in front of every command, which run it where it is to run.
+    """
 
     root: Path
     env: dict[str, str] | None = None
+    before: Sequence[str] = ()
 
     @classmethod
-    def create(cls, root: Path, env: dict[str, str] | None = None) -> "Workspace":
+    def create(
+        cls, root: Path, env: dict[str, str] | None = None, before: Sequence[str] = ()
+    ) -> "Workspace":
         """Copy the project's files to ``root``."""
         root.mkdir(parents=True)
         for part in _PARTS:
@@ -37,7 +44,7 @@ class Workspace:
                 shutil.copytree(source, root / part, ignore=skip)
             else:
                 shutil.copy2(source, root / part)
-        return cls(root, env)
+        return cls(root, env, before)
 
     def clone(self, root: Path) -> "Workspace":
         """The same workspace with the same history, elsewhere; time stamps are kept."""
@@ -51,7 +58,7 @@ class Workspace:
     def command(self, *arguments: str, profile: str = "local") -> list[str]:
         """The command line of a run."""
         own = ["--configfile", "mine.yaml"] if (self.root / "mine.yaml").exists() else []
-        return [SNAKEMAKE, "--profile", f"profiles/{profile}", *own, *arguments]
+        return [*self.before, SNAKEMAKE, "--profile", f"profiles/{profile}", *own, *arguments]
 
     def run(self, *arguments: str, profile: str = "local", timeout: int = 240) -> "Finished":
         """Run snakemake to its end."""

@@ -64,8 +64,7 @@ class UgeCluster(Cluster):
         try:
             self._clear()
             self._write_files()
-            self._start("sge_qmaster", self._master)
-            self._await(lambda: bool(self.call("qconf", "-sh", check=False)))
+            self.start_master()
             self._configure()
             for host in self.machines.hosts:
                 self._start("sge_execd", host.name)
@@ -127,6 +126,10 @@ class UgeCluster(Cluster):
         """Return what the accounting keeps of a job; a job deleted while it waited has nothing."""
         return parse_records(self.call("qacct", "-j", str(job_id), check=False))
 
+    def all_records(self) -> list[Record]:
+        """Return what the accounting keeps of all jobs since the start."""
+        return parse_records(self.call("qacct", "-j", "*", check=False))
+
     def wait_for(self, job_id: int, timeout_s: float = 30) -> list[Record]:
         """Wait until a job has ended, with all its tasks, and return its records.
 
@@ -175,6 +178,44 @@ class UgeCluster(Cluster):
         }
         return started | processes.descendants(started)
 
+    def enter(self, folder: Path) -> list[str]:
+        """Return what stands before a command so that it runs in a folder on the master's host."""
+        return self.machines.enter(self._master, folder)
+
+    def kill_master(self) -> None:
+        """Crash the master: no command is answered until `start_master`; jobs go on."""
+        self._kill(f"sge_qmaster.{self._master}")
+
+    def start_master(self) -> None:
+        """Start the master, and wait until it answers."""
+        self._start("sge_qmaster", self._master)
+        self._await(lambda: bool(self.call("qconf", "-sh", check=False)))
+
+    def kill_host(self, name: str) -> None:
+        """Crash a host other than the master's: all on it ends at once, and nobody is told.
+
+        The daemon goes first and the shepherds second, as each would report the end of the next.
+        """
+        shepherds = processes.children(self._daemons[f"sge_execd.{name}"].pid)
+        self._kill(f"sge_execd.{name}")
+        processes.kill(shepherds)
+        processes.kill_all(lambda: self.machines.processes(name))
+
+    def restore_host(self, name: str) -> None:
+        """Start a crashed host again, and wait until it takes jobs."""
+        queue = f"{config.QUEUE}@{name}"
+        self._start("sge_execd", name)
+        self._await(lambda: "u" not in self.queues()[queue])
+        # A job that the host was just starting as it crashed leaves the queue in an error state.
+        self.call("qmod", "-cq", queue)
+        self._await(lambda: self.queues()[queue] == "")
+
+    def _kill(self, daemon: str) -> None:
+        """End a daemon, which is then not missed."""
+        killed = self._daemons.pop(daemon)
+        killed.kill()
+        killed.wait()
+
     @property
     def _master(self) -> str:
         """The host of the master."""
@@ -183,7 +224,7 @@ class UgeCluster(Cluster):
     def _command(self, command: str, *arguments: str) -> list[str]:
         """Return the words that run a command of Grid Engine on the master's host."""
         program = packages.programs(self.prefix) / command
-        return [*self.machines.enter(self._master, self.layout.run_dir), str(program), *arguments]
+        return [*self.enter(self.layout.run_dir), str(program), *arguments]
 
     def _clear(self) -> None:
         """Remove what an earlier cluster left in the run folder, and nothing else."""

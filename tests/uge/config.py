@@ -10,6 +10,9 @@ from pathlib import Path
 CELL = "default"
 QUEUE = "all.q"
 
+# What the hosts' pretended GPUs are.
+GPU_TYPE = "a100"
+
 # How parallel environments spread a job's slots over hosts, by their names.
 PARALLEL = {"mpi": "$fill_up", "mpi_rr": "$round_robin", "smp": "$pe_slots"}
 
@@ -119,6 +122,8 @@ def global_settings(layout: Layout, defaults: str) -> str:
             "mailer": "/bin/true",
             "administrator_mail": "none",
             "load_report_time": "00:00:01",
+            # A host that said nothing for so long is lost, and its queue's state has a `u`.
+            "max_unheard": "00:00:10",
             "shell_start_mode": "unix_behavior",
             # Jobs start from a clean environment and not from that of the tests. Whatever a job
             # leaves behind is found by its additional group and ended; that takes root.
@@ -152,19 +157,28 @@ def scheduler(defaults: str) -> str:
 
 
 def complexes(defaults: str) -> str:
-    """Return what jobs may ask for: also ``gpu``, counted once a job."""
+    """Return what jobs may ask for: also ``gpu``, counted once a job.
+
+    ``gpuslot`` counts the same devices once a slot, as other sites do; ``gputype`` is their kind.
+    """
     kept = [line for line in defaults.splitlines() if not line.startswith("#")]
-    return "\n".join((*kept, "gpu gpu INT <= YES JOB 0 0")) + "\n"
+    own = (
+        "gpu gpu INT <= YES JOB 0 0",
+        "gpuslot gpuslot INT <= YES YES 0 0",
+        "gputype gputype RESTRING == YES NO NONE 0",
+    )
+    return "\n".join((*kept, *own)) + "\n"
 
 
 def exec_host(host: Host) -> str:
     """Return a host's settings: what its jobs take of it."""
     unused = ("user_lists", "xuser_lists", "projects", "xprojects")
+    own = {"slots": host.slots, "gpu": host.gpus, "gpuslot": host.gpus, "gputype": GPU_TYPE}
     return text(
         {
             "hostname": host.name,
             "load_scaling": "NONE",
-            "complex_values": f"slots={host.slots},gpu={host.gpus}",
+            "complex_values": ",".join(f"{name}={value}" for name, value in own.items()),
             **dict.fromkeys(unused, "NONE"),
             "usage_scaling": "NONE",
             "report_variables": "NONE",

@@ -8,6 +8,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from tests import processes
 from tests.cluster import ClusterError
 from tests.uge.config import Host
 
@@ -83,6 +84,11 @@ class TwoHosts:
         """Return what stands before a command so that it runs on a host in a folder."""
         target = ["nsenter", "-t", str(self._holders[name].pid), "--net", "--uts", "--mount"]
         return [*target, "env", "-C", str(folder)]
+
+    def processes(self, name: str) -> set[int]:
+        """Return all processes that run on a host."""
+        holder = self._holders[name].pid
+        return processes.in_network_of(holder) - {holder}
 
     def stop(self) -> None:
         """Let the hosts go, and their network with them."""

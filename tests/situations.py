@@ -1,0 +1,66 @@
+"""Situations that are the same under every scheduler; each test of a profile imports them.
+
+The fixture `night` is the importing module's own.
+"""
+
+import os
+import signal
+from collections import Counter
+
+import numpy as np
+
+from tests.night import Night, sum_of_squares
+
+
+def test_the_shipped_job_runs_as_it_is(night: Night) -> None:
+    """The synthetic stack, its copies and their products: every kind of job is submitted."""
+    night.workspace.configure(shards=2)
+    done = night.run()
+    assert done.code == 0, done.output
+    each = [f"{rule} {shard}" for rule in ("shard", "multiply") for shard in ("00000", "00001")]
+    assert night.starts() == Counter(["synthesize", *each, "reduce"])
+    stack = night.workspace.load("input.npy")
+    expected = sum((m @ m).astype(np.float64) for m in stack)
+    assert np.allclose(night.sum(), expected, rtol=1e-5, atol=1e-3)
+
+
+def test_ctrl_c_leaves_no_job(night: Night) -> None:
+    """Interrupting snakemake empties the queue and says how to go on."""
+    night.folder_of(4)
+    night.workspace.configure(input="stack", shards=4, materialize=False)
+    run = night.start(*night.held())
+    night.wait_for("a shard runs", lambda: night.running("multiply"))
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(timeout=60) != 0
+    night.wait_for("the queue is empty", night.idle, 60)
+    assert "To run just what is missing" in night.output()
+
+
+def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
+    """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
+    stack = night.folder_of(3)
+    night.workspace.configure(input="stack", shards=3, materialize=False)
+    run = night.start(*night.held())
+    night.wait_for("all shards run", lambda: len(night.running("multiply")) == 3)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    assert night.run("--unlock").code == 0
+    refused = night.run()
+    assert refused.code == 75
+    assert "3 jobs of an earlier run still wait or work on results" in refused.output
+
+    night.release()
+    night.wait_for("the queue is empty", night.idle)
+    done = night.run()
+    assert done.code == 0, done.output
+    assert night.starts() == Counter({f"multiply 0000{i}": 1 for i in range(3)} | {"reduce": 1})
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+def test_bad_input_submits_nothing(night: Night) -> None:
+    """A config that cannot work ends with 2 before any job is submitted."""
+    night.workspace.configure(input="nowhere.npy")
+    done = night.run()
+    assert done.code == 2
+    assert "nowhere.npy does not exist" in done.output
+    assert not night.starts()
