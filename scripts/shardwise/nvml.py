@@ -30,7 +30,8 @@ class Device:
     """A GPU, or an instance of one that is cut by MIG, as NVML sees it now.
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
-    that of its GPU. ``memory`` and ``free`` are bytes, ``mode`` is the compute mode.
+    that of its GPU. ``memory`` and ``free`` are bytes, ``mode`` is the compute mode. ``reserved``
+    are bytes that the driver keeps for itself, ``others`` processes that draw, or compute by MPS.
     """
 
     uuid: str
@@ -40,6 +41,8 @@ class Device:
     free: int
     mode: str = "default"
     processes: tuple[Process, ...] = ()
+    reserved: int = 0
+    others: tuple[Process, ...] = ()
 
 
 def present() -> list[Device]:
@@ -54,23 +57,33 @@ def present() -> list[Device]:
     InputError
         Where its Python binding is missing.
     """
-    with started() as nvml:
-        found: list[Device] = []
-        index = 0
-        for number in range(nvml.nvmlDeviceGetCount()):
-            try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(number)
-                found += _devices_of(nvml, handle, index)
-            except nvml.NVMLError_NoPermission:
-                continue  # not given to this container or job: CUDA does not count it either
-            except nvml.NVMLError as error:
-                _leave_out(index, str(error))
-            index += 1
-        return found
+    with _started() as nvml:
+        return _present(nvml)
+
+
+def driver_and_devices() -> tuple[str, list[Device]]:
+    """The driver's version, such as ``570.86.15``, and all devices as :func:`present` has them."""
+    with _started() as nvml:
+        return nvml.nvmlSystemGetDriverVersion(), _present(nvml)
+
+
+def _present(nvml: Any) -> list[Device]:
+    found: list[Device] = []
+    index = 0
+    for number in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            found += _devices_of(nvml, handle, index)
+        except nvml.NVMLError_NoPermission:
+            continue  # not given to this container or job: CUDA does not count it either
+        except nvml.NVMLError as error:
+            _leave_out(index, str(error))
+        index += 1
+    return found
 
 
 @contextmanager
-def started() -> Iterator[Any]:
+def _started() -> Iterator[Any]:
     """The module of NVML, ready for questions; its errors become ours."""
     try:
         import pynvml
@@ -123,7 +136,6 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
 
 def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    processes = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
     return Device(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
@@ -131,8 +143,20 @@ def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
         memory=memory.total,
         free=memory.free,
         mode=mode,
-        processes=tuple(Process(p.pid, p.usedGpuMemory) for p in processes),
+        processes=_processes(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle),
+        reserved=_answer(nvml, lambda h: _reserved(nvml, h), handle, 0),
+        others=_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        + _processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
     )
+
+
+def _processes(nvml: Any, question: Callable[[Any], Any], handle: Any) -> tuple[Process, ...]:
+    found = _answer(nvml, question, handle, ())
+    return tuple(Process(process.pid, process.usedGpuMemory) for process in found)
+
+
+def _reserved(nvml: Any, handle: Any) -> int:
+    return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved
 
 
 def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:

@@ -303,10 +303,20 @@ def drive(monkeypatch, gpus):
         "nvmlDeviceGetUUID": lambda gpu: gpu["uuid"],
         "nvmlDeviceGetName": lambda gpu: "Fake",
         "nvmlDeviceGetComputeMode": lambda gpu: gpu.get("mode", pynvml.NVML_COMPUTEMODE_DEFAULT),
-        "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=16 * GIB, free=15 * GIB),
-        "nvmlDeviceGetComputeRunningProcesses": lambda gpu: [
-            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in known(gpu, "processes")
-        ],
+        "nvmlSystemGetDriverVersion": lambda: "570.86.15",
+        "nvmlDeviceGetMemoryInfo": lambda gpu, version=1: SimpleNamespace(
+            total=16 * GIB, free=15 * GIB, reserved=version != 1 and known(gpu, "reserved")
+        ),
+        **{
+            f"nvmlDeviceGet{kind}RunningProcesses": lambda gpu, key=key: [
+                SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in known(gpu, key)
+            ]
+            for kind, key in (
+                ("Compute", "processes"),
+                ("Graphics", "drawing"),
+                ("MPSCompute", "sharing"),
+            )
+        },
         "nvmlDeviceGetMigMode": lambda gpu: (
             known(gpu, "instances") and [pynvml.NVML_DEVICE_MIG_ENABLE, 0]
         ),
@@ -344,6 +354,17 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
     assert caplog.messages == [
         "GPU 2 does not answer (GPU is lost) and is left out; it may need a reset"
     ]
+
+
+def test_nvml_tells_who_else_has_memory(monkeypatch):
+    """What the driver keeps, and processes that draw or share; older drivers do not know these."""
+    new = {"uuid": A, "reserved": GIB, "drawing": [(7, GIB)], "sharing": [(8, None)]}
+    drive(monkeypatch, [new, {"uuid": B}])
+    version, (first, second) = nvml.driver_and_devices()
+    assert version == "570.86.15"
+    assert (first.reserved, first.processes) == (GIB, ())
+    assert first.others == (Process(7, GIB), Process(8, None))
+    assert (second.reserved, second.others) == (0, ())
 
 
 def test_devices_of_others_are_not_counted(monkeypatch):

@@ -21,7 +21,8 @@ RIGHT = json.dumps({"cuda": 12080}) + "\n" + json.dumps({"sum": 256.0**3}) + "\n
 
 
 def device(index: int, free: int = 79, **over: Any) -> Device:
-    """A device of 80 GiB."""
+    """A device of 80 GiB, of which the driver keeps one."""
+    over = {"reserved": GIB, **over}
     return Device(f"GPU-{index}", "NVIDIA H200", index, 80 * GIB, free * GIB, **over)
 
 
@@ -48,8 +49,7 @@ def look(*present: Device, backend: str = "auto", **over: Any) -> list[Finding]:
     """What the doctor finds where driver and cupy are good, and these devices are present."""
     machine = {
         "cuda": lambda: 12080,
-        "present": lambda: list(present),
-        "driver": lambda uuids: gpus.Driver("570.1", dict.fromkeys(uuids, GIB)),
+        "driver_and_devices": lambda: ("570.1", list(present)),
         "holder": lambda uuid: None,
         "cupy": lambda: {"cupy-cuda12x": "14.2.0"},
         "ask_all": Asked(),
@@ -237,10 +237,10 @@ def test_a_variable_that_names_no_device(value: str) -> None:
 def test_a_driver_that_cannot_be_asked() -> None:
     """The message of NVML is the finding."""
 
-    def lost() -> list[Device]:
+    def lost() -> tuple[str, list[Device]]:
         raise TryAgain("NVML says Driver/library version mismatch; reboot this node")
 
-    found = look(present=lost)
+    found = look(driver_and_devices=lost)
     assert codes(found) == [75]
     (message,) = named(found, "devices")
     assert message.text == "NVML says Driver/library version mismatch"
@@ -253,13 +253,13 @@ def test_a_driver_without_a_device() -> None:
 
 
 def test_what_is_logged_while_devices_are_listed_is_told() -> None:
-    """A device that does not answer is left out by `present` with a warning."""
+    """A device that does not answer is left out with a warning."""
 
-    def present() -> list[Device]:
+    def listed() -> tuple[str, list[Device]]:
         gpus.logging.getLogger("shardwise.nvml").warning("GPU %d does not answer", 1)
-        return [device(0)]
+        return "570.1", [device(0)]
 
-    found = look(present=present)
+    found = look(driver_and_devices=listed)
     assert [f.text for f in named(found, "devices")] == ["GPU 1 does not answer"]
     assert usable(found) == ["GPU-0"]
 
@@ -320,9 +320,8 @@ def test_memory_that_no_process_has(
     free: int, reserved: int, memory: int | None, unlisted: int | None
 ) -> None:
     """It is used memory without what is listed and what the driver keeps."""
-    driver = gpus.Driver("570", {"GPU-0": reserved})
-    there = device(0, free=free, processes=(Process(os.getpid(), memory),))
-    found = look(there, driver=lambda uuids: driver)
+    processes = (Process(os.getpid(), memory),)
+    found = look(device(0, free=free, processes=processes, reserved=reserved))
     told = [finding for finding in found if "unlisted" in finding.facts]
     assert [finding.facts["unlisted"] for finding in told] == ([unlisted] if unlisted else [])
     assert all("by no process that is listed" in finding.text for finding in told)
@@ -330,8 +329,7 @@ def test_memory_that_no_process_has(
 
 def test_a_process_that_draws_holds_its_memory_too() -> None:
     """NVML lists such processes apart."""
-    driver = gpus.Driver("570", {}, {"GPU-0": (Process(os.getpid(), 10 * GIB),)})
-    found = look(device(0, free=70), driver=lambda uuids: driver)
+    found = look(device(0, free=70, others=(Process(os.getpid(), 10 * GIB),)))
     assert not any("unlisted" in finding.facts for finding in found)
     assert "held by" in named(found, "GPU 0")[1].text
 

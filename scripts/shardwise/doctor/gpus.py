@@ -7,12 +7,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwise import devices, grants, leases, nvml
-from shardwise.devices import Device, Process
+from shardwise.devices import Device
 from shardwise.doctor import holders
 from shardwise.doctor.findings import (
     FAULT,
@@ -45,46 +45,6 @@ _SUM = float(256**3)
 """What the product of ones sums to: it needs NVRTC, cuBLAS and a device that computes."""
 
 
-@dataclass(frozen=True)
-class Driver:
-    """What NVML tells besides the devices.
-
-    Parameters
-    ----------
-    version
-        Of the driver.
-    reserved
-        Bytes that it keeps of each device for itself, by UUID.
-    others
-        Processes on each device that draw there, or compute through MPS.
-    """
-
-    version: str = "of unknown version"
-    reserved: Mapping[str, int] = field(default_factory=dict)
-    others: Mapping[str, tuple[Process, ...]] = field(default_factory=dict)
-
-
-def driver(uuids: Sequence[str]) -> Driver:
-    """Ask NVML; what an older driver does not know is left out."""
-    reserved, others = {}, {}
-    with nvml.started() as lib:
-        version = lib.nvmlSystemGetDriverVersion()
-        for uuid in uuids:
-            with suppress(lib.NVMLError):
-                handle = lib.nvmlDeviceGetHandleByUUID(uuid)
-                memory = lib.nvmlDeviceGetMemoryInfo(handle, version=lib.nvmlMemory_v2)
-                reserved[uuid] = memory.reserved
-                others[uuid] = tuple(
-                    Process(process.pid, process.usedGpuMemory)
-                    for listed in (
-                        lib.nvmlDeviceGetGraphicsRunningProcesses,
-                        lib.nvmlDeviceGetMPSComputeRunningProcesses,
-                    )
-                    for process in listed(handle)
-                )
-    return Driver(version, reserved, others)
-
-
 def installed() -> dict[str, str]:
     """The versions of the cupy packages that are installed, by their names."""
     found = ((d.metadata["Name"] or "", d.version) for d in importlib.metadata.distributions())
@@ -96,8 +56,7 @@ class Machine:
     """What this machine says of its GPUs; tests say something else."""
 
     cuda: Callable[[], int | None] = devices.driver_cuda_version
-    present: Callable[[], list[Device]] = devices.present
-    driver: Callable[[Sequence[str]], Driver] = driver
+    driver_and_devices: Callable[[], tuple[str, list[Device]]] = nvml.driver_and_devices
     holder: Callable[[str], leases.Holder | None] = leases.holder
     person: Callable[[int], holders.Person | None] = holders.describe
     cupy: Callable[[], dict[str, str]] = installed
@@ -125,20 +84,19 @@ def _findings(deadline: Deadline, backend: str, machine: Machine) -> Iterator[Fi
         return
     try:
         with _warnings() as warned:
-            present = machine.present()
-        told = machine.driver([device.uuid for device in present])
+            version, present = machine.driver_and_devices()
     except ShardwiseError as error:
         yield ok("driver", f"runs CUDA up to {_dotted(cuda)}", cuda=cuda)
         yield from cupy
         yield refused("devices", error, "see what nvidia-smi says")
         return
-    text = f"{told.version}, runs CUDA up to {_dotted(cuda)}"
-    yield ok("driver", text, cuda=cuda, version=told.version)
+    text = f"{version}, runs CUDA up to {_dotted(cuda)}"
+    yield ok("driver", text, cuda=cuda, version=version)
     yield from cupy
     for message in warned:
         yield note("devices", message, "ask the admin: dmesg names its errors (Xid)")
     computes = not any(finding.level == FAULT for finding in cupy)
-    yield from _devices(present, told, deadline, machine, computes)
+    yield from _devices(present, deadline, machine, computes)
 
 
 @contextmanager
@@ -195,7 +153,7 @@ def _cupy(found: dict[str, str], driver: int | None, backend: str) -> Iterator[F
 
 
 def _devices(
-    present: Sequence[Device], told: Driver, deadline: Deadline, machine: Machine, computes: bool
+    present: Sequence[Device], deadline: Deadline, machine: Machine, computes: bool
 ) -> Iterator[Finding]:
     """Each device, then who holds it; last, whether one is free for a task."""
     if not present:
@@ -226,9 +184,7 @@ def _devices(
         yield replace(found, facts={**found.facts, "usable": usable})
         if lease is not None:
             yield holders.leased(device, lease)
-        processes = (*told.others.get(device.uuid, ()), *device.processes)
-        reserved = told.reserved.get(device.uuid, 0)
-        yield from holders.held(device, processes, reserved, machine.person)
+        yield from holders.held(device, machine.person)
     if ours and computes:
         yield _leases(free, len(ours))
 

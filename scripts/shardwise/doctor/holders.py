@@ -4,7 +4,7 @@ import os
 import pwd
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,28 +82,21 @@ def leased(device: Device, lease: Holder) -> Finding:
     return note(name(device), text, **facts)
 
 
-def held(
-    device: Device,
-    processes: Sequence[Process],
-    reserved: int,
-    person: Callable[[int], Person | None],
-) -> Iterator[Finding]:
+def held(device: Device, person: Callable[[int], Person | None]) -> Iterator[Finding]:
     """The processes on a device, and the memory that none of them has.
 
     Parameters
     ----------
-    reserved
-        Bytes that the driver keeps for itself.
     person
         Tells who a process is.
     """
-    listed = {process.pid: process for process in processes}
+    listed = {process.pid: process for process in (*device.others, *device.processes)}
     for process in listed.values():
         yield _holder(device, process, person(process.pid))
     taken = [process.memory for process in listed.values()]
     if None in taken:
         return  # what they do not tell cannot be told from what nobody has
-    unlisted = device.memory - device.free - reserved - sum(filter(None, taken))
+    unlisted = device.memory - device.free - device.reserved - sum(filter(None, taken))
     if unlisted > UNLISTED_BYTES:
         text = f"{human_bytes(unlisted)} are in use by no process that is listed here"
         cure = (
