@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardwise import leases
 from shardwise.devices import Device, Process
 from shardwise.doctor import gpus, holders
 from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding, ask_all
@@ -33,7 +34,9 @@ class Asked:
         self.answers = answers or {}
         self.uuids: list[str] = []
 
-    def __call__(self, lines: Sequence[Sequence[str]], deadline: Deadline) -> list[Answer]:
+    def __call__(
+        self, lines: Sequence[Sequence[str]], deadline: Deadline, env: dict[str, str]
+    ) -> list[Answer]:
         """Answer for each device; where nothing is said of one, its product is right."""
         self.uuids += [line[-1] for line in lines]
         return [self.answers.get(uuid, Answer(0, RIGHT, "")) for uuid in self.uuids]
@@ -178,6 +181,23 @@ def test_the_program_that_multiplies(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "a small product fails: RuntimeError: lost" in named(found, "GPU 1")[0].text
 
 
+def test_the_program_leases_its_device_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that was quicker keeps it; whatever else keeps the lease away is told."""
+    (tmp_path / "cupy.py").write_text(CUPY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(leases, "_HELD", {})
+    assert leases.take("GPU-0", "a task")
+    (tmp_path / "leases" / "GPU-2.lease").mkdir()
+    found = look(device(0), device(2), device(3), ask_all=ask_all)
+    assert usable(found) == ["GPU-3"]
+    assert named(found, "GPU 0")[0].text.endswith("no product was tried: it is leased by now")
+    assert "no product was tried: device leases cannot be kept" in named(found, "GPU 2")[0].text
+    assert [leases.holder(f"GPU-{i}") is None for i in (0, 3)] == [False, True]
+    os.close(*leases._HELD.values())
+
+
 @pytest.mark.parametrize(
     ("busy", "words"),
     [
@@ -204,10 +224,12 @@ def test_a_leased_device_names_its_task() -> None:
     def holder(uuid: str) -> Holder | None:
         return task if uuid == "GPU-0" else None
 
-    found = look(device(0), device(1), holder=holder)
-    assert usable(found) == ["GPU-1"]
+    asked = Asked()
+    found = look(device(0), device(1), holder=holder, ask_all=asked)
+    assert asked.uuids == usable(found) == ["GPU-1"]
     assert codes(found) == []
-    lease = named(found, "GPU 0")[1]
+    left, lease = named(found, "GPU 0")
+    assert left.text.endswith("no product was tried: it is leased")
     assert lease.text.startswith("leased to ada, process 4242, since 20")
     assert lease.text.endswith(": multiply --shard 00007")
     assert codes(look(device(0), holder=holder)) == [75]

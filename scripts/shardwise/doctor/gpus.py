@@ -22,6 +22,7 @@ from shardwise.doctor.findings import (
     Deadline,
     Finding,
     ask_all,
+    environment,
     fault,
     note,
     ok,
@@ -34,7 +35,16 @@ _NAMES = re.compile(r"cupy(?:-cuda(\d+)x)?", re.IGNORECASE)
 
 _PRODUCT = """
 import json, os, sys
-os.environ.update(CUDA_VISIBLE_DEVICES=sys.argv[1], CUDA_DEVICE_ORDER="PCI_BUS_ID",
+from shardwise import leases
+from shardwise.errors import TryAgain
+how, uuid = sys.argv[1:]
+try:
+    if how == "lease" and not leases.take(uuid, "make doctor"):
+        raise TryAgain("it is leased by now")
+except TryAgain as error:
+    print(json.dumps({"hindrance": str(error)}))
+    sys.exit()
+os.environ.update(CUDA_VISIBLE_DEVICES=uuid, CUDA_DEVICE_ORDER="PCI_BUS_ID",
                   CUPY_CACHE_IN_MEMORY="1")
 import cupy
 print(json.dumps({"cuda": cupy.cuda.runtime.runtimeGetVersion()}), flush=True)
@@ -42,7 +52,10 @@ ones = cupy.ones((256, 256), "float32")
 print(json.dumps({"sum": float((ones @ ones).sum())}), flush=True)
 """
 _SUM = float(256**3)
-"""What the product of ones sums to: it needs NVRTC, cuBLAS and a device that computes."""
+"""What the product of ones sums to: it needs NVRTC, cuBLAS and a device that computes.
+
+Meanwhile the device is leased, as by a task; the kernel frees it with the process.
+"""
 
 
 def installed() -> dict[str, str]:
@@ -169,20 +182,24 @@ def _devices(
     if grant is not None:
         text = f"{grant}: {', '.join(map(holders.name, ours))}"
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
-    hindrances = {device.uuid: _hindrance(device, device in ours, computes) for device in present}
-    tried = [device for device in present if hindrances[device.uuid] is None]
-    lines = [[sys.executable, "-c", _PRODUCT, device.uuid] for device in tried]
-    answers = dict(zip((d.uuid for d in tried), machine.ask_all(lines, deadline), strict=True))
-    # What a scheduler has granted to this job alone, nobody has to wait for.
+    # What a scheduler has granted to this job alone, a task takes as it is, leased or not.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
+    held = {device.uuid: machine.holder(device.uuid) for device in present}
+    hindrances = {
+        device.uuid: _hindrance(device, device in ours, alone, held[device.uuid], computes)
+        for device in present
+    }
+    tried = [device.uuid for device in present if hindrances[device.uuid] is None]
+    how = "granted" if alone else "lease"
+    lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in tried]
+    answers = dict(zip(tried, machine.ask_all(lines, deadline, environment()), strict=True))
     free = 0
     for device in present:
-        lease = machine.holder(device.uuid)
         found = _device(device, answers.get(device.uuid), hindrances[device.uuid])
-        usable = found.level == OK and (alone or lease is None)
+        usable = found.level == OK
         free += usable
         yield replace(found, facts={**found.facts, "usable": usable})
-        if lease is not None:
+        if lease := held[device.uuid]:
             yield holders.leased(device, lease)
         yield from holders.held(device, machine.person)
     if ours and computes:
@@ -209,11 +226,17 @@ def _leases(free: int, devices: int) -> Finding:
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 
 
-def _hindrance(device: Device, ours: bool, computes: bool) -> str | None:
+def _hindrance(
+    device: Device, ours: bool, alone: bool, lease: leases.Holder | None, computes: bool
+) -> str | None:
     """Why no product is tried on a device; None where one is."""
     if not computes:
         return "cupy does not work here"
-    return devices.obstacle(device, 0) if ours else "it is not granted here"
+    if not ours:
+        return "it is not granted here"
+    if alone:
+        return None
+    return "it is leased" if lease else devices.obstacle(device, 0)
 
 
 def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Finding:
@@ -227,9 +250,9 @@ def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Fin
         "uuid": device.uuid, "device": device.name, "index": device.index, "memory": device.memory,
         "free": device.free, "mode": device.mode, "works": None,
     }  # fmt: skip
-    if answer is None:
-        return note(name, f"{text}: no product was tried: {hindrance}", **facts)
-    result = _printed(answer.out)
+    result = _printed(answer.out) if answer else {"hindrance": hindrance}
+    if "hindrance" in result:
+        return note(name, f"{text}: no product was tried: {result['hindrance']}", **facts)
     facts |= {"works": result.get("sum") == _SUM, "cuda": result.get("cuda")}
     if facts["works"]:
         return ok(name, f"{text}: computes", **facts)
