@@ -247,6 +247,21 @@ def test_what_slurm_granted_to_this_job_is_no_matter_of_leases() -> None:
     assert codes(found) == []
 
 
+GRANTED = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_what_is_granted_is_not_waited_for(tmp_path: Path) -> None:
+    """A full device, or no folder for leases, is worth a note; a lost device is a fault."""
+    (tmp_path / "leases").touch()
+    found = look(device(0, free=2), environ=GRANTED)
+    assert (codes(found), usable(found)) == ([], ["GPU-0"])
+    assert "fills it: 8.0 GiB should be free; a task does not" in named(found, "GPU 0")[1].text
+    (folder,) = named(found, "leases")
+    assert (folder.level, "uses what is granted" in folder.text) == (NOTE, True)
+    lost = Asked({"GPU-0": Answer(1, '{"cuda": 12080}\n', "lost")})
+    assert codes(look(device(0), environ=GRANTED, ask_all=lost)) == [75]
+
+
 @pytest.mark.parametrize("value", ["", "7", "GPU-none", "0,0"])
 def test_a_variable_that_names_no_device(value: str) -> None:
     """A task would end with 75, and so says the doctor; the devices are shown all the same."""
@@ -362,5 +377,19 @@ def test_a_folder_in_which_no_lease_can_be_kept(
 ) -> None:
     """A file in its place, or a folder where all may remove all: every task would end with 75."""
     make(tmp_path / "leases")
-    assert codes(look(device(0))) == [75]
-    assert "leases" in named(look(device(0)), "leases")[0].text
+    found = look(device(0))
+    assert codes(found) == [75]
+    assert "device leases cannot be kept in" in named(found, "leases")[0].text
+    assert "SHARDWISE_LEASES" in named(found, "leases")[0].cure
+
+
+def test_a_folder_of_leases_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task makes the folder itself, not those above it."""
+    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "a b" / "leases"))
+    (told,) = named(look(device(0)), "leases")
+    assert (told.level, told.code) == (FAULT, 75)
+    assert told.cure == f"mkdir -p -m 1777 '{tmp_path}/a b/leases'"
+    (tmp_path / "a b").mkdir()
+    assert named(look(device(0)), "leases")[0].level == OK

@@ -5,10 +5,12 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from shardwise import devices, grants, leases, nvml
@@ -42,7 +44,7 @@ try:
     if how == "lease" and not leases.take(uuid, "make doctor"):
         raise TryAgain("it is leased by now")
 except TryAgain as error:
-    print(json.dumps({"hindrance": str(error)}))
+    print(json.dumps({"hindrance": str(error).partition(". ")[0]}))
     sys.exit()
 os.environ.update(CUDA_VISIBLE_DEVICES=uuid, CUDA_DEVICE_ORDER="PCI_BUS_ID",
                   CUPY_CACHE_IN_MEMORY="1")
@@ -199,31 +201,49 @@ def _devices(
         usable = found.level == OK
         free += usable
         yield replace(found, facts={**found.facts, "usable": usable})
+        if alone and device in ours and (obstacle := devices.obstacle(device, 0)):
+            yield note(
+                holders.name(device), f"{obstacle}; a task does not wait for what is granted"
+            )
         if lease := held[device.uuid]:
             yield holders.leased(device, lease)
         yield from holders.held(device, machine.person)
     if ours and computes:
-        yield _leases(free, len(ours))
+        yield _leases(free, len(ours), alone)
 
 
-def _leases(free: int, devices: int) -> Finding:
+def _leases(free: int, devices: int, alone: bool) -> Finding:
     """How many devices wait for a task, and whether it can lease one."""
     folder = leases.folder()
     facts = {"folder": str(folder), "free": free}
-    try:
-        leases.check_folder(folder)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            text = f"leases lie in {folder}, where this user may not write"
-            return fault("leases", text, f"its owner has to do: chmod 1777 {folder}", **facts)
-    except FileNotFoundError:
-        pass  # the first task makes it
-    except ShardwiseError as error:
-        return refused("leases", error, "ask the admin")
-    if free:
+    if trouble := _trouble(folder):
+        text, cure = trouble
+        if alone:
+            return note(
+                "leases", f"{text}; a task uses what is granted all the same", cure, **facts
+            )
+        return fault("leases", text, cure, code=75, **facts)
+    if free or alone:
         text = f"{free} of {devices} devices free for a task; leases lie in {folder}"
         return ok("leases", text, **facts)
     text = "no device is free: a task waits for its turn, and after an hour ends with 75"
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
+
+
+def _trouble(folder: Path) -> tuple[str, str] | None:
+    """What keeps a task from leasing in this folder, and the cure."""
+    try:
+        leases.check_folder(folder)
+        place, cure = folder, "its owner has to do: chmod 1777"
+    except ShardwiseError as error:
+        text, _, cure = str(error).partition(". ")
+        return text, cure
+    except OSError:  # the first task makes it
+        place, cure = folder.parent, "mkdir -p -m 1777"
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+        return None
+    text = f"leases lie in {folder}, but this user cannot write to {place}"
+    return text, f"{cure} {shlex.quote(str(folder))}"
 
 
 def _hindrance(
