@@ -158,7 +158,22 @@ def test_ranks_that_hang_are_ended(site: Path, tmp_path: Path) -> None:
     hanging = program(site / "mpiexec", f"sleep 600 &\necho $$ $! > {pids}\nwait")
     *_, found = mpi.findings(Once(pids), str(hanging))
     assert (found.level, found.code) == (FAULT, 75)
-    assert not processes.living(int(pid) for pid in pids.read_text().split())
+    ended = [int(pid) for pid in pids.read_text().split()]
+    processes.until(lambda: not processes.living(ended))
+
+
+@pytest.mark.parametrize("leader", ["wait", "exit 0"])
+def test_what_outlives_its_launcher_is_ended_too(site: Path, tmp_path: Path, leader: str) -> None:
+    """Ranks that ignore SIGTERM, under a launcher that heeds it, or has ended already."""
+    pids = tmp_path / "pids"
+    deaf = f"sh -c 'trap \"\" TERM; echo $$ > {pids}; while :; do sleep 1; done' &"
+    asked = findings.ask([str(program(site / "mpiexec", f"{deaf}\n{leader}"))], Once(pids))
+    assert asked.code is None
+    left = [int(pids.read_text())]
+    try:
+        processes.until(lambda: not processes.living(left), 20)
+    finally:
+        processes.kill(left)
 
 
 def test_a_missing_launcher_is_named() -> None:

@@ -193,4 +193,5 @@ def test_a_scheduler_that_hangs_is_left_in_time(hanging: Path) -> None:
     """It and what it started are ended, and the answer is: try again."""
     (found,) = slurm.findings(Once(hanging))
     assert (found.level, found.code) == (FAULT, 75)
-    assert not processes.living(int(pid) for pid in hanging.read_text().split())
+    ended = [int(pid) for pid in hanging.read_text().split()]
+    processes.until(lambda: not processes.living(ended))

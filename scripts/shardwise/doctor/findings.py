@@ -138,38 +138,38 @@ def ask_all(
         Whether each gets a process group of its own, which is ended as a whole. A program that
         ends what it starts by itself needs none, and is then reached by Ctrl-C.
     """
-    started: list[subprocess.Popen[str] | OSError] = []
+    asked: dict[int, subprocess.Popen[str]] = {}
+    answers: dict[int, Answer] = {}
     try:
-        for words in lines:
-            started.append(_start(words, env, apart))
-        return [_answer(process, deadline) for process in started]
+        for number, words in enumerate(lines):
+            try:
+                asked[number] = _start(words, env, apart)
+            except OSError as error:
+                answers[number] = Answer(127, "", str(error))
+        for number, process in asked.items():
+            answers[number] = _answer(process, deadline)
+        return [answers[number] for number in range(len(lines))]
     finally:
-        for process in started:
-            if isinstance(process, subprocess.Popen):
-                _end(process, apart)
+        silent = [n for n in asked if n not in answers or answers[n].code is None]
+        _end([asked[number] for number in silent], apart)
 
 
 def _start(
     words: Sequence[str], env: Mapping[str, str] | None, apart: bool
-) -> "subprocess.Popen[str] | OSError":
-    try:
-        return subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=env,
-            start_new_session=apart,
-        )
-    except OSError as error:
-        return error
+) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=env,
+        start_new_session=apart,
+    )
 
 
-def _answer(process: "subprocess.Popen[str] | OSError", deadline: Deadline) -> Answer:
-    if isinstance(process, OSError):
-        return Answer(127, "", str(process))
+def _answer(process: "subprocess.Popen[str]", deadline: Deadline) -> Answer:
     try:
         out, err = process.communicate(timeout=deadline.left())
     except subprocess.TimeoutExpired as late:
@@ -182,18 +182,23 @@ def _text(part: Any) -> str:
     return part.decode(errors="replace") if isinstance(part, bytes) else part or ""
 
 
-def _end(process: "subprocess.Popen[str]", apart: bool) -> None:
-    """End a program that still runs; one that the kernel does not let go is left behind."""
+def _end(silent: "Sequence[subprocess.Popen[str]]", apart: bool) -> None:
+    """End programs that did not answer; what the kernel does not let go is left behind.
+
+    Of a group all is ended, as its first process may be gone and others not.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            break
-        with contextlib.suppress(ProcessLookupError):
-            if apart:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS if apart else _END_OTHERS_SECONDS)
-    for pipe in (process.stdout, process.stderr):
-        if pipe:
-            pipe.close()
+        for process in silent:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if apart:
+                    os.killpg(process.pid, number)
+                else:
+                    process.send_signal(number)
+        soon = Deadline(_END_SECONDS if apart else _END_OTHERS_SECONDS)
+        for process in silent:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(soon.left())
+    for process in silent:
+        for pipe in (process.stdout, process.stderr):
+            if pipe:
+                pipe.close()
