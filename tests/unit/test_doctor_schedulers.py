@@ -160,10 +160,15 @@ def test_other_clusters_of_grid_engine() -> None:
         (Answer(1, "", "error: commlib error: got select error\nunable to send"), FAULT, "unable"),
         (Answer(None, "", ""), FAULT, "no answer in time"),
         (Answer(1, "", "critical error: Please set … SGE_ROOT."), NOTE, "SGE_ROOT is not set"),
+        (
+            Answer(1, "", 'denied: host "node1" is neither submit nor admin host\n'),
+            NOTE,
+            "no submit host",
+        ),
     ],
 )
 def test_a_silent_grid_engine(answer: Answer, level: str, words: str) -> None:
-    """As with Slurm."""
+    """As with Slurm. Hosts that only run jobs may not ask it, and need not."""
     (found,) = ask_grid_engine({"qconf -sc": answer})
     assert (found.level, found.code) == (level, 75 if level == FAULT else 0)
     assert words in found.text

@@ -65,6 +65,11 @@ def _silent(answer: Answer) -> Finding:
     if "SGE_ROOT" in answer.err:
         text = "its commands are here, but know no cluster (SGE_ROOT is not set)"
         return note("grid engine", text, "source your site's settings.sh", present=False)
+    if "denied: host" in answer.err:
+        text = "this host may not ask it (it is no submit host); jobs can run here all the same"
+        return note(
+            "grid engine", text, "start jobs from a login node", present=True, answers=False
+        )
     return fault(
         "grid engine",
         f"does not answer: {answer.reason}",
