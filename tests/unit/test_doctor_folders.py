@@ -1,7 +1,7 @@
 """The doctor's probes of a results folder: this file system, and pretended others."""
 
 import errno
-import mmap
+import functools
 import os
 from pathlib import Path
 
@@ -25,9 +25,9 @@ def test_this_file_system_passes(tmp_path: Path) -> None:
     """All probes are made, none fails, and nothing is left."""
     found = {f.name: f for f in folders.findings(tmp_path / "out" / "results", Deadline(60))}
     assert set(found) == {
-        "file system", "space", "writing", "direct I/O", "rename", "mmap", "locks"
+        "file system", "space", "writing", "direct I/O", "rename", "locks"
     } - {"writing"}  # fmt: skip
-    assert [name for name in ("rename", "mmap", "locks") if found[name].level != OK] == []
+    assert [name for name in ("rename", "locks") if found[name].level != OK] == []
     assert found["file system"].facts["folder"] == str(tmp_path)
     assert "not made yet" in found["file system"].text
     assert found["space"].facts["free"] == pytest.approx(_free(tmp_path), abs=2**30)
@@ -85,8 +85,8 @@ def test_a_network_file_system_is_named_with_its_caveat() -> None:
     assert (disk.level, disk.facts["local"]) == (OK, True)
 
 
-def _refused(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+def _refused(*_: object, error: int = errno.ENOLCK, **__: object) -> None:
+    raise OSError(error, os.strerror(error))
 
 
 def test_a_disk_without_locks(tmp_path: Path) -> None:
@@ -123,7 +123,22 @@ def test_locks_that_hold_on_one_node_only(tmp_path: Path) -> None:
 def test_a_disk_without_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results could never be committed there."""
     monkeypatch.setattr(folders.os, "replace", _refused)
-    assert folders.renames(tmp_path).level == FAULT
+    *_, last = folders.findings(tmp_path, Deadline(60))
+    assert (last.name, last.level, last.code) == ("writing", FAULT, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync", "mkdir"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_and_a_spent_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int
+) -> None:
+    """Whichever probe meets it first: the reason and the cure are told."""
+    monkeypatch.setattr(folders.os, call, functools.partial(_refused, error=error))
+    *_, last = folders.findings(tmp_path, Deadline(60))
+    assert (last.name, last.level, last.code) == ("writing", FAULT, 2)
+    assert os.strerror(error) in last.text
+    assert last.cure.startswith("make room")
 
 
 def test_a_rename_that_changes_what_is_open(
@@ -143,9 +158,3 @@ def test_a_disk_without_direct_reads(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(folders.os, "pwrite", _refused)
     found = folders.direct(tmp_path)
     assert (found.level, found.facts["works"]) == (NOTE, False)
-
-
-def test_a_disk_without_mappings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reduce needs them."""
-    monkeypatch.setattr(mmap, "mmap", _refused)
-    assert folders.mapping(tmp_path).level == FAULT

@@ -4,11 +4,11 @@ The probes write into a folder of their own in it, which they remove.
 """
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,7 +21,8 @@ from shardwise.units import human_bytes
 MOUNTS = Path("/proc/self/mountinfo")
 _PAGE = 4096
 _LITTLE_BYTES = 1024**3
-_ELSEWHERE = "put the results on another file system: key results of the config"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_ELSEWHERE = "put the results into another folder, on another disk: key results of the config"
 
 CAVEATS = {
     "nfs": "other nodes may see a finished file a minute later (latency-wait in the profiles)",
@@ -73,18 +74,21 @@ def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
     yield _place(results, folder, found)
     yield _space(folder)
     try:
-        probes = Path(tempfile.mkdtemp(prefix=".shardwise-doctor-", dir=folder))
+        with tempfile.TemporaryDirectory(
+            prefix=".shardwise-doctor-", dir=folder, ignore_cleanup_errors=True
+        ) as name:
+            probes = Path(name)
+            yield direct(probes)
+            yield renames(probes)
+            yield locks(probes, deadline, found)
     except OSError as error:
-        cure = "take a folder that you may write to: key results of the config"
-        text = f"no file can be made in {folder}: {error.strerror}"
+        text = f"a small file cannot be written and renamed in {folder}: {error.strerror}"
+        cure = (
+            "make room (see df -h and df -i), or ask for more quota"
+            if error.errno in _NO_ROOM
+            else _ELSEWHERE
+        )
         yield fault("writing", text, cure, error=error.errno)
-        return
-    try:
-        for probe in (direct, renames, mapping):
-            yield probe(probes)
-        yield locks(probes, deadline, found)
-    finally:
-        shutil.rmtree(probes, ignore_errors=True)
 
 
 def existing(path: Path) -> Path:
@@ -152,6 +156,8 @@ def direct(folder: Path) -> Finding:
         finally:
             os.close(descriptor)
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
         text = f"no direct I/O ({error.strerror}): files go through the page cache, which is slower"
         return note("direct I/O", text, works=False)
     if not same:
@@ -166,13 +172,9 @@ def renames(folder: Path) -> Finding:
     with open(path, "rb") as reader, open(new, "wb") as writer:
         writer.write(b"new")
         writer.flush()
-        try:
-            os.fsync(writer.fileno())
-            os.replace(new, path)
-            _flush(folder)
-        except OSError as error:
-            text = f"a file cannot be replaced and flushed: {error.strerror}"
-            return fault("rename", text, _ELSEWHERE, error=error.errno)
+        os.fsync(writer.fileno())
+        os.replace(new, path)
+        _flush(folder)
         by_name, in_hand = path.read_bytes(), reader.read()
     if (by_name, in_hand) != (b"new", b"old"):
         text = f"a replaced file reads {by_name!r} by its name and {in_hand!r} where it was open"
@@ -186,20 +188,6 @@ def _flush(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def mapping(folder: Path) -> Finding:
-    """Map a file into memory, as the reduce does with what the page cache holds."""
-    path = folder / "mapped"
-    path.write_bytes(b"mapped".ljust(_PAGE, b"."))
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            same = view[:6] == b"mapped"
-    except OSError as error:
-        return fault("mmap", f"files cannot be mapped: {error.strerror}", _ELSEWHERE)
-    if not same:
-        return fault("mmap", "a mapped file has other bytes than were written", _ELSEWHERE)
-    return ok("mmap", "works")
 
 
 def locks(
