@@ -3,6 +3,7 @@
 import errno
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_a_folder_that_takes_no_file() -> None:
     *_, last = folders.findings(Path("/proc/results"), Deadline(60))
     assert (last.name, last.level, last.code) == ("writing", FAULT, 2)
     assert last.cure
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
+@pytest.mark.parametrize("name", ["results", "results/deeper"])
+def test_results_that_can_be_no_folder(
+    tmp_path: Path, make: Callable[[Path], None], name: str
+) -> None:
+    """A file in their place, or on the way to it, or a link that leads nowhere."""
+    make(tmp_path / "results")
+    (found,) = folders.findings(tmp_path / name, Deadline(60))
+    assert (found.level, found.code) == (FAULT, 2)
+    assert found.text.startswith(f"{tmp_path}/results is no folder")
 
 
 @pytest.mark.parametrize(

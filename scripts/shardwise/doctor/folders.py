@@ -70,6 +70,10 @@ class Mount(NamedTuple):
 def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
     """File system and free space, then the probes, in a folder that is removed."""
     folder = existing(results)
+    if not folder.is_dir():
+        text = f"{folder} is no folder, but a file or a link to nothing"
+        yield fault("file system", text, "move it away, or name another: key results of the config")
+        return
     found = mount(folder, MOUNTS.read_text(encoding="utf-8", errors="replace"))
     yield _place(results, folder, found)
     yield _space(folder)
@@ -92,9 +96,9 @@ def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
 
 
 def existing(path: Path) -> Path:
-    """The folder itself, or the nearest above it that is there already."""
+    """The folder itself, or what is there already of the path to it."""
     path = path.absolute()
-    return next((p for p in (path, *path.parents) if os.path.isdir(p)), Path("/"))
+    return next(p for p in (path, *path.parents) if os.path.lexists(p))
 
 
 def mount(folder: Path, mountinfo: str) -> Mount | None:
