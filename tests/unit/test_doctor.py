@@ -100,6 +100,13 @@ def test_a_silent_scheduler_ends_with_75(tmp_path: Path, site: Path) -> None:
     assert "cannot run here now; try again later (Slurm: slurm)" in done.stdout
 
 
+def test_a_time_limit_may_be_endless(tmp_path: Path) -> None:
+    """As those of tasks."""
+    done = doctor(tmp_path, "--time-limit", "inf")
+    assert "2 ranks in one world" in done.stdout
+    assert done.stderr == ""
+
+
 def test_help_explains_the_exit_codes() -> None:
     """--help says how it ends, and where its keys are."""
     told = " ".join(run("doctor", "--help").stdout.split())

@@ -22,6 +22,9 @@ _END_OTHERS_SECONDS = 1.5
 
 _LEAST_SECONDS = 0.2
 
+_FOREVER_SECONDS = 1e6
+"""Instead of ``inf``, which the kernel has no number for."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -83,8 +86,8 @@ class Deadline:
     """The time that is left for some questions together, in seconds."""
 
     def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self._end = time.monotonic() + limit
+        self.limit = min(limit, _FOREVER_SECONDS)
+        self._end = time.monotonic() + self.limit
 
     def left(self) -> float:
         """Seconds from now; always some, so that whatever has answered already is read."""
