@@ -14,6 +14,7 @@ pytestmark = pytest.mark.uge
 
 def test_the_doctor_names_the_gpus_of_grid_engine(uge: UgeCluster, tmp_path: Path) -> None:
     """The complex, where it is, the parallel environments and the profile that fits."""
+    uge.wait_idle()
     done = factories.run("doctor", "--json", "--time-limit", 60, cwd=tmp_path, env=uge.env())
     said = json.loads(done.stdout)
     assert done.returncode == said["verdict"]["exit_code"]

@@ -12,11 +12,12 @@ from tests import processes
 from tests.doctor import Once
 
 SINFO = """\
-main*|(null)|1|idle|cpu1
-main*|gpu:a100:4(S:0-1),nvme:1|12|mixed|gpu[1-12]
-main*|gpu:a100:4(S:0-1),nvme:1|2|down*|gpu[13-14]
-gpu|gpu:a100:4(S:0-1),nvme:1|12|mixed|gpu[1-12]
-gpu|gpu:h200:2,gpu:mig:7|1|idle~|gpu20
+cpu1|(null)|idle
+gpu1|gpu:a100:4(S:0-1),nvme:1|mixed
+gpu1|gpu:a100:4(S:0-1),nvme:1|mixed
+gpu2|gpu:a100:4(S:0-1),nvme:1|mixed
+gpu3|gpu:a100:4(S:0-1),nvme:1|down*
+gpu20|gpu:h200:2,gpu:mig:7|idle~
 """
 TYPES = """\
 MPI plugin types are...
@@ -57,7 +58,7 @@ def answers(said: dict[str, str | Answer]) -> Callable[..., Answer]:
     return ask
 
 
-SLURM = {"sinfo --noheader": SINFO, "sinfo --version": "slurm 23.11", "srun": TYPES}
+SLURM = {"sinfo --Node": SINFO, "sinfo --version": "slurm 23.11", "srun": TYPES}
 GRID_ENGINE = {
     "qconf -spl": "mpi\nmpi_rr\n",
     "qconf -sc": COMPLEXES,
@@ -87,24 +88,22 @@ def ask_grid_engine(
 
 
 def test_the_gpus_of_slurm() -> None:
-    """By kind; nodes in two partitions are counted once, and the state is told."""
+    """By kind; a node in two partitions is counted once, and the states are told."""
     found = ask_slurm({})
-    assert [f.level for f in found.values()] == [OK] * 4
+    assert [f.level for f in found.values()] == [OK] * 3
     assert found["gpus"].text == (
-        "gpu:a100:4 on 14 nodes (12 mixed, 2 down*); gpu:h200:2,gpu:mig:7 on 1 node (1 idle~)"
+        "gpu:a100:4 on 3 nodes (2 mixed, 1 down*); gpu:h200:2,gpu:mig:7 on 1 node (1 idle~)"
     )
-    assert found["partitions"].text == "main, gpu; default: main"
     assert found["mpi types"].facts["types"] == ["pmix", "none", "pmi2"]
     assert found["slurm"].facts["answers"]
 
 
 def test_slurm_without_gpus_or_with_none_up() -> None:
     """Notes with what to change: jobs would be refused, or wait."""
-    found = ask_slurm({"sinfo --noheader": "a|(null)|2|idle|n[1-2]", "srun": "none"})
+    found = ask_slurm({"sinfo --Node": "n1|(null)|idle", "srun": "none"})
     assert "offers no gpu" in found["gpus"].text
-    assert "there is no default" in found["partitions"].text
     assert 'mpi: "mpiexec"' in found["mpi types"].cure
-    found = ask_slurm({"sinfo --noheader": "a*|gpu:2|2|down*|n[1-2]"})
+    found = ask_slurm({"sinfo --Node": "n1|gpu:2|down*\nn2|gpu:2|drained"})
     assert "none takes jobs now" in found["gpus"].text
 
 
@@ -118,7 +117,7 @@ def test_slurm_without_gpus_or_with_none_up() -> None:
 )
 def test_a_silent_slurm(answer: Answer, level: str, words: str) -> None:
     """A controller that is away helps itself with time: 75. A client of no cluster is no fault."""
-    (found,) = ask_slurm({"sinfo --noheader": answer}).values()
+    (found,) = ask_slurm({"sinfo --Node": answer}).values()
     assert (found.level, found.code) == (level, 75 if level == FAULT else 0)
     assert words in found.text
 
