@@ -208,10 +208,7 @@ def _situation(devices: Sequence[Device], needed: int) -> str:
 
 def _leased(device: Device) -> str | None:
     holder = leases.holder(device.uuid)
-    if holder is None:
-        return None
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
-    return f"leased to process {holder.pid} of {holder.user} since {since} ({holder.what})"
+    return None if holder is None else f"leased to {holder}"
 
 
 def _others(device: Device) -> str:

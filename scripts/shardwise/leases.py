@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardwise.errors import TryAgain
+from shardwise.units import clock
 
 FOLDER = Path("/tmp/shardwise-leases")
 """Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
@@ -41,6 +42,10 @@ class Holder:
     user: str
     since: float
     what: str
+
+    def __str__(self) -> str:
+        """As a message has it."""
+        return f"process {self.pid} of {self.user} since {clock(self.since)} ({self.what})"
 
 
 def folder() -> Path:
@@ -174,7 +179,9 @@ def _open_to_all() -> Iterator[None]:
 
 def _sign(descriptor: int, what: str) -> None:
     """Write into a lease who holds it, and mark it as held for those who only ask."""
-    text = json.dumps(asdict(Holder(os.getpid(), _user(), time.time(), what[:_WHAT_CHARACTERS])))
+    text = json.dumps(
+        asdict(Holder(os.getpid(), user_name(os.getuid()), time.time(), what[:_WHAT_CHARACTERS]))
+    )
     # The lock is what counts: a full disk costs the signature, nothing else.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
@@ -187,11 +194,12 @@ def _sign(descriptor: int, what: str) -> None:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, mark)
 
 
-def _user() -> str:
+def user_name(number: int) -> str:
+    """The name of a user; in a container without that user, the number."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container without this user
-        return str(os.getuid())
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _signature(text: bytes) -> Holder:
@@ -202,7 +210,7 @@ def _signature(text: bytes) -> Holder:
             "".join(c for c in str(said[key]) if c.isprintable()) for key in ("user", "what")
         )
         since = float(said["since"])
-        time.localtime(since)  # who asks wants to show it
+        clock(since)  # who asks wants to show it
         return Holder(int(said["pid"]), user, since, what)
     except (ValueError, TypeError, KeyError, OverflowError, OSError):
         return Holder(0, "unknown", 0.0, "the lease does not say")

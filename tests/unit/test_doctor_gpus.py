@@ -230,8 +230,8 @@ def test_a_leased_device_names_its_task() -> None:
     assert codes(found) == []
     left, lease = named(found, "GPU 0")
     assert left.text.endswith("no product was tried: it is leased")
-    assert lease.text.startswith("leased to ada, process 4242, since 20")
-    assert lease.text.endswith(": multiply --shard 00007")
+    assert lease.text.startswith("leased to process 4242 of ada since 20")
+    assert lease.text.endswith(" (multiply --shard 00007)")
     assert codes(look(device(0), holder=holder)) == [75]
 
 
@@ -316,7 +316,7 @@ def test_who_a_process_is() -> None:
     me = holders.describe(os.getpid())
     assert me is not None
     assert (me.pid, me.parent, me.zombie) == (os.getpid(), os.getppid(), False)
-    assert me.user == holders._name(os.getuid())
+    assert me.user == leases.user_name(os.getuid())
     assert os.path.basename(sys.executable) in me.command or "pytest" in me.command
     line = [sys.executable, "-c", "input(1)", "a b"]
     child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -335,10 +335,10 @@ def test_the_holders_of_a_device(zombie: int) -> None:
     processes = (Process(os.getpid(), 2 * GIB), Process(2**22 + 1, 3 * GIB), Process(zombie, GIB))
     found = look(device(0, free=74, processes=processes))
     visible, hidden, dead = named(found, "GPU 0")[1:]
-    assert f"process {os.getpid()}, since " in visible.text
-    assert ", 2.0 GiB: " in visible.text
+    assert f"held by process {os.getpid()} of " in visible.text
+    assert ", 2.0 GiB (" in visible.text
     assert "process 4194305, 3.0 GiB: not visible here" in hidden.text
-    assert dead.text.startswith("held by a zombie of ")
+    assert dead.text.startswith(f"held by a zombie: process {zombie} of ")
     assert f"process {os.getpid()}" in dead.cure
     assert dead.facts["zombie"]
 

@@ -1,6 +1,7 @@
 """What the doctor finds, and how it asks other programs: never longer than it has time."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -111,6 +112,14 @@ class Answer:
             return f"it was ended by signal {-self.code}"
         words = (self.err.strip() or self.out.strip()).splitlines()
         return words[-1].strip() if words else f"it ended with {self.code} and said nothing"
+
+    def said(self) -> list[dict[str, Any]]:
+        """The lines of JSON in it, between whatever else was printed; half a line is none."""
+        found = []
+        for line in self.out.splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [line for line in found if isinstance(line, dict)]
 
 
 Ask = Callable[..., Answer]

@@ -1,7 +1,6 @@
 """GPUs: driver and cupy, each device, who holds it, and whether it computes."""
 
 import importlib.metadata
-import json
 import logging
 import os
 import re
@@ -270,7 +269,8 @@ def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Fin
         "uuid": device.uuid, "device": device.name, "index": device.index, "memory": device.memory,
         "free": device.free, "mode": device.mode, "works": None,
     }  # fmt: skip
-    result = _printed(answer.out) if answer else {"hindrance": hindrance}
+    said = answer.said() if answer else [{"hindrance": hindrance}]
+    result = {key: value for line in said for key, value in line.items()}
     if "hindrance" in result:
         return note(name, f"{text}: no product was tried: {result['hindrance']}", **facts)
     facts |= {"works": result.get("sum") == _SUM, "cuda": result.get("cuda")}
@@ -287,14 +287,3 @@ def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Fin
     text = f"{text}: a small product fails: {answer.reason if answer.code else wrong}"
     cure = "leave it out with CUDA_VISIBLE_DEVICES, and tell the admin: dmesg names its errors"
     return fault(name, text, cure, code=75, **facts)
-
-
-def _printed(out: str) -> dict[str, Any]:
-    """What the program said before it ended."""
-    said: dict[str, Any] = {}
-    for line in out.splitlines():
-        try:
-            said |= json.loads(line)
-        except (ValueError, TypeError):
-            continue
-    return said

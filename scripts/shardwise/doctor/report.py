@@ -7,7 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.doctor.findings import (
@@ -138,19 +138,16 @@ def look(options: dict[str, Any], before: Iterable[Finding] = ()) -> Report:
 
 def read(name: str, answer: Answer) -> list[Finding]:
     """The findings of a section, with one more where it did not come to its end."""
-    found = [Finding(**json.loads(line)) for line in answer.out.splitlines() if line[-1:] == "}"]
+    found = [Finding(**line) for line in answer.said()]
     if answer.code is None:
         text = "this hangs: there was no answer in time"
         cure = "try again with --time-limit 60; where it lasts, tell the admin"
-        found.append(_in(name, fault("check", text, cure, code=75)))
+        found.append(replace(fault("check", text, cure, code=75), section=name))
     elif answer.code:
         text = f"this could not be looked at: {answer.reason} (exit code {answer.code})"
-        found.append(_in(name, fault("check", text, "a fault of the doctor, please report it")))
+        cure = "a fault of the doctor, please report it"
+        found.append(replace(fault("check", text, cure), section=name))
     return found
-
-
-def _in(section: str, finding: Finding) -> Finding:
-    return Finding(**{**vars(finding), "section": section})
 
 
 def profile(found: Sequence[Finding]) -> list[Finding]:
@@ -173,7 +170,7 @@ def profile(found: Sequence[Finding]) -> list[Finding]:
         text = "no GPU can be used here; on the nodes, the doctor tells what it finds there:"
         cure = f"{line} {sys.executable} scripts/doctor.py"
         findings.append(note("nodes", text, cure))
-    return [_in("profile", finding) for finding in findings]
+    return [replace(finding, section="profile") for finding in findings]
 
 
 def _is_ok(finding: Finding | None) -> bool:
