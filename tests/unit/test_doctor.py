@@ -289,22 +289,6 @@ def test_lines_fit_and_cures_stand_below() -> None:
     assert "\n  !!  b             wrong\n                    → mend it\n" in text
 
 
-def scheduler(section: str) -> Finding:
-    """A scheduler that answers."""
-    return Finding("x", OK, "answers", facts={"answers": True}, section=section)
-
-
-def test_the_profile_that_fits() -> None:
-    """Each scheduler that answers; else local. A disk that other nodes do not see is told."""
-    (local,) = report.profile([])
-    assert local.facts["profiles"] == ["profiles/local"]
-    disk = Finding("file system", OK, "", facts={"local": True, "type": "ext4"}, section="results")
-    both = report.profile([scheduler("slurm"), scheduler("grid engine"), disk])
-    assert both[0].facts["profiles"] == ["profiles/slurm", "profiles/uge", "profiles/local"]
-    assert [finding.name for finding in both[1:]] == ["shared disk", "nodes"]
-    assert both[2].cure.startswith("srun --gres=gpu:1 ")
-
-
 def test_a_config_that_cannot_be_read_for_want_of_a_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

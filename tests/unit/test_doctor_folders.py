@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from shardwise.doctor import folders
-from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline
+from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding
 
 MOUNTS = r"""
 21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro
@@ -70,32 +70,43 @@ def test_results_that_can_be_no_folder(
 
 
 @pytest.mark.parametrize(
-    ("path", "type", "kind"),
+    ("path", "type", "begin"),
     [
         ("/home/ada", "ext4", None),
         ("/database", "ext4", None),  # begins with the name of a mount, and is none
-        ("/data", "nfs4", "nfs"),
-        ("/data/x/y", "nfs4", "nfs"),
-        ("/data/a b/c", "lustre", "lustre"),
-        ("/over/x", "fuse.sshfs", "fuse"),  # the later mount hides the earlier one
-        ("/dev/shm/x", "tmpfs", "tmpfs"),
+        ("/data", "nfs4", "other nodes"),
+        ("/data/x/y", "nfs4", "other nodes"),
+        ("/data/a b/c", "lustre", "large files"),
+        ("/over/x", "fuse.sshfs", "a file system in user space"),  # the later mount hides one
+        ("/dev/shm/x", "tmpfs", "it lies in memory"),
     ],
 )
-def test_the_mount_of_a_folder(path: str, type: str, kind: str | None) -> None:
-    """The longest mount point above it, and the last of the same."""
+def test_the_mount_of_a_folder(path: str, type: str, begin: str | None) -> None:
+    """The longest mount point above it, and the last of the same; with its caveat."""
     found = folders.mount(Path(path), MOUNTS)
     assert found is not None
-    assert (found.type, found.kind) == (type, kind)
+    assert found.type == type
+    assert found.caveat is None if begin is None else found.caveat.startswith(begin)
+
+
+def place(folder: str, cluster: bool) -> Finding:
+    """What is told of a folder on one of these mounts."""
+    path = Path(folder)
+    return folders._place(path, path, folders.mount(path, MOUNTS), cluster)
 
 
 def test_a_network_file_system_is_named_with_its_caveat() -> None:
     """A note, not a fault; and jobs on other nodes see it."""
-    folder = Path("/data/x")
-    found = folders._place(folder, folder, folders.mount(folder, MOUNTS))
-    assert (found.level, found.facts["local"]) == (NOTE, False)
+    found = place("/data/x", True)
+    assert (found.level, found.facts["local"], found.cure) == (NOTE, False, "")
     assert "is on nfs4, mounted at /data: " in found.text
-    disk = folders._place(Path("/home"), Path("/home"), folders.mount(Path("/home"), MOUNTS))
-    assert (disk.level, disk.facts["local"]) == (OK, True)
+
+
+def test_a_disk_of_this_machine_beside_a_scheduler() -> None:
+    """Other nodes do not see it; without a scheduler there are none."""
+    assert (place("/home", False).level, place("/home", False).facts["local"]) == (OK, True)
+    assert place("/home", True).level == NOTE
+    assert "jobs on other nodes need a shared disk" in place("/home", True).cure
 
 
 def _refused(*_: object, error: int = errno.ENOLCK, **__: object) -> None:
@@ -128,7 +139,7 @@ def test_locks_that_do_not_hold(tmp_path: Path, codes: tuple[int | None, int], w
 
 def test_locks_that_hold_on_one_node_only(tmp_path: Path) -> None:
     """The probe cannot see another node, but the mount option tells."""
-    mount = folders.Mount("/x", "lustre", "x", frozenset({"rw", "localflock"}))
+    mount = folders.Mount("/x", "lustre", frozenset({"rw", "localflock"}))
     found = folders.locks(tmp_path, Deadline(60), mount)
     assert "localflock keeps locks on one node" in found.text
 

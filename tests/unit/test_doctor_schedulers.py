@@ -10,6 +10,7 @@ from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding
 
 from tests import processes
 from tests.doctor import Once
+from tests.factories import ROOT
 
 SINFO = """\
 cpu1|(null)|idle
@@ -44,7 +45,6 @@ node1                   lx-amd64        2    1    2    2  0.88   23.5G    1.2G  
 node2                   lx-amd64        2    1    2    2  0.88   23.5G    1.2G     0.0     0.0
     Host Resource(s):      hc:gpu=0.000000
 """
-MPI = "pe_name            mpi\nslots              999\nallocation_rule    $fill_up\n"
 
 
 def answers(said: dict[str, str | Answer]) -> Callable[..., Answer]:
@@ -62,8 +62,6 @@ SLURM = {"sinfo --Node": SINFO, "sinfo --version": "slurm 23.11", "srun": TYPES}
 GRID_ENGINE = {
     "qconf -spl": "mpi\nmpi_rr\n",
     "qconf -sc": COMPLEXES,
-    "qconf -sp mpi_rr": MPI.replace("$fill_up", "$round_robin"),
-    "qconf -sp mpi": MPI,
     "qhost": QHOST,
     "qstat": "SGE 8.1.9\nusage: …",
 }
@@ -90,7 +88,7 @@ def ask_grid_engine(
 def test_the_gpus_of_slurm() -> None:
     """By kind; a node in two partitions is counted once, and the states are told."""
     found = ask_slurm({})
-    assert [f.level for f in found.values()] == [OK] * 3
+    assert [f.level for f in found.values()] == [OK, OK, OK, NOTE]
     assert found["gpus"].text == (
         "gpu:a100:4 on 3 nodes (2 mixed, 1 down*); gpu:h200:2,gpu:mig:7 on 1 node (1 idle~)"
     )
@@ -131,26 +129,36 @@ def test_no_scheduler_is_no_fault(section) -> None:
 
 def test_the_gpus_of_grid_engine() -> None:
     """Complexes with gpu or cuda in their names, how they are counted, and where they are."""
-    master, first, second, environments = ask_grid_engine({})
+    master, first, second, environments, nodes = ask_grid_engine({})
     assert (master.level, master.text) == (OK, "SGE 8.1.9 answers")
     assert first.text == "gpu (INT, counted once a job); free: node1 4, node2 0"
     assert second.text == "cuda_arch (STRING, not counted); free: node1 sm_90"
-    assert environments.text == "mpi $fill_up, mpi_rr $round_robin"
+    assert (environments.level, environments.text) == (OK, "mpi, mpi_rr")
+    assert nodes.cure == f"qrsh -cwd -l gpu=1 {sys.executable} {ROOT / 'scripts' / 'doctor.py'}"
 
 
 def test_other_clusters_of_grid_engine() -> None:
-    """Per slot; on no host; no complex; no environment of the profile's name; no control."""
+    """Per slot; on no host; no complex; no environment of the profile's name, or none at all."""
     per_slot = ask_grid_engine({"qconf -sc": COMPLEXES.replace("JOB", "YES"), "qhost": ""})
     assert per_slot[1].text == "gpu (INT, counted for each slot); free: on no host"
     assert per_slot[1].level == NOTE
-    bare = ask_grid_engine({"qconf -sc": "#nothing", "qconf -spl": "smp", "qconf -sp smp": ""})
+    bare = ask_grid_engine({"qconf -sc": "#nothing", "qconf -spl": "smp"})
     assert "it cannot give GPUs" in bare[1].text
     assert "there is no 'mpi'" in bare[2].text
-    assert all(finding.cure for finding in bare if finding.level == NOTE)
-    loose = ask_grid_engine({"qconf -sp mpi": f"{MPI}control_slaves     FALSE\n"})
-    assert "control_slaves is FALSE" in loose[-1].text
+    profile = (ROOT / "profiles" / "uge" / "config.yaml").read_text()
+    for finding, line in zip(bare[1:3], ("uge_gpu", "uge_parallel"), strict=True):
+        assert f"{line} of profiles/uge/config.yaml" in finding.cure
+        assert f"\n    {line}: " in profile
     none = ask_grid_engine({"qconf -spl": Answer(1, "", "no parallel environment defined")})
-    assert "there is no parallel environment" in none[-1].text
+    assert "there is no parallel environment" in none[-2].text
+
+
+def test_inside_a_job_the_doctor_sends_nobody_into_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees the node already."""
+    for name in ("SLURM_JOB_ID", "JOB_ID"):
+        monkeypatch.setenv(name, "7")
+    assert "nodes" not in ask_slurm({})
+    assert "nodes" not in [finding.name for finding in ask_grid_engine({})]
 
 
 @pytest.mark.parametrize(

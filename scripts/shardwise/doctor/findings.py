@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +17,10 @@ from shardwise.errors import ShardwiseError
 
 OK, NOTE, FAULT = "ok", "note", "fault"
 
-_END_SECONDS = 0.5
-"""How long a program may take to end when it is asked to."""
+_SCRIPTS = Path(__file__).parents[2]
 
-_END_OTHERS_SECONDS = 1.5
-"""The same for one that has others to end first."""
+_END_SECONDS = 0.5
+"""How long programs may take to end when they are asked to."""
 
 _LEAST_SECONDS = 0.2
 
@@ -69,6 +70,12 @@ def note(name: str, text: str, cure: str = "", **facts: Any) -> Finding:
 def fault(name: str, text: str, cure: str, code: int = 2, **facts: Any) -> Finding:
     """Something keeps the main job from running, or will make it fail."""
     return Finding(name, FAULT, text, cure, facts, code)
+
+
+def on_a_node(start: str) -> Finding:
+    """The hint to look at a node from a job there, which these words start."""
+    line = f"{start} {shlex.join([sys.executable, str(_SCRIPTS / 'doctor.py')])}"
+    return note("nodes", "what a node has, the doctor tells in a job there:", line)
 
 
 def refused(name: str, error: ShardwiseError, cure: str) -> Finding:
@@ -127,7 +134,7 @@ Ask = Callable[..., Answer]
 
 def environment() -> dict[str, str]:
     """The environment for a program that imports this library, wherever it was started."""
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(_SCRIPTS), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -140,22 +147,21 @@ def ask_all(
     lines: Sequence[Sequence[str]],
     deadline: Deadline,
     env: Mapping[str, str] | None = None,
-    apart: bool = True,
+    grace: float = _END_SECONDS,
 ) -> list[Answer]:
-    """Run several programs side by side.
+    """Run several programs side by side, each in a process group, which is ended as a whole.
 
     Parameters
     ----------
-    apart
-        Whether each gets a process group of its own, which is ended as a whole. A program that
-        ends what it starts by itself needs none, and is then reached by Ctrl-C.
+    grace
+        Seconds that those that did not answer have to end what they started themselves.
     """
     asked: dict[int, subprocess.Popen[str]] = {}
     answers: dict[int, Answer] = {}
     try:
         for number, words in enumerate(lines):
             try:
-                asked[number] = _start(words, env, apart)
+                asked[number] = _start(words, env)
             except OSError as error:
                 answers[number] = Answer(127, "", str(error))
         for number, process in asked.items():
@@ -163,12 +169,10 @@ def ask_all(
         return [answers[number] for number in range(len(lines))]
     finally:
         silent = [n for n in asked if n not in answers or answers[n].code is None]
-        _end([asked[number] for number in silent], apart)
+        _end([asked[number] for number in silent], grace)
 
 
-def _start(
-    words: Sequence[str], env: Mapping[str, str] | None, apart: bool
-) -> "subprocess.Popen[str]":
+def _start(words: Sequence[str], env: Mapping[str, str] | None) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -177,7 +181,7 @@ def _start(
         text=True,
         errors="replace",
         env=env,
-        start_new_session=apart,
+        start_new_session=True,
     )
 
 
@@ -194,19 +198,16 @@ def _text(part: Any) -> str:
     return part.decode(errors="replace") if isinstance(part, bytes) else part or ""
 
 
-def _end(silent: "Sequence[subprocess.Popen[str]]", apart: bool) -> None:
-    """End programs that did not answer; what the kernel does not let go is left behind.
+def _end(silent: "Sequence[subprocess.Popen[str]]", grace: float) -> None:
+    """End the groups of programs that did not answer, as the first of a group may be gone already.
 
-    Of a group all is ended, as its first process may be gone and others not.
+    What the kernel does not let go is left behind.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in silent:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if apart:
-                    os.killpg(process.pid, number)
-                else:
-                    process.send_signal(number)
-        soon = Deadline(_END_SECONDS if apart else _END_OTHERS_SECONDS)
+                os.killpg(process.pid, number)
+        soon = Deadline(grace)
         for process in silent:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(soon.left())

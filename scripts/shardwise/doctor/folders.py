@@ -9,12 +9,14 @@ import fcntl
 import mmap
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from shardwise.devices import SCHEDULER_CLIENTS
 from shardwise.doctor.findings import Ask, Deadline, Finding, ask, fault, note, ok
 from shardwise.units import human_bytes
 
@@ -27,21 +29,13 @@ _ELSEWHERE = "put the results into another folder, on another disk: key results 
 CAVEATS = {
     "nfs": "other nodes may see a finished file a minute later (latency-wait in the profiles)",
     "lustre": "large files read fastest when striped: lfs setstripe -c -1 on the results folder",
-    "beegfs": "locks hold on one node only, unless the site has set tuneUseGlobalFileLocks",
-    "gpfs": "",
-    "ceph": "other nodes may see a finished file a moment later (latency-wait in the profiles)",
-    "cifs": "Windows shares know other locks and renames: use them for input, not for results",
-    "9p": "a folder of the host: slow, and its locks hold inside this machine only",
-    "virtiofs": "a folder of the host: its locks may hold inside this machine only",
-    "afs": "locks and the end of a ticket: long jobs lose their right to write",
     "fuse": "a file system in user space: what it promises depends on the program behind it",
-    "tmpfs": "it lies in memory: gone after a reboot, and other nodes do not see it",
-    "overlay": "a layer of a container: gone with the container, and other nodes do not see it",
+    "tmpfs": "it lies in memory: gone after a reboot",
+    "overlay": "a layer of a container: gone with the container",
 }
-"""File systems to say something about. All else is on a disk of this machine."""
+"""What to know of a file system whose type begins like this."""
 
-_ALIASES = {"nfs4": "nfs", "smb3": "cifs", "smbfs": "cifs", "ramfs": "tmpfs", "openafs": "afs"}
-_OF_THIS_MACHINE = {"tmpfs", "overlay", None}
+_OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"}
 
 _TRY_LOCK = """
 import fcntl, sys
@@ -57,14 +51,12 @@ class Mount(NamedTuple):
 
     point: str
     type: str
-    source: str
     options: frozenset[str]
 
     @property
-    def kind(self) -> str | None:
-        """The key of :data:`CAVEATS` that it belongs to."""
-        name = _ALIASES.get(self.type, self.type.partition(".")[0])
-        return name if name in CAVEATS else None
+    def caveat(self) -> str | None:
+        """That of :data:`CAVEATS`."""
+        return next((text for name, text in CAVEATS.items() if self.type.startswith(name)), None)
 
 
 def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
@@ -75,7 +67,8 @@ def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
         yield fault("file system", text, "move it away, or name another: key results of the config")
         return
     found = mount(folder, MOUNTS.read_text(encoding="utf-8", errors="replace"))
-    yield _place(results, folder, found)
+    cluster = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
+    yield _place(results, folder, found, cluster)
     yield _space(folder)
     try:
         with tempfile.TemporaryDirectory(
@@ -113,7 +106,7 @@ def mount(folder: Path, mountinfo: str) -> Mount | None:
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and (best is None or len(point) >= len(best.point)):
             options = {*left[5].split(","), *",".join(right[2:]).split(",")}
-            best = Mount(point, right[0], _unescaped(right[1]), frozenset(options))
+            best = Mount(point, right[0], frozenset(options))
     return best
 
 
@@ -122,29 +115,29 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def _place(results: Path, folder: Path, found: Mount | None) -> Finding:
+def _place(results: Path, folder: Path, found: Mount | None, cluster: bool) -> Finding:
     where = str(folder) if folder == results.absolute() else f"{results} (not made yet)"
     facts = {"path": str(results.absolute()), "folder": str(folder)}
     if found is None:
         return note("file system", f"{where}: the kernel does not tell", type=None, **facts)
     text = f"{where} is on {found.type}, mounted at {found.point}"
-    facts |= {"type": found.type, "mount": found.point, "local": found.kind in _OF_THIS_MACHINE}
-    if found.kind and CAVEATS[found.kind]:
-        return note("file system", f"{text}: {CAVEATS[found.kind]}", **facts)
-    return ok("file system", text, **facts)
+    text = f"{text}: {found.caveat}" if found.caveat else text
+    local = found.type in _OF_THIS_MACHINE
+    facts |= {"type": found.type, "mount": found.point, "local": local}
+    if local and cluster:
+        cure = "unless all is one machine, jobs on other nodes need a shared disk: key results"
+        return note("file system", f"{text}; other nodes do not see it", cure, **facts)
+    return (note if found.caveat else ok)("file system", text, **facts)
 
 
 def _space(folder: Path) -> Finding:
     disk = os.statvfs(folder)
     free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     text = f"{human_bytes(free)} free of {human_bytes(total)}"
-    facts = {"free": free, "total": total, "free_files": disk.f_favail if disk.f_files else None}
     if free < _LITTLE_BYTES:
-        return note("space", text, "make room; a dry run tells what a job needs", **facts)
-    if disk.f_files and disk.f_favail < 10_000:
-        text = f"{text}, but room for {disk.f_favail} more files only"
-        return note("space", text, "remove files; a shard has up to six", **facts)
-    return ok("space", text, **facts)
+        cure = "make room; a dry run tells what a job needs"
+        return note("space", text, cure, free=free, total=total)
+    return ok("space", text, free=free, total=total)
 
 
 def direct(folder: Path) -> Finding:

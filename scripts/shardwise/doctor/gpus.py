@@ -190,10 +190,8 @@ def _devices(
         device.uuid: _hindrance(device, device in ours, alone, held[device.uuid], computes)
         for device in present
     }
-    tried = [device.uuid for device in present if hindrances[device.uuid] is None]
-    how = "granted" if alone else "lease"
-    lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in tried]
-    answers = dict(zip(tried, machine.ask_all(lines, deadline, environment()), strict=True))
+    tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
+    answers = _multiply(tried, alone, deadline, machine)
     free = 0
     for device in present:
         found = _device(device, answers.get(device.uuid), hindrances[device.uuid])
@@ -201,14 +199,20 @@ def _devices(
         free += usable
         yield replace(found, facts={**found.facts, "usable": usable})
         if alone and device in ours and (obstacle := devices.obstacle(device, 0)):
-            yield note(
-                holders.name(device), f"{obstacle}; a task does not wait for what is granted"
-            )
-        if lease := held[device.uuid]:
-            yield holders.leased(device, lease)
-        yield from holders.held(device, machine.person)
+            text = f"{obstacle}; a task does not wait for what is granted"
+            yield note(holders.name(device), text)
+        yield from holders.held(device, held[device.uuid], machine.person)
     if ours and computes:
         yield _leases(free, len(ours), alone)
+
+
+def _multiply(
+    uuids: Sequence[str], alone: bool, deadline: Deadline, machine: Machine
+) -> dict[str, Answer]:
+    """Try a product on some devices, all at once."""
+    how = "granted" if alone else "lease"
+    lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in uuids]
+    return dict(zip(uuids, machine.ask_all(lines, deadline, environment()), strict=True))
 
 
 def _leases(free: int, devices: int, alone: bool) -> Finding:
@@ -218,9 +222,8 @@ def _leases(free: int, devices: int, alone: bool) -> Finding:
     if trouble := _trouble(folder):
         text, cure = trouble
         if alone:
-            return note(
-                "leases", f"{text}; a task uses what is granted all the same", cure, **facts
-            )
+            text = f"{text}; a task uses what is granted all the same"
+            return note("leases", text, cure, **facts)
         return fault("leases", text, cure, code=75, **facts)
     if free or alone:
         text = f"{free} of {devices} devices free for a task; leases lie in {folder}"

@@ -66,19 +66,18 @@ def name(device: Device) -> str:
     return f"GPU {device.index}"
 
 
-def leased(device: Device, lease: Holder) -> Finding:
-    """The lease of a task on a device."""
-    return note(name(device), f"leased to {lease}", uuid=device.uuid, lease=True, **vars(lease))
-
-
-def held(device: Device, person: Callable[[int], Person | None]) -> Iterator[Finding]:
-    """The processes on a device, and the memory that none of them has.
+def held(
+    device: Device, lease: Holder | None, person: Callable[[int], Person | None]
+) -> Iterator[Finding]:
+    """The lease of a task on a device, the processes there, and the memory that none of them has.
 
     Parameters
     ----------
     person
         Tells who a process is.
     """
+    if lease:
+        yield note(name(device), f"leased to {lease}", uuid=device.uuid, lease=True, **vars(lease))
     listed = {process.pid: process for process in (*device.others, *device.processes)}
     for process in listed.values():
         yield _holder(device, process, person(process.pid))

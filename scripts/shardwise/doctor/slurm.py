@@ -1,12 +1,23 @@
 """Slurm, asked from here: whether it answers, its GPUs, and how it starts MPI ranks."""
 
+import os
 import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from shardwise.doctor.findings import Answer, Ask, Deadline, Finding, ask, fault, note, ok
+from shardwise.doctor.findings import (
+    Answer,
+    Ask,
+    Deadline,
+    Finding,
+    ask,
+    fault,
+    note,
+    ok,
+    on_a_node,
+)
 
 _PMI = "pmi2"  # what the mpich wheel speaks, and profiles/slurm names
 _ENTRY = re.compile(r"gpu(?::[^,(]+)*")
@@ -45,6 +56,8 @@ def findings(
     yield ok("slurm", f"{version} answers", present=True, answers=True, version=version)
     yield _gpus(nodes(answer.out))
     yield _mpi(ask(["srun", "--mpi=list"], deadline))
+    if "SLURM_JOB_ID" not in os.environ:
+        yield on_a_node("srun --gres=gpu:1")
 
 
 def nodes(printed: str) -> list[Node]:
@@ -72,9 +85,7 @@ def _gpus(nodes: list[Node]) -> Finding:
     facts = [node._asdict() for node in having]
     if not having:
         text = "Slurm offers no gpu: its nodes have no such gres"
-        cure = (
-            "remove gres from multiply in profiles/slurm and set backend: numpy, or ask your site"
-        )
+        cure = "ask your site; or set backend: numpy, and remove gres in profiles/slurm/config.yaml"
         return note("gpus", text, cure, nodes=facts)
     states: dict[str, Counter[str]] = {}
     for node in having:
@@ -98,6 +109,6 @@ def _mpi(answer: Answer) -> Finding:
     types = re.findall(r"^(?:srun:)?\s*(\w+)$", answer.out + answer.err, re.MULTILINE)
     text = f"srun --mpi has {', '.join(types) or 'nothing'}"
     if _PMI not in types:
-        cure = 'in profiles/slurm, set mpi: "mpiexec"'
+        cure = 'in profiles/slurm/config.yaml, set mpi: "mpiexec"'
         return note("mpi types", f"{text}: not {_PMI}", cure, types=types)
     return ok("mpi types", text, types=types)
