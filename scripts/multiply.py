@@ -28,9 +28,9 @@ if __name__ == "__main__":
     arguments.add_argument(
         "--device-wait",
         type=cli.seconds,
-        default=devices.WAIT_SECONDS,
         metavar="SECONDS",
         help="how long to wait for a free GPU, counted from the last time that one changed hands; "
-        "then the task ends with 75",
+        f"then the task ends with 75; left out: {devices.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
+        f"or Grid Engine, whose run time is limited, {devices.WAIT_SECONDS:.0f} elsewhere",
     )
     cli.run(main, arguments)

@@ -4,7 +4,8 @@ Its one argument is JSON: `uuids` of the devices; `limit`, `hold`, seconds to wa
 `records`, a file that gets a line at the begin and at the end; `end`: how it goes, `exit`, `kill`
 (SIGKILL to itself), `orphan` (the same, while a child computes, with `hold` `stdin` until that is
 closed), or `stdin` (once that is closed);
-`start`: `stdin` to begin once that is closed; `uid` to run as. Under `tasks` a list of the same,
+`start`: `stdin` to begin once that is closed; `uid` to run as; `environ`, what a scheduler has set
+for the task. Under `tasks` a list of the same,
 each of which becomes a process of its own; this one then waits for all.
 """
 
@@ -29,6 +30,7 @@ os.write(int(sys.argv[2]), f"{sys.argv[3]} {sys.argv[4]} {time.monotonic()}\\n".
 def main() -> None:
     """Live as the argument says."""
     given = {"limit": 60, "hold": 0, "end": "exit", "start": None, "uid": None, "records": None}
+    given["environ"] = {}
     given |= json.loads(sys.argv[1])
     if "tasks" in given and not becomes(given):
         return
@@ -41,7 +43,7 @@ def main() -> None:
         sys.stdin.read()
     found = [devices.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]
     try:
-        taken = devices.take(50, given["limit"], lambda: found, {})
+        taken = devices.take(50, given["limit"], lambda: found, given["environ"])
     except TryAgain as error:
         say(f"{error}")
         sys.exit(error.exit_code)

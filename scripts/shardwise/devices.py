@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,22 @@ WAIT_SECONDS = 3600.0
 """How long a task waits while no lease changes hands.
 
 The largest shards of usual plans take some minutes. Where nothing has moved for an hour, something
-hangs, and the job should end while its log still says so.
+hangs.
+"""
+
+JOB_WAIT_SECONDS = 300.0
+"""The same in a job of a cluster.
+
+The run time that a job asks for leaves it some minutes beside its work. A task that waits longer
+would be killed, and its log would not say why.
 """
 
 POLL_SECONDS = 1.0
 """Pause between two looks at the devices, on average; drawn anew each time, so that tasks that
 started together do not look together."""
+
+_SIGN_SECONDS = 5.0
+"""How long a device may be locked by somebody who does not say who he is: tasks do at once."""
 
 _WORD_SECONDS = 60.0
 """Pause between two messages of a task that waits."""
@@ -106,23 +116,30 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     )
 
 
+def wait_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """How long a task waits for a device where nobody says so: by where it runs."""
+    return WAIT_SECONDS if grants.job(environ) is None else JOB_WAIT_SECONDS
+
+
 def take(
     needed: int,
-    limit: float = WAIT_SECONDS,
+    limit: float | None = None,
     listed: Callable[[], list[Device]] | None = None,
     environ: MutableMapping[str, str] = os.environ,
 ) -> Taken:
     """Give this process its device, and make CUDA see that one only.
 
-    The one that a scheduler has granted; else, or where it has granted several, the first that is
-    free, by a lease. A process keeps its device to its end: later calls return the same.
+    The one that a scheduler has granted, once no other task of the same job has it; else, or where
+    it has granted several, the first that is free. Either is leased. A process keeps its device to
+    its end: later calls return the same.
 
     Parameters
     ----------
     needed
         Bytes of device memory that the task is going to take.
     limit
-        Seconds to wait for a free device, counted from the last time that a lease changed hands.
+        Seconds to wait for a free device, counted from the last time that a lease changed hands;
+        left out, :func:`wait_seconds`.
     listed
         How devices are found; left out, :func:`present`.
 
@@ -134,55 +151,85 @@ def take(
     if _taken:
         return _taken[0]
     listed = listed or present
+    limit = wait_seconds(environ) if limit is None else limit
     grant, devices = grants.read(environ), listed()
     candidates = devices if grant is None else grants.named(grant, devices)
     if not candidates:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
     source = grant.source if grant else "lease"
-    if source != "lease" and len(candidates) == 1:
-        device = candidates[0]
-        _lease_granted(device, grant)
-    else:
-        device = _lease_one(candidates, needed, limit, listed)
+    job = grants.job(environ)
+
+    def leased(device: Device) -> bool:
+        if grant and source != "lease" and len(candidates) == 1:
+            return _lease_granted(device, grant, job)
+        return obstacle(device, needed) is None and leases.take(device.uuid, job)
+
+    device = _wait_for_one(candidates, leased, needed, limit, listed)
     environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     _taken.append(Taken(device, source, grant.value if grant else None))
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
     return _taken[0]
 
 
-def _lease_granted(device: Device, grant: Grant | None) -> None:
-    """Lease what is ours already, so that others stay away and can see who has it."""
+def _lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
+    """Lease the device that the scheduler gave to this job; False where a task of the job has it.
+
+    The scheduler has decided, so no stranger makes the task wait.
+    """
+    end = time.monotonic() + _SIGN_SECONDS
     try:
-        if not leases.take(device.uuid):
-            log.warning("%s is ours by %s, but %s", device.uuid, grant, _leased(device))
+        while not leases.take(device.uuid, job):
+            holder = leases.holder(device.uuid)
+            if holder is not None and holder.job == job:
+                return False
+            if holder is not None or time.monotonic() >= end:
+                log.warning("%s is ours by %s, but %s", device.uuid, grant, _kept(device.uuid))
+                break
+            time.sleep(0.1 * POLL_SECONDS)
     except TryAgain as error:
         log.warning("%s", error)
+    return True
 
 
-def _lease_one(
-    candidates: Sequence[Device], needed: int, limit: float, listed: Callable[[], list[Device]]
+def _wait_for_one(
+    candidates: Sequence[Device],
+    leased: Callable[[Device], bool],
+    needed: int,
+    limit: float,
+    listed: Callable[[], list[Device]],
 ) -> Device:
-    """Wait until one of some devices is free and leased to this process."""
-    uuids = {device.uuid for device in candidates}
+    """Wait until one of some devices could be leased to this process."""
+    uuids = [device.uuid for device in candidates]
+
+    def here() -> list[Device]:
+        return [device for device in listed() if device.uuid in uuids]
+
     holders, last_change, last_word = None, 0.0, float("-inf")
     while True:
         for device in sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid)):
-            if obstacle(device, needed) is None and leases.take(device.uuid):
+            if leased(device):
                 return device
-        now, found = time.monotonic(), {uuid: leases.holder(uuid) for uuid in uuids}
+        now, found = time.monotonic(), _holders(uuids)
         if found != holders:
             holders, last_change = found, now
         if now - last_change >= limit:
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {limit:.0f} s: "
-                f"{_situation(candidates, needed)}; end what hangs (make doctor shows it), or wait "
-                "longer with --device-wait"
+                f"{_situation(uuids, here(), needed)}; end what hangs (make doctor on this node "
+                "shows it), and run again. If shards do take so long, start only as many at once "
+                "as there are devices (snakemake --cores); by hand, --device-wait waits longer"
             )
         if now - last_word >= _WORD_SECONDS:
-            log.warning("waiting for a free device: %s", _situation(candidates, needed))
+            log.warning("waiting for a free device: %s", _situation(uuids, here(), needed))
             last_word = now
         time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + limit - now))
-        candidates = [device for device in listed() if device.uuid in uuids]
+        # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
+        found = _holders(uuids)
+        candidates = here() if found != holders or None in found.values() else []
+
+
+def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:
+    return {uuid: leases.holder(uuid) for uuid in uuids}
 
 
 def obstacle(device: Device, needed: int) -> str | None:
@@ -197,18 +244,25 @@ def obstacle(device: Device, needed: int) -> str | None:
     return None
 
 
-def _situation(devices: Sequence[Device], needed: int) -> str:
-    """What keeps a task from each device, for a message."""
-    return "; ".join(
-        f"{d.uuid} ({d.name}, {human_bytes(d.free)} of {human_bytes(d.memory)} free): "
-        f"{_leased(d) or obstacle(d, needed) or 'free again, or locked by an unknown program'}"
-        for d in devices
-    )
+def _situation(uuids: Sequence[str], devices: Sequence[Device], needed: int) -> str:
+    """What keeps a task from each of some devices, for a message; not all may be listed still."""
+    listed = {device.uuid: device for device in devices}
+    said = []
+    for uuid in uuids:
+        if (device := listed.get(uuid)) is None:
+            said.append(f"{uuid} does not answer any more")
+            continue
+        free = f"{human_bytes(device.free)} of {human_bytes(device.memory)} free"
+        said.append(f"{uuid} ({device.name}, {free}): {_kept(uuid, obstacle(device, needed))}")
+    return "; ".join(said)
 
 
-def _leased(device: Device) -> str | None:
-    holder = leases.holder(device.uuid)
-    return None if holder is None else f"leased to {holder}"
+def _kept(uuid: str, otherwise: str | None = None) -> str:
+    """Who leases a device; where nobody says so, what else keeps a task from it."""
+    holder = leases.holder(uuid)
+    if holder is None:
+        return otherwise or "locked by an unknown program, or free again"
+    return f"leased to {holder}"
 
 
 def _others(device: Device) -> str:
@@ -237,6 +291,10 @@ def cuda_uuid(cupy: Any) -> str:
     return f"GPU-{uuid}"
 
 
-def granted() -> str | None:
-    """The devices that the scheduler gave to this job, as it named them."""
-    return os.environ.get(grants.VISIBLE)
+def granted(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What a scheduler or the user says about this task's devices, word for word; None: nothing."""
+    try:
+        grant = grants.read(environ)
+    except TryAgain:  # a Slurm job without a GPU
+        return None
+    return grant.value if grant else None

@@ -46,6 +46,16 @@ class Grant:
         return f"{self.variable}={self.value!r}"
 
 
+def job(environ: Mapping[str, str]) -> str | None:
+    """The scheduler's job that a process belongs to, such as ``slurm 7``; None outside of one."""
+    if "SLURM_JOB_ID" in environ:
+        return f"slurm {environ['SLURM_JOB_ID']}"
+    if "JOB_ID" in environ and "SGE_ROOT" in environ:
+        task = environ.get("SGE_TASK_ID", "undefined")  # which all tasks of an array job have
+        return f"grid engine {environ['JOB_ID']}" + (f".{task}" if task != "undefined" else "")
+    return None
+
+
 def read(environ: Mapping[str, str]) -> Grant | None:
     """What the environment says about this task's devices; None where it says nothing.
 

@@ -25,8 +25,10 @@ from shardwise.units import clock
 FOLDER = Path("/tmp/shardwise-leases")
 """Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
 
-_WHAT_CHARACTERS = 400
-_TEXT_BYTES = 4096
+_FIELD_CHARACTERS = 400
+_TEXT_BYTES = 8192
+"""What is read of a lease: some fields of such length, with at most six bytes a character."""
+
 _FLOCK = "hhqqi4x"
 """``struct flock``: type, whence, start, length, pid."""
 
@@ -36,12 +38,16 @@ _HELD: dict[Path, int] = {}
 
 @dataclass(frozen=True)
 class Holder:
-    """Who took a lease: process id and user on its machine, when (Unix seconds), and for what."""
+    """Who took a lease: process id and user on its machine, when (Unix seconds), and for what.
+
+    ``job`` is the scheduler's job that it belongs to, as :func:`grants.job` names it.
+    """
 
     pid: int
     user: str
     since: float
     what: str
+    job: str | None = None
 
     def __str__(self) -> str:
         """As a message has it."""
@@ -53,13 +59,13 @@ def folder() -> Path:
     return Path(os.environ.get("SHARDWISE_LEASES") or FOLDER)
 
 
-def take(uuid: str, what: str | None = None) -> bool:
+def take(uuid: str, job: str | None = None) -> bool:
     """Lease a device to this process; False where another one holds it.
 
     Parameters
     ----------
-    what
-        What for, in a few words; left out, the command line of this process.
+    job
+        The scheduler's job that this process belongs to; others can read it in the lease.
 
     Raises
     ------
@@ -69,6 +75,7 @@ def take(uuid: str, what: str | None = None) -> bool:
     path = _path(uuid)
     if path in _HELD:
         return True
+    text = _text(job)  # before the lock, as an error behind it would leave a lease without a task
     try:
         descriptor = _locked(path)
     except OSError as error:
@@ -77,8 +84,7 @@ def take(uuid: str, what: str | None = None) -> bool:
         return False
     _HELD[path] = descriptor
     os.set_inheritable(descriptor, True)
-    program, *words = sys.argv
-    _sign(descriptor, what or shlex.join([Path(program).name, *words]))
+    _sign(descriptor, text)
     return True
 
 
@@ -110,18 +116,20 @@ def _path(uuid: str) -> Path:
 def _locked(path: Path) -> int | None:
     """A descriptor of the lease file with the lock on it; None where another process has it."""
     while True:
-        with contextlib.suppress(FileExistsError), _open_to_all():
-            os.mkdir(path.parent, 0o1777)
         # What is removed between two of these steps, as a cleaning of /tmp may, is made again.
-        with contextlib.suppress(FileNotFoundError):
+        try:
             check_folder(path.parent)
             descriptor = _open(path)
-            if not _lock(descriptor):
-                os.close(descriptor)
-                return None
-            if _is_at(path, descriptor):
-                return descriptor
-            os.close(descriptor)  # another task may have made and locked a new one by now
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError), _open_to_all():
+                os.mkdir(path.parent, 0o1777)
+            continue
+        if not _lock(descriptor):
+            os.close(descriptor)
+            return None
+        if _is_at(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # another task may have made and locked a new one by now
 
 
 def _lock(descriptor: int) -> bool:
@@ -140,7 +148,12 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def check_folder(place: Path) -> None:
-    """Refuse a folder in which others could swap our files."""
+    """Refuse a folder that tasks would not share, or in which others could swap our files."""
+    if not place.is_absolute():
+        raise TryAgain(
+            f"SHARDWISE_LEASES is {str(place)!r}, a relative path: tasks in other folders would "
+            "not see these leases; name an absolute one, the same for all users of the node"
+        )
     found = os.lstat(place)
     if not stat.S_ISDIR(found.st_mode):
         raise _unusable("it is a link or a file, not a folder")
@@ -177,15 +190,22 @@ def _open_to_all() -> Iterator[None]:
         os.umask(before)
 
 
-def _sign(descriptor: int, what: str) -> None:
+def _text(job: str | None) -> bytes:
+    """What this process writes into a lease: who it is, its command line, and its job."""
+    program, *words = sys.argv or [""]
+    what = shlex.join([Path(program).name, *words])[:_FIELD_CHARACTERS]
+    user, job = user_name(os.getuid())[:_FIELD_CHARACTERS], job and job[:_FIELD_CHARACTERS]
+    holder = Holder(os.getpid(), user, time.time(), what, job)
+    # A word that is no valid text, as a file's name may be, is no reason to fail.
+    return json.dumps(asdict(holder), ensure_ascii=False).encode(errors="replace")
+
+
+def _sign(descriptor: int, text: bytes) -> None:
     """Write into a lease who holds it, and mark it as held for those who only ask."""
-    text = json.dumps(
-        asdict(Holder(os.getpid(), user_name(os.getuid()), time.time(), what[:_WHAT_CHARACTERS]))
-    )
     # The lock is what counts: a full disk costs the signature, nothing else.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text.encode(), 0)
+        os.pwrite(descriptor, text, 0)
     # flock has no question without an attempt, which could make another task's fail. A record lock
     # of the same open file has one (F_OFD_GETLK), and ends with the lease. /proc/locks, the other
     # way, hides holders in other containers, and numbers the disks of some file systems otherwise.
@@ -206,14 +226,16 @@ def _signature(text: bytes) -> Holder:
     """Read what a holder wrote; every user may write there, so nothing of it is trusted."""
     try:
         said = json.loads(text)
-        user, what = (
-            "".join(c for c in str(said[key]) if c.isprintable()) for key in ("user", "what")
-        )
+        user, what, job = (_printable(said[key]) for key in ("user", "what", "job"))
         since = float(said["since"])
         clock(since)  # who asks wants to show it
-        return Holder(int(said["pid"]), user, since, what)
+        return Holder(int(said["pid"]), user or "", since, what or "", job)
     except (ValueError, TypeError, KeyError, OverflowError, OSError):
         return Holder(0, "unknown", 0.0, "the lease does not say")
+
+
+def _printable(value: object) -> str | None:
+    return None if value is None else "".join(c for c in str(value) if c.isprintable())
 
 
 def _unusable(reason: str) -> TryAgain:

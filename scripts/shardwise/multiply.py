@@ -36,7 +36,7 @@ _PROGRESS_SECONDS = 10.0
 
 
 def run_shard(
-    plan: Plan, shard_id: str, memory: int | None = None, wait: float = devices.WAIT_SECONDS
+    plan: Plan, shard_id: str, memory: int | None = None, wait: float | None = None
 ) -> None:
     """Compute the products of one shard, or their sum, and commit them with a receipt.
 
@@ -45,7 +45,8 @@ def run_shard(
     memory
         Host bytes that the task may take, or None for what the plan says.
     wait
-        Seconds to wait for a free device while no lease of one changes hands.
+        Seconds to wait for a free device while no lease of one changes hands, or None for what
+        :func:`devices.wait_seconds` says.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def run_shard(
 
 
 def load_backend(
-    requested: str, needed: int = 0, wait: float = devices.WAIT_SECONDS
+    requested: str, needed: int = 0, wait: float | None = None
 ) -> tuple[Any, dict[str, Any]]:
     """The array module to compute with, on a device of this process, and facts about that.
 
@@ -96,7 +97,8 @@ def load_backend(
     needed
         Bytes of device memory that the task is going to take.
     wait
-        Seconds to wait for a free device while no lease of one changes hands.
+        Seconds to wait for a free device while no lease of one changes hands, or None for what
+        :func:`devices.wait_seconds` says.
 
     Raises
     ------
@@ -159,7 +161,7 @@ def _on_gpu(requested: str) -> bool:
 def _no_device(error: BaseException) -> TryAgain:
     return TryAgain(
         f"there is an NVIDIA driver but no usable device: {error} "
-        f"({grants.VISIBLE}={devices.granted()!r})"
+        f"({grants.VISIBLE}={os.environ.get(grants.VISIBLE)!r})"
     )
 
 

@@ -8,11 +8,14 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, TryAgain
 
 log = logging.getLogger(__name__)
+
+MEMINFO = Path("/proc/meminfo")
 
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
@@ -30,8 +33,9 @@ class Device:
     """A GPU, or an instance of one that is cut by MIG, as NVML sees it now.
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
-    that of its GPU. ``memory`` and ``free`` are bytes, ``mode`` is the compute mode. ``reserved``
-    are bytes that the driver keeps for itself, ``others`` processes that draw, or compute by MPS.
+    that of its GPU. ``memory`` and ``free`` are bytes, of the whole machine where GPU and CPU share
+    one memory; ``mode`` is the compute mode. ``reserved`` are bytes that the driver keeps for
+    itself, where it tells; ``others`` are processes that draw, or compute by MPS.
     """
 
     uuid: str
@@ -41,7 +45,7 @@ class Device:
     free: int
     mode: str = "default"
     processes: tuple[Process, ...] = ()
-    reserved: int = 0
+    reserved: int | None = None
     others: tuple[Process, ...] = ()
 
 
@@ -135,16 +139,16 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
 
 
 def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    memory, free = _memory(nvml, handle)
     return Device(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
         index=index,
-        memory=memory.total,
-        free=memory.free,
+        memory=memory,
+        free=free,
         mode=mode,
         processes=_processes(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle),
-        reserved=_answer(nvml, lambda h: _reserved(nvml, h), handle, 0),
+        reserved=_answer(nvml, lambda h: _reserved(nvml, h), handle, None),
         others=_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
         + _processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
     )
@@ -155,8 +159,21 @@ def _processes(nvml: Any, question: Callable[[Any], Any], handle: Any) -> tuple[
     return tuple(Process(process.pid, process.usedGpuMemory) for process in found)
 
 
-def _reserved(nvml: Any, handle: Any) -> int:
-    return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved
+def _reserved(nvml: Any, handle: Any) -> int | None:
+    found = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return found.reserved if found.total else None
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Bytes of a device, and how many of them are free."""
+    with suppress(nvml.NVMLError_NotSupported):
+        found = nvml.nvmlDeviceGetMemoryInfo(handle)
+        if found.total:
+            return found.total, found.free
+    # A GPU that shares the memory of the CPU has none of its own to tell of.
+    lines = (line.split() for line in MEMINFO.read_text().splitlines())
+    kib = {name: int(count) for name, count, *_ in lines}
+    return kib["MemTotal:"] * 1024, kib["MemAvailable:"] * 1024
 
 
 def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:

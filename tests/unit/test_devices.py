@@ -18,6 +18,7 @@ MIG = "MIG-dddddddd-0000-4000-8000-00000000000"
 NODE = [Device(uuid, "Fake", i, 16 * GIB, 15 * GIB) for i, uuid in enumerate((A, B, C))]
 CUT = [Device(f"{MIG}{i}", "Fake", 0, 8 * GIB, 8 * GIB) for i in range(2)]
 SLURM = {"SLURM_JOB_ID": "7"}
+MEMORY = SimpleNamespace(total=16 * GIB, free=15 * GIB)
 GRID_ENGINE = {"JOB_ID": "7", "SGE_ROOT": "/opt/ge"}
 
 
@@ -74,6 +75,21 @@ def test_the_device_is_the_one_that_is_meant(environ, uuid, source, granted):
     assert left["CUDA_VISIBLE_DEVICES"] == uuid
     assert left["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert leases.holder(uuid).pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, None),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, "2"),
+        (SLURM, None),
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "1"}, "1"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0 1", "CUDA_VISIBLE_DEVICES": "2"}, "0 1"),
+    ],
+)
+def test_what_was_granted_is_known_without_a_gpu(environ, said):
+    """For the receipt of a shard that NumPy computes, on a node that may have no device."""
+    assert devices.granted(environ) == said
 
 
 @pytest.mark.parametrize(
@@ -144,14 +160,24 @@ def test_a_process_keeps_its_device():
     assert take({})[0] is take({"CUDA_VISIBLE_DEVICES": "2"})[0]
 
 
-def test_a_granted_device_is_taken_at_once(monkeypatch, caplog):
-    """The scheduler has decided: neither a lease nor other processes make the task wait."""
-    monkeypatch.setattr(leases, "take", lambda uuid: False)
-    monkeypatch.setattr(leases, "holder", lambda uuid: leases.Holder(5, "ana", 0.0, "x"))
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (leases.Holder(5, "ana", 0.0, "x"), "leased to process 5 of ana"),
+        (leases.Holder(5, "ana", 0.0, "x", "slurm 8"), "leased to process 5 of ana"),
+        (leases.Holder(5, "ana", 0.0, "x", "grid engine 7"), "leased to process 5 of ana"),
+        (None, "locked by an unknown program"),
+    ],
+)
+def test_a_granted_device_is_kept_from_strangers_only(monkeypatch, caplog, other, said):
+    """The scheduler has decided: neither another's lease nor processes make the task wait."""
+    monkeypatch.setattr(devices, "time", Clock([]))
+    monkeypatch.setattr(leases, "take", lambda uuid, job: False)
+    monkeypatch.setattr(leases, "holder", lambda uuid: other)
     full = [Device(A, "Fake", 0, 16 * GIB, 0)]
     taken, _ = take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, full)
     assert taken.device == full[0]
-    assert "leased to process 5 of ana" in caplog.text
+    assert f"{A} is ours by CUDA_VISIBLE_DEVICES='0', but {said}" in caplog.text
 
 
 def test_a_granted_device_needs_no_lease(tmp_path, caplog):
@@ -219,20 +245,20 @@ def other(monkeypatch):
     """Another process, which holds leases as the test says: a mapping of UUIDs to holders."""
     held: dict = {}
     monkeypatch.setattr(leases, "holder", held.get)
-    monkeypatch.setattr(leases, "take", lambda uuid: uuid not in held)
+    monkeypatch.setattr(leases, "take", lambda uuid, job: uuid not in held)
     return held
 
 
-def holder(pid):
+def holder(pid, job=None):
     """A process that leases a device."""
-    return leases.Holder(pid, "ana", 0.0, "multiply.py --shard 00007")
+    return leases.Holder(pid, "ana", 0.0, "multiply.py --shard 00007", job)
 
 
-def waiting(monkeypatch, events, limit=600.0, node=NODE[:1]):
+def waiting(monkeypatch, events, limit=600.0, node=NODE[:1], environ=None):
     """Take a device while things happen: pairs of a time in seconds and what is called then."""
     monkeypatch.setattr(devices, "time", clock := Clock(events))
     try:
-        return take({}, node, limit=limit)[0].device.uuid, clock.now - 1000
+        return take(environ or {}, node, limit=limit)[0].device.uuid, clock.now - 1000
     except TryAgain as error:
         return str(error), clock.now - 1000
 
@@ -261,6 +287,55 @@ def test_the_limit_ends_the_wait(monkeypatch, other):
     assert seconds == pytest.approx(600)
 
 
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, "slurm 7"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0"}, "grid engine 7"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0", "SGE_TASK_ID": "undefined"}, "grid engine 7"),
+        (GRID_ENGINE | {"SGE_HGR_gpu": "0", "SGE_TASK_ID": "3"}, "grid engine 7.3"),
+    ],
+)
+def test_tasks_of_one_job_take_turns_on_its_device(monkeypatch, other, caplog, environ, job):
+    """One job may run many tasks, as a shell on a node does: it was granted one device for all."""
+    other[A] = holder(5, job)
+    filled = [Device(A, "Fake", 0, 16 * GIB, 0)]
+    assert waiting(monkeypatch, [(100, other.clear)], 300, filled, environ)[0] == A
+    assert caplog.messages[0].startswith(f"waiting for a free device: {A} ")
+
+    devices._taken.clear()
+    other[A] = holder(6, job)
+    handed_on = [(100, lambda: other.update({A: holder(7, "slurm 8")}))]
+    assert waiting(monkeypatch, handed_on, 300, filled, environ)[0] == A
+    assert "but leased to process 7 of ana" in caplog.messages[-1]
+
+    devices._taken.clear()
+    other[A] = holder(8, job)
+    said, seconds = waiting(monkeypatch, [], 300, filled, environ)
+    assert "no lease changed hands for 300 s" in said
+    assert seconds == pytest.approx(300)
+
+
+def test_the_lease_names_the_job():
+    """So that its other tasks know that it is one of theirs; there is none outside of clusters."""
+    take(SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert leases.holder(A).job == "slurm 7"
+    devices._taken.clear()
+    take({"CUDA_VISIBLE_DEVICES": "1"})
+    assert leases.holder(B).job is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "limit"), [({}, 3600), (SLURM, 300), (GRID_ENGINE, 300), ({"JOB_ID": "7"}, 3600)]
+)
+def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, limit):
+    """In a cluster's job, whose run time is limited, the wait ends before the job does."""
+    other.update({A: holder(5), B: holder(6)})
+    monkeypatch.setattr(devices, "time", Clock([]))
+    with pytest.raises(TryAgain, match=f"no lease changed hands for {limit} s"):
+        take(environ | {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
 def test_a_queue_that_moves_does_not_run_out_of_time(monkeypatch, other):
     """The limit counts from the last time that a lease changed hands."""
     other[A] = holder(5)
@@ -277,6 +352,32 @@ def test_a_device_that_others_fill_is_waited_for(monkeypatch, other):
     assert waiting(monkeypatch, freed, node=node)[0] == A
 
 
+def test_a_device_that_is_lost_meanwhile_is_named(monkeypatch, other):
+    """The message tells of all devices that the task waits for, also of those listed no more."""
+    other.update({A: holder(5), B: holder(6)})
+    node = NODE[:2]
+    said, _ = waiting(monkeypatch, [(100, lambda: node.pop(0))], node=node)
+    assert f"{A} does not answer any more; {B} (Fake" in said
+    assert "leased to process 6" in said
+    node[:] = NODE[:2]
+    said, _ = waiting(monkeypatch, [(100, node.clear)], node=node)
+    assert f"{A} does not answer any more; {B} does not answer any more; " in said
+
+
+def test_devices_that_are_all_leased_are_not_listed_again(monkeypatch, other):
+    """Only for a message, and once a lease has ended: the first time, then at 0, 60, 120, 150 s."""
+    other[A] = holder(5)
+    times = []
+    monkeypatch.setattr(devices, "time", clock := Clock([(150, other.clear)]))
+
+    def listed():
+        times.append(clock.now - 1000)
+        return NODE[:1]
+
+    devices.take(GIB, 600, listed, {})
+    assert times == [pytest.approx(at, abs=3.1) for at in (0, 0, 60, 120, 150)]
+
+
 def test_only_what_may_be_used_is_waited_for(monkeypatch, other):
     """With the variable set, a device that is free but not named stays untouched."""
     other[A] = holder(5)
@@ -291,7 +392,7 @@ def drive(monkeypatch, gpus):
     def known(gpu, key, error=pynvml.NVML_ERROR_NOT_SUPPORTED):
         if isinstance(gpu, int):
             raise pynvml.NVMLError(gpu)
-        if key not in gpu:
+        if gpu.get(key) is None:
             raise pynvml.NVMLError(error)
         return gpu[key]
 
@@ -304,8 +405,8 @@ def drive(monkeypatch, gpus):
         "nvmlDeviceGetName": lambda gpu: "Fake",
         "nvmlDeviceGetComputeMode": lambda gpu: gpu.get("mode", pynvml.NVML_COMPUTEMODE_DEFAULT),
         "nvmlSystemGetDriverVersion": lambda: "570.86.15",
-        "nvmlDeviceGetMemoryInfo": lambda gpu, version=1: SimpleNamespace(
-            total=16 * GIB, free=15 * GIB, reserved=version != 1 and known(gpu, "reserved")
+        "nvmlDeviceGetMemoryInfo": lambda gpu, version=1: known(
+            {"memory": MEMORY} | gpu, "memory" if version == 1 else "memory v2"
         ),
         **{
             f"nvmlDeviceGet{kind}RunningProcesses": lambda gpu, key=key: [
@@ -358,13 +459,25 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
 
 def test_nvml_tells_who_else_has_memory(monkeypatch):
     """What the driver keeps, and processes that draw or share; older drivers do not know these."""
-    new = {"uuid": A, "reserved": GIB, "drawing": [(7, GIB)], "sharing": [(8, None)]}
-    drive(monkeypatch, [new, {"uuid": B}])
+    more = {"memory v2": SimpleNamespace(total=16 * GIB, reserved=GIB)}
+    more |= {"drawing": [(7, GIB)], "sharing": [(8, None)]}
+    drive(monkeypatch, [{"uuid": A} | more, {"uuid": B}])
     version, (first, second) = nvml.driver_and_devices()
     assert version == "570.86.15"
     assert (first.reserved, first.processes) == (GIB, ())
     assert first.others == (Process(7, GIB), Process(8, None))
-    assert (second.reserved, second.others) == (0, ())
+    assert (second.reserved, second.others) == (None, ())
+
+
+@pytest.mark.parametrize("memory", [None, SimpleNamespace(total=0, free=0, reserved=0)])
+def test_a_gpu_without_memory_of_its_own(monkeypatch, tmp_path, memory):
+    """NVML refuses the question, or says zero: what the machine has, GPU and CPU share."""
+    monkeypatch.setattr(nvml, "MEMINFO", tmp_path / "meminfo")
+    nvml.MEMINFO.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 900 kB\nHuge: 0\n")
+    drive(monkeypatch, [{"uuid": A, "memory": memory, "memory v2": memory}])
+    (found,) = devices.present()
+    assert (found.memory, found.free, found.reserved) == (1000 * 1024, 900 * 1024, None)
+    assert take({}, [found], needed=900 * 1024)[0].device == found
 
 
 def test_devices_of_others_are_not_counted(monkeypatch):

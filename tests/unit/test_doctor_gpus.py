@@ -188,7 +188,7 @@ def test_the_program_leases_its_device_first(
     (tmp_path / "cupy.py").write_text(CUPY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(leases, "_HELD", {})
-    assert leases.take("GPU-0", "a task")
+    assert leases.take("GPU-0")
     (tmp_path / "leases" / "GPU-2.lease").mkdir()
     found = look(device(0), device(2), device(3), ask_all=ask_all)
     assert usable(found) == ["GPU-3"]
@@ -232,19 +232,26 @@ def test_a_leased_device_names_its_task() -> None:
     assert left.text.endswith("no product was tried: it is leased")
     assert lease.text.startswith("leased to process 4242 of ada since 20")
     assert lease.text.endswith(" (multiply --shard 00007)")
-    assert codes(look(device(0), holder=holder)) == [75]
+    alone = look(device(0), holder=holder)
+    assert codes(alone) == [75]
+    assert "changed hands for 60 minutes" in named(alone, "leases")[0].text
+    job = {"JOB_ID": "7", "SGE_ROOT": "/opt/ge"}
+    in_a_job = named(look(device(0), holder=holder, environ=job), "leases")
+    assert "changed hands for 5 minutes" in in_a_job[0].text
 
 
-def test_what_slurm_granted_to_this_job_is_no_matter_of_leases() -> None:
-    """A single granted device is usable; others are not tried."""
+@pytest.mark.parametrize(
+    ("job", "can_be_used"), [(None, ["GPU-1"]), ("slurm 8", ["GPU-1"]), ("slurm 7", [])]
+)
+def test_what_slurm_granted_to_this_job(job: str | None, can_be_used: list[str]) -> None:
+    """A single device is tried whoever leases it but for this job itself; others are not."""
     asked = Asked()
     found = look(
-        device(0), device(1), ask_all=asked, holder=lambda uuid: Holder(1, "a", 0.0, "b"),
+        device(0), device(1), ask_all=asked, holder=lambda uuid: Holder(1, "a", 0.0, "b", job),
         environ={"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "1"},
     )  # fmt: skip
-    assert asked.uuids == ["GPU-1"]
-    assert usable(found) == ["GPU-1"]
-    assert codes(found) == []
+    assert asked.uuids == usable(found) == can_be_used
+    assert codes(found) == ([] if can_be_used else [75])
 
 
 GRANTED = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0"}
@@ -346,6 +353,7 @@ def test_the_holders_of_a_device(zombie: int) -> None:
 @pytest.mark.parametrize(
     ("free", "reserved", "memory", "unlisted"),
     [
+        (70, None, 4 * GIB, None),  # as where GPU and CPU share one memory
         (70, 0, 10 * GIB, None),
         (70, 0, 4 * GIB, 6 * GIB),
         (70, 5 * GIB, 4 * GIB, GIB),
@@ -354,7 +362,7 @@ def test_the_holders_of_a_device(zombie: int) -> None:
     ],
 )
 def test_memory_that_no_process_has(
-    free: int, reserved: int, memory: int | None, unlisted: int | None
+    free: int, reserved: int | None, memory: int | None, unlisted: int | None
 ) -> None:
     """It is used memory without what is listed and what the driver keeps."""
     processes = (Process(os.getpid(), memory),)
@@ -381,6 +389,13 @@ def test_a_folder_in_which_no_lease_can_be_kept(
     assert codes(found) == [75]
     assert "device leases cannot be kept in" in named(found, "leases")[0].text
     assert "SHARDWISE_LEASES" in named(found, "leases")[0].cure
+
+
+def test_a_relative_folder_of_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task would see another one."""
+    monkeypatch.setenv("SHARDWISE_LEASES", "leases")
+    (told,) = named(look(device(0)), "leases")
+    assert (told.level, told.cure.startswith("name an absolute one")) == (FAULT, True)
 
 
 def test_a_folder_of_leases_that_cannot_be_made(

@@ -82,11 +82,16 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
     assert all(map(leases.take, uuids))
 
 
-@pytest.mark.parametrize("turn", range(8))
-def test_of_two_tasks_in_the_same_instant_one_gets_the_device(start, turn):
-    """Both wait on one pipe, and are let go by its end; the other one is refused."""
+@pytest.mark.parametrize("turn", range(4))
+@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0"}])
+def test_of_two_tasks_in_the_same_instant_one_gets_the_device(start, turn, environ):
+    """Both wait on one pipe, and are let go by its end; the other one is refused.
+
+    So also where a scheduler has granted the device, to the job of both.
+    """
     barrier, release = os.pipe()
-    pair = [start(stdin=barrier, start="stdin", limit=0.05, hold=60) for _ in range(2)]
+    own = {"stdin": barrier, "start": "stdin", "limit": 0.05, "hold": 60, "environ": environ}
+    pair = [start(**own) for _ in range(2)]
     os.close(barrier)
     os.close(release)
     said = sorted(task.stdout.readline().split()[0] for task in pair)
@@ -131,6 +136,28 @@ def test_a_lease_says_who_holds_it(start):
     assert leases.holder(UUID) is None
 
 
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [("a" * 9999, "a"), ("\U0001f40b" * 9999, "\U0001f40b"), ("\udcff" * 9999, "?")]
+)  # fmt: skip
+def test_a_long_command_line_is_cut(folder, monkeypatch, word, shown):
+    """Whatever characters it has, its beginning is shown, and the process is known."""
+    monkeypatch.setattr(sys, "argv", ["program", word])
+    leases.take(UUID)
+    found = leases.holder(UUID)
+    assert found.pid == os.getpid()
+    assert found.what.startswith("program ")
+    assert found.what.endswith(shown * 390)
+    assert len(found.what) == 400
+
+
+def test_a_program_without_a_name_can_lease(folder, monkeypatch):
+    """Python inside another program may have no command line at all."""
+    monkeypatch.setattr(sys, "argv", [])
+    assert leases.take(UUID)
+    assert leases.holder(UUID).pid == os.getpid()
+
+
 def test_to_ask_for_the_holder_disturbs_nobody(folder, monkeypatch):
     """A lease can be taken in the very moment at which somebody looks who holds it."""
     leases.take("other")
@@ -150,7 +177,7 @@ def test_to_ask_for_the_holder_disturbs_nobody(folder, monkeypatch):
 
 @pytest.mark.parametrize(
     "text", [b"", b"{}", b"[1]", b"\xff", b'{"pid": "x", "user": "", "since": 0, "what": ""}',
-             b'{"pid": 1, "user": "a", "since": 1e999, "what": "b"}']
+             b'{"pid": 1, "user": "a", "since": 1e999, "what": "b", "job": null}']
 )  # fmt: skip
 def test_a_damaged_signature_is_no_fault(folder, text):
     """A lease whose text says nothing useful is held all the same."""
@@ -162,9 +189,9 @@ def test_a_damaged_signature_is_no_fault(folder, text):
 def test_a_signature_cannot_write_on_the_terminal(folder):
     """Any user may write there: control characters are left out."""
     leases.take(UUID)
-    said = {"pid": 1, "user": "a\x1b[2J", "since": 0, "what": "b\nc"}
+    said = {"pid": 1, "user": "a\x1b[2J", "since": 0, "what": "b\nc", "job": "7\r"}
     (folder / f"{UUID}.lease").write_text(json.dumps(said))
-    assert leases.holder(UUID) == leases.Holder(1, "a[2J", 0.0, "bc")
+    assert leases.holder(UUID) == leases.Holder(1, "a[2J", 0.0, "bc", "7")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can run tasks of other users")
@@ -281,3 +308,12 @@ def test_a_folder_that_cannot_be_made_is_explained(monkeypatch, tmp_path):
     with pytest.raises(TryAgain, match="No such file or directory"):
         leases.take(UUID)
     assert leases.holder(UUID) is None
+
+
+def test_a_relative_folder_is_refused(monkeypatch, tmp_path):
+    """Each working directory would have leases of its own, and two tasks one device."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHARDWISE_LEASES", "leases")
+    with pytest.raises(TryAgain, match="SHARDWISE_LEASES is 'leases', a relative path"):
+        leases.take(UUID)
+    assert not list(tmp_path.iterdir())

@@ -120,19 +120,31 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     assert np.array_equal(workspace.load("sum.npy"), sum(m @ m for m in stack))
 
 
-def test_leases_throttle_the_shards_to_one_a_device(tmp_path: Path) -> None:
-    """Four jobs at once on two devices: never two shards on one, and both are used."""
+@pytest.mark.parametrize(
+    ("scheduler", "source", "used"),
+    [
+        ({}, "lease", 2),
+        ({"JOB_ID": "7", "SGE_ROOT": "/opt/ge", "SGE_HGR_gpu": "1"}, "grid engine", 1),
+    ],
+)
+def test_leases_throttle_the_shards_to_one_a_device(
+    tmp_path: Path, scheduler: dict[str, str], source: str, used: int
+) -> None:
+    """Four jobs at once on two devices: never two shards on one, and both are used.
+
+    In a scheduler's job with one device, as in a shell on a node, all take turns on that one.
+    """
     fake = fake_devices.environment(2, tmp_path / "leases")
-    workspace = Workspace.create(tmp_path / "w", os.environ | fake)
+    workspace = Workspace.create(tmp_path / "w", os.environ | fake | scheduler)
     # Integers have no fast product in NumPy: a shard takes long enough to meet another.
     recipe = {"matrices": 6, "dim": 640, "dtype": "int64"}
     workspace.configure(synthetic=recipe, shards=6, materialize=False)
     done = workspace.run("--cores", "4")
     assert done.code == 0, done.output
     receipts = [json.loads(p.read_text()) for p in workspace.file("products").glob("*.json")]
-    assert {receipt["device"]["source"] for receipt in receipts} == {"lease"}
+    assert {receipt["device"]["source"] for receipt in receipts} == {source}
     uses = one_at_a_time((r["device"]["uuid"], r["started"], r["finished"]) for r in receipts)
-    assert (len(uses), sum(uses.values())) == (2, 6)
+    assert (len(uses), sum(uses.values())) == (used, 6)
     logs = [path.read_text() for path in workspace.file("logs/multiply").glob("*.log")]
     assert any("waiting for a free device" in log for log in logs)
 

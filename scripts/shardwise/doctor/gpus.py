@@ -39,8 +39,9 @@ import json, os, sys
 from shardwise import leases
 from shardwise.errors import TryAgain
 how, uuid = sys.argv[1:]
+sys.argv = ["doctor"]  # what the lease names
 try:
-    if how == "lease" and not leases.take(uuid, "make doctor"):
+    if how == "lease" and not leases.take(uuid):
         raise TryAgain("it is leased by now")
 except TryAgain as error:
     print(json.dumps({"hindrance": str(error).partition(". ")[0]}))
@@ -183,11 +184,13 @@ def _devices(
     if grant is not None:
         text = f"{grant}: {', '.join(map(holders.name, ours))}"
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
-    # What a scheduler has granted to this job alone, a task takes as it is, leased or not.
+    # What a scheduler has granted to this job alone, only its own tasks wait for.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
+    job = grants.job(machine.environ) if alone else None
     held = {device.uuid: machine.holder(device.uuid) for device in present}
+    leased = {uuid for uuid, lease in held.items() if lease and (not alone or lease.job == job)}
     hindrances = {
-        device.uuid: _hindrance(device, device in ours, alone, held[device.uuid], computes)
+        device.uuid: _hindrance(device, device in ours, alone, device.uuid in leased, computes)
         for device in present
     }
     tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
@@ -203,7 +206,8 @@ def _devices(
             yield note(holders.name(device), text)
         yield from holders.held(device, held[device.uuid], machine.person)
     if ours and computes:
-        yield _leases(free, len(ours), alone)
+        # A single granted device that was tried has said what is wrong: nothing waits for it.
+        yield _leases(free, len(ours), alone and bool(tried), machine.environ)
 
 
 def _multiply(
@@ -215,8 +219,8 @@ def _multiply(
     return dict(zip(uuids, machine.ask_all(lines, deadline, environment()), strict=True))
 
 
-def _leases(free: int, devices: int, alone: bool) -> Finding:
-    """How many devices wait for a task, and whether it can lease one."""
+def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> Finding:
+    """How many of some devices wait for a task, and whether it can lease one."""
     folder = leases.folder()
     facts = {"folder": str(folder), "free": free}
     if trouble := _trouble(folder):
@@ -226,9 +230,12 @@ def _leases(free: int, devices: int, alone: bool) -> Finding:
             return note("leases", text, cure, **facts)
         return fault("leases", text, cure, code=75, **facts)
     if free or alone:
-        text = f"{free} of {devices} devices free for a task; leases lie in {folder}"
+        text = f"{free} of {count} devices free for a task; leases lie in {folder}"
         return ok("leases", text, **facts)
-    text = "no device is free: a task waits for its turn, and after an hour ends with 75"
+    text = (
+        "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
+        f"hands for {devices.wait_seconds(environ) / 60:.0f} minutes"
+    )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 
 
@@ -238,7 +245,7 @@ def _trouble(folder: Path) -> tuple[str, str] | None:
         leases.check_folder(folder)
         place, cure = folder, "its owner has to do: chmod 1777"
     except ShardwiseError as error:
-        text, _, cure = str(error).partition(". ")
+        text, cure = re.split(r"[.;] ", str(error), maxsplit=1)
         return text, cure
     except OSError:  # the first task makes it
         place, cure = folder.parent, "mkdir -p -m 1777"
@@ -248,17 +255,15 @@ def _trouble(folder: Path) -> tuple[str, str] | None:
     return text, f"{cure} {shlex.quote(str(folder))}"
 
 
-def _hindrance(
-    device: Device, ours: bool, alone: bool, lease: leases.Holder | None, computes: bool
-) -> str | None:
+def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: bool) -> str | None:
     """Why no product is tried on a device; None where one is."""
     if not computes:
         return "cupy does not work here"
     if not ours:
         return "it is not granted here"
-    if alone:
-        return None
-    return "it is leased" if lease else devices.obstacle(device, 0)
+    if leased:
+        return "it is leased"
+    return None if alone else devices.obstacle(device, 0)
 
 
 def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Finding:

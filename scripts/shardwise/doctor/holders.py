@@ -82,8 +82,8 @@ def held(
     for process in listed.values():
         yield _holder(device, process, person(process.pid))
     taken = [process.memory for process in listed.values()]
-    if None in taken:
-        return  # what they do not tell cannot be told from what nobody has
+    if device.reserved is None or None in taken:
+        return  # what is not told cannot be told from what nobody has
     unlisted = device.memory - device.free - device.reserved - sum(filter(None, taken))
     if unlisted > UNLISTED_BYTES:
         text = f"{human_bytes(unlisted)} are in use by no process that is listed here"
