@@ -42,7 +42,8 @@ def arguments() -> ArgumentParser:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is ended
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what it started is ended
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         sys.exit(main(arguments().parse_args()))
     except KeyboardInterrupt:

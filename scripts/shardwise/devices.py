@@ -262,8 +262,7 @@ def _kept(uuid: str, otherwise: str | None = None) -> str:
     holder = leases.holder(uuid)
     if holder is None:
         return otherwise or "locked by an unknown program, or free again"
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
-    return f"leased to process {holder.pid} of {holder.user} since {since} ({holder.what})"
+    return f"leased to {holder}"
 
 
 def _others(device: Device) -> str:

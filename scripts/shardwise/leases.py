@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardwise.errors import TryAgain
+from shardwise.units import clock
 
 FOLDER = Path("/tmp/shardwise-leases")
 """Where leases lie: on the node itself, and the same for all its users, as TMPDIR is not."""
@@ -47,6 +48,10 @@ class Holder:
     since: float
     what: str
     job: str | None = None
+
+    def __str__(self) -> str:
+        """As a message has it."""
+        return f"process {self.pid} of {self.user} since {clock(self.since)} ({self.what})"
 
 
 def folder() -> Path:
@@ -189,7 +194,7 @@ def _text(job: str | None) -> bytes:
     """What this process writes into a lease: who it is, its command line, and its job."""
     program, *words = sys.argv or [""]
     what = shlex.join([Path(program).name, *words])[:_FIELD_CHARACTERS]
-    user, job = _user()[:_FIELD_CHARACTERS], job and job[:_FIELD_CHARACTERS]
+    user, job = user_name(os.getuid())[:_FIELD_CHARACTERS], job and job[:_FIELD_CHARACTERS]
     holder = Holder(os.getpid(), user, time.time(), what, job)
     # A word that is no valid text, as a file's name may be, is no reason to fail.
     return json.dumps(asdict(holder), ensure_ascii=False).encode(errors="replace")
@@ -209,11 +214,12 @@ def _sign(descriptor: int, text: bytes) -> None:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, mark)
 
 
-def _user() -> str:
+def user_name(number: int) -> str:
+    """The name of a user; in a container without that user, the number."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container without this user
-        return str(os.getuid())
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _signature(text: bytes) -> Holder:
@@ -222,7 +228,7 @@ def _signature(text: bytes) -> Holder:
         said = json.loads(text)
         user, what, job = (_printable(said[key]) for key in ("user", "what", "job"))
         since = float(said["since"])
-        time.localtime(since)  # who asks wants to show it
+        clock(since)  # who asks wants to show it
         return Holder(int(said["pid"]), user or "", since, what or "", job)
     except (ValueError, TypeError, KeyError, OverflowError, OSError):
         return Holder(0, "unknown", 0.0, "the lease does not say")

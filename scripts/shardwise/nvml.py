@@ -34,7 +34,8 @@ class Device:
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
     that of its GPU. ``memory`` and ``free`` are bytes, of the whole machine where GPU and CPU share
-    one memory; ``mode`` is the compute mode.
+    one memory; ``mode`` is the compute mode. ``reserved`` are bytes that the driver keeps for
+    itself, where it tells; ``others`` are processes that draw, or compute by MPS.
     """
 
     uuid: str
@@ -44,6 +45,8 @@ class Device:
     free: int
     mode: str = "default"
     processes: tuple[Process, ...] = ()
+    reserved: int | None = None
+    others: tuple[Process, ...] = ()
 
 
 def present() -> list[Device]:
@@ -58,23 +61,33 @@ def present() -> list[Device]:
     InputError
         Where its Python binding is missing.
     """
-    with started() as nvml:
-        found: list[Device] = []
-        index = 0
-        for number in range(nvml.nvmlDeviceGetCount()):
-            try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(number)
-                found += _devices_of(nvml, handle, index)
-            except nvml.NVMLError_NoPermission:
-                continue  # not given to this container or job: CUDA does not count it either
-            except nvml.NVMLError as error:
-                _leave_out(index, str(error))
-            index += 1
-        return found
+    with _started() as nvml:
+        return _present(nvml)
+
+
+def driver_and_devices() -> tuple[str, list[Device]]:
+    """The driver's version, such as ``570.86.15``, and all devices as :func:`present` has them."""
+    with _started() as nvml:
+        return nvml.nvmlSystemGetDriverVersion(), _present(nvml)
+
+
+def _present(nvml: Any) -> list[Device]:
+    found: list[Device] = []
+    index = 0
+    for number in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            found += _devices_of(nvml, handle, index)
+        except nvml.NVMLError_NoPermission:
+            continue  # not given to this container or job: CUDA does not count it either
+        except nvml.NVMLError as error:
+            _leave_out(index, str(error))
+        index += 1
+    return found
 
 
 @contextmanager
-def started() -> Iterator[Any]:
+def _started() -> Iterator[Any]:
     """The module of NVML, ready for questions; its errors become ours."""
     try:
         import pynvml
@@ -127,7 +140,6 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
 
 def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
     memory, free = _memory(nvml, handle)
-    processes = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, ())
     return Device(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
@@ -135,8 +147,21 @@ def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
         memory=memory,
         free=free,
         mode=mode,
-        processes=tuple(Process(p.pid, p.usedGpuMemory) for p in processes),
+        processes=_processes(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle),
+        reserved=_answer(nvml, lambda h: _reserved(nvml, h), handle, None),
+        others=_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        + _processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
     )
+
+
+def _processes(nvml: Any, question: Callable[[Any], Any], handle: Any) -> tuple[Process, ...]:
+    found = _answer(nvml, question, handle, ())
+    return tuple(Process(process.pid, process.usedGpuMemory) for process in found)
+
+
+def _reserved(nvml: Any, handle: Any) -> int | None:
+    found = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return found.reserved if found.total else None
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:

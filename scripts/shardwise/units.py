@@ -1,6 +1,7 @@
-"""Sizes as people write them."""
+"""Sizes and times as people write them."""
 
 import re
+import time
 from fractions import Fraction
 
 _UNITS = {"": 1, "B": 1}
@@ -35,3 +36,8 @@ def human_bytes(size: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} PiB"
+
+
+def clock(since: float) -> str:
+    """A moment for people, here where it is read; from seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))

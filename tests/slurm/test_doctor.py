@@ -13,20 +13,18 @@ pytestmark = pytest.mark.slurm
 
 
 def test_the_doctor_names_the_gpus_of_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """By kind and node, with the partitions, the MPI types and the profile that fits."""
+    """By kind and node, with the MPI types, and how to look at a node."""
+    slurm.wait_idle()
     done = factories.run("doctor", "--json", "--time-limit", 60, cwd=tmp_path, env=slurm.env())
     said = json.loads(done.stdout)
     assert done.returncode == said["verdict"]["exit_code"]
-    found = {f["name"]: f for f in said["findings"] if f["section"] in ("slurm", "profile")}
-    assert {f["level"] for name, f in found.items() if name not in ("shared disk", "nodes")} == {
-        "ok"
-    }
-    nodes = {(row["names"], row["gres"]) for row in found["gpus"]["facts"]["nodes"]}
+    found = {f["name"]: f for f in said["findings"] if f["section"] == "slurm"}
+    assert {f["level"] for name, f in found.items() if name != "nodes"} == {"ok"}
+    nodes = {(row["name"], row["gres"]) for row in found["gpus"]["facts"]["nodes"]}
     assert nodes == {("gpu1", "gpu:a100:4"), ("gpu2", "gpu:h200:2")}
     assert "gpu:a100:4 on 1 node (1 idle)" in found["gpus"]["text"]
-    assert found["partitions"]["facts"] == {"names": ["main", "gpu", "cpu"], "default": "main"}
     assert "pmi2" in found["mpi types"]["facts"]["types"]
-    assert found["profile"]["facts"]["profiles"][0] == "profiles/slurm"
+    assert found["nodes"]["cure"].startswith("srun --gres=gpu:1 ")
 
 
 def test_the_doctor_inside_a_job_starts_its_ranks_by_srun(

@@ -13,15 +13,15 @@ pytestmark = pytest.mark.uge
 
 
 def test_the_doctor_names_the_gpus_of_grid_engine(uge: UgeCluster, tmp_path: Path) -> None:
-    """The complex, where it is, the parallel environments and the profile that fits."""
+    """The complex, where it is, the parallel environments, and how to look at a node."""
+    uge.wait_idle()
     done = factories.run("doctor", "--json", "--time-limit", 60, cwd=tmp_path, env=uge.env())
     said = json.loads(done.stdout)
     assert done.returncode == said["verdict"]["exit_code"]
-    found = {f["name"]: f for f in said["findings"] if f["section"] in ("grid engine", "profile")}
+    found = {f["name"]: f for f in said["findings"] if f["section"] == "grid engine"}
     assert found["gpus"]["text"].startswith("gpu (INT, counted once a job); free: ")
     assert list(found["gpus"]["facts"]["hosts"].values()) == ["4"]
-    rules = found["environments"]["facts"]["environments"]
-    assert {name: rule["allocation_rule"] for name, rule in rules.items()} == config.PARALLEL
+    assert set(found["environments"]["facts"]["names"]) == set(config.PARALLEL)
     assert found["environments"]["level"] == "ok"
     assert found["grid engine"]["facts"]["version"].startswith("SGE ")
-    assert found["profile"]["facts"]["profiles"][0] == "profiles/uge"
+    assert found["nodes"]["cure"].startswith("qrsh -cwd -l gpu=1 ")

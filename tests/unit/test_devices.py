@@ -404,10 +404,20 @@ def drive(monkeypatch, gpus):
         "nvmlDeviceGetUUID": lambda gpu: gpu["uuid"],
         "nvmlDeviceGetName": lambda gpu: "Fake",
         "nvmlDeviceGetComputeMode": lambda gpu: gpu.get("mode", pynvml.NVML_COMPUTEMODE_DEFAULT),
-        "nvmlDeviceGetMemoryInfo": lambda gpu: known({"memory": MEMORY} | gpu, "memory"),
-        "nvmlDeviceGetComputeRunningProcesses": lambda gpu: [
-            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in known(gpu, "processes")
-        ],
+        "nvmlSystemGetDriverVersion": lambda: "570.86.15",
+        "nvmlDeviceGetMemoryInfo": lambda gpu, version=1: known(
+            {"memory": MEMORY} | gpu, "memory" if version == 1 else "memory v2"
+        ),
+        **{
+            f"nvmlDeviceGet{kind}RunningProcesses": lambda gpu, key=key: [
+                SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in known(gpu, key)
+            ]
+            for kind, key in (
+                ("Compute", "processes"),
+                ("Graphics", "drawing"),
+                ("MPSCompute", "sharing"),
+            )
+        },
         "nvmlDeviceGetMigMode": lambda gpu: (
             known(gpu, "instances") and [pynvml.NVML_DEVICE_MIG_ENABLE, 0]
         ),
@@ -447,14 +457,26 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
     ]
 
 
-@pytest.mark.parametrize("memory", [None, SimpleNamespace(total=0, free=0)])
+def test_nvml_tells_who_else_has_memory(monkeypatch):
+    """What the driver keeps, and processes that draw or share; older drivers do not know these."""
+    more = {"memory v2": SimpleNamespace(total=16 * GIB, reserved=GIB)}
+    more |= {"drawing": [(7, GIB)], "sharing": [(8, None)]}
+    drive(monkeypatch, [{"uuid": A} | more, {"uuid": B}])
+    version, (first, second) = nvml.driver_and_devices()
+    assert version == "570.86.15"
+    assert (first.reserved, first.processes) == (GIB, ())
+    assert first.others == (Process(7, GIB), Process(8, None))
+    assert (second.reserved, second.others) == (None, ())
+
+
+@pytest.mark.parametrize("memory", [None, SimpleNamespace(total=0, free=0, reserved=0)])
 def test_a_gpu_without_memory_of_its_own(monkeypatch, tmp_path, memory):
     """NVML refuses the question, or says zero: what the machine has, GPU and CPU share."""
     monkeypatch.setattr(nvml, "MEMINFO", tmp_path / "meminfo")
     nvml.MEMINFO.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 900 kB\nHuge: 0\n")
-    drive(monkeypatch, [{"uuid": A, "memory": memory}])
+    drive(monkeypatch, [{"uuid": A, "memory": memory, "memory v2": memory}])
     (found,) = devices.present()
-    assert (found.memory, found.free) == (1000 * 1024, 900 * 1024)
+    assert (found.memory, found.free, found.reserved) == (1000 * 1024, 900 * 1024, None)
     assert take({}, [found], needed=900 * 1024)[0].device == found
 
 

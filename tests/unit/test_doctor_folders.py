@@ -1,13 +1,14 @@
 """The doctor's probes of a results folder: this file system, and pretended others."""
 
 import errno
-import mmap
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from shardwise.doctor import folders
-from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline
+from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding
 
 MOUNTS = r"""
 21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro
@@ -25,9 +26,9 @@ def test_this_file_system_passes(tmp_path: Path) -> None:
     """All probes are made, none fails, and nothing is left."""
     found = {f.name: f for f in folders.findings(tmp_path / "out" / "results", Deadline(60))}
     assert set(found) == {
-        "file system", "space", "writing", "direct I/O", "rename", "mmap", "locks"
+        "file system", "space", "writing", "direct I/O", "rename", "locks"
     } - {"writing"}  # fmt: skip
-    assert [name for name in ("rename", "mmap", "locks") if found[name].level != OK] == []
+    assert [name for name in ("rename", "locks") if found[name].level != OK] == []
     assert found["file system"].facts["folder"] == str(tmp_path)
     assert "not made yet" in found["file system"].text
     assert found["space"].facts["free"] == pytest.approx(_free(tmp_path), abs=2**30)
@@ -56,37 +57,60 @@ def test_a_folder_that_takes_no_file() -> None:
     assert last.cure
 
 
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
+@pytest.mark.parametrize("name", ["results", "results/deeper"])
+def test_results_that_can_be_no_folder(
+    tmp_path: Path, make: Callable[[Path], None], name: str
+) -> None:
+    """A file in their place, or on the way to it, or a link that leads nowhere."""
+    make(tmp_path / "results")
+    (found,) = folders.findings(tmp_path / name, Deadline(60))
+    assert (found.level, found.code) == (FAULT, 2)
+    assert found.text.startswith(f"{tmp_path}/results is no folder")
+
+
 @pytest.mark.parametrize(
-    ("path", "type", "kind"),
+    ("path", "type", "begin"),
     [
         ("/home/ada", "ext4", None),
         ("/database", "ext4", None),  # begins with the name of a mount, and is none
-        ("/data", "nfs4", "nfs"),
-        ("/data/x/y", "nfs4", "nfs"),
-        ("/data/a b/c", "lustre", "lustre"),
-        ("/over/x", "fuse.sshfs", "fuse"),  # the later mount hides the earlier one
-        ("/dev/shm/x", "tmpfs", "tmpfs"),
+        ("/data", "nfs4", "other nodes"),
+        ("/data/x/y", "nfs4", "other nodes"),
+        ("/data/a b/c", "lustre", "large files"),
+        ("/over/x", "fuse.sshfs", "a file system in user space"),  # the later mount hides one
+        ("/dev/shm/x", "tmpfs", "it lies in memory"),
     ],
 )
-def test_the_mount_of_a_folder(path: str, type: str, kind: str | None) -> None:
-    """The longest mount point above it, and the last of the same."""
+def test_the_mount_of_a_folder(path: str, type: str, begin: str | None) -> None:
+    """The longest mount point above it, and the last of the same; with its caveat."""
     found = folders.mount(Path(path), MOUNTS)
     assert found is not None
-    assert (found.type, found.kind) == (type, kind)
+    assert found.type == type
+    assert found.caveat is None if begin is None else found.caveat.startswith(begin)
+
+
+def place(folder: str, cluster: bool) -> Finding:
+    """What is told of a folder on one of these mounts."""
+    path = Path(folder)
+    return folders._place(path, path, folders.mount(path, MOUNTS), cluster)
 
 
 def test_a_network_file_system_is_named_with_its_caveat() -> None:
     """A note, not a fault; and jobs on other nodes see it."""
-    folder = Path("/data/x")
-    found = folders._place(folder, folder, folders.mount(folder, MOUNTS))
-    assert (found.level, found.facts["local"]) == (NOTE, False)
+    found = place("/data/x", True)
+    assert (found.level, found.facts["local"], found.cure) == (NOTE, False, "")
     assert "is on nfs4, mounted at /data: " in found.text
-    disk = folders._place(Path("/home"), Path("/home"), folders.mount(Path("/home"), MOUNTS))
-    assert (disk.level, disk.facts["local"]) == (OK, True)
 
 
-def _refused(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+def test_a_disk_of_this_machine_beside_a_scheduler() -> None:
+    """Other nodes do not see it; without a scheduler there are none."""
+    assert (place("/home", False).level, place("/home", False).facts["local"]) == (OK, True)
+    assert place("/home", True).level == NOTE
+    assert "jobs on other nodes need a shared disk" in place("/home", True).cure
+
+
+def _refused(*_: object, error: int = errno.ENOLCK, **__: object) -> None:
+    raise OSError(error, os.strerror(error))
 
 
 def test_a_disk_without_locks(tmp_path: Path) -> None:
@@ -115,7 +139,7 @@ def test_locks_that_do_not_hold(tmp_path: Path, codes: tuple[int | None, int], w
 
 def test_locks_that_hold_on_one_node_only(tmp_path: Path) -> None:
     """The probe cannot see another node, but the mount option tells."""
-    mount = folders.Mount("/x", "lustre", "x", frozenset({"rw", "localflock"}))
+    mount = folders.Mount("/x", "lustre", frozenset({"rw", "localflock"}))
     found = folders.locks(tmp_path, Deadline(60), mount)
     assert "localflock keeps locks on one node" in found.text
 
@@ -123,7 +147,22 @@ def test_locks_that_hold_on_one_node_only(tmp_path: Path) -> None:
 def test_a_disk_without_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results could never be committed there."""
     monkeypatch.setattr(folders.os, "replace", _refused)
-    assert folders.renames(tmp_path).level == FAULT
+    *_, last = folders.findings(tmp_path, Deadline(60))
+    assert (last.name, last.level, last.code) == ("writing", FAULT, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync", "mkdir"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_and_a_spent_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int
+) -> None:
+    """Whichever probe meets it first: the reason and the cure are told."""
+    monkeypatch.setattr(folders.os, call, functools.partial(_refused, error=error))
+    *_, last = folders.findings(tmp_path, Deadline(60))
+    assert (last.name, last.level, last.code) == ("writing", FAULT, 2)
+    assert os.strerror(error) in last.text
+    assert last.cure.startswith("make room")
 
 
 def test_a_rename_that_changes_what_is_open(
@@ -143,9 +182,3 @@ def test_a_disk_without_direct_reads(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(folders.os, "pwrite", _refused)
     found = folders.direct(tmp_path)
     assert (found.level, found.facts["works"]) == (NOTE, False)
-
-
-def test_a_disk_without_mappings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reduce needs them."""
-    monkeypatch.setattr(mmap, "mmap", _refused)
-    assert folders.mapping(tmp_path).level == FAULT

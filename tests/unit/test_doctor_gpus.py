@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardwise import leases
 from shardwise.devices import Device, Process
 from shardwise.doctor import gpus, holders
 from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding, ask_all
@@ -21,7 +22,8 @@ RIGHT = json.dumps({"cuda": 12080}) + "\n" + json.dumps({"sum": 256.0**3}) + "\n
 
 
 def device(index: int, free: int = 79, **over: Any) -> Device:
-    """A device of 80 GiB."""
+    """A device of 80 GiB, of which the driver keeps one."""
+    over = {"reserved": GIB, **over}
     return Device(f"GPU-{index}", "NVIDIA H200", index, 80 * GIB, free * GIB, **over)
 
 
@@ -32,7 +34,9 @@ class Asked:
         self.answers = answers or {}
         self.uuids: list[str] = []
 
-    def __call__(self, lines: Sequence[Sequence[str]], deadline: Deadline) -> list[Answer]:
+    def __call__(
+        self, lines: Sequence[Sequence[str]], deadline: Deadline, env: dict[str, str]
+    ) -> list[Answer]:
         """Answer for each device; where nothing is said of one, its product is right."""
         self.uuids += [line[-1] for line in lines]
         return [self.answers.get(uuid, Answer(0, RIGHT, "")) for uuid in self.uuids]
@@ -48,8 +52,7 @@ def look(*present: Device, backend: str = "auto", **over: Any) -> list[Finding]:
     """What the doctor finds where driver and cupy are good, and these devices are present."""
     machine = {
         "cuda": lambda: 12080,
-        "present": lambda: list(present),
-        "driver": lambda uuids: gpus.Driver("570.1", dict.fromkeys(uuids, GIB)),
+        "driver_and_devices": lambda: ("570.1", list(present)),
         "holder": lambda uuid: None,
         "cupy": lambda: {"cupy-cuda12x": "14.2.0"},
         "ask_all": Asked(),
@@ -178,6 +181,23 @@ def test_the_program_that_multiplies(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "a small product fails: RuntimeError: lost" in named(found, "GPU 1")[0].text
 
 
+def test_the_program_leases_its_device_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that was quicker keeps it; whatever else keeps the lease away is told."""
+    (tmp_path / "cupy.py").write_text(CUPY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(leases, "_HELD", {})
+    assert leases.take("GPU-0")
+    (tmp_path / "leases" / "GPU-2.lease").mkdir()
+    found = look(device(0), device(2), device(3), ask_all=ask_all)
+    assert usable(found) == ["GPU-3"]
+    assert named(found, "GPU 0")[0].text.endswith("no product was tried: it is leased by now")
+    assert "no product was tried: device leases cannot be kept" in named(found, "GPU 2")[0].text
+    assert [leases.holder(f"GPU-{i}") is None for i in (0, 3)] == [False, True]
+    os.close(*leases._HELD.values())
+
+
 @pytest.mark.parametrize(
     ("busy", "words"),
     [
@@ -204,12 +224,14 @@ def test_a_leased_device_names_its_task() -> None:
     def holder(uuid: str) -> Holder | None:
         return task if uuid == "GPU-0" else None
 
-    found = look(device(0), device(1), holder=holder)
-    assert usable(found) == ["GPU-1"]
+    asked = Asked()
+    found = look(device(0), device(1), holder=holder, ask_all=asked)
+    assert asked.uuids == usable(found) == ["GPU-1"]
     assert codes(found) == []
-    lease = named(found, "GPU 0")[1]
-    assert lease.text.startswith("leased to ada, process 4242, since 20")
-    assert lease.text.endswith(": multiply --shard 00007")
+    left, lease = named(found, "GPU 0")
+    assert left.text.endswith("no product was tried: it is leased")
+    assert lease.text.startswith("leased to process 4242 of ada since 20")
+    assert lease.text.endswith(" (multiply --shard 00007)")
     alone = look(device(0), holder=holder)
     assert codes(alone) == [75]
     assert "changed hands for 60 minutes" in named(alone, "leases")[0].text
@@ -222,15 +244,29 @@ def test_a_leased_device_names_its_task() -> None:
     ("job", "can_be_used"), [(None, ["GPU-1"]), ("slurm 8", ["GPU-1"]), ("slurm 7", [])]
 )
 def test_what_slurm_granted_to_this_job(job: str | None, can_be_used: list[str]) -> None:
-    """A single device is usable whoever leases it but for this job itself; others are not tried."""
+    """A single device is tried whoever leases it but for this job itself; others are not."""
     asked = Asked()
     found = look(
         device(0), device(1), ask_all=asked, holder=lambda uuid: Holder(1, "a", 0.0, "b", job),
         environ={"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "1"},
     )  # fmt: skip
-    assert asked.uuids == ["GPU-1"]
-    assert usable(found) == can_be_used
+    assert asked.uuids == usable(found) == can_be_used
     assert codes(found) == ([] if can_be_used else [75])
+
+
+GRANTED = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_what_is_granted_is_not_waited_for(tmp_path: Path) -> None:
+    """A full device, or no folder for leases, is worth a note; a lost device is a fault."""
+    (tmp_path / "leases").touch()
+    found = look(device(0, free=2), environ=GRANTED)
+    assert (codes(found), usable(found)) == ([], ["GPU-0"])
+    assert "fills it: 8.0 GiB should be free; a task does not" in named(found, "GPU 0")[1].text
+    (folder,) = named(found, "leases")
+    assert (folder.level, "uses what is granted" in folder.text) == (NOTE, True)
+    lost = Asked({"GPU-0": Answer(1, '{"cuda": 12080}\n', "lost")})
+    assert codes(look(device(0), environ=GRANTED, ask_all=lost)) == [75]
 
 
 @pytest.mark.parametrize("value", ["", "7", "GPU-none", "0,0"])
@@ -245,10 +281,10 @@ def test_a_variable_that_names_no_device(value: str) -> None:
 def test_a_driver_that_cannot_be_asked() -> None:
     """The message of NVML is the finding."""
 
-    def lost() -> list[Device]:
+    def lost() -> tuple[str, list[Device]]:
         raise TryAgain("NVML says Driver/library version mismatch; reboot this node")
 
-    found = look(present=lost)
+    found = look(driver_and_devices=lost)
     assert codes(found) == [75]
     (message,) = named(found, "devices")
     assert message.text == "NVML says Driver/library version mismatch"
@@ -261,13 +297,13 @@ def test_a_driver_without_a_device() -> None:
 
 
 def test_what_is_logged_while_devices_are_listed_is_told() -> None:
-    """A device that does not answer is left out by `present` with a warning."""
+    """A device that does not answer is left out with a warning."""
 
-    def present() -> list[Device]:
+    def listed() -> tuple[str, list[Device]]:
         gpus.logging.getLogger("shardwise.nvml").warning("GPU %d does not answer", 1)
-        return [device(0)]
+        return "570.1", [device(0)]
 
-    found = look(present=present)
+    found = look(driver_and_devices=listed)
     assert [f.text for f in named(found, "devices")] == ["GPU 1 does not answer"]
     assert usable(found) == ["GPU-0"]
 
@@ -287,7 +323,7 @@ def test_who_a_process_is() -> None:
     me = holders.describe(os.getpid())
     assert me is not None
     assert (me.pid, me.parent, me.zombie) == (os.getpid(), os.getppid(), False)
-    assert me.user == holders._name(os.getuid())
+    assert me.user == leases.user_name(os.getuid())
     assert os.path.basename(sys.executable) in me.command or "pytest" in me.command
     line = [sys.executable, "-c", "input(1)", "a b"]
     child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -306,10 +342,10 @@ def test_the_holders_of_a_device(zombie: int) -> None:
     processes = (Process(os.getpid(), 2 * GIB), Process(2**22 + 1, 3 * GIB), Process(zombie, GIB))
     found = look(device(0, free=74, processes=processes))
     visible, hidden, dead = named(found, "GPU 0")[1:]
-    assert f"process {os.getpid()}, since " in visible.text
-    assert ", 2.0 GiB: " in visible.text
+    assert f"held by process {os.getpid()} of " in visible.text
+    assert ", 2.0 GiB (" in visible.text
     assert "process 4194305, 3.0 GiB: not visible here" in hidden.text
-    assert dead.text.startswith("held by a zombie of ")
+    assert dead.text.startswith(f"held by a zombie: process {zombie} of ")
     assert f"process {os.getpid()}" in dead.cure
     assert dead.facts["zombie"]
 
@@ -329,9 +365,8 @@ def test_memory_that_no_process_has(
     free: int, reserved: int | None, memory: int | None, unlisted: int | None
 ) -> None:
     """It is used memory without what is listed and what the driver keeps."""
-    driver = gpus.Driver("570", {} if reserved is None else {"GPU-0": reserved})
-    there = device(0, free=free, processes=(Process(os.getpid(), memory),))
-    found = look(there, driver=lambda uuids: driver)
+    processes = (Process(os.getpid(), memory),)
+    found = look(device(0, free=free, processes=processes, reserved=reserved))
     told = [finding for finding in found if "unlisted" in finding.facts]
     assert [finding.facts["unlisted"] for finding in told] == ([unlisted] if unlisted else [])
     assert all("by no process that is listed" in finding.text for finding in told)
@@ -339,8 +374,7 @@ def test_memory_that_no_process_has(
 
 def test_a_process_that_draws_holds_its_memory_too() -> None:
     """NVML lists such processes apart."""
-    driver = gpus.Driver("570", {"GPU-0": 0}, {"GPU-0": (Process(os.getpid(), 10 * GIB),)})
-    found = look(device(0, free=70), driver=lambda uuids: driver)
+    found = look(device(0, free=70, others=(Process(os.getpid(), 10 * GIB),)))
     assert not any("unlisted" in finding.facts for finding in found)
     assert "held by" in named(found, "GPU 0")[1].text
 
@@ -351,5 +385,26 @@ def test_a_folder_in_which_no_lease_can_be_kept(
 ) -> None:
     """A file in its place, or a folder where all may remove all: every task would end with 75."""
     make(tmp_path / "leases")
-    assert codes(look(device(0))) == [75]
-    assert "leases" in named(look(device(0)), "leases")[0].text
+    found = look(device(0))
+    assert codes(found) == [75]
+    assert "device leases cannot be kept in" in named(found, "leases")[0].text
+    assert "SHARDWISE_LEASES" in named(found, "leases")[0].cure
+
+
+def test_a_relative_folder_of_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task would see another one."""
+    monkeypatch.setenv("SHARDWISE_LEASES", "leases")
+    (told,) = named(look(device(0)), "leases")
+    assert (told.level, told.cure.startswith("name an absolute one")) == (FAULT, True)
+
+
+def test_a_folder_of_leases_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task makes the folder itself, not those above it."""
+    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "a b" / "leases"))
+    (told,) = named(look(device(0)), "leases")
+    assert (told.level, told.code) == (FAULT, 75)
+    assert told.cure == f"mkdir -p -m 1777 '{tmp_path}/a b/leases'"
+    (tmp_path / "a b").mkdir()
+    assert named(look(device(0)), "leases")[0].level == OK

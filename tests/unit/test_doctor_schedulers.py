@@ -10,13 +10,15 @@ from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding
 
 from tests import processes
 from tests.doctor import Once
+from tests.factories import ROOT
 
 SINFO = """\
-main*|(null)|1|idle|cpu1
-main*|gpu:a100:4(S:0-1),nvme:1|12|mixed|gpu[1-12]
-main*|gpu:a100:4(S:0-1),nvme:1|2|down*|gpu[13-14]
-gpu|gpu:a100:4(S:0-1),nvme:1|12|mixed|gpu[1-12]
-gpu|gpu:h200:2,gpu:mig:7|1|idle~|gpu20
+cpu1|(null)|idle
+gpu1|gpu:a100:4(S:0-1),nvme:1|mixed
+gpu1|gpu:a100:4(S:0-1),nvme:1|mixed
+gpu2|gpu:a100:4(S:0-1),nvme:1|mixed
+gpu3|gpu:a100:4(S:0-1),nvme:1|down*
+gpu20|gpu:h200:2,gpu:mig:7|idle~
 """
 TYPES = """\
 MPI plugin types are...
@@ -43,7 +45,6 @@ node1                   lx-amd64        2    1    2    2  0.88   23.5G    1.2G  
 node2                   lx-amd64        2    1    2    2  0.88   23.5G    1.2G     0.0     0.0
     Host Resource(s):      hc:gpu=0.000000
 """
-MPI = "pe_name            mpi\nslots              999\nallocation_rule    $fill_up\n"
 
 
 def answers(said: dict[str, str | Answer]) -> Callable[..., Answer]:
@@ -57,12 +58,10 @@ def answers(said: dict[str, str | Answer]) -> Callable[..., Answer]:
     return ask
 
 
-SLURM = {"sinfo --noheader": SINFO, "sinfo --version": "slurm 23.11", "srun": TYPES}
+SLURM = {"sinfo --Node": SINFO, "sinfo --version": "slurm 23.11", "srun": TYPES}
 GRID_ENGINE = {
     "qconf -spl": "mpi\nmpi_rr\n",
     "qconf -sc": COMPLEXES,
-    "qconf -sp mpi_rr": MPI.replace("$fill_up", "$round_robin"),
-    "qconf -sp mpi": MPI,
     "qhost": QHOST,
     "qstat": "SGE 8.1.9\nusage: …",
 }
@@ -87,24 +86,22 @@ def ask_grid_engine(
 
 
 def test_the_gpus_of_slurm() -> None:
-    """By kind; nodes in two partitions are counted once, and the state is told."""
+    """By kind; a node in two partitions is counted once, and the states are told."""
     found = ask_slurm({})
-    assert [f.level for f in found.values()] == [OK] * 4
+    assert [f.level for f in found.values()] == [OK, OK, OK, NOTE]
     assert found["gpus"].text == (
-        "gpu:a100:4 on 14 nodes (12 mixed, 2 down*); gpu:h200:2,gpu:mig:7 on 1 node (1 idle~)"
+        "gpu:a100:4 on 3 nodes (2 mixed, 1 down*); gpu:h200:2,gpu:mig:7 on 1 node (1 idle~)"
     )
-    assert found["partitions"].text == "main, gpu; default: main"
     assert found["mpi types"].facts["types"] == ["pmix", "none", "pmi2"]
     assert found["slurm"].facts["answers"]
 
 
 def test_slurm_without_gpus_or_with_none_up() -> None:
     """Notes with what to change: jobs would be refused, or wait."""
-    found = ask_slurm({"sinfo --noheader": "a|(null)|2|idle|n[1-2]", "srun": "none"})
+    found = ask_slurm({"sinfo --Node": "n1|(null)|idle", "srun": "none"})
     assert "offers no gpu" in found["gpus"].text
-    assert "there is no default" in found["partitions"].text
     assert 'mpi: "mpiexec"' in found["mpi types"].cure
-    found = ask_slurm({"sinfo --noheader": "a*|gpu:2|2|down*|n[1-2]"})
+    found = ask_slurm({"sinfo --Node": "n1|gpu:2|down*\nn2|gpu:2|drained"})
     assert "none takes jobs now" in found["gpus"].text
 
 
@@ -118,7 +115,7 @@ def test_slurm_without_gpus_or_with_none_up() -> None:
 )
 def test_a_silent_slurm(answer: Answer, level: str, words: str) -> None:
     """A controller that is away helps itself with time: 75. A client of no cluster is no fault."""
-    (found,) = ask_slurm({"sinfo --noheader": answer}).values()
+    (found,) = ask_slurm({"sinfo --Node": answer}).values()
     assert (found.level, found.code) == (level, 75 if level == FAULT else 0)
     assert words in found.text
 
@@ -132,26 +129,36 @@ def test_no_scheduler_is_no_fault(section) -> None:
 
 def test_the_gpus_of_grid_engine() -> None:
     """Complexes with gpu or cuda in their names, how they are counted, and where they are."""
-    master, first, second, environments = ask_grid_engine({})
+    master, first, second, environments, nodes = ask_grid_engine({})
     assert (master.level, master.text) == (OK, "SGE 8.1.9 answers")
     assert first.text == "gpu (INT, counted once a job); free: node1 4, node2 0"
     assert second.text == "cuda_arch (STRING, not counted); free: node1 sm_90"
-    assert environments.text == "mpi $fill_up, mpi_rr $round_robin"
+    assert (environments.level, environments.text) == (OK, "mpi, mpi_rr")
+    assert nodes.cure == f"qrsh -cwd -l gpu=1 {sys.executable} {ROOT / 'scripts' / 'doctor.py'}"
 
 
 def test_other_clusters_of_grid_engine() -> None:
-    """Per slot; on no host; no complex; no environment of the profile's name; no control."""
+    """Per slot; on no host; no complex; no environment of the profile's name, or none at all."""
     per_slot = ask_grid_engine({"qconf -sc": COMPLEXES.replace("JOB", "YES"), "qhost": ""})
     assert per_slot[1].text == "gpu (INT, counted for each slot); free: on no host"
     assert per_slot[1].level == NOTE
-    bare = ask_grid_engine({"qconf -sc": "#nothing", "qconf -spl": "smp", "qconf -sp smp": ""})
+    bare = ask_grid_engine({"qconf -sc": "#nothing", "qconf -spl": "smp"})
     assert "it cannot give GPUs" in bare[1].text
     assert "there is no 'mpi'" in bare[2].text
-    assert all(finding.cure for finding in bare if finding.level == NOTE)
-    loose = ask_grid_engine({"qconf -sp mpi": f"{MPI}control_slaves     FALSE\n"})
-    assert "control_slaves is FALSE" in loose[-1].text
+    profile = (ROOT / "profiles" / "uge" / "config.yaml").read_text()
+    for finding, line in zip(bare[1:3], ("uge_gpu", "uge_parallel"), strict=True):
+        assert f"{line} of profiles/uge/config.yaml" in finding.cure
+        assert f"\n    {line}: " in profile
     none = ask_grid_engine({"qconf -spl": Answer(1, "", "no parallel environment defined")})
-    assert "there is no parallel environment" in none[-1].text
+    assert "there is no parallel environment" in none[-2].text
+
+
+def test_inside_a_job_the_doctor_sends_nobody_into_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees the node already."""
+    for name in ("SLURM_JOB_ID", "JOB_ID"):
+        monkeypatch.setenv(name, "7")
+    assert "nodes" not in ask_slurm({})
+    assert "nodes" not in [finding.name for finding in ask_grid_engine({})]
 
 
 @pytest.mark.parametrize(
@@ -160,10 +167,15 @@ def test_other_clusters_of_grid_engine() -> None:
         (Answer(1, "", "error: commlib error: got select error\nunable to send"), FAULT, "unable"),
         (Answer(None, "", ""), FAULT, "no answer in time"),
         (Answer(1, "", "critical error: Please set … SGE_ROOT."), NOTE, "SGE_ROOT is not set"),
+        (
+            Answer(1, "", 'denied: host "node1" is neither submit nor admin host\n'),
+            NOTE,
+            "no submit host",
+        ),
     ],
 )
 def test_a_silent_grid_engine(answer: Answer, level: str, words: str) -> None:
-    """As with Slurm."""
+    """As with Slurm. Hosts that only run jobs may not ask it, and need not."""
     (found,) = ask_grid_engine({"qconf -sc": answer})
     assert (found.level, found.code) == (level, 75 if level == FAULT else 0)
     assert words in found.text
@@ -193,4 +205,5 @@ def test_a_scheduler_that_hangs_is_left_in_time(hanging: Path) -> None:
     """It and what it started are ended, and the answer is: try again."""
     (found,) = slurm.findings(Once(hanging))
     assert (found.level, found.code) == (FAULT, 75)
-    assert not processes.living(int(pid) for pid in hanging.read_text().split())
+    ended = [int(pid) for pid in hanging.read_text().split()]
+    processes.until(lambda: not processes.living(ended))

@@ -130,7 +130,7 @@ def test_a_lease_says_who_holds_it(start):
     task = start(end="stdin")
     task.stdout.readline()
     found = leases.holder(UUID)
-    assert (found.pid, found.user) == (task.pid, leases._user())
+    assert (found.pid, found.user) == (task.pid, leases.user_name(os.getuid()))
     assert found.what.startswith("lease_program.py '{")
     task.communicate()
     assert leases.holder(UUID) is None

@@ -1,9 +1,12 @@
 """What the doctor finds, and how it asks other programs: never longer than it has time."""
 
 import contextlib
+import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +17,15 @@ from shardwise.errors import ShardwiseError
 
 OK, NOTE, FAULT = "ok", "note", "fault"
 
-_END_SECONDS = 0.5
-"""How long a program may take to end when it is asked to."""
+_SCRIPTS = Path(__file__).parents[2]
 
-_END_OTHERS_SECONDS = 1.5
-"""The same for one that has others to end first."""
+_END_SECONDS = 0.5
+"""How long programs may take to end when they are asked to."""
 
 _LEAST_SECONDS = 0.2
+
+_FOREVER_SECONDS = 1e6
+"""Instead of ``inf``, which the kernel has no number for."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,12 @@ def fault(name: str, text: str, cure: str, code: int = 2, **facts: Any) -> Findi
     return Finding(name, FAULT, text, cure, facts, code)
 
 
+def on_a_node(start: str) -> Finding:
+    """The hint to look at a node from a job there, which these words start."""
+    line = f"{start} {shlex.join([sys.executable, str(_SCRIPTS / 'doctor.py')])}"
+    return note("nodes", "what a node has, the doctor tells in a job there:", line)
+
+
 def refused(name: str, error: ShardwiseError, cure: str) -> Finding:
     """A fault as the library explains it: what was found, and behind a semicolon what to do.
 
@@ -83,8 +94,8 @@ class Deadline:
     """The time that is left for some questions together, in seconds."""
 
     def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self._end = time.monotonic() + limit
+        self.limit = min(limit, _FOREVER_SECONDS)
+        self._end = time.monotonic() + self.limit
 
     def left(self) -> float:
         """Seconds from now; always some, so that whatever has answered already is read."""
@@ -109,13 +120,21 @@ class Answer:
         words = (self.err.strip() or self.out.strip()).splitlines()
         return words[-1].strip() if words else f"it ended with {self.code} and said nothing"
 
+    def said(self) -> list[dict[str, Any]]:
+        """The lines of JSON in it, between whatever else was printed; half a line is none."""
+        found = []
+        for line in self.out.splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [line for line in found if isinstance(line, dict)]
+
 
 Ask = Callable[..., Answer]
 
 
 def environment() -> dict[str, str]:
     """The environment for a program that imports this library, wherever it was started."""
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(_SCRIPTS), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -128,48 +147,45 @@ def ask_all(
     lines: Sequence[Sequence[str]],
     deadline: Deadline,
     env: Mapping[str, str] | None = None,
-    apart: bool = True,
+    grace: float = _END_SECONDS,
 ) -> list[Answer]:
-    """Run several programs side by side.
+    """Run several programs side by side, each in a process group, which is ended as a whole.
 
     Parameters
     ----------
-    apart
-        Whether each gets a process group of its own, which is ended as a whole. A program that
-        ends what it starts by itself needs none, and is then reached by Ctrl-C.
+    grace
+        Seconds that those that did not answer have to end what they started themselves.
     """
-    started: list[subprocess.Popen[str] | OSError] = []
+    asked: dict[int, subprocess.Popen[str]] = {}
+    answers: dict[int, Answer] = {}
     try:
-        for words in lines:
-            started.append(_start(words, env, apart))
-        return [_answer(process, deadline) for process in started]
+        for number, words in enumerate(lines):
+            try:
+                asked[number] = _start(words, env)
+            except OSError as error:
+                answers[number] = Answer(127, "", str(error))
+        for number, process in asked.items():
+            answers[number] = _answer(process, deadline)
+        return [answers[number] for number in range(len(lines))]
     finally:
-        for process in started:
-            if isinstance(process, subprocess.Popen):
-                _end(process, apart)
+        silent = [n for n in asked if n not in answers or answers[n].code is None]
+        _end([asked[number] for number in silent], grace)
 
 
-def _start(
-    words: Sequence[str], env: Mapping[str, str] | None, apart: bool
-) -> "subprocess.Popen[str] | OSError":
-    try:
-        return subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=env,
-            start_new_session=apart,
-        )
-    except OSError as error:
-        return error
+def _start(words: Sequence[str], env: Mapping[str, str] | None) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=env,
+        start_new_session=True,
+    )
 
 
-def _answer(process: "subprocess.Popen[str] | OSError", deadline: Deadline) -> Answer:
-    if isinstance(process, OSError):
-        return Answer(127, "", str(process))
+def _answer(process: "subprocess.Popen[str]", deadline: Deadline) -> Answer:
     try:
         out, err = process.communicate(timeout=deadline.left())
     except subprocess.TimeoutExpired as late:
@@ -182,18 +198,20 @@ def _text(part: Any) -> str:
     return part.decode(errors="replace") if isinstance(part, bytes) else part or ""
 
 
-def _end(process: "subprocess.Popen[str]", apart: bool) -> None:
-    """End a program that still runs; one that the kernel does not let go is left behind."""
+def _end(silent: "Sequence[subprocess.Popen[str]]", grace: float) -> None:
+    """End the groups of programs that did not answer, as the first of a group may be gone already.
+
+    What the kernel does not let go is left behind.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            break
-        with contextlib.suppress(ProcessLookupError):
-            if apart:
+        for process in silent:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS if apart else _END_OTHERS_SECONDS)
-    for pipe in (process.stdout, process.stderr):
-        if pipe:
-            pipe.close()
+        soon = Deadline(grace)
+        for process in silent:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(soon.left())
+    for process in silent:
+        for pipe in (process.stdout, process.stderr):
+            if pipe:
+                pipe.close()

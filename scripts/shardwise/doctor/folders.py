@@ -4,6 +4,7 @@ The probes write into a folder of their own in it, which they remove.
 """
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -15,32 +16,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from shardwise.devices import SCHEDULER_CLIENTS
 from shardwise.doctor.findings import Ask, Deadline, Finding, ask, fault, note, ok
 from shardwise.units import human_bytes
 
 MOUNTS = Path("/proc/self/mountinfo")
 _PAGE = 4096
 _LITTLE_BYTES = 1024**3
-_ELSEWHERE = "put the results on another file system: key results of the config"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_ELSEWHERE = "put the results into another folder, on another disk: key results of the config"
 
 CAVEATS = {
     "nfs": "other nodes may see a finished file a minute later (latency-wait in the profiles)",
     "lustre": "large files read fastest when striped: lfs setstripe -c -1 on the results folder",
-    "beegfs": "locks hold on one node only, unless the site has set tuneUseGlobalFileLocks",
-    "gpfs": "",
-    "ceph": "other nodes may see a finished file a moment later (latency-wait in the profiles)",
-    "cifs": "Windows shares know other locks and renames: use them for input, not for results",
-    "9p": "a folder of the host: slow, and its locks hold inside this machine only",
-    "virtiofs": "a folder of the host: its locks may hold inside this machine only",
-    "afs": "locks and the end of a ticket: long jobs lose their right to write",
     "fuse": "a file system in user space: what it promises depends on the program behind it",
-    "tmpfs": "it lies in memory: gone after a reboot, and other nodes do not see it",
-    "overlay": "a layer of a container: gone with the container, and other nodes do not see it",
+    "tmpfs": "it lies in memory: gone after a reboot",
+    "overlay": "a layer of a container: gone with the container",
 }
-"""File systems to say something about. All else is on a disk of this machine."""
+"""What to know of a file system whose type begins like this."""
 
-_ALIASES = {"nfs4": "nfs", "smb3": "cifs", "smbfs": "cifs", "ramfs": "tmpfs", "openafs": "afs"}
-_OF_THIS_MACHINE = {"tmpfs", "overlay", None}
+_OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"}
 
 _TRY_LOCK = """
 import fcntl, sys
@@ -56,41 +51,47 @@ class Mount(NamedTuple):
 
     point: str
     type: str
-    source: str
     options: frozenset[str]
 
     @property
-    def kind(self) -> str | None:
-        """The key of :data:`CAVEATS` that it belongs to."""
-        name = _ALIASES.get(self.type, self.type.partition(".")[0])
-        return name if name in CAVEATS else None
+    def caveat(self) -> str | None:
+        """That of :data:`CAVEATS`."""
+        return next((text for name, text in CAVEATS.items() if self.type.startswith(name)), None)
 
 
 def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
     """File system and free space, then the probes, in a folder that is removed."""
     folder = existing(results)
+    if not folder.is_dir():
+        text = f"{folder} is no folder, but a file or a link to nothing"
+        yield fault("file system", text, "move it away, or name another: key results of the config")
+        return
     found = mount(folder, MOUNTS.read_text(encoding="utf-8", errors="replace"))
-    yield _place(results, folder, found)
+    cluster = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
+    yield _place(results, folder, found, cluster)
     yield _space(folder)
     try:
-        probes = Path(tempfile.mkdtemp(prefix=".shardwise-doctor-", dir=folder))
+        with tempfile.TemporaryDirectory(
+            prefix=".shardwise-doctor-", dir=folder, ignore_cleanup_errors=True
+        ) as name:
+            probes = Path(name)
+            yield direct(probes)
+            yield renames(probes)
+            yield locks(probes, deadline, found)
     except OSError as error:
-        cure = "take a folder that you may write to: key results of the config"
-        text = f"no file can be made in {folder}: {error.strerror}"
+        text = f"a small file cannot be written and renamed in {folder}: {error.strerror}"
+        cure = (
+            "make room (see df -h and df -i), or ask for more quota"
+            if error.errno in _NO_ROOM
+            else _ELSEWHERE
+        )
         yield fault("writing", text, cure, error=error.errno)
-        return
-    try:
-        for probe in (direct, renames, mapping):
-            yield probe(probes)
-        yield locks(probes, deadline, found)
-    finally:
-        shutil.rmtree(probes, ignore_errors=True)
 
 
 def existing(path: Path) -> Path:
-    """The folder itself, or the nearest above it that is there already."""
+    """The folder itself, or what is there already of the path to it."""
     path = path.absolute()
-    return next((p for p in (path, *path.parents) if os.path.isdir(p)), Path("/"))
+    return next(p for p in (path, *path.parents) if os.path.lexists(p))
 
 
 def mount(folder: Path, mountinfo: str) -> Mount | None:
@@ -105,7 +106,7 @@ def mount(folder: Path, mountinfo: str) -> Mount | None:
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and (best is None or len(point) >= len(best.point)):
             options = {*left[5].split(","), *",".join(right[2:]).split(",")}
-            best = Mount(point, right[0], _unescaped(right[1]), frozenset(options))
+            best = Mount(point, right[0], frozenset(options))
     return best
 
 
@@ -114,29 +115,29 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def _place(results: Path, folder: Path, found: Mount | None) -> Finding:
+def _place(results: Path, folder: Path, found: Mount | None, cluster: bool) -> Finding:
     where = str(folder) if folder == results.absolute() else f"{results} (not made yet)"
     facts = {"path": str(results.absolute()), "folder": str(folder)}
     if found is None:
         return note("file system", f"{where}: the kernel does not tell", type=None, **facts)
     text = f"{where} is on {found.type}, mounted at {found.point}"
-    facts |= {"type": found.type, "mount": found.point, "local": found.kind in _OF_THIS_MACHINE}
-    if found.kind and CAVEATS[found.kind]:
-        return note("file system", f"{text}: {CAVEATS[found.kind]}", **facts)
-    return ok("file system", text, **facts)
+    text = f"{text}: {found.caveat}" if found.caveat else text
+    local = found.type in _OF_THIS_MACHINE
+    facts |= {"type": found.type, "mount": found.point, "local": local}
+    if local and cluster:
+        cure = "unless all is one machine, jobs on other nodes need a shared disk: key results"
+        return note("file system", f"{text}; other nodes do not see it", cure, **facts)
+    return (note if found.caveat else ok)("file system", text, **facts)
 
 
 def _space(folder: Path) -> Finding:
     disk = os.statvfs(folder)
     free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     text = f"{human_bytes(free)} free of {human_bytes(total)}"
-    facts = {"free": free, "total": total, "free_files": disk.f_favail if disk.f_files else None}
     if free < _LITTLE_BYTES:
-        return note("space", text, "make room; a dry run tells what a job needs", **facts)
-    if disk.f_files and disk.f_favail < 10_000:
-        text = f"{text}, but room for {disk.f_favail} more files only"
-        return note("space", text, "remove files; a shard has up to six", **facts)
-    return ok("space", text, **facts)
+        cure = "make room; a dry run tells what a job needs"
+        return note("space", text, cure, free=free, total=total)
+    return ok("space", text, free=free, total=total)
 
 
 def direct(folder: Path) -> Finding:
@@ -152,6 +153,8 @@ def direct(folder: Path) -> Finding:
         finally:
             os.close(descriptor)
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
         text = f"no direct I/O ({error.strerror}): files go through the page cache, which is slower"
         return note("direct I/O", text, works=False)
     if not same:
@@ -166,13 +169,9 @@ def renames(folder: Path) -> Finding:
     with open(path, "rb") as reader, open(new, "wb") as writer:
         writer.write(b"new")
         writer.flush()
-        try:
-            os.fsync(writer.fileno())
-            os.replace(new, path)
-            _flush(folder)
-        except OSError as error:
-            text = f"a file cannot be replaced and flushed: {error.strerror}"
-            return fault("rename", text, _ELSEWHERE, error=error.errno)
+        os.fsync(writer.fileno())
+        os.replace(new, path)
+        _flush(folder)
         by_name, in_hand = path.read_bytes(), reader.read()
     if (by_name, in_hand) != (b"new", b"old"):
         text = f"a replaced file reads {by_name!r} by its name and {in_hand!r} where it was open"
@@ -186,20 +185,6 @@ def _flush(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def mapping(folder: Path) -> Finding:
-    """Map a file into memory, as the reduce does with what the page cache holds."""
-    path = folder / "mapped"
-    path.write_bytes(b"mapped".ljust(_PAGE, b"."))
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            same = view[:6] == b"mapped"
-    except OSError as error:
-        return fault("mmap", f"files cannot be mapped: {error.strerror}", _ELSEWHERE)
-    if not same:
-        return fault("mmap", "a mapped file has other bytes than were written", _ELSEWHERE)
-    return ok("mmap", "works")
 
 
 def locks(

@@ -1,18 +1,19 @@
 """GPUs: driver and cupy, each device, who holds it, and whether it computes."""
 
 import importlib.metadata
-import json
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from shardwise import devices, grants, leases, nvml
-from shardwise.devices import Device, Process
+from shardwise.devices import Device
 from shardwise.doctor import holders
 from shardwise.doctor.findings import (
     FAULT,
@@ -22,6 +23,7 @@ from shardwise.doctor.findings import (
     Deadline,
     Finding,
     ask_all,
+    environment,
     fault,
     note,
     ok,
@@ -34,7 +36,17 @@ _NAMES = re.compile(r"cupy(?:-cuda(\d+)x)?", re.IGNORECASE)
 
 _PRODUCT = """
 import json, os, sys
-os.environ.update(CUDA_VISIBLE_DEVICES=sys.argv[1], CUDA_DEVICE_ORDER="PCI_BUS_ID",
+from shardwise import leases
+from shardwise.errors import TryAgain
+how, uuid = sys.argv[1:]
+sys.argv = ["doctor"]  # what the lease names
+try:
+    if how == "lease" and not leases.take(uuid):
+        raise TryAgain("it is leased by now")
+except TryAgain as error:
+    print(json.dumps({"hindrance": str(error).partition(". ")[0]}))
+    sys.exit()
+os.environ.update(CUDA_VISIBLE_DEVICES=uuid, CUDA_DEVICE_ORDER="PCI_BUS_ID",
                   CUPY_CACHE_IN_MEMORY="1")
 import cupy
 print(json.dumps({"cuda": cupy.cuda.runtime.runtimeGetVersion()}), flush=True)
@@ -42,49 +54,10 @@ ones = cupy.ones((256, 256), "float32")
 print(json.dumps({"sum": float((ones @ ones).sum())}), flush=True)
 """
 _SUM = float(256**3)
-"""What the product of ones sums to: it needs NVRTC, cuBLAS and a device that computes."""
+"""What the product of ones sums to: it needs NVRTC, cuBLAS and a device that computes.
 
-
-@dataclass(frozen=True)
-class Driver:
-    """What NVML tells besides the devices.
-
-    Parameters
-    ----------
-    version
-        Of the driver.
-    reserved
-        Bytes that it keeps of each device for itself, by UUID; of a device that shares the memory
-        of the CPU it tells none.
-    others
-        Processes on each device that draw there, or compute through MPS.
-    """
-
-    version: str = "of unknown version"
-    reserved: Mapping[str, int] = field(default_factory=dict)
-    others: Mapping[str, tuple[Process, ...]] = field(default_factory=dict)
-
-
-def driver(uuids: Sequence[str]) -> Driver:
-    """Ask NVML; what an older driver does not know is left out."""
-    reserved, others = {}, {}
-    with nvml.started() as lib:
-        version = lib.nvmlSystemGetDriverVersion()
-        for uuid in uuids:
-            with suppress(lib.NVMLError):
-                handle = lib.nvmlDeviceGetHandleByUUID(uuid)
-                with suppress(lib.NVMLError):
-                    memory = lib.nvmlDeviceGetMemoryInfo(handle, version=lib.nvmlMemory_v2)
-                    reserved[uuid] = memory.reserved
-                others[uuid] = tuple(
-                    Process(process.pid, process.usedGpuMemory)
-                    for listed in (
-                        lib.nvmlDeviceGetGraphicsRunningProcesses,
-                        lib.nvmlDeviceGetMPSComputeRunningProcesses,
-                    )
-                    for process in listed(handle)
-                )
-    return Driver(version, reserved, others)
+Meanwhile the device is leased, as by a task; the kernel frees it with the process.
+"""
 
 
 def installed() -> dict[str, str]:
@@ -98,8 +71,7 @@ class Machine:
     """What this machine says of its GPUs; tests say something else."""
 
     cuda: Callable[[], int | None] = devices.driver_cuda_version
-    present: Callable[[], list[Device]] = devices.present
-    driver: Callable[[Sequence[str]], Driver] = driver
+    driver_and_devices: Callable[[], tuple[str, list[Device]]] = nvml.driver_and_devices
     holder: Callable[[str], leases.Holder | None] = leases.holder
     person: Callable[[int], holders.Person | None] = holders.describe
     cupy: Callable[[], dict[str, str]] = installed
@@ -127,20 +99,19 @@ def _findings(deadline: Deadline, backend: str, machine: Machine) -> Iterator[Fi
         return
     try:
         with _warnings() as warned:
-            present = machine.present()
-        told = machine.driver([device.uuid for device in present])
+            version, present = machine.driver_and_devices()
     except ShardwiseError as error:
         yield ok("driver", f"runs CUDA up to {_dotted(cuda)}", cuda=cuda)
         yield from cupy
         yield refused("devices", error, "see what nvidia-smi says")
         return
-    text = f"{told.version}, runs CUDA up to {_dotted(cuda)}"
-    yield ok("driver", text, cuda=cuda, version=told.version)
+    text = f"{version}, runs CUDA up to {_dotted(cuda)}"
+    yield ok("driver", text, cuda=cuda, version=version)
     yield from cupy
     for message in warned:
         yield note("devices", message, "ask the admin: dmesg names its errors (Xid)")
     computes = not any(finding.level == FAULT for finding in cupy)
-    yield from _devices(present, told, deadline, machine, computes)
+    yield from _devices(present, deadline, machine, computes)
 
 
 @contextmanager
@@ -197,7 +168,7 @@ def _cupy(found: dict[str, str], driver: int | None, backend: str) -> Iterator[F
 
 
 def _devices(
-    present: Sequence[Device], told: Driver, deadline: Deadline, machine: Machine, computes: bool
+    present: Sequence[Device], deadline: Deadline, machine: Machine, computes: bool
 ) -> Iterator[Finding]:
     """Each device, then who holds it; last, whether one is free for a task."""
     if not present:
@@ -213,57 +184,86 @@ def _devices(
     if grant is not None:
         text = f"{grant}: {', '.join(map(holders.name, ours))}"
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
-    hindrances = {device.uuid: _hindrance(device, device in ours, computes) for device in present}
-    tried = [device for device in present if hindrances[device.uuid] is None]
-    lines = [[sys.executable, "-c", _PRODUCT, device.uuid] for device in tried]
-    answers = dict(zip((d.uuid for d in tried), machine.ask_all(lines, deadline), strict=True))
     # What a scheduler has granted to this job alone, only its own tasks wait for.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
-    job = grants.job(machine.environ)
+    job = grants.job(machine.environ) if alone else None
+    held = {device.uuid: machine.holder(device.uuid) for device in present}
+    leased = {uuid for uuid, lease in held.items() if lease and (not alone or lease.job == job)}
+    hindrances = {
+        device.uuid: _hindrance(device, device in ours, alone, device.uuid in leased, computes)
+        for device in present
+    }
+    tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
+    answers = _multiply(tried, alone, deadline, machine)
     free = 0
     for device in present:
-        lease = machine.holder(device.uuid)
         found = _device(device, answers.get(device.uuid), hindrances[device.uuid])
-        usable = found.level == OK and (lease is None or (alone and lease.job != job))
+        usable = found.level == OK
         free += usable
         yield replace(found, facts={**found.facts, "usable": usable})
-        if lease is not None:
-            yield holders.leased(device, lease)
-        processes = (*told.others.get(device.uuid, ()), *device.processes)
-        reserved = told.reserved.get(device.uuid)
-        yield from holders.held(device, processes, reserved, machine.person)
+        if alone and device in ours and (obstacle := devices.obstacle(device, 0)):
+            text = f"{obstacle}; a task does not wait for what is granted"
+            yield note(holders.name(device), text)
+        yield from holders.held(device, held[device.uuid], machine.person)
     if ours and computes:
-        yield _leases(free, len(ours), devices.wait_seconds(machine.environ))
+        # A single granted device that was tried has said what is wrong: nothing waits for it.
+        yield _leases(free, len(ours), alone and bool(tried), machine.environ)
 
 
-def _leases(free: int, count: int, wait: float) -> Finding:
+def _multiply(
+    uuids: Sequence[str], alone: bool, deadline: Deadline, machine: Machine
+) -> dict[str, Answer]:
+    """Try a product on some devices, all at once."""
+    how = "granted" if alone else "lease"
+    lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in uuids]
+    return dict(zip(uuids, machine.ask_all(lines, deadline, environment()), strict=True))
+
+
+def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> Finding:
     """How many of some devices wait for a task, and whether it can lease one."""
     folder = leases.folder()
     facts = {"folder": str(folder), "free": free}
-    try:
-        leases.check_folder(folder)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            text = f"leases lie in {folder}, where this user may not write"
-            return fault("leases", text, f"its owner has to do: chmod 1777 {folder}", **facts)
-    except FileNotFoundError:
-        pass  # the first task makes it
-    except ShardwiseError as error:
-        return refused("leases", error, "ask the admin")
-    if free:
+    if trouble := _trouble(folder):
+        text, cure = trouble
+        if alone:
+            text = f"{text}; a task uses what is granted all the same"
+            return note("leases", text, cure, **facts)
+        return fault("leases", text, cure, code=75, **facts)
+    if free or alone:
         text = f"{free} of {count} devices free for a task; leases lie in {folder}"
         return ok("leases", text, **facts)
     text = (
         "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
-        f"hands for {wait / 60:.0f} minutes"
+        f"hands for {devices.wait_seconds(environ) / 60:.0f} minutes"
     )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 
 
-def _hindrance(device: Device, ours: bool, computes: bool) -> str | None:
+def _trouble(folder: Path) -> tuple[str, str] | None:
+    """What keeps a task from leasing in this folder, and the cure."""
+    try:
+        leases.check_folder(folder)
+        place, cure = folder, "its owner has to do: chmod 1777"
+    except ShardwiseError as error:
+        text, cure = re.split(r"[.;] ", str(error), maxsplit=1)
+        return text, cure
+    except OSError:  # the first task makes it
+        place, cure = folder.parent, "mkdir -p -m 1777"
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+        return None
+    text = f"leases lie in {folder}, but this user cannot write to {place}"
+    return text, f"{cure} {shlex.quote(str(folder))}"
+
+
+def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: bool) -> str | None:
     """Why no product is tried on a device; None where one is."""
     if not computes:
         return "cupy does not work here"
-    return devices.obstacle(device, 0) if ours else "it is not granted here"
+    if not ours:
+        return "it is not granted here"
+    if leased:
+        return "it is leased"
+    return None if alone else devices.obstacle(device, 0)
 
 
 def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Finding:
@@ -277,9 +277,10 @@ def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Fin
         "uuid": device.uuid, "device": device.name, "index": device.index, "memory": device.memory,
         "free": device.free, "mode": device.mode, "works": None,
     }  # fmt: skip
-    if answer is None:
-        return note(name, f"{text}: no product was tried: {hindrance}", **facts)
-    result = _printed(answer.out)
+    said = answer.said() if answer else [{"hindrance": hindrance}]
+    result = {key: value for line in said for key, value in line.items()}
+    if "hindrance" in result:
+        return note(name, f"{text}: no product was tried: {result['hindrance']}", **facts)
     facts |= {"works": result.get("sum") == _SUM, "cuda": result.get("cuda")}
     if facts["works"]:
         return ok(name, f"{text}: computes", **facts)
@@ -294,14 +295,3 @@ def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Fin
     text = f"{text}: a small product fails: {answer.reason if answer.code else wrong}"
     cure = "leave it out with CUDA_VISIBLE_DEVICES, and tell the admin: dmesg names its errors"
     return fault(name, text, cure, code=75, **facts)
-
-
-def _printed(out: str) -> dict[str, Any]:
-    """What the program said before it ended."""
-    said: dict[str, Any] = {}
-    for line in out.splitlines():
-        try:
-            said |= json.loads(line)
-        except (ValueError, TypeError):
-            continue
-    return said

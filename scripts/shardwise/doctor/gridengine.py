@@ -1,26 +1,36 @@
 """Grid Engine, asked from here: whether it answers, its GPUs and its parallel environments."""
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 
-from shardwise.doctor.findings import Answer, Ask, Deadline, Finding, ask, fault, note, ok
+from shardwise.doctor.findings import (
+    Answer,
+    Ask,
+    Deadline,
+    Finding,
+    ask,
+    fault,
+    note,
+    ok,
+    on_a_node,
+)
 
-CLIENTS = ("qsub", "qstat", "qdel", "qconf", "qhost")
 _GPU = re.compile("gpu|cuda", re.IGNORECASE)
-_DEFAULT_ENVIRONMENT = "mpi"
+_PROFILE = "profiles/uge/config.yaml"
+_ENVIRONMENT = "mpi"  # that of the profile
 _COUNTED = {"YES": "counted for each slot", "JOB": "counted once a job"}
 
 
 def findings(
     deadline: Deadline, ask: Ask = ask, which: Callable[[str], str | None] = shutil.which
 ) -> Iterator[Finding]:
-    """Clients, GPU complexes, where they are, and parallel environments."""
-    missing = [name for name in CLIENTS if which(name) is None]
-    if "qsub" in missing:
+    """Whether it is here and answers; GPU complexes, where they are; parallel environments."""
+    if which("qsub") is None:
         yield note("grid engine", "none here: qsub is not on PATH", present=False)
         return
-    if "qconf" in missing:
+    if which("qconf") is None:
         yield note("grid engine", "the qsub here is of another scheduler (no qconf)", present=False)
         return
     answer = ask(["qconf", "-sc"], deadline)
@@ -29,13 +39,12 @@ def findings(
         return
     version = (ask(["qstat", "-help"], deadline).out.splitlines() or ["Grid Engine"])[0].strip()
     yield ok("grid engine", f"{version} answers", present=True, answers=True, version=version)
-    if missing:
-        yield note(
-            "clients", f"not on PATH: {', '.join(missing)}", "ask your site", missing=missing
-        )
     complexes = gpu_complexes(answer.out)
     yield from _gpus(complexes, deadline, ask)
-    yield from _environments(deadline, ask)
+    yield _environments(deadline, ask)
+    if "JOB_ID" not in os.environ:
+        counted = [row["name"] for row in complexes if row["consumable"] in _COUNTED]
+        yield on_a_node(f"qrsh -cwd -l {(counted or ['gpu'])[0]}=1")
 
 
 def gpu_complexes(printed: str) -> list[dict[str, str]]:
@@ -65,6 +74,11 @@ def _silent(answer: Answer) -> Finding:
     if "SGE_ROOT" in answer.err:
         text = "its commands are here, but know no cluster (SGE_ROOT is not set)"
         return note("grid engine", text, "source your site's settings.sh", present=False)
+    if "denied: host" in answer.err:
+        text = "this host may not ask it (it is no submit host); jobs can run here all the same"
+        return note(
+            "grid engine", text, "start jobs from a login node", present=True, answers=False
+        )
     return fault(
         "grid engine",
         f"does not answer: {answer.reason}",
@@ -78,7 +92,7 @@ def _silent(answer: Answer) -> Finding:
 def _gpus(complexes: list[dict[str, str]], deadline: Deadline, ask: Ask) -> Iterator[Finding]:
     if not complexes:
         text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
-        cure = "ask your site which -l its GPU jobs take, and name it in profiles/uge"
+        cure = f"ask your site what its GPU jobs ask for; name it in the line uge_gpu of {_PROFILE}"
         yield note("gpus", text, cure, complexes=[])
         return
     names = [row["name"] for row in complexes]
@@ -95,27 +109,15 @@ def _gpus(complexes: list[dict[str, str]], deadline: Deadline, ask: Ask) -> Iter
             yield note("gpus", text, "ask your site which hosts have GPUs", **facts)
 
 
-def _environments(deadline: Deadline, ask: Ask) -> Iterator[Finding]:
-    """The parallel environments, and how each spreads slots over hosts."""
+def _environments(deadline: Deadline, ask: Ask) -> Finding:
+    """The parallel environments, and whether the one that the profile names is among them."""
     answer = ask(["qconf", "-spl"], deadline)
     names = answer.out.split() if answer.code == 0 else []
     if not names:
         cure = "ask your site for one, or set reduce: {ranks: 1}"
-        yield note("environments", "there is no parallel environment", cure, environments={})
-        return
-    rules = {}
-    for name in names:
-        shown = ask(["qconf", "-sp", name], deadline).out
-        rules[name] = dict(re.findall(r"^(\w+)\s+(\S+)", shown, re.MULTILINE))
-    text = ", ".join(f"{name} {rule.get('allocation_rule', '?')}" for name, rule in rules.items())
-    facts = {"environments": rules}
-    if _DEFAULT_ENVIRONMENT not in rules:
-        cure = "name the one for your MPI jobs in profiles/uge"
-        text = f"{text}; there is no {_DEFAULT_ENVIRONMENT!r}, which profiles/uge names"
-        yield note("environments", text, cure, **facts)
-    else:
-        yield ok("environments", text, **facts)
-    loose = [name for name, rule in rules.items() if rule.get("control_slaves") == "FALSE"]
-    if loose:
-        text = f"{', '.join(loose)}: control_slaves is FALSE, so ranks start on one host only"
-        yield note("environments", text, "use another for ranks on several hosts", loose=loose)
+        return note("environments", "there is no parallel environment", cure, names=names)
+    if _ENVIRONMENT not in names:
+        text = f"{', '.join(names)}; there is no {_ENVIRONMENT!r}, which the reduce asks for"
+        cure = f"name another in the line uge_parallel of {_PROFILE}"
+        return note("environments", text, cure, names=names)
+    return ok("environments", ", ".join(names), names=names)

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 from shardwise import launch
@@ -17,18 +18,16 @@ from shardwise.errors import ShardwiseError
 def main(ranks: int, launcher: str) -> None:
     """Start the ranks, or be one: tell the size of the world, after a sum over it."""
     try:
-        launch.relaunch(ranks, launcher)
+        mpi = launch.ranks(Namespace(ranks=ranks, launcher=launcher))
     except ShardwiseError as error:
         sys.exit(str(error))
-    from mpi4py import MPI  # only here: whoever imports it is a rank
-
-    comm = MPI.COMM_WORLD
+    comm = mpi.COMM_WORLD
     said = {
         "rank": comm.rank,
         "size": comm.size,
         "sum": comm.allreduce(1),
         "host": socket.gethostname(),
-        "mpi": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
+        "mpi": " ".join(mpi.Get_library_version().splitlines()[0].strip("\0").split()),
         "library": _library(),
     }
     os.write(1, f"{json.dumps(said)}\n".encode())  # in one piece: lines of ranks do not mix

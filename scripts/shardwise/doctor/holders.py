@@ -1,17 +1,15 @@
 """Who holds a device: leases, processes as ``/proc`` tells them, and memory that nobody has."""
 
 import os
-import pwd
 import shlex
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.devices import Device, Process
 from shardwise.doctor.findings import Finding, note
-from shardwise.leases import Holder
-from shardwise.units import human_bytes
+from shardwise.leases import Holder, user_name
+from shardwise.units import clock, human_bytes
 
 UNLISTED_BYTES = 512 * 1024**2
 """Memory in use beside all that is listed: the driver keeps up to some hundred MiB for itself."""
@@ -54,7 +52,7 @@ def describe(pid: int, proc: Path = PROC) -> Person | None:
     command = shlex.join(word for word in words if word) or before.partition("(")[2]
     since = boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return Person(
-        pid, int(fields[1]), _name(user), since, command[:_LONGEST], fields[0] in ("Z", "X")
+        pid, int(fields[1]), user_name(user), since, command[:_LONGEST], fields[0] in ("Z", "X")
     )
 
 
@@ -63,47 +61,30 @@ def _boot(proc: Path) -> float:
     return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), 0.0)
 
 
-def _name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return f"user {user}"
-
-
 def name(device: Device) -> str:
     """What a device is called in the report."""
     return f"GPU {device.index}"
 
 
-def leased(device: Device, lease: Holder) -> Finding:
-    """The lease of a task on a device."""
-    text = f"leased to {lease.user}, process {lease.pid}, since {_clock(lease.since)}: {lease.what}"
-    facts = {"uuid": device.uuid, "lease": True, **vars(lease)}
-    return note(name(device), text, **facts)
-
-
 def held(
-    device: Device,
-    processes: Sequence[Process],
-    reserved: int | None,
-    person: Callable[[int], Person | None],
+    device: Device, lease: Holder | None, person: Callable[[int], Person | None]
 ) -> Iterator[Finding]:
-    """The processes on a device, and the memory that none of them has.
+    """The lease of a task on a device, the processes there, and the memory that none of them has.
 
     Parameters
     ----------
-    reserved
-        Bytes that the driver keeps for itself; None where it does not tell.
     person
         Tells who a process is.
     """
-    listed = {process.pid: process for process in processes}
+    if lease:
+        yield note(name(device), f"leased to {lease}", uuid=device.uuid, lease=True, **vars(lease))
+    listed = {process.pid: process for process in (*device.others, *device.processes)}
     for process in listed.values():
         yield _holder(device, process, person(process.pid))
     taken = [process.memory for process in listed.values()]
-    if reserved is None or None in taken:
+    if device.reserved is None or None in taken:
         return  # what is not told cannot be told from what nobody has
-    unlisted = device.memory - device.free - reserved - sum(filter(None, taken))
+    unlisted = device.memory - device.free - device.reserved - sum(filter(None, taken))
     if unlisted > UNLISTED_BYTES:
         text = f"{human_bytes(unlisted)} are in use by no process that is listed here"
         cure = (
@@ -120,16 +101,9 @@ def _holder(device: Device, process: Process, who: Person | None) -> Finding:
     if who is None:
         text = f"held by process {process.pid}{memory}: not visible here (another container's?)"
         return note(name(device), text, visible=False, **facts)
-    facts |= {
-        "visible": True, "user": who.user, "since": who.since, "command": who.command,
-        "zombie": who.zombie,
-    }  # fmt: skip
-    text = f"{who.user}, process {who.pid}, since {_clock(who.since)}{memory}: {who.command}"
+    facts |= {"visible": True, **vars(who)}
+    text = f"process {who.pid} of {who.user} since {clock(who.since)}{memory} ({who.command})"
     if who.zombie:
         cure = f"it ends with its parent, process {who.parent}: ask {who.user} or the admin"
-        return note(name(device), f"held by a zombie of {text}", cure, **facts)
+        return note(name(device), f"held by a zombie: {text}", cure, **facts)
     return note(name(device), f"held by {text}", **facts)
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,10 +1,8 @@
 """Which launcher would start the ranks of the reduce, and whether two of them meet."""
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from shardwise import launch
 from shardwise.doctor.findings import (
@@ -39,7 +37,7 @@ def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = ask) -> Iter
 
 def _hello(answer: Answer, launcher: str, deadline: Deadline) -> Finding:
     """What the ranks said, judged."""
-    said = _said(answer.out)
+    said = sorted((line for line in answer.said() if "size" in line), key=lambda rank: rank["rank"])
     worlds = [rank["size"] for rank in said]
     if answer.code is None:
         text = f"{RANKS} ranks did not end within {deadline.limit:.0f} s ({len(said)} said hello)"
@@ -57,19 +55,6 @@ def _hello(answer: Answer, launcher: str, deadline: Deadline) -> Finding:
         return fault("hello", text, cure, ranks=said)
     text = f"{RANKS} ranks in one world on {', '.join(hosts)}: {mpi}, {said[0]['library']}"
     return ok("hello", text, ranks=said)
-
-
-def _said(printed: str) -> list[dict[str, Any]]:
-    """The lines of the ranks, between whatever a launcher prints."""
-    said = []
-    for line in printed.splitlines():
-        try:
-            rank = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(rank, dict) and "size" in rank:
-            said.append(rank)
-    return sorted(said, key=lambda rank: rank["rank"])
 
 
 def _cure() -> str:

@@ -1,4 +1,4 @@
-"""The doctor's report: all sections, which profile fits, the verdict, as text and as JSON."""
+"""The doctor's report: all sections and the verdict, as text and as JSON."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.doctor.findings import (
@@ -20,8 +20,6 @@ from shardwise.doctor.findings import (
     ask_all,
     environment,
     fault,
-    note,
-    ok,
 )
 
 FORMAT = 1
@@ -35,12 +33,14 @@ TITLES = {
     "slurm": "Slurm",
     "grid engine": "Grid Engine",
     "results": "Results folder",
-    "profile": "Profile",
 }
 _MARKS = {OK: "ok", NOTE: "--", FAULT: "!!"}
-_RUN = tuple(name for name in TITLES if name not in ("config", "profile"))
+_RUN = tuple(name for name in TITLES if name != "config")
 _SPARE_SECONDS = 2.5
 """What a section has beyond its time limit: to start, and to end what it has asked."""
+
+_END_SECONDS = 1.5
+"""Of that, what ending takes."""
 
 _WIDTH = 14
 _WIDEST = 120
@@ -60,8 +60,8 @@ class Report:
     @property
     def backend(self) -> str:
         """What the main job computes with here: ``cupy`` or ``numpy``."""
-        gpus = {f.name: f for f in self.findings if f.section == "gpus"}
-        return "cupy" if "backend" not in gpus and _is_ok(gpus.get("driver")) else "numpy"
+        gpus = {f.name: f.level for f in self.findings if f.section == "gpus"}
+        return "cupy" if "backend" not in gpus and gpus.get("driver") == OK else "numpy"
 
     @property
     def devices(self) -> list[str]:
@@ -129,55 +129,25 @@ def look(options: dict[str, Any], before: Iterable[Finding] = ()) -> Report:
     deadline = Deadline(options["time_limit"] + _SPARE_SECONDS)
     line = [sys.executable, "-P", "-m", "shardwise.doctor"]
     lines = [[*line, name, json.dumps(options)] for name in _RUN]
-    answers = ask_all(lines, deadline, environment(), apart=False)
+    answers = ask_all(lines, deadline, environment(), _END_SECONDS)
     found = [*before]
     for name, answer in zip(_RUN, answers, strict=True):
         found += read(name, answer)
-    return Report([*found, *profile(found)])
+    return Report(found)
 
 
 def read(name: str, answer: Answer) -> list[Finding]:
     """The findings of a section, with one more where it did not come to its end."""
-    found = [Finding(**json.loads(line)) for line in answer.out.splitlines() if line[-1:] == "}"]
+    found = [Finding(**line) for line in answer.said()]
     if answer.code is None:
         text = "this hangs: there was no answer in time"
         cure = "try again with --time-limit 60; where it lasts, tell the admin"
-        found.append(_in(name, fault("check", text, cure, code=75)))
+        found.append(replace(fault("check", text, cure, code=75), section=name))
     elif answer.code:
         text = f"this could not be looked at: {answer.reason} (exit code {answer.code})"
-        found.append(_in(name, fault("check", text, "a fault of the doctor, please report it")))
+        cure = "a fault of the doctor, please report it"
+        found.append(replace(fault("check", text, cure), section=name))
     return found
-
-
-def _in(section: str, finding: Finding) -> Finding:
-    return Finding(**{**vars(finding), "section": section})
-
-
-def profile(found: Sequence[Finding]) -> list[Finding]:
-    """Which profile fits, and whether its jobs see the results folder."""
-    answering = {f.section for f in found if f.facts.get("answers")}
-    names = [
-        name for section, name in (("slurm", "slurm"), ("grid engine", "uge"))
-        if section in answering
-    ]  # fmt: skip
-    fits = [f"profiles/{name}" for name in (*names, "local")]
-    text = f"{fits[0]} fits" if not names else f"{', '.join(fits[:-1])} for the cluster, else local"
-    findings = [ok("profile", text, profiles=fits)]
-    disk = next((f for f in found if f.section == "results" and f.name == "file system"), None)
-    if names and disk and disk.facts.get("local"):
-        text = f"the results are on a disk of this machine ({disk.facts['type']})"
-        cure = "unless all is one machine, jobs on other nodes need a shared one: key results"
-        findings.append(note("shared disk", text, cure))
-    if names and not any(f.section == "gpus" and f.facts.get("usable") for f in found):
-        line = {"slurm": "srun --gres=gpu:1", "uge": "qrsh -cwd -l gpu=1"}[names[0]]
-        text = "no GPU can be used here; on the nodes, the doctor tells what it finds there:"
-        cure = f"{line} {sys.executable} scripts/doctor.py"
-        findings.append(note("nodes", text, cure))
-    return [_in("profile", finding) for finding in findings]
-
-
-def _is_ok(finding: Finding | None) -> bool:
-    return finding is not None and finding.level == OK
 
 
 def _lines(finding: Finding, name: str, width: int) -> list[str]:

@@ -1,5 +1,6 @@
 """The settings that the doctor looks for: from config files, where they can be read."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,4 +36,4 @@ def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any
         chosen = {"results": results or settings.results, "backend": settings.backend}
         found = ok("config", f"{named}: backend {settings.backend}, results {chosen['results']}",
                    files=list(map(str, files)), **chosen)  # fmt: skip
-    return chosen, [Finding(**{**vars(found), "section": "config"})]
+    return chosen, [replace(found, section="config")]
