@@ -31,6 +31,7 @@ if __name__ == "__main__":
         metavar="SECONDS",
         help="how long to wait for a free GPU, counted from the last time that one changed hands; "
         f"then the task ends with 75; left out: {devices.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
-        f"or Grid Engine, whose run time is limited, {devices.WAIT_SECONDS:.0f} elsewhere",
+        f"or Grid Engine, whose run time is limited, {devices.WAIT_SECONDS:.0f} elsewhere and "
+        "behind tasks of the same job",
     )
     cli.run(main, arguments)

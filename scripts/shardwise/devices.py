@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,9 +116,19 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     )
 
 
-def wait_seconds(environ: Mapping[str, str] = os.environ) -> float:
-    """How long a task waits for a device where nobody says so: by where it runs."""
-    return WAIT_SECONDS if grants.job(environ) is None else JOB_WAIT_SECONDS
+def wait_seconds(job: str | None, holders: Iterable[leases.Holder | None] = ()) -> float:
+    """How long a task waits for a device where nobody says so.
+
+    Parameters
+    ----------
+    job
+        The scheduler's job that the task is of, if there is one.
+    holders
+        Who has the devices. Where a task of the same job is among them, this is a run of many
+        tasks within one job, whose own run time is not that of a task.
+    """
+    alone = job is not None and all(holder is None or holder.job != job for holder in holders)
+    return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
 
 
 def take(
@@ -151,7 +161,6 @@ def take(
     if _taken:
         return _taken[0]
     listed = listed or present
-    limit = wait_seconds(environ) if limit is None else limit
     grant, devices = grants.read(environ), listed()
     candidates = devices if grant is None else grants.named(grant, devices)
     if not candidates:
@@ -164,7 +173,7 @@ def take(
             return _lease_granted(device, grant, job)
         return obstacle(device, needed) is None and leases.take(device.uuid, job)
 
-    device = _wait_for_one(candidates, leased, needed, limit, listed)
+    device = _wait_for_one(candidates, leased, needed, limit, job, listed)
     environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     _taken.append(Taken(device, source, grant.value if grant else None))
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
@@ -195,7 +204,8 @@ def _wait_for_one(
     candidates: Sequence[Device],
     leased: Callable[[Device], bool],
     needed: int,
-    limit: float,
+    limit: float | None,
+    job: str | None,
     listed: Callable[[], list[Device]],
 ) -> Device:
     """Wait until one of some devices could be leased to this process."""
@@ -212,9 +222,10 @@ def _wait_for_one(
         now, found = time.monotonic(), _holders(uuids)
         if found != holders:
             holders, last_change = found, now
-        if now - last_change >= limit:
+        patience = wait_seconds(job, found.values()) if limit is None else limit
+        if now - last_change >= patience:
             raise TryAgain(
-                f"no device became free, and no lease changed hands for {limit:.0f} s: "
+                f"no device became free, and no lease changed hands for {patience:.0f} s: "
                 f"{_situation(uuids, here(), needed)}; end what hangs (make doctor on this node "
                 "shows it), and run again. If shards do take so long, start only as many at once "
                 "as there are devices (snakemake --cores); by hand, --device-wait waits longer"
@@ -222,7 +233,7 @@ def _wait_for_one(
         if now - last_word >= _WORD_SECONDS:
             log.warning("waiting for a free device: %s", _situation(uuids, here(), needed))
             last_word = now
-        time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + limit - now))
+        time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
         # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
         found = _holders(uuids)
         candidates = here() if found != holders or None in found.values() else []

@@ -234,7 +234,7 @@ def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> F
         return ok("leases", text, **facts)
     text = (
         "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
-        f"hands for {devices.wait_seconds(environ) / 60:.0f} minutes"
+        f"hands for {devices.wait_seconds(grants.job(environ)) / 60:.0f} minutes"
     )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 

@@ -114,7 +114,9 @@ def _environments(deadline: Deadline, ask: Ask) -> Finding:
     answer = ask(["qconf", "-spl"], deadline)
     names = answer.out.split() if answer.code == 0 else []
     if not names:
-        cure = "ask your site for one, or set reduce: {ranks: 1}"
+        cure = (
+            f'ask your site for one, or set uge_parallel: "" in {_PROFILE}: all ranks on one slot'
+        )
         return note("environments", "there is no parallel environment", cure, names=names)
     if _ENVIRONMENT not in names:
         text = f"{', '.join(names)}; there is no {_ENVIRONMENT!r}, which the reduce asks for"
