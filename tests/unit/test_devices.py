@@ -337,7 +337,7 @@ def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, li
 
 
 def test_tasks_of_the_same_job_are_waited_for_as_elsewhere(monkeypatch, other):
-    """A run within one job, such as an interactive one: its shards may take as long as they need."""
+    """A run within one job, such as an interactive one: its shards may take their time."""
     other.update({A: holder(5), B: holder(6, "slurm 7")})
     monkeypatch.setattr(devices, "time", Clock([]))
     with pytest.raises(TryAgain, match="no lease changed hands for 3600 s"):
