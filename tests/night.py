@@ -4,6 +4,7 @@ import abc
 import json
 import os
 import shlex
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -14,6 +15,14 @@ import numpy as np
 
 from tests.uses import one_at_a_time
 from tests.workspace import Finished, Workspace
+
+# Waits for so many fifths of a second, unless it is released.
+HOLD = """
+for _ in $(seq $1); do
+  if [ -e "$(dirname "$0")/released" ] || [ -e "$(dirname "$0")/released.$JOB_ID" ]; then break; fi
+  sleep 0.2
+done
+"""
 
 
 class Night(abc.ABC):
@@ -27,6 +36,14 @@ class Night(abc.ABC):
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
+        self._started: list[subprocess.Popen[str]] = []
+
+    def stop(self) -> None:
+        """End what a failed test has left: no snakemake that goes on to submit jobs."""
+        for run in self._started:
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+                run.wait()
 
     @abc.abstractmethod
     def starts(self) -> Counter[str]:
@@ -46,23 +63,22 @@ class Night(abc.ABC):
 
     def start(self, *options: str) -> "subprocess.Popen[str]":
         """Start the main job; `output` has what it says."""
-        return self.workspace.start(*self.quick, *options, profile=self.profile)
+        self._started.append(self.workspace.start(*self.quick, *options, profile=self.profile))
+        return self._started[-1]
 
     def held(self, limit_s: int = 600) -> tuple[str, str]:
-        """Options under which each job waits at its begin for `release`, but not for longer."""
-        gate = shlex.quote(str(self._gate))
-        is_open = f'[ -e {gate} ] || [ -e {gate}."$JOB_ID" ]'
-        wait = f"for _ in $(seq {5 * limit_s}); do if {is_open}; then break; fi; sleep 0.2; done"
-        return "--precommand", wait
+        """Options under which each job waits at its begin for `release`, but not for longer.
+
+        In a script of its own: schedulers' shells would fill in variables of a command too early.
+        """
+        (self.workspace.root / "hold.sh").write_text(HOLD)
+        path = shlex.quote(str(self.workspace.root / "hold.sh"))
+        return "--precommand", f"sh {path} {5 * limit_s}"
 
     def release(self, *jobs: int) -> None:
         """Let all jobs go on, those of later runs too; or some, by Grid Engine's numbers."""
-        for gate in [self._gate.with_name(f"gate.{job}") for job in jobs] or [self._gate]:
-            gate.touch()
-
-    @property
-    def _gate(self) -> Path:
-        return self.workspace.root / "gate"
+        for name in [f"released.{job}" for job in jobs] or ["released"]:
+            (self.workspace.root / name).touch()
 
     def output(self) -> str:
         """What the main job said that was started last."""

@@ -68,7 +68,9 @@ def name(job: Job) -> str:
 @pytest.fixture
 def night(slurm: SlurmCluster, tmp_path: Path) -> Iterator[SlurmNight]:
     """A fresh workspace on an idle cluster."""
-    yield SlurmNight(slurm, tmp_path / "with a space")
+    night = SlurmNight(slurm, tmp_path / "with a space")
+    yield night
+    night.stop()
     slurm.cancel_all()
 
 

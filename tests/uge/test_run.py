@@ -119,14 +119,18 @@ def square(xp, block):
 @pytest.fixture
 def night(uge: UgeCluster, tmp_path: Path) -> Iterator[UgeNight]:
     """A fresh workspace on an idle cluster."""
-    yield UgeNight(uge, tmp_path / "with a space")
+    night = UgeNight(uge, tmp_path / "with a space")
+    yield night
+    night.stop()
     uge.cancel_all()
 
 
 @pytest.fixture
 def night_of_hosts(uge_hosts: UgeCluster, tmp_path: Path) -> Iterator[UgeNight]:
     """A fresh workspace on an idle cluster of two hosts, where a silent host is soon lost."""
-    yield UgeNight(uge_hosts, tmp_path / "with a space", SHARDWISE_UNHEARD_SECONDS="10")
+    night = UgeNight(uge_hosts, tmp_path / "with a space", SHARDWISE_UNHEARD_SECONDS="10")
+    yield night
+    night.stop()
     uge_hosts.cancel_all()
 
 
