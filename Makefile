@@ -43,9 +43,9 @@ data-parallel: .venv/.examples-$(CUDA)
 doctor: .venv/.run-$(CUDA)
 	$(BIN)/python scripts/doctor.py $(ARGS)
 
-# Two files of tests at a time: those of schedulers mostly wait.
+# Two files of tests at a time, in their order: those of schedulers come early, and mostly wait.
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 nightly: .venv/.test-$(CUDA)
 	$(BIN)/pytest -m nightly $(ARGS)
