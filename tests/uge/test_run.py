@@ -179,6 +179,7 @@ def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
     night.uge.call("qdel", str(deleted), str(dropped))
     night.uge.call("qalter", "-wd", "/nowhere", str(homeless))
     night.uge.call("qalter", "-l", "gpu=1,h_rt=0:0:3", str(short))
+    night.release(nan)  # it may be the next in the queue, and would keep the one free device
     night.wait_for("it is out of time", lambda: short not in {job.job_id for job in night.jobs()})
     night.release()
     assert run.wait(timeout=300) == 1
