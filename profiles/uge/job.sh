@@ -1,6 +1,6 @@
 #!/bin/bash
 # What Grid Engine runs: SCRIPT is Snakemake's for one job, MARKS the folder of the run.
-# A login shell, and the script read into it, so that a site's set-up finds functions like `module`.
+# The script is read in, not started, so that the site's set-up finds what this shell has defined.
 script=$1 marks=$2
 # Who has submitted this and got no answer finds its number here, although it may end at once.
 echo "$JOB_ID" >"$marks/$JOB_NAME.number"
