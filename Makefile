@@ -43,7 +43,7 @@ data-parallel: .venv/.examples-$(CUDA)
 doctor: .venv/.run-$(CUDA)
 	$(BIN)/python scripts/doctor.py $(ARGS)
 
-# Two files of tests at a time, in their order: those of schedulers come early, and mostly wait.
+# Two files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
 test: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
