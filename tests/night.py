@@ -19,7 +19,9 @@ from tests.workspace import Finished, Workspace
 # Waits for so many fifths of a second, unless it is released.
 HOLD = """
 for _ in $(seq $1); do
-  if [ -e "$(dirname "$0")/released" ] || [ -e "$(dirname "$0")/released.$JOB_ID" ]; then break; fi
+  for gate in released "released.${SLURM_JOB_ID:-$JOB_ID}"; do
+    if [ -e "$(dirname "$0")/$gate" ]; then exit; fi
+  done
   sleep 0.2
 done
 """
@@ -76,7 +78,7 @@ class Night(abc.ABC):
         return "--precommand", f"sh {path} {5 * limit_s}"
 
     def release(self, *jobs: int) -> None:
-        """Let all jobs go on, those of later runs too; or some, by Grid Engine's numbers."""
+        """Let all jobs go on, those of later runs too; or some, by the scheduler's numbers."""
         for name in [f"released.{job}" for job in jobs] or ["released"]:
             (self.workspace.root / name).touch()
 

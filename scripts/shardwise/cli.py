@@ -71,8 +71,8 @@ def add_launcher(arguments: argparse.ArgumentParser) -> None:
     arguments.add_argument(
         "--launcher",
         default="auto",
-        help="what starts them, with its options, such as 'mpiexec -hosts node1,node2'; auto: srun "
-        "in a Slurm job, else the mpiexec of the MPI that mpi4py loads",
+        help="what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2'; "
+        "auto: srun in a Slurm job, else the mpiexec of the MPI that mpi4py loads",
     )
 
 

