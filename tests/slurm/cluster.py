@@ -8,6 +8,7 @@ shared with people you do not trust.
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import socket
@@ -31,6 +32,10 @@ LONGEST_RUN_DIR = 60
 
 # A node that takes jobs has one of these states and no flag, such as `+DRAIN`, behind it.
 UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+
+
+# The largest number of a first job; Slurm itself counts to 67 million, then from the first again.
+LAST_JOB = 60_000_000
 
 
 class SlurmCluster(Cluster):
@@ -242,6 +247,7 @@ class SlurmCluster(Cluster):
             plugin_dir=self._programs.plugin_dir,
             controller_port=controller_port,
             node_ports=self._ports,
+            first_job=random.randrange(1, LAST_JOB),
         )
         layout.conf.write_text(config.slurm_conf(layout, site))
         layout.conf.with_name("gres.conf").write_text(config.gres_conf(layout))

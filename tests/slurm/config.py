@@ -71,13 +71,18 @@ class Layout:
 
 @dataclass(frozen=True)
 class Site:
-    """What differs from machine to machine and from start to start."""
+    """What differs from machine to machine and from start to start.
+
+    Numbers of jobs come once only, as on a real site: under srun MPICH calls its shared memory by
+    them, and would take what a killed job of an earlier cluster has left in /dev/shm for its own.
+    """
 
     host: str
     user: str
     plugin_dir: Path
     controller_port: int
     node_ports: dict[str, int]
+    first_job: int
 
 
 # What is the same for every cluster.
@@ -132,6 +137,7 @@ def _daemons(layout: Layout, site: Site) -> str:
 ClusterName=shardwise-test
 SlurmctldHost={site.host}(127.0.0.1)
 SlurmctldPort={site.controller_port}
+FirstJobId={site.first_job}
 SlurmUser={site.user}
 SlurmdUser={site.user}
 PluginDir={site.plugin_dir}

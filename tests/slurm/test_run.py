@@ -47,13 +47,8 @@ class SlurmNight(Night):
         return [job for job in self.slurm.jobs() if job.job_id >= self._first]
 
     def starts(self) -> Counter[str]:
-        """How often each job was submitted, as ``rule`` or ``rule shard``; a reduce counts once.
-
-        On a busy machine MPICH now and then fails as its ranks start under srun ("failed to unpack
-        address, invalid bandwidth"). The profile's retry is what covers that.
-        """
-        counts = Counter({name(job) for job in self.jobs() if name(job) == "reduce"})
-        return counts + Counter(name(job) for job in self.jobs() if name(job) != "reduce")
+        """How often each job was submitted, as ``rule`` or ``rule shard``."""
+        return Counter(name(job) for job in self.jobs())
 
     def running(self, job: str) -> list[int]:
         """The numbers of the running jobs of a rule, or of ``rule shard``."""
