@@ -1,4 +1,4 @@
-"""Scalars of ``summary.json``: statistics over all elements of all products, or of one result.
+"""Scalars of ``summary.json``: statistics over all elements of all products.
 
 They are formed from the results of :mod:`~shardwise.statistics`, a part of the elements at a time.
 Sums are exact until the end, so neither the parts nor their order change a bit.
@@ -32,12 +32,12 @@ class Scalars:
     Parameters
     ----------
     matrices
-        Number of products N; None where the elements of one result are described.
+        Number of products N.
     columns
         Columns of the result.
     """
 
-    def __init__(self, matrices: int | None, columns: int) -> None:
+    def __init__(self, matrices: int, columns: int) -> None:
         self._matrices, self._columns = matrices, columns
         self._elements, self._kind = 0, "f"
         self._moments: dict[str, Moments] = {}
@@ -65,15 +65,6 @@ class Scalars:
         for name in ("min", "max"):
             if name in results:
                 self._challenge(name, _extreme(name, results[name], results[f"arg{name}"], low))
-
-    def add_result(self, values: np.ndarray, low: int) -> None:
-        """Add elements of one result, from ``low`` on: as if it were a stack of one product."""
-        # A single number has no variance: adding zeros would change nothing.
-        once = {"sum": values, "std": np.zeros(0)}
-        if values.dtype.kind != "c":
-            zeros = np.zeros(len(values), np.int64)
-            once |= {"min": values, "argmin": zeros, "max": values, "argmax": zeros}
-        self.add(once, low)
 
     def _moment(self, name: str) -> "Moments":
         return self._moments.setdefault(name, Moments())
@@ -107,7 +98,7 @@ class Scalars:
         Complex numbers are ``[real, imaginary]``; sums of integers are whole numbers of any size;
         what is not finite is the text ``NaN``, ``Infinity`` or ``-Infinity``.
         """
-        count = self._elements * (self._matrices or 1)
+        count = self._elements * self._matrices
         told: dict[str, Any] = {"count": count}
         parts = [self._moments[name] for name in ("real", "imag") if name in self._moments]
         if parts:
@@ -125,14 +116,13 @@ class Scalars:
         within = self._moments["std"]
         if not all(isinstance(m.sum(), Fraction) for m in (*parts, within)):
             return math.nan
-        n = self._matrices or 1
+        n = self._matrices
         spread = within.squares() + sum(p.squares() for p in parts) / n**2
         return _root(spread / self._elements - sum((p.sum() / count) ** 2 for p in parts))
 
     def _place(self, matrix: int, element: int) -> dict[str, int]:
         row, column = divmod(element, self._columns)
-        place = {"row": row, "column": column}
-        return place if self._matrices is None else {"matrix": matrix, **place}
+        return {"matrix": matrix, "row": row, "column": column}
 
 
 class Moments:

@@ -35,9 +35,11 @@ def summary(products, columns, names):
 
 
 def described(values, columns):
-    """The scalars of one result."""
-    scalars = Scalars(None, columns)
-    scalars.add_result(values, 0)
+    """The scalars of one product, of any float64 or int64 numbers."""
+    scalars = Scalars(1, columns)
+    first = np.zeros(len(values), np.int64)
+    once = {"sum": values, "std": np.zeros(len(values)), "min": values, "max": values}
+    scalars.add(once | {"argmin": first, "argmax": first}, 0)
     return scalars.summary()
 
 
@@ -134,8 +136,8 @@ def test_the_pooled_spread_stands_any_offset():
     )
 
 
-def test_scalars_of_one_result_name_row_and_column():
-    """A result has no matrices: its extremes lie in a row and a column, the first where equal."""
+def test_extremes_are_named_by_matrix_row_and_column():
+    """The first of equal ones; and no zero is told as negative."""
     values = np.array([3.0, -0.0, 5.0, 0.0, 5.0, 4.0])
     found = described(values, 3)
     assert found == {
@@ -145,7 +147,10 @@ def test_scalars_of_one_result_name_row_and_column():
         "std": pytest.approx(values.std(), rel=1e-15),
         "min": 0.0,
         "max": 5.0,
-        "where": {"min": {"row": 0, "column": 1}, "max": {"row": 0, "column": 2}},
+        "where": {
+            "min": {"matrix": 0, "row": 0, "column": 1},
+            "max": {"matrix": 0, "row": 0, "column": 2},
+        },
     }
     assert math.copysign(1, found["min"]) == 1
 
