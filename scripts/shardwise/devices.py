@@ -295,11 +295,17 @@ def facts(cupy: Any, taken: Taken) -> dict[str, Any]:
 
 
 def cuda_uuid(cupy: Any) -> str:
-    """The UUID of the GPU that CUDA computes on now."""
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-    raw = bytes(properties["uuid"]).hex()
-    uuid = "-".join(raw[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
-    return f"GPU-{uuid}"
+    """The UUID of the GPU that CUDA computes on now.
+
+    The driver says it: what cupy passes on ends at the first byte of it that is zero.
+    """
+    driver, device, raw = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    failed = driver.cuDeviceGet(ctypes.byref(device), cupy.cuda.Device().id)
+    if failed := failed or driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device):
+        raise RuntimeError(f"the NVIDIA driver does not say which GPU this is: error {failed}")
+    digits = bytes(raw).hex()
+    parts = (digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
+    return f"GPU-{'-'.join(parts)}"
 
 
 def granted(environ: Mapping[str, str] = os.environ) -> str | None:

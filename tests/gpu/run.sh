@@ -1,9 +1,9 @@
 #!/bin/bash
 # Everything that needs real GPUs, in one command: unit tests, then whole runs through a real Slurm.
 #
-#   tests/gpu/run.sh [BUNDLE] [PREFIX]     (default .cache/gpu-bundle, a new folder in /tmp)
+#   tests/gpu/run.sh [BUNDLE] [PREFIX] [PART…]   (default .cache/gpu-bundle, a new folder in /tmp, all)
 #
-# As root, on a machine with NVIDIA GPUs and without a package index; bundle.sh makes BUNDLE
+# PART is unit, dispatch (the digits in each of the four ways) or synthetic. As root, on a machine with NVIDIA GPUs and without a package index; bundle.sh makes BUNDLE
 # elsewhere. Full logs go to OUT (default PREFIX/out). Exit codes: 0 all is well; 1 something is
 # not; 75 there is no GPU here.
 set -uo pipefail
@@ -48,10 +48,17 @@ whole_run() {
     failed+=("$name.check")
 }
 
-digits() {
+# The digits in each of the four ways, whose sums must be the same to the bit.
+dispatch() {
+  local way devices
+  devices=$(nvidia-smi -L | wc -l)
   step digits-input 60 env PYTHONPATH="scripts:$PYTHONPATH" \
-    python3 examples/digits/make_input.py &&
-    whole_run digits 150 examples/digits/config.yaml --exact
+    python3 examples/digits/make_input.py || return
+  for way in jobs array pool mpi; do
+    printf 'input: examples/digits/input.npy\nresults: results/digits-%s\nshards: 24\ndispatch: %s\n' \
+      "$way" "$way" > "$out/digits-$way.yaml"
+    whole_run "digits-$way" 150 "$out/digits-$way.yaml" "$devices" --exact
+  done
 }
 
 finish() {

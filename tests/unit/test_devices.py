@@ -532,6 +532,23 @@ def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
     assert multiply.load_backend("numpy")[0] is np
 
 
+class Driver:
+    """As much of the NVIDIA driver as names the one device."""
+
+    def __init__(self, uuid, code=0):
+        self.raw, self.code = bytes.fromhex(uuid.partition("-")[2].replace("-", "")), code
+
+    def cuDeviceGet(self, device, number):  # noqa: N802 - the driver's own name
+        """Give the device of a number."""
+        device._obj.value = number
+        return self.code
+
+    def cuDeviceGetUuid_v2(self, raw, device):  # noqa: N802 - the driver's own name
+        """Give the UUID of a device."""
+        raw._obj[:] = self.raw
+        return self.code
+
+
 class Cupy:
     """As much of cupy as it takes to find the device that CUDA computes on."""
 
@@ -542,7 +559,7 @@ class Cupy:
 
     def __init__(self, uuid):
         error, fields = self.CudaError, {"totalGlobalMem": GIB, "name": b"Fake"}
-        fields["uuid"] = bytes.fromhex(uuid.partition("-")[2].replace("-", ""))
+        self.driver = Driver(uuid)
         self.cuda = SimpleNamespace(
             memory=SimpleNamespace(OutOfMemoryError=error),
             runtime=SimpleNamespace(
@@ -564,6 +581,7 @@ def load(monkeypatch, cupy):
     monkeypatch.setattr(devices, "driver_cuda_version", lambda: 13000)
     monkeypatch.setattr(multiply.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: cupy.driver)
     monkeypatch.setattr(devices, "present", lambda: NODE)
     ours = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
     for name in (*grants_of(os.environ), *ours):
@@ -592,6 +610,14 @@ def test_another_device_than_the_one_taken_is_a_fault(monkeypatch):
     """Where CUDA was in use before, the receipt would name a device that did not compute."""
     with pytest.raises(RuntimeError, match=f"CUDA was in use on {B} before {A} was taken"):
         load(monkeypatch, Cupy(B))
+
+
+def test_a_driver_that_does_not_name_its_device_is_a_fault(monkeypatch):
+    """No device is taken for another one because the driver failed."""
+    cupy = Cupy(A)
+    cupy.driver.code = 101
+    with pytest.raises(RuntimeError, match="does not say which GPU this is: error 101"):
+        load(monkeypatch, cupy)
 
 
 def test_an_error_of_cuda_means_try_again(monkeypatch):
