@@ -69,6 +69,16 @@ class Results:
         return self.root / "logs" / "reduce.lock"
 
     @property
+    def dispatching(self) -> Path:
+        """The file on which the one that hands out the shards holds a lock."""
+        return self.root / "logs" / "dispatch.lock"
+
+    @property
+    def multiplied(self) -> Path:
+        """What the job leaves that has computed all shards, under any dispatch but jobs."""
+        return self.root / "logs" / "multiply" / "done"
+
+    @property
     def partial(self) -> Path:
         """Work of a reduce that has not finished."""
         return self.root / "partial"
