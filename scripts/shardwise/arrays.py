@@ -495,13 +495,18 @@ def _sweep(path: Path) -> None:
 
 
 def _alive(pid: str) -> bool:
+    """Whether a process may still write; one that nobody has waited for yet may not."""
     try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # it is gone, or hidden
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
         return True
-    return True
+    return state not in "ZX"
 
 
 class StackWriter(AbstractContextManager):

@@ -348,6 +348,8 @@ def _stream(
                     lane.reuse(marks.popleft())
                 for feed, target in zip(reading.feeds, worker.inputs(number, count), strict=True):
                     feed.fill(target)
+                if first + count == shard.stop:
+                    read()
                 if len(drained) == worker.batches:
                     watch.timed("waited_for_batches", drained.popleft().result)
                 began = time.perf_counter()
@@ -362,7 +364,6 @@ def _stream(
                     done = first - shard.start
                     log.info("%d of %d matrices", done, shard.stop - shard.start)
                     last = time.monotonic()
-            read()
             for future in drained:
                 watch.timed("waited_for_batches", future.result)
             began = time.perf_counter()

@@ -1,8 +1,8 @@
 """The worker processes of one node, as their parent sees them: started, fed, replaced, ended.
 
 Standard library only: what computes is loaded in the workers alone. They are started by a fork
-server, a process that has loaded NumPy and this library, but never CUDA or MPI: a fork after those
-breaks silently. When the parent dies, however it dies, the workers end at once.
+server, a process that has loaded NumPy, but never CUDA or MPI: a fork after those breaks silently.
+When the parent dies, however it dies, the workers end at once.
 """
 
 import contextlib
@@ -110,7 +110,8 @@ class Crew(AbstractContextManager):
 
     def __enter__(self) -> "Crew":
         """Start the workers; none of them is ready yet."""
-        self._context.set_forkserver_preload(["shardwise.dispatch.worker"])
+        # Python 3.11 does not tell the fork server where this library lies: it might find another.
+        self._context.set_forkserver_preload(["numpy"])
         try:
             for worker in range(self._count):
                 self._start(worker, ())
@@ -212,7 +213,7 @@ class Crew(AbstractContextManager):
 
 
 def _work(*arguments: Any) -> None:
-    """In the new process: what computes is loaded here, or was in the fork server."""
+    """In the new process: what computes is loaded here."""
     from shardwise.dispatch import worker
 
     worker.main(*arguments)
