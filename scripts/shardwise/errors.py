@@ -23,3 +23,7 @@ class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
     """Nothing is wrong, but it cannot be done now (device busy, out of memory)."""
 
     exit_code = 75
+
+
+class DeviceFailed(TryAgain):
+    """The device is lost, busy or full; this process cannot rely on it any more."""
