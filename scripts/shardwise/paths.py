@@ -54,6 +54,15 @@ class Results:
         return self.root / "runs.tsv"
 
     @property
+    def arrays(self) -> Path:
+        """One row an array that was submitted under ``dispatch: array``."""
+        return self.root / "arrays.tsv"
+
+    def array_folder(self, run: str) -> Path:
+        """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
+        return self.root / "logs" / "array" / run
+
+    @property
     def running(self) -> Path:
         """The file on which the one run on this folder holds a lock."""
         return self.root / "logs" / "run.lock"

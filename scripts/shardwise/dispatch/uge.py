@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import InputError, QueueFull, TryAgain
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -46,10 +46,6 @@ _REASONS = {
     37: "it passed its limit of run time or memory",
     100: "deleted or killed",
 }
-
-
-class QueueFull(TryAgain):
-    """The cluster has as many jobs, of this user or of all, as it allows."""
 
 
 @dataclass(frozen=True)
