@@ -1,0 +1,95 @@
+"""Which shards of a plan are still to be computed: those without a whole product of this plan.
+
+Standard library only, and few calls to the disk a shard: it looks at every shard of a large plan
+before a run says its first word.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.planfile import Plan
+from shardwise.units import human_bytes
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the products of a plan are.
+
+    ``missing`` are ids in the plan's order. ``newest`` is the shard whose receipt was written last,
+    of those that are whole, or None where none is.
+    """
+
+    missing: list[str]
+    newest: str | None
+
+
+def missing(plan: Plan) -> list[str]:
+    """The shards, in the plan's order, whose product or receipt is not whole under this plan."""
+    return standing(plan).missing
+
+
+def standing(plan: Plan) -> Standing:
+    """Look at the receipt of every shard, and at the size of its product.
+
+    The elements of a product, and the rest of its receipt, are left to ledger and reduce.
+    """
+    folder = os.path.dirname(plan.results.product("0"))
+    lacking, newest, latest = [], None, 0
+    for shard, row in plan.shards.items():
+        written = _written(os.path.join(folder, shard), row.fingerprint)
+        if written is None:
+            lacking.append(shard)
+        elif written > latest:
+            newest, latest = shard, written
+    return Standing(lacking, newest)
+
+
+def _written(path: str, fingerprint: str) -> int | None:
+    """When the receipt of a whole product was written (nanoseconds); None where it is not whole.
+
+    Parameters
+    ----------
+    path
+        Of the product and its receipt, without what follows the dot.
+    """
+    try:
+        with open(f"{path}.json", "rb", buffering=0) as file:
+            receipt = json.loads(file.read())
+            written = os.fstat(file.fileno()).st_mtime_ns
+        whole = (
+            receipt["fingerprint"] == fingerprint
+            and os.stat(f"{path}.npy").st_size == receipt["file"]["bytes"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return written if whole else None
+
+
+def describe(plan: Plan, shards: Sequence[str]) -> str:
+    """What is still to be computed, for the log and the dry run.
+
+    Parameters
+    ----------
+    shards
+        The ids that are missing.
+    """
+    if not shards:
+        return f"all {len(plan.shards)} shards have their products"
+    read, written = amounts(plan, shards)
+    device = max(plan.shards[shard].device_memory for shard in shards)
+    words = [
+        f"{len(shards)} of {len(plan.shards)} shards have no products yet",
+        f"{human_bytes(read)} to read and {human_bytes(written)} to write",
+    ]
+    words += [f"{human_bytes(device)} of device memory each on a GPU"] if device else []
+    return "; ".join(words)
+
+
+def amounts(plan: Plan, shards: Sequence[str]) -> tuple[int, int]:
+    """Bytes that computing some shards reads, of A and of B, and bytes that it writes."""
+    problem, rows = plan.problem, [plan.shards[shard] for shard in shards]
+    factors = len(rows) if problem.shared_right else sum(row.stop - row.start for row in rows)
+    read = sum(row.bytes for row in rows) + factors * problem.right_bytes
+    return read, sum(row.product_bytes for row in rows)
