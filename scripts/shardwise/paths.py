@@ -53,11 +53,6 @@ class Results:
         """The names under which earlier runs submitted jobs to a scheduler."""
         return self.root / "runs.tsv"
 
-    @property
-    def arrays(self) -> Path:
-        """One row an array that was submitted under ``dispatch: array``."""
-        return self.root / "arrays.tsv"
-
     def array_folder(self, run: str) -> Path:
         """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
         return self.root / "logs" / "array" / run

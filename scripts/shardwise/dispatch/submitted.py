@@ -13,23 +13,22 @@ from itertools import groupby
 
 from shardwise.paths import Results
 
-_FIELDS = ("scheduler", "run", "name", "digest", "attempt", "first", "numbers", "noted")
+_FIELDS = ("scheduler", "run", "digest", "name", "attempt", "first", "numbers", "noted")
 
 
 @dataclass(frozen=True)
 class Array:
     """An array, as it was noted.
 
-    ``run`` names its dispatch, as `jobs.remember` has it, and ``name`` the array alone. ``digest``
-    is the plan's. ``numbers`` are those of its shards in the plan, counted from 0 and in order; how
-    an index of the scheduler follows from them, the scheduler's module says. ``first`` is what
-    Slurm's tasks add to their index.
+    ``run`` names its dispatch, ``name`` the array alone, and ``digest`` is the plan's. ``numbers``
+    are those of its shards in the plan, counted from 0 and in order; how an index of the scheduler
+    follows from them, the scheduler's module says. ``first`` is what Slurm's tasks add to theirs.
     """
 
     scheduler: str
     run: str
-    name: str
     digest: str
+    name: str
     attempt: int
     first: int
     numbers: tuple[int, ...]
@@ -67,6 +66,17 @@ class Tasks:
     silent: bool = False
 
 
+@dataclass(frozen=True)
+class Fate:
+    """How a task ended, in the scheduler's words.
+
+    ``certain`` says that the scheduler ended it; else what the task itself left may still arrive.
+    """
+
+    words: str
+    certain: bool
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as text, such as ``0-9,12,15-20``."""
     runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
@@ -98,11 +108,12 @@ def note(results: Results, array: Array) -> None:
     values = (*(getattr(array, name) for name in _FIELDS[:6]), ranges(array.numbers))
     line = "\t".join(map(str, (*values, time.strftime("%Y-%m-%dT%H:%M:%S"))))
     with open(results.arrays, "a+b") as file:
-        file.seek(0)
-        text = file.read()
-        header = "" if text else "\t".join(_FIELDS) + "\n"
-        cut_off = "\n" if text and not text.endswith(b"\n") else ""
-        file.write(f"{cut_off}{header}{line}\n".encode())
+        length = file.seek(0, os.SEEK_END)
+        before = "\n" if length else "\t".join(_FIELDS) + "\n"
+        if length:
+            file.seek(-1, os.SEEK_END)
+            before = "" if file.read() == b"\n" else "\n"  # a line that was cut off
+        file.write(f"{before}{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
 
@@ -117,7 +128,7 @@ def noted(results: Results) -> list[Array]:
     for line in lines[1:]:
         fields = line.split("\t")
         if len(fields) == len(_FIELDS):
-            scheduler, run, name, digest, attempt, first, text, _ = fields
+            scheduler, run, digest, name, attempt, first, text, _ = fields
             known = tuple(numbers(text))
-            found.append(Array(scheduler, run, name, digest, int(attempt), int(first), known))
+            found.append(Array(scheduler, run, digest, name, int(attempt), int(first), known))
     return found
