@@ -6,6 +6,7 @@ says of the tasks, only the main process knows. So it writes that down just befo
 
 import contextlib
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shardwise import planfile
-from shardwise.dispatch import slurm, uge
+from shardwise.dispatch import slurm, uge, uge_run
 from shardwise.errors import InputError, TryAgain
 from shardwise.paths import CACHE, Results
 
@@ -117,12 +118,18 @@ def write(results: Results, workflow: Any, job: Any) -> None:
 
 
 def _scheduler(workflow: Any) -> str:
-    """The scheduler of the profile's executor; under any other one, what this machine has."""
-    executor = getattr(workflow.executor_plugin, "name", "")
-    if executor in ("slurm", "cluster-generic"):
-        return {"slurm": "slurm", "cluster-generic": "uge"}[executor]
+    """The scheduler of the profile; under one that names none, what this machine has."""
+    if _by_plugin(workflow):
+        return "slurm"
+    if uge_run.RUN in os.environ:
+        return "uge"
     commands = {"sbatch": "slurm", "qsub": "uge"}
     return next((name for command, name in commands.items() if shutil.which(command)), "")
+
+
+def _by_plugin(workflow: Any) -> bool:
+    """Whether other jobs of this run go through Slurm's plugin, whose settings count then."""
+    return getattr(workflow.executor_plugin, "name", "") == "slurm"
 
 
 def _at_attempt(job: Any, attempt: int) -> Any:
@@ -138,7 +145,7 @@ def _slurm_words(job: Any, workflow: Any) -> list[str]:
     from snakemake_executor_plugin_slurm import partitions, submit_string, utils, validation
     from snakemake_interface_common.exceptions import WorkflowError
 
-    settings = workflow.executor_settings if _scheduler_is_plugin(workflow) else None
+    settings = workflow.executor_settings if _by_plugin(workflow) else None
     if any(job.resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
         raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
     partition = job.resources.get("slurm_partition")
@@ -146,22 +153,19 @@ def _slurm_words(job: Any, workflow: Any) -> list[str]:
         known = partitions.read_partition_file(settings.partition_config)
         partition = partitions.get_best_partition(known, job, workflow.logger)
     account = job.resources.get("slurm_account")
-    # Names and outputs are the array's matter: its words follow, and the last one counts.
-    own = {"run_uuid": "-", "slurm_logfile": "/dev/null", "comment_str": "-", "workdir": None}
+    # Names and outputs are the array's matter: what stands before the comment is left out.
+    own = {"run_uuid": "-", "slurm_logfile": "-", "comment_str": "-", "workdir": None}
     own["account"] = f" -A {shlex.quote(str(account))}" if account else ""
     own["partition"] = f" -p {shlex.quote(str(partition))}" if partition else ""
     try:
         validation.validate_slurm_extra(job)
         text = submit_string.get_submit_command(job, own, settings=settings)
-        words = shlex.split(text + utils.set_gres_string(job))[1:]
+        words = shlex.split(text + utils.set_gres_string(job))
     except WorkflowError as error:
         raise InputError(f"the resources of rule {RULE} in the profile: {error}") from None
-    # Without a word of the profile's, a task of a lost node is tried again by who submits.
-    return words if "--requeue" in words else [*words, "--no-requeue"]
-
-
-def _scheduler_is_plugin(workflow: Any) -> bool:
-    return getattr(workflow.executor_plugin, "name", "") == "slurm"
+    words = ["--export=ALL", *words[words.index("--comment") + 2 :]]
+    # Where the profile is silent, a task of a lost node is tried again by who submits.
+    return words if {"--requeue", "--no-requeue"} & {*words} else [*words, "--no-requeue"]
 
 
 def _uge_words(job: Any, _workflow: Any) -> list[str]:
