@@ -31,11 +31,12 @@ def main(options: Namespace) -> None:
 
 def _all(plan: Plan, options: Namespace) -> None:
     """Compute all shards that are missing, in the way that ``--dispatch`` names."""
-    retries, wait = options.retries, options.device_wait
+    tries, wait = options.retries, options.device_wait
+    retries = tally.DEFAULT_RETRIES if tries is None else tries
     if options.dispatch == "array":
         from shardwise.dispatch import array
 
-        array.run(plan, options.recipe, options.array_limit, retries)
+        array.run(plan, options.recipe, options.array_limit, tries)
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 
@@ -112,9 +113,9 @@ def _add_all(arguments: ArgumentParser) -> None:
     group.add_argument(
         "--retries",
         type=cli.natural,
-        default=tally.DEFAULT_RETRIES,
         metavar="N",
-        help="tries after the first of one shard; one that ended with 1, 2 or 3 is not tried again",
+        help="tries after the first of one shard; what ended with 1, 2 or 3 is not tried again; "
+        f"left out: {tally.DEFAULT_RETRIES}, with --dispatch array what the recipe says",
     )
     group.add_argument(
         "--workers",

@@ -27,3 +27,7 @@ class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
 
 class DeviceFailed(TryAgain):
     """The device is lost, busy or full; this process cannot rely on it any more."""
+
+
+class QueueFull(TryAgain):
+    """The cluster has as many jobs, of this user or of all, as it allows."""

@@ -20,7 +20,7 @@ from snakemake.io import IOFile, ancient
 from shardwise import ALGORITHM, grants, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import dispatch_settings, reduce_settings, results_folder
-from shardwise.dispatch import jobs, missing, uge_run
+from shardwise.dispatch import jobs, missing, recipe, uge_run
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
@@ -132,7 +132,7 @@ class Run:
     @property
     def recipe(self) -> str:
         """What the tasks of an array job ask the scheduler for."""
-        return str(kept(self.results, "recipe.json"))
+        return str(recipe.path(self.results))
 
     def _write_config(self) -> None:
         """Write the config where it, or the plan that follows from it, has changed.
@@ -407,8 +407,11 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
     _forget(workflow.persistence, run)
     try:
-        needed = workflow.dag.needrun_jobs()
+        needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
+        if run.dispatch == "array":
+            for job in (job for job in needed if job.rule.name == recipe.RULE):
+                recipe.write(run.results, workflow, job)
     except InputError as error:
         log.error(str(error))
         sys.exit(error.exit_code)

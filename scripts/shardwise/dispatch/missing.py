@@ -36,6 +36,12 @@ def missing(plan: Plan) -> list[str]:
     return standing(plan).missing
 
 
+def is_whole(plan: Plan, shard: str) -> bool:
+    """Whether a shard has a whole product and receipt of this plan."""
+    path = os.path.splitext(plan.results.product(shard))[0]
+    return _written(path, plan.shards[shard].fingerprint) is not None
+
+
 def standing(plan: Plan) -> Standing:
     """Look at the receipt of every shard, and at the size of its product.
 
