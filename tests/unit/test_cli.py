@@ -242,8 +242,8 @@ def test_no_memory_is_tried_again(tmp_path):
 
 def test_no_thread_is_tried_again():
     """Threads need memory too, and Python's error for one that cannot start says little."""
-    assert cli._code_of(RuntimeError("can't start new thread")) == 75
-    assert cli._code_of(RuntimeError("another")) == 1
+    assert cli.verdict(RuntimeError("can't start new thread"))[0] == 75
+    assert cli.verdict(RuntimeError("another"))[0] == 1
 
 
 @pytest.mark.parametrize(
