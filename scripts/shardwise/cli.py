@@ -72,7 +72,7 @@ def add_ranks(arguments: argparse.ArgumentParser) -> None:
     add_launcher(arguments)
 
 
-def add_launcher(arguments: argparse.ArgumentParser) -> None:
+def add_launcher(arguments: argparse._ActionsContainer) -> None:
     """Add ``--launcher``."""
     arguments.add_argument(
         "--launcher",
@@ -87,6 +87,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
+def natural(text: str) -> int:
+    """A whole number, 0 or more, as `argparse` reads it from a command line."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is not 0 or more")
     return number
 
 
@@ -171,7 +179,7 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
     """Mark the results folder as worked on, for the stages that take a plan."""
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()
-    return jobs.working(Results.of_plan(options.plan))
+    return jobs.working(Results.of_plan(options.plan), getattr(options, "array_task", False))
 
 
 def log_start(argv: Sequence[str]) -> None:

@@ -312,18 +312,27 @@ def _check_input(plan: Plan, shard: Shard, expected: str | None, found: str) -> 
 
 
 def _expected_checksum(plan: Plan, shard: Shard) -> str | None:
-    """What the materialized shard's receipt says of its elements; None where nothing was copied."""
+    """What the receipt of the shard's copy says of its elements; None where nothing is copied.
+
+    A copy that is not there, or not of this plan, is made first.
+    """
     if not plan.settings["materialize"]:
         return None
-    path = plan.results.shard_receipt(shard.shard)
-    if not path.exists():  # no receipt, no shard: the copy is made again
-        log.warning("%s is missing: copying the matrices of the shard again", path)
+    path = plan.results.shard(shard.shard)
+    if (known := _copy_checksum(plan, shard)) is None or not path.exists():
+        log.info("%s: copying the matrices of the shard", path)
         materialize(plan, shard.shard)
-    receipt = receipts.read(path)
-    said = tuple(receipt.get(key) for key in ("shard", "start", "stop", "matrices"))
-    if said != (shard.shard, shard.start, shard.stop, shard.matrices):
-        raise IntegrityError(
-            f"{path}: belongs to another plan; rm {shlex.quote(str(path))}, then snakemake "
-            "as before"
-        )
-    return str(receipt.get("file", {}).get("checksum"))
+        return _copy_checksum(plan, shard)
+    return known
+
+
+def _copy_checksum(plan: Plan, shard: Shard) -> str | None:
+    """What the receipt of the shard's copy says; None where this plan has no whole one."""
+    try:
+        receipt = receipts.read(plan.results.shard_receipt(shard.shard))
+        said = tuple(receipt[key] for key in ("shard", "start", "stop", "matrices"))
+        checksum = str(receipt["file"]["checksum"])
+    except (IntegrityError, KeyError, TypeError):
+        return None
+    own = (shard.shard, shard.start, shard.stop, shard.matrices)
+    return checksum if said == own else None

@@ -64,6 +64,16 @@ class Results:
         return self.root / "logs" / "living.lock"
 
     @property
+    def arrays(self) -> Path:
+        """One row an array job: scheduler, name, digest of the plan, and more."""
+        return self.root / "arrays.tsv"
+
+    @property
+    def living_array(self) -> Path:
+        """The file on which every task of an array at work holds a lock."""
+        return self.root / "logs" / "array.lock"
+
+    @property
     def reducing(self) -> Path:
         """The file on which the one reduce of this folder holds a lock."""
         return self.root / "logs" / "reduce.lock"

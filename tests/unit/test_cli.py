@@ -92,6 +92,10 @@ def test_a_plan_that_is_a_folder_is_bad_input(tmp_path):
         ["--plan", "x", "--sharrd", "1"],
         ["--plan", "x", "--shard", "1", "--mem-mb", "0"],
         ["--plan", "x", "--shard", "1", "--mem-mb", "2GiB"],
+        ["--plan", "x", "--shard", "1", "--all"],
+        ["--plan", "x", "--shard", "1", "--array-task"],
+        ["--plan", "x", "--all", "--retries", "-1"],
+        ["--plan", "x", "--all", "--dispatch", "jobs"],
     ],
 )
 def test_wrong_words_are_bad_input(words):
