@@ -3,48 +3,53 @@
 import importlib.abc
 import importlib.util
 import os
-import socket
 import sys
 import uuid
 
 
 class _Patch(importlib.abc.MetaPathFinder):
-    """Changes `shardwise.multiply` once it is imported, from wherever that is."""
+    """Changes modules once they are imported, from wherever that is."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "shardwise.multiply":
+        change = _CHANGES.pop(name, None)
+        if change is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         execute = spec.loader.exec_module
 
         def patched(module):
             execute(module)
-            module.load_backend = _load_backend
+            change(module)
 
         spec.loader.exec_module = patched
         return spec
 
 
-def _load_backend(requested, needed=0, wait=None):
+def _change_devices(module):
+    """A driver, and the fake devices of this host, or of the Slurm node that stands for one."""
+
+    def present():
+        names = [f"{module.node()} {number}" for number in range(int(os.environ["FAKE_DEVICES"]))]
+        return [
+            module.Device(f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}", "Fake", i, 2**34, 2**34)
+            for i, name in enumerate(names)
+        ]
+
+    module.present, module.driver_cuda_version = present, lambda: 12000
+
+
+def _change_multiply(module):
     """As `multiply.load_backend`, but with a fake device and NumPy."""
-    import numpy
-    from shardwise import devices
 
-    taken = devices.take(needed, wait, _present)
-    facts = {"name": taken.device.name, "uuid": taken.device.uuid}
-    return numpy, facts | {"source": taken.source, "granted": taken.granted}
+    def load_backend(requested, *options, **named):
+        taken = module.devices.take(*options, **named)
+        facts = {"name": taken.device.name, "uuid": taken.device.uuid}
+        return module.np, facts | {"source": taken.source, "granted": taken.granted}
+
+    module.load_backend = load_backend
 
 
-def _present():
-    from shardwise.devices import Device
-
-    host = socket.gethostname()
-    return [
-        Device(f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{host} {i}')}", "Fake", i, 2**34, 2**34)
-        for i in range(int(os.environ["FAKE_DEVICES"]))
-    ]
-
+_CHANGES = {"shardwise.devices": _change_devices, "shardwise.multiply": _change_multiply}
 
 if "FAKE_DEVICES" in os.environ:
     sys.meta_path.insert(0, _Patch())
