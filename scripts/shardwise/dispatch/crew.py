@@ -99,7 +99,7 @@ class Crew(AbstractContextManager):
 
     def __enter__(self) -> "Crew":
         """Start the workers; none of them is ready yet."""
-        self._context.set_forkserver_preload(["shardwise.dispatch.worker"])
+        self._context.set_forkserver_preload(["numpy"])
         try:
             for worker in range(self._count):
                 self._start(worker, ())

@@ -60,7 +60,7 @@ def ranks(options: Namespace) -> Any:
 
 def _start_fork_server() -> None:
     """Before MPI, so that nothing of it, not even its environment, reaches the workers."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["shardwise.dispatch.worker"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy"])
     forkserver.ensure_running()
 
 
