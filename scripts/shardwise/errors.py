@@ -25,6 +25,10 @@ class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
     exit_code = 75
 
 
+class DeviceFailed(TryAgain):
+    """The device is lost, busy or full; this process cannot rely on it any more."""
+
+
 def of_code(code: int, text: str) -> ShardwiseError:
     """The error of an exit code, as another process has sent it."""
     kinds = (InputError, IntegrityError, TryAgain)

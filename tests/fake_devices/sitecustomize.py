@@ -8,10 +8,16 @@ import uuid
 
 
 class _Patch(importlib.abc.MetaPathFinder):
-    """Changes modules once they are imported, from wherever that is."""
+    """Changes two modules of `shardwise` once they are imported, from wherever that is."""
+
+    def __init__(self):
+        self._changes = {
+            "shardwise.multiply": _change_multiply,
+            "shardwise.devices": _change_devices,
+        }
 
     def find_spec(self, name, path=None, target=None):
-        change = _CHANGES.pop(name, None)
+        change = self._changes.pop(name, None)
         if change is None:
             return None
         spec = importlib.util.find_spec(name)
@@ -25,31 +31,35 @@ class _Patch(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _change_devices(module):
-    """A driver, and the fake devices of this host, or of the Slurm node that stands for one."""
-
-    def present():
-        names = [f"{module.node()} {number}" for number in range(int(os.environ["FAKE_DEVICES"]))]
-        return [
-            module.Device(f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}", "Fake", i, 2**34, 2**34)
-            for i, name in enumerate(names)
-        ]
-
-    module.present, module.driver_cuda_version = present, lambda: 12000
-
-
 def _change_multiply(module):
+    module.load_backend = _load_backend
+
+
+def _change_devices(module):
+    module.present = _present
+    module.driver_cuda_version = lambda: 12000
+    module.workers = lambda backend: len(module.candidates())
+
+
+def _load_backend(requested, needed=0, wait=None, choice=None):
     """As `multiply.load_backend`, but with a fake device and NumPy."""
+    import numpy
+    from shardwise import devices
 
-    def load_backend(requested, *options, **named):
-        taken = module.devices.take(*options, **named)
-        facts = {"name": taken.device.name, "uuid": taken.device.uuid}
-        return module.np, facts | {"source": taken.source, "granted": taken.granted}
-
-    module.load_backend = load_backend
+    taken = devices.take(needed, wait, choice=choice)
+    facts = {"name": taken.device.name, "uuid": taken.device.uuid}
+    return numpy, facts | {"source": taken.source, "granted": taken.granted}
 
 
-_CHANGES = {"shardwise.devices": _change_devices, "shardwise.multiply": _change_multiply}
+def _present():
+    from shardwise.devices import Device, node
+
+    host = node()
+    return [
+        Device(f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{host} {i}')}", "Fake", i, 2**34, 2**34)
+        for i in range(int(os.environ["FAKE_DEVICES"]))
+    ]
+
 
 if "FAKE_DEVICES" in os.environ:
     sys.meta_path.insert(0, _Patch())

@@ -25,7 +25,8 @@ class LateLane(HostLane):
     """Copies as in a stream of a device: made in order, and only once a mark is waited for."""
 
     def __init__(self):
-        self._lock, self._ahead, self._made = threading.Lock(), deque(), 0
+        super().__init__()
+        self._ahead, self._made = deque(), 0
 
     def _copied(self, views, target):
         with self._lock:

@@ -17,6 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from shardwise.devices import Choice
+
 _GRACE_SECONDS = 10.0
 """How long a worker that is asked to end may take before it is killed."""
 
@@ -57,6 +59,15 @@ class Event:
     suspect: bool = False
 
 
+@dataclass(frozen=True)
+class Task:
+    """What all workers of a crew are told: the path of the plan, and the limits of each of them."""
+
+    plan: str
+    memory: int | None
+    wait: float | None
+
+
 class _Member:
     """A worker process: its pipe, its device, and the shards that it has, the present one first."""
 
@@ -92,7 +103,7 @@ class Crew(AbstractContextManager):
         wait: float | None = None,
         share: tuple[int, int] | None = None,
     ) -> None:
-        self._arguments = (str(plan_path), memory, wait)
+        self._task = Task(str(plan_path), memory, wait)
         self._count, self._share = workers, share or (0, 1)
         self._members: dict[int, _Member] = {}
         self._context = multiprocessing.get_context("forkserver")
@@ -127,7 +138,9 @@ class Crew(AbstractContextManager):
 
     def assign(self, worker: int, shard: str) -> None:
         """Give a worker its next shard; at most one beside the one that it computes."""
-        member = self._members[worker]
+        member = self._members.get(worker)
+        if member is None:
+            return  # its death was told before this was decided
         member.shards.append(shard)
         with contextlib.suppress(OSError):  # it has just died: the next poll says so
             member.pipe.send(shard)
@@ -165,7 +178,7 @@ class Crew(AbstractContextManager):
     def _start(self, worker: int, without: Collection[str]) -> None:
         ours, theirs = self._context.Pipe()
         prefer = self._share[0] + worker * self._share[1]
-        arguments = (theirs, worker, *self._arguments, prefer, tuple(without))
+        arguments = (theirs, worker, self._task, Choice(prefer, tuple(without)))
         process = self._context.Process(
             target=_work, args=arguments, name=f"worker {worker}", daemon=True
         )
