@@ -18,7 +18,11 @@ sys.path.insert(
 from shardwise import progress
 from shardwise.workflow import Run, shell_prefix
 
-run = Run(config, main=workflow.is_main_process)
+run = Run(
+    config,
+    main=workflow.is_main_process,
+    asked=workflow.resource_settings.overwrite_resources,
+)
 progress.attach(workflow, run)
 shell.prefix(shell_prefix(config))
 
