@@ -54,7 +54,11 @@ def _memory(options: Namespace) -> int | None:
 
 def _ranks(options: Namespace) -> Any:
     """mpi4py's ``MPI`` where ranks compute; None for all else, which are single processes."""
-    return launch.ranks(options) if options.all and options.dispatch == "mpi" else None
+    if not options.all or options.dispatch != "mpi":
+        return None
+    from shardwise.dispatch import mpi
+
+    return mpi.ranks(options)
 
 
 def _add_which(arguments: ArgumentParser) -> None:

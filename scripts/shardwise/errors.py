@@ -31,3 +31,9 @@ class DeviceFailed(TryAgain):
 
 class QueueFull(TryAgain):
     """The cluster has as many jobs, of this user or of all, as it allows."""
+
+
+def of_code(code: int, text: str) -> ShardwiseError:
+    """The error of an exit code, as another process has sent it."""
+    kinds = (InputError, IntegrityError, TryAgain)
+    return next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
