@@ -116,7 +116,8 @@ def test_a_submission(grid: Grid) -> None:
     assert words.endswith(f"{PROFILE}/job.sh {grid.script} {grid.run}\n")
     assert "-o .snakemake/uge/3f2a1b/sw-3f2a1b-multiply-00007-2.out" in words
     grid.submit()
-    assert jobs._names(Results(Path("results")), "uge") == ["3f2a1b"]
+    noted = Results(Path("results")).runs.read_text().splitlines()
+    assert [line.split("\t")[:2] for line in noted] == [["uge", "3f2a1b"]]
 
 
 def test_old_runs_are_forgotten(grid: Grid) -> None:
