@@ -289,11 +289,11 @@ def run(
         with Crew(plan.results.plan, workers, memory and memory // workers, wait) as crew:
             for worker in crew.living:
                 leader.expect(worker, devices.node())
-            _lead(crew, leader, tally)
+            lead(crew, leader, tally)
         leader.finish()
 
 
-def _lead(crew: Crew, leader: Leader, tally: Tally) -> None:
+def lead(crew: Crew, leader: Leader, tally: Tally) -> None:
     """Pass events and orders until nothing is left to do."""
     orders = leader.act([], time.monotonic())
     while not leader.ended:
