@@ -31,11 +31,12 @@ def main(options: Namespace) -> None:
 
 def _all(plan: Plan, options: Namespace) -> None:
     """Compute all shards that are missing, in the way that ``--dispatch`` names."""
-    retries, wait = options.retries, options.device_wait
+    tries, wait = options.retries, options.device_wait
+    retries = tally.DEFAULT_RETRIES if tries is None else tries
     if options.dispatch == "array":
         from shardwise.dispatch import array
 
-        array.run(plan, options.recipe, options.array_limit, retries)
+        array.run(plan, options.recipe, options.array_limit, tries)
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 
@@ -53,7 +54,11 @@ def _memory(options: Namespace) -> int | None:
 
 def _ranks(options: Namespace) -> Any:
     """mpi4py's ``MPI`` where ranks compute; None for all else, which are single processes."""
-    return launch.ranks(options) if options.all and options.dispatch == "mpi" else None
+    if not options.all or options.dispatch != "mpi":
+        return None
+    from shardwise.dispatch import mpi
+
+    return mpi.ranks(options)
 
 
 def _add_which(arguments: ArgumentParser) -> None:
@@ -112,9 +117,9 @@ def _add_all(arguments: ArgumentParser) -> None:
     group.add_argument(
         "--retries",
         type=cli.natural,
-        default=tally.DEFAULT_RETRIES,
         metavar="N",
-        help="tries after the first of one shard; one that ended with 1, 2 or 3 is not tried again",
+        help="tries after the first of one shard; what ended with 1, 2 or 3 is not tried again; "
+        f"left out: {tally.DEFAULT_RETRIES}, with --dispatch array what the recipe says",
     )
     group.add_argument(
         "--workers",

@@ -61,13 +61,21 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
         arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
 
 
-def add_ranks(arguments: argparse.ArgumentParser) -> None:
-    """Add ``--ranks`` and ``--launcher``, for a stage that starts its MPI ranks itself."""
+def add_ranks(
+    arguments: argparse.ArgumentParser, otherwise: str = str(launch.DEFAULT_RANKS)
+) -> None:
+    """Add ``--ranks`` and ``--launcher``, for a stage that starts its MPI ranks itself.
+
+    Parameters
+    ----------
+    otherwise
+        How many ranks there are where neither the user nor a scheduler says so.
+    """
     arguments.add_argument(
         "--ranks",
-        type=positive,
-        help="MPI ranks to start; left out, the tasks of the Slurm job or the slots of the Grid "
-        f"Engine job, else {launch.DEFAULT_RANKS}",
+        type=natural,
+        help="MPI ranks to start; 0, or left out: the tasks of the Slurm job or the slots of the "
+        f"Grid Engine job, else {otherwise}",
     )
     add_launcher(arguments)
 

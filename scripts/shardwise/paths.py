@@ -53,6 +53,10 @@ class Results:
         """The names under which earlier runs submitted jobs to a scheduler."""
         return self.root / "runs.tsv"
 
+    def array_folder(self, run: str) -> Path:
+        """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
+        return self.root / "logs" / "array" / run
+
     @property
     def running(self) -> Path:
         """The file on which the one run on this folder holds a lock."""

@@ -20,7 +20,7 @@ from snakemake.io import IOFile, ancient
 from shardwise import ALGORITHM, grants, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import dispatch_settings, reduce_settings, results_folder
-from shardwise.dispatch import jobs, missing, uge_run
+from shardwise.dispatch import jobs, missing, recipe, uge_run
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
@@ -44,7 +44,8 @@ class Run:
     main
         Whether this is the process that the user started, and not a job.
     asked
-        What the profile asks for, by rule, in place of the rule's own resources.
+        What the profile asks for, by rule, in place of the rule's own resources, as Snakemake has
+        read it.
 
     Attributes
     ----------
@@ -132,7 +133,7 @@ class Run:
     @property
     def recipe(self) -> str:
         """What the tasks of an array job ask the scheduler for."""
-        return str(kept(self.results, "recipe.json"))
+        return str(recipe.path(self.results))
 
     def _write_config(self) -> None:
         """Write the config where it, or the plan that follows from it, has changed.
@@ -337,7 +338,9 @@ class Run:
     @property
     def _devices(self) -> int:
         """Devices of a node that the profile's words for `pool` or `mpi` ask for."""
-        return grants.asked(self._asked.get(self.dispatch, {}))
+        own = self._asked.get(self.dispatch, {})
+        # Snakemake wraps them; `raw` is what stands in the profile.
+        return grants.asked({name: str(value.raw) for name, value in own.items()})
 
     @property
     def _task_memory(self) -> int:
@@ -407,8 +410,11 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
     _forget(workflow.persistence, run)
     try:
-        needed = workflow.dag.needrun_jobs()
+        needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
+        if run.dispatch == "array":
+            for job in (job for job in needed if job.rule.name == recipe.RULE):
+                recipe.write(run.results, workflow, job)
     except InputError as error:
         log.error(str(error))
         sys.exit(error.exit_code)

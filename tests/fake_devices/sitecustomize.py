@@ -3,7 +3,6 @@
 import importlib.abc
 import importlib.util
 import os
-import socket
 import sys
 import uuid
 
@@ -38,6 +37,7 @@ def _change_multiply(module):
 
 def _change_devices(module):
     module.present = _present
+    module.driver_cuda_version = lambda: 12000
     module.workers = lambda backend: len(module.candidates())
 
 
@@ -52,9 +52,9 @@ def _load_backend(requested, needed=0, wait=None, choice=None):
 
 
 def _present():
-    from shardwise.nvml import Device
+    from shardwise.devices import Device, node
 
-    host = socket.gethostname()
+    host = node()
     return [
         Device(f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{host} {i}')}", "Fake", i, 2**34, 2**34)
         for i in range(int(os.environ["FAKE_DEVICES"]))
