@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 PMI = "srun --mpi=pmi2"
 ON_BOTH = ("-p", "gpu", "-N2", "--gres=gpu:2")
 PLACEMENTS = {
-    "a rank a device": (("--gpus=6", "-n6", "--ntasks-per-gpu=1"), PMI, "device", [2, 4]),
-    "round-robin": (("--gpus=6", "-n6"), f"{PMI} --distribution=cyclic", "device", [2, 4]),
-    "mpiexec": (("--gpus=6", "-n6"), "mpiexec", "device", [2, 4]),
+    "a rank a device": (("--gpus=6", "-n6", "-c1", "--ntasks-per-gpu=1"), PMI, "device", [2, 4]),
+    "round-robin": (("--gpus=6", "-n6", "-c1"), f"{PMI} --distribution=cyclic", "device", [2, 4]),
+    "mpiexec": (("--gpus=6", "-n6", "-c1"), "mpiexec", "device", [2, 4]),
+    "mpiexec on a node": (("--gres=gpu:2", "-n2", "-N1"), "mpiexec", "device", [2]),
     "a device bound to each": (("--gpus=4", "-n4"), f"{PMI} --gpu-bind=single:1", "device", [4]),
     "a rank a node": ((*ON_BOTH, "-n2", "--ntasks-per-node=1"), PMI, "node", [2, 2]),
     "two ranks a node": ((*ON_BOTH, "-n4", "--ntasks-per-node=2"), "auto", "node", [2, 2]),
@@ -50,7 +51,11 @@ def test_every_device_that_was_granted_computes(
 ) -> None:
     """However the ranks lie: one shard a device at once, all devices, on all nodes; same bits."""
     options, launcher, workers, expected = PLACEMENTS[placement]
-    finish(slurm, submit(slurm, spread, *options, launcher=launcher, workers=workers))
+    spread.put("hold")
+    job = submit(slurm, spread, *options, launcher=launcher, workers=workers)
+    processes.until(lambda: len(spread.devices_at_work()) == sum(expected), 30)
+    spread.take_away("hold")
+    finish(slurm, job)
     spread.check()
     uses = spread.uses()
     nodes = [device.split()[0] for device in uses]
@@ -62,7 +67,7 @@ def test_a_killed_worker_is_replaced(slurm: SlurmCluster, spread: Spread) -> Non
     """Its shard is tried again; nothing else is."""
     spread.put("hold")
     job = submit(slurm, spread, *SPREAD)
-    processes.until(lambda: spread.begun() >= 4)
+    processes.until(lambda: len(spread.devices_at_work()) == 4)
     kill(min(spread.workers()))
     processes.until(lambda: "SIGKILL" in slurm.printed(job))
     spread.take_away("hold")
@@ -96,7 +101,7 @@ def test_a_shard_that_always_fails_costs_itself(slurm: SlurmCluster, spread: Spr
     job = submit(slurm, spread, *SPREAD)
     printed = finish(slurm, job, "2:0")
     spread.check(without=[BAD])
-    *_, named, last = printed.splitlines()
+    named, last = (line for line in printed.splitlines() if " ERROR " in line)
     assert f"ERROR shard {BAD:05}: " in named
     assert "this one never works" in named
     assert "of 24 shards 1 failed" in last
@@ -106,7 +111,7 @@ def test_a_cancelled_job_leaves_no_process(slurm: SlurmCluster, spread: Spread) 
     """Neither ranks nor workers, nor what starts them, on either node."""
     spread.put("hold")
     job = submit(slurm, spread, *SPREAD)
-    processes.until(lambda: len(spread.workers()) == 4 and spread.begun() >= 4)
+    processes.until(lambda: len(spread.devices_at_work()) == 4)
     slurm.call("scancel", str(job))
     processes.until(lambda: not spread.living(), 30)
 
@@ -115,8 +120,8 @@ def test_a_second_run_is_told_of_the_first(slurm: SlurmCluster, spread: Spread) 
     """It ends with 75 and damages nothing."""
     spread.put("hold")
     first = submit(slurm, spread, *ON_BOTH, "-n2", "--ntasks-per-node=1")
-    processes.until(lambda: spread.begun() >= 2)
-    printed = finish(slurm, submit(slurm, spread, "-p", "cpu", "-n2"), "75:0")
+    processes.until(lambda: len(spread.devices_at_work()) == 2)
+    printed = finish(slurm, submit(slurm, spread, "-p", "gpu", "-N1", "--gres=gpu:2", "-n2"), "75:0")
     assert "its shards are being computed by process" in printed
     assert f"slurm {first}" in printed
     spread.take_away("hold")
