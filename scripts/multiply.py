@@ -49,12 +49,16 @@ def _all(plan: Plan, options: Namespace) -> None:
 
 
 def _memory(options: Namespace) -> int | None:
-    return options.mem_mb and options.mem_mb * MIB
+    return options.mem_mb * MIB if options.mem_mb else None
 
 
 def _ranks(options: Namespace) -> Any:
     """mpi4py's ``MPI`` where ranks compute; None for all else, which are single processes."""
-    return launch.ranks(options) if options.all and options.dispatch == "mpi" else None
+    if not options.all or options.dispatch != "mpi":
+        return None
+    from shardwise.dispatch import mpi
+
+    return mpi.ranks(options)
 
 
 def _add_which(arguments: ArgumentParser) -> None:
@@ -84,11 +88,11 @@ def _add_which(arguments: ArgumentParser) -> None:
 def _add_task(arguments: ArgumentParser) -> None:
     arguments.add_argument(
         "--mem-mb",
-        type=cli.positive,
+        type=cli.natural,
         metavar="N",
         help="host memory that the task may take, in MiB; with less than the plan says, fewer "
-        "pieces of files are under way at once; left out: what the plan says. With --all, of all "
-        "tasks of a machine together",
+        "pieces of files are under way at once; 0, or left out: what the plan says. With --all, of "
+        "all tasks of a machine together",
     )
     arguments.add_argument(
         "--device-wait",

@@ -50,17 +50,17 @@ class Grant:
         return f"{self.variable}={self.value!r}"
 
 
-def asked(resources: Mapping[str, object]) -> int:
+def asked(resources: Mapping[str, str]) -> int:
     """GPUs of a node that the resources of a job ask for, in the words of its scheduler.
 
     ``gres: "gpu:a100:4"`` for Slurm, ``uge_gpu: "-l gpu=4"`` for Grid Engine (or any other word of
     it that begins with ``uge_``). 1 where they say nothing of GPUs.
     """
-    found = [int(n) for n in _SLURM_COUNT.findall(str(resources.get("gres", "")))]
+    found = _SLURM_COUNT.findall(resources.get("gres", ""))
     for name, words in resources.items():
         if name.startswith("uge_"):
-            found += [int(n) for n in _GRID_ENGINE_COUNT.findall(str(words))]
-    return max(1, sum(found))
+            found += _GRID_ENGINE_COUNT.findall(words)
+    return max(1, sum(map(int, found)))
 
 
 def job(environ: Mapping[str, str]) -> str | None:

@@ -44,7 +44,8 @@ class Run:
     main
         Whether this is the process that the user started, and not a job.
     asked
-        What the profile asks for, by rule, in place of the rule's own resources.
+        What the profile asks for, by rule, in place of the rule's own resources, as Snakemake has
+        read it.
 
     Attributes
     ----------
@@ -337,7 +338,9 @@ class Run:
     @property
     def _devices(self) -> int:
         """Devices of a node that the profile's words for `pool` or `mpi` ask for."""
-        return grants.asked(self._asked.get(self.dispatch, {}))
+        own = self._asked.get(self.dispatch, {})
+        # Snakemake wraps them; `raw` is what stands in the profile.
+        return grants.asked({name: str(value.raw) for name, value in own.items()})
 
     @property
     def _task_memory(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
-SCRIPTS = ("accuracy", "dry_run", "kernels", "raw", "reduce", "shard_jobs", "startup")
+SCRIPTS = ("accuracy", "dry_run", "kernels", "makespan", "raw", "reduce", "shard_jobs", "startup")
 FEW = {
     "reduce": ["--only", "d=8 products cold ranks=2|d=520 sum cached ranks=1"],
     "shard_jobs": ["--only", "float32 d=16 .* cold"],
@@ -34,7 +34,7 @@ def run(script: str, *words: object) -> str:
 
 def tiny(script: str, folder: Path, *words: object) -> tuple[str, dict]:
     """What a tiny run prints, and the figures that it writes."""
-    where = [] if script in ("accuracy", "kernels") else ["--folder", folder / "work"]
+    where = [] if script in ("accuracy", "kernels", "makespan") else ["--folder", folder / "work"]
     figures = folder / "figures.json"
     text = run(script, "--tiny", "--json", figures, *where, *FEW.get(script, ()), *words)
     return text, json.loads(figures.read_text()) if figures.exists() else {}
@@ -63,6 +63,18 @@ def test_accuracy(tmp_path: Path) -> None:
     assert [row["cells"]["dtype"] for row in rows] == ["float32"] * 5 + ["float64"] * 5
     assert rows[7]["errors"]["shardwise"] == 0
     assert rows[7]["errors"]["`acc += m`"] > 0.01
+
+
+def test_makespan(tmp_path: Path) -> None:
+    """Each row has all ways; ours is never the slower one for equal shards."""
+    _, figures = tiny("makespan", tmp_path)
+    rows = figures["makespan"]["rows"]
+    assert len(rows) == 24
+    for row in rows:
+        assert all(least >= 1 for found in row["ratios"] for least in found)
+        if row["cells"]["costs"] == "equal":
+            ((ours, ahead, in_order, even),) = row["ratios"]
+            assert ours == ahead <= in_order < even
 
 
 def test_raw(tmp_path: Path) -> None:

@@ -627,3 +627,26 @@ def test_cupy_follows_the_driver_or_the_schedulers_client(
     monkeypatch.setattr(devices, "driver_cuda_version", lambda: driver)
     monkeypatch.setattr(devices.shutil, "which", lambda name: client)
     assert devices.cuda_extra() == extra
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ({}, 1),
+        ({"gres": "gpu"}, 1),
+        ({"gres": "gpu:4"}, 4),
+        ({"gres": "gpu:a100"}, 1),
+        ({"gres": "gpu:a100:4"}, 4),
+        ({"gres": "gpu:1g.10gb:7"}, 7),
+        ({"gres": "nvme:100,gpu:h200:2,gpu:a100:2"}, 4),
+        ({"gres": "gres/gpu:8(S:0-1)"}, 8),
+        ({"gres": "shard:4"}, 1),
+        ({"uge_gpu": "-l gpu=4"}, 4),
+        ({"uge_gpu": "-pe smp 8 -l gpu=2,gpu_mem=40G -l gpu_type=H200"}, 2),
+        ({"uge_cards": "-l mem_free=4G,ngpus=3", "uge_queue": "-q gpu.q"}, 3),
+        ({"uge_gpu": "", "mem_mb": "4000"}, 1),
+    ],
+)
+def test_how_many_devices_a_node_is_asked_for(words, count):
+    """The profile's words for Slurm and for Grid Engine; one where they speak of none."""
+    assert grants.asked(words) == count

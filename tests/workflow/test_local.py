@@ -304,7 +304,7 @@ def bad_stack(root: Path, name: str) -> str:  # noqa: PLR0912 - one branch a way
         ("good", {"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number"),
         ("good", {"shards": True}, "shards: True is not allowed"),
         ("good", {"shard": 4}, "shard: unknown key; did you mean shards?"),
-        ("good", {"dispatch": "array"}, 'dispatch: "array" is not supported yet'),
+        ("good", {"dispatch": "pol"}, "dispatch: 'pol' is not allowed; it must be one of jobs"),
         ("good", {"results": "bad.npy/x"}, "bad.npy is not a folder"),
         ("good", {"results": "."}, "bad.npy lies where the run writes its own files"),
         ("good", {"results": "~/x"}, "begins with ~"),

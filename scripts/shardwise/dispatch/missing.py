@@ -4,13 +4,19 @@ Standard library only, and few calls to the disk a shard: it looks at every shar
 before a run says its first word.
 """
 
-import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.planfile import Plan
 from shardwise.units import human_bytes
+
+_SIZE = re.compile(rb'"file": {[^{}]*"bytes": (\d+)')
+"""The size of the product, in a receipt as `receipts.write` leaves it.
+
+To read 100,000 receipts as JSON takes twice as long as everything else here.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,10 @@ def standing(plan: Plan) -> Standing:
 
     The elements of a product, and the rest of its receipt, are left to ledger and reduce.
     """
-    folder = os.path.dirname(plan.results.product("0"))
+    folder = str(plan.results.product("").parent)
     lacking, newest, latest = [], None, 0
     for shard, row in plan.shards.items():
-        written = _written(os.path.join(folder, shard), row.fingerprint)
+        written = _written(f"{folder}/{shard}", row.fingerprint)
         if written is None:
             lacking.append(shard)
         elif written > latest:
@@ -61,16 +67,27 @@ def _written(path: str, fingerprint: str) -> int | None:
         Of the product and its receipt, without what follows the dot.
     """
     try:
-        with open(f"{path}.json", "rb", buffering=0) as file:
-            receipt = json.loads(file.read())
-            written = os.fstat(file.fileno()).st_mtime_ns
+        text, written = _text(f"{path}.json")
+        size = _SIZE.search(text)
         whole = (
-            receipt["fingerprint"] == fingerprint
-            and os.stat(f"{path}.npy").st_size == receipt["file"]["bytes"]
+            size is not None
+            and f'"fingerprint": "{fingerprint}"'.encode() in text
+            and os.stat(f"{path}.npy").st_size == int(size[1])
+            and text.rstrip().endswith(b"}")
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError:
         return None
     return written if whole else None
+
+
+def _text(path: str) -> tuple[bytes, int]:
+    """A small file, and when it was written; Python's own files take twice as long to open."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        return os.read(descriptor, found.st_size), found.st_mtime_ns
+    finally:
+        os.close(descriptor)
 
 
 def describe(plan: Plan, shards: Sequence[str]) -> str:

@@ -1,0 +1,193 @@
+"""Which shard next, for which worker: workers of different speed end together.
+
+Pure: names and numbers in, names out; the caller has the clock. Shards are dealt one by one, as
+workers ask, the largest first: list scheduling (R. L. Graham, SIAM J. Appl. Math. 17, 1969) in the
+order LPT. That alone lets a slow worker begin a last shard which a fast one would end sooner,
+although it is busy still. So a shard is held back from a worker where the others are sure to end
+all that waits before this worker would end that one: the earliest completion decides, as in
+T. Gonzalez, O. H. Ibarra and S. Sahni, SIAM J. Comput. 6, 1977, for machines of different speeds.
+
+What holds where costs are true and speeds do not change: the last shard ends at most one shard on
+the slowest worker after the lower bound, ``max(sum of costs / sum of speeds, largest cost / largest
+speed)``. For until the last shard is begun no worker idles, unless it is held back, and then that
+shard ends no later than it would have ended there. Once speeds are known, n equal shards on m
+workers end within (m - 1) / n of the bound, so within 1.05 of it from 20 shards a worker on: who
+ends the last shard, at f, ends it no later than any other worker would. That is at most t + p / s
+for each, free at t, of speed s. The mean of these, weighted by s, is what all shards and m - 1 more
+cost, over the sum of speeds.
+"""
+
+import bisect
+import math
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+_FADES = 0.8
+"""What is left of earlier shards in a worker's speed, with each more that it ends."""
+
+_SURE = 1 - 1e-9
+"""Rounding must not make two equal workers wait for each other."""
+
+
+@dataclass
+class _Worker:
+    """The shards that a worker has, in its order, and what it has ended before."""
+
+    shards: deque[str] = field(default_factory=deque)
+    since: float | None = None
+    """When it began the first of them, as far as that is known."""
+    cost: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def speed(self) -> float | None:
+        """Cost a second; None until a shard has ended."""
+        return self.cost / self.seconds if self.seconds > 0 else None
+
+
+class Dealer:
+    """Deals shards to workers, which may join and leave at any time.
+
+    A worker may ask for its next shard while it computes: that is granted once its speed is known,
+    and only while so much waits that the others do not run short.
+
+    Parameters
+    ----------
+    costs
+        What each shard takes, in a unit of your own, such as bytes. Where costs are not true,
+        workers look faster or slower than they are, and the end is a bit later.
+
+    Examples
+    --------
+    >>> dealer = Dealer({"00000": 1, "00001": 2})
+    >>> dealer.join("gpu0")
+    >>> dealer.ask("gpu0", now=0.0)
+    '00001'
+    """
+
+    def __init__(self, costs: Mapping[str, float]) -> None:
+        self._costs = {shard: max(float(cost), 1e-300) for shard, cost in costs.items()}
+        self._places = {shard: place for place, shard in enumerate(costs)}
+        self._waiting = sorted(costs, key=self._order)  # the next is the last one here
+        self._behind: deque[str] = deque()
+        self._cost = math.fsum(self._costs.values())  # of all that waits
+        self._workers: dict[Hashable, _Worker] = {}
+        self._away: dict[str, _Worker] = {}  # who has, or had, each shard that was dealt
+
+    @property
+    def empty(self) -> bool:
+        """Whether no shard waits; those that were dealt may still come back."""
+        return not self._waiting and not self._behind
+
+    def join(self, worker: Hashable) -> None:
+        """Take a worker in, best as soon as it is started."""
+        if worker in self._workers:
+            raise ValueError(f"worker {worker} has joined already")
+        self._workers[worker] = _Worker()
+
+    def leave(self, worker: Hashable) -> list[str]:
+        """Forget a worker; each of the shards that it had needs an `again` or a `drop`."""
+        return list(self._workers.pop(worker).shards)
+
+    def ask(self, worker: Hashable, now: float) -> str | None:
+        """The next shard of a worker, or None where nothing is for it now.
+
+        Ask again, for every worker that wants a shard, after each `done`, `again`, `leave` and,
+        as a worker may hang, every now and then.
+        """
+        if self.empty:
+            return None
+        own = self._workers[worker]
+        shard = self._waiting[-1] if self._waiting else self._behind[0]
+        if own.shards and not self._may_ask_ahead(own, shard, now):
+            return None
+        if not own.shards and self._held_back(own, shard, now):
+            return None
+        (self._waiting.pop if self._waiting else self._behind.popleft)()
+        self._cost -= self._costs[shard]
+        if not own.shards:
+            own.since = now
+        own.shards.append(shard)
+        self._away[shard] = own
+        return shard
+
+    def done(self, worker: Hashable, shard: str, now: float) -> None:
+        """Note that a worker has ended a shard, and learn its speed from that."""
+        own = self._workers[worker]
+        del self._away[shard]
+        own.shards.remove(shard)
+        if own.since is not None:
+            own.cost = _FADES * own.cost + self._costs[shard]
+            own.seconds = _FADES * own.seconds + now - own.since
+        own.since = now
+
+    def again(self, shard: str, last: bool = True) -> None:
+        """Let a shard that was dealt wait once more: behind all others, or in its place."""
+        self._take_back(shard)
+        self._cost += self._costs[shard]
+        if last:
+            self._behind.append(shard)
+        else:
+            bisect.insort(self._waiting, shard, key=self._order)
+
+    def drop(self, shard: str) -> None:
+        """Forget a shard that was dealt: it has failed for good."""
+        self._take_back(shard)
+
+    def _order(self, shard: str) -> tuple[float, int]:
+        """Large shards last, and equal ones in the order of the plan, from its end."""
+        return self._costs[shard], -self._places[shard]
+
+    def _take_back(self, shard: str) -> None:
+        own = self._away.pop(shard)
+        if own.shards and own.shards[0] == shard:
+            own.since = None  # of the next one, nobody has seen the start
+        own.shards.remove(shard)
+
+    def _may_ask_ahead(self, own: _Worker, shard: str, now: float) -> bool:
+        """Whether this worker would have ended one more before half of what waits is done.
+
+        Half, as costs may be wrong; a shard that is promised too early waits for its worker, while
+        one that is dealt late costs a pause as long as the start of its read.
+        """
+        if own.speed is None:
+            return False
+        speeds = math.fsum(other.speed or own.speed for other in self._workers.values())
+        return self._end(own, shard, now) <= now + self._cost / speeds / 2
+
+    def _held_back(self, own: _Worker, shard: str, now: float) -> bool:
+        """Whether the others end all that waits before this worker would end this shard.
+
+        Sure, as each shard is counted as large as the largest. Whose speed is not known counts as
+        nobody.
+        """
+        if own.speed is None:
+            return False
+        end = self._end(own, shard, now)
+        largest = max(self._costs[waiting] for waiting in (shard, *self._behind))
+        missing = len(self._waiting) + len(self._behind)
+        for other in self._known_others(own):
+            seconds = end - self._free(other, now)
+            missing -= max(0, math.floor(_SURE * seconds * other.speed / largest))
+            if missing <= 0:
+                return True
+        return False
+
+    def _known_others(self, own: _Worker) -> Iterator[_Worker]:
+        return (w for w in self._workers.values() if w is not own and w.speed is not None)
+
+    def _end(self, own: _Worker, shard: str, now: float) -> float:
+        """When a worker of known speed would end one shard more."""
+        return self._free(own, now) + self._costs[shard] / own.speed
+
+    def _free(self, own: _Worker, now: float) -> float:
+        """When a worker of known speed has ended what it has.
+
+        Who is late is taken to be as late again, so that nobody waits for a worker that hangs.
+        """
+        if not own.shards:
+            return now
+        first, *others = (self._costs[shard] / own.speed for shard in own.shards)
+        end = (now if own.since is None else own.since) + first
+        return max(end, 2 * now - end) + math.fsum(others)
