@@ -525,7 +525,8 @@ def script(plan: Plan, array: Array, number: str, setup: str, memory: int | None
 {{
 {setup}
 }} || {{
-  echo "$(date '+%F %T,000') ERROR the profile's set-up line ended with $?: no device was used"
+  code=$?
+  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $code"
   exit 75
 }}
 """
