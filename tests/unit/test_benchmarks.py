@@ -91,7 +91,7 @@ def test_makespan(tmp_path: Path) -> None:
     """Each row has all ways; ours is never the slower one for equal shards."""
     _, figures = tiny("makespan", tmp_path)
     rows = figures["makespan"]["rows"]
-    assert len(rows) == 24
+    assert len(rows) == 12
     for row in rows:
         assert all(least > 0.999 for found in row["ratios"] for least in found)
         if row["cells"]["costs"] == "equal":
