@@ -133,7 +133,7 @@ def arguments() -> argparse.ArgumentParser:
 def measure(options: argparse.Namespace, folder: Path) -> None:
     """One scheduler after the other; under each, all dispatches in turn."""
     columns = ["scheduler", "dispatch", "shards", "shards a second", "first shard after"]
-    columns += ["then a shard each", "of which its own work", "last shard to reduce", "whole run"]
+    columns += ["then a shard each", "of which its own work", "last shard to reduce"]
     table = harness.Table("dispatch", columns, options.json)
     budget = harness.Budget(options.minutes)
     for scheduler in options.scheduler:
@@ -168,7 +168,7 @@ def add_row(table: harness.Table, scheduler: str, dispatch: str, found: list[Fig
 
     seconds = [middle("first"), 1 / middle("steady"), middle("own"), middle("reduce")]
     cells: list[Any] = [NAMES[scheduler], f"`{dispatch}`", found[0].shards, middle("rate")]
-    cells += [f"{number(value)} s" for value in (*seconds, middle("whole"))]
+    cells += [f"{number(value)} s" for value in seconds]
     table.row(cells, {"rounds": [vars(figures) for figures in found]})
 
 
