@@ -164,6 +164,8 @@ class Dealer:
         """
         if own.speed is None:
             return False
+        if len(self._workers) == 1:
+            return True  # nobody else could run short
         speeds = self._speeds + (len(self._workers) - self._known) * own.speed
         return self._end(own, shard, now) <= now + self._cost / speeds / 2
 
