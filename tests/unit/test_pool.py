@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -22,7 +23,7 @@ SHARDS = 12
 
 # A product of one's own: the square, and before it what a test wants of the matrix in its corner.
 FUNCTION = """
-import json, os, pathlib, signal, time
+import os, pathlib, signal, sys, time
 
 HERE = pathlib.Path(__file__).parent
 
@@ -136,7 +137,8 @@ def test_each_worker_has_a_device_of_its_own(tmp_path):
     """Two workers on two devices, each one process to its end."""
     wait = (
         "logs = HERE / 'results' / 'logs' / 'multiply'\n"
-        "until(lambda: len(list(logs.glob('*.starts'))) > 1)"  # first shards wait for each other
+        "until(lambda: len(list(logs.glob('*.starts'))) > 1)\n"  # first shards wait for each other
+        "assert 'mpi4py' not in sys.modules"
     )
     made = planned(tmp_path, wait)
     done = pooled(made)
@@ -351,6 +353,20 @@ def test_memory_does_not_grow_with_the_number_of_shards(tmp_path):
     kib = [int(line) for line in (tmp_path / "memory").read_text().splitlines()]
     assert len(kib) == 60
     assert kib[-1] - kib[10] < 8 * 1024
+
+
+def test_the_parent_loads_nothing_that_computes():
+    """What the parent imports is the standard library: nothing of CUDA, MPI or NumPy is in it."""
+    look = (
+        "import sys, shardwise.dispatch.pool as pool\n"
+        "found = {'numpy', 'cupy', 'mpi4py'} & set(sys.modules)\n"
+        "sys.exit(f'{found} loaded' if found else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=os.environ | {"PYTHONPATH": str(factories.SCRIPTS)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 # The leader alone.
