@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shardwise import grants
 from shardwise.errors import InputError, TryAgain
 
 log = logging.getLogger(__name__)
@@ -228,6 +229,18 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _without_grant(environ: dict[str, str], mpi: Callable[[], str]) -> dict[str, str]:
+    """The environment for mpiexec in a Slurm job of several nodes: without the first node's GPUs.
+
+    MPICH's gives its own environment to all ranks, also on other nodes. Where it has none of a
+    variable, the ranks keep what Slurm tells them on their nodes, where it starts them by srun.
+    """
+    several = environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
+    if several and grants.VISIBLE in environ and mpi() == "MPICH":
+        return {name: value for name, value in environ.items() if name != grants.VISIBLE}
+    return environ
+
+
 def relaunch(ranks: int, launcher: str | None = None) -> None:
     """Begin this command again as so many ranks, unless it is a rank already.
 
@@ -249,10 +262,12 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     words = command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     sys.stdout.flush()
-    told = {} if Path(words[0]).name == "srun" else _slurm_nodes(ranks, os.environ)
+    told = environment(ranks)
+    if Path(words[0]).name != "srun":
+        told = _without_grant({**told, **_slurm_nodes(ranks, os.environ)}, vendor)
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
     rank = [sys.executable, "-m", "mpi4py", *sys.argv]
-    os.execve(words[0], [*words, *rank], {**environment(ranks), **told})
+    os.execve(words[0], [*words, *rank], told)
 
 
 def ranks(

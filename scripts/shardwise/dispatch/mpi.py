@@ -11,6 +11,7 @@ import dataclasses
 import json
 import logging
 import multiprocessing
+import os
 import time
 from argparse import Namespace
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import forkserver
 from typing import Any
 
-from shardwise import cli, devices, launch
+from shardwise import cli, devices, grants, launch
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Crew, Event
 from shardwise.dispatch.missing import describe, missing
@@ -79,7 +80,7 @@ def run(
     comm
         An MPI communicator; each of its ranks calls this.
     workers
-        ``device``: one worker a rank; ``node``: the ranks of a node share all its devices.
+        ``device`` or ``node``, as :func:`seats.seated` has it.
     retries
         Tries after the first of one shard.
     memory
@@ -115,17 +116,19 @@ def _views(comm: Any, backend: str) -> list[View]:
     """What each rank sees of its node, by rank."""
     from mpi4py import MPI
 
-    found, trouble = None, None
+    found, granted, trouble = None, False, None
     if backend != "numpy" and devices.driver_cuda_version() is not None:
         try:
             found = [device.uuid for device in devices.candidates()]
+            grant = grants.read(os.environ)
+            granted = grant is not None and grant.source != "lease"
         except TryAgain as error:
             found, trouble = [], str(error)
     # The ranks of a node, whatever the placement: the first of them gives it its number.
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     number = node.allreduce(comm.rank, MPI.MIN)
     node.Free()
-    return comm.allgather(View(number, devices.node(), found, trouble))
+    return comm.allgather(View(number, devices.node(), found, granted, trouble))
 
 
 def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:

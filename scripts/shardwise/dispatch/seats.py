@@ -23,6 +23,8 @@ class View:
     devices
         UUIDs of the devices that it may take, in the node's order; None where it computes on the
         CPU.
+    granted
+        Whether a scheduler has granted them, all of them.
     trouble
         Why there is none, where there should be.
     """
@@ -30,6 +32,7 @@ class View:
     node: int
     host: str
     devices: list[str] | None = None
+    granted: bool = False
     trouble: str | None = None
 
 
@@ -54,7 +57,9 @@ def seated(views: Sequence[View], workers: str) -> list[Seat]:
     views
         What each rank sees, by rank.
     workers
-        ``device``: at most one worker a rank. ``node``: the ranks of a node share all its devices.
+        ``node``: the ranks of a node share all its devices. ``device``: so they do where a
+        scheduler has granted these, as it may place ranks and devices without regard to each other;
+        elsewhere each rank has one worker.
 
     Raises
     ------
@@ -71,7 +76,7 @@ def seated(views: Sequence[View], workers: str) -> list[Seat]:
             count = int(place == 0 and not on_gpus)
         else:
             count = len(view.devices[place :: len(alike)])
-        if workers == "device":
+        if workers == "device" and not view.granted:
             count = min(count, 1)
         seats.append(Seat(view.node, view.host, count, (place, len(alike))))
     if not any(seat.workers for seat in seats):
