@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 import uuid
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from shardwise import receipts
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Event
 from shardwise.dispatch.tally import Tally
-from shardwise.errors import InputError, TryAgain
+from shardwise.dispatch.worker import _Worker
+from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain, WrongProduct
 from shardwise.planfile import Plan
 
 from tests import factories, fake_devices, processes
@@ -367,6 +370,30 @@ def test_the_parent_loads_nothing_that_computes():
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "suspect"),
+    [
+        (DeviceFailed("lost"), 75, True),
+        (WrongProduct("off"), 3, True),
+        (IntegrityError("damaged"), 3, False),
+        (MemoryError(), 75, False),
+        (ValueError("a fault"), 1, False),
+    ],
+)
+def test_what_makes_a_device_suspect(tmp_path, error, code, suspect):
+    """Its own errors and products that fail their proof, not what a shard's files bring about."""
+    said = []
+    session = SimpleNamespace(device={"uuid": "GPU-0"}, finish=None)
+    wire = SimpleNamespace(send=lambda *words, **facts: said.append((words, facts)))
+    begun: Future = Future()
+    begun.set_exception(error)
+    own = _Worker(planned(tmp_path), None, wire, session)
+    assert own._finish("00000", begun, 0.0) is not suspect
+    ((words, facts),) = said
+    assert words == ("failed", "00000")
+    assert (facts["code"], facts["suspect"], facts["device"]) == (code, suspect, "GPU-0")
 
 
 # The leader alone.
