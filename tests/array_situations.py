@@ -1,7 +1,7 @@
 """Situations of `dispatch: array` that are the same under every scheduler.
 
-The fixture `night` is the importing module's own; most of these stop before the reduce, which is
-the same job under every dispatch.
+The fixture `night` is the importing module's own. These stop before the reduce, which is the same
+job under every dispatch.
 """
 
 import abc
@@ -146,14 +146,16 @@ def test_digits_have_the_same_bits(night: ArrayNight) -> None:
     digits = load_digits().images
     np.save(night.workspace.root / "digits.npy", digits)
     night.workspace.configure(input="digits.npy", shards=24, dispatch="array", array_limit=3)
-    done = night.run()
+    done = night.run(*MULTIPLY)
     assert done.code == 0, done.output
+    summed = night.workspace.run()  # the reduce is the same job under every dispatch: here, soon
+    assert summed.code == 0, summed.output
     assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(24)})
     assert night.arrays() == 1
     assert at_once(night) <= 3
     assert "24 of 24 shards done" in done.output
-    assert night.run().jobs == set(), "a second run finds everything done"
+    assert night.run().jobs == set(), "another run finds everything done"
 
 
 def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) -> None:

@@ -1,7 +1,7 @@
 """A plan of many small shards for the dispatchers, whose product says when it goes on or fails."""
 
+import abc
 import json
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,14 +63,11 @@ class Spread:
         (root / "uses").mkdir()
         self.devices = fake_devices.environment(devices, root / "leases")
 
-    def words(self, *words: object) -> list[str]:
-        """The command that computes what is missing."""
-        return factories.command("multiply", "--plan", self.plan.results.plan, "--all", *words)
-
     def line(self, *words: object) -> str:
-        """The same for a shell, on a node with fake devices."""
+        """The command that computes what is missing, for a shell on a node with fake devices."""
         variables = [f"{name}={value}" for name, value in self.devices.items()]
-        return shlex.join(["env", *variables, *self.words(*words)])
+        command = factories.command("multiply", "--plan", self.plan.results.plan, "--all", *words)
+        return shlex.join(["env", *variables, *command])
 
     def put(self, name: str) -> None:
         """Make the shards wait (`hold`), or one of them fail (`bad`)."""
@@ -119,14 +116,15 @@ class Spread:
             if processes.environment(pid).get("SHARDWISE_LEASES") == leases
         }
 
-    def ranks(self) -> dict[int, int]:
-        """The processes of the ranks, by rank."""
+    def leaders(self) -> list[int]:
+        """The processes that hand out shards, or follow who does; the last rank at the end."""
         found = {}
         for pid in self.living():
             told, line = processes.environment(pid), processes.words(pid)
-            if "PMI_RANK" in told and "mpi4py" in line and str(self.plan.results.plan) in line:
-                found[int(told["PMI_RANK"])] = pid
-        return found
+            is_rank = "PMI_RANK" in told and "mpi4py" in line
+            if str(self.plan.results.plan) in line and (is_rank or "pool" in line):
+                found[int(told.get("PMI_RANK", 0))] = pid
+        return [found[rank] for rank in sorted(found)]
 
     def workers(self) -> set[int]:
         """The worker processes: each holds the lease of its device."""
@@ -135,6 +133,43 @@ class Spread:
         return set().union(*held) & self.living()
 
 
-def kill(pid: int) -> None:
-    """End a process as a crash does."""
-    os.kill(pid, 9)
+class Site(abc.ABC):
+    """A scheduler, as far as these jobs need it.
+
+    Attributes
+    ----------
+    spread
+        What the jobs compute.
+    four
+        For `submit`: options of a job that has four devices.
+    """
+
+    def __init__(self, spread: Spread, dispatch: str, four: Sequence[str]) -> None:
+        self.spread, self.four = spread, tuple(four)
+        self._dispatch = dispatch
+
+    def submit(self, *options: str, **words: str) -> int:
+        """Submit a job that computes what is missing, by default on four devices."""
+        more = [part for name, value in words.items() for part in (f"--{name}", value)]
+        line = self.spread.line("--dispatch", self._dispatch, *more)
+        return self.send(line, *(options or self.four))
+
+    @abc.abstractmethod
+    def send(self, line: str, *options: str) -> int:
+        """Submit a command line as a job."""
+
+    @abc.abstractmethod
+    def finish(self, job: int) -> tuple[int, str]:
+        """Wait for the end of a job: its exit code, and what it printed."""
+
+    @abc.abstractmethod
+    def printed(self, job: int) -> str:
+        """What a job has printed so far."""
+
+    @abc.abstractmethod
+    def cancel(self, job: int) -> None:
+        """Cancel a job."""
+
+    def all_at_work(self, count: int = 4) -> None:
+        """Wait until so many devices compute."""
+        processes.until(lambda: len(self.spread.devices_at_work()) == count, 60)

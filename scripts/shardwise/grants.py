@@ -54,13 +54,20 @@ def asked(resources: Mapping[str, str]) -> int:
     """GPUs of a node that the resources of a job ask for, in the words of its scheduler.
 
     ``gres: "gpu:a100:4"`` for Slurm, ``uge_gpu: "-l gpu=4"`` for Grid Engine (or any other word of
-    it that begins with ``uge_``). 1 where they say nothing of GPUs.
+    it that begins with ``uge_``) are those of a node. ``gpu`` and ``tasks``, a GPU each, are those
+    of all ``nodes``, and may lie on one where nothing is said of nodes. 1 where nothing says more.
     """
     found = _SLURM_COUNT.findall(resources.get("gres", ""))
     for name, words in resources.items():
         if name.startswith("uge_"):
             found += _GRID_ENGINE_COUNT.findall(words)
-    return max(1, sum(map(int, found)))
+    everywhere = max(int(resources.get(name, 1)) for name in ("gpu", "tasks"))
+    return max(1, sum(map(int, found)), -(-everywhere // nodes(resources)))
+
+
+def nodes(resources: Mapping[str, str]) -> int:
+    """Nodes that the resources of a job ask for."""
+    return int(resources.get("nodes", 1))
 
 
 def job(environ: Mapping[str, str]) -> str | None:

@@ -323,24 +323,24 @@ class Run:
     @property
     def node_mb(self) -> Growing:
         """Memory of a node that computes a shard on each device it was asked for."""
-        return _growing(-(-self._task_memory * self._devices // MIB))
+        return _growing(-(-self._task_memory * grants.asked(self._node_words) // MIB))
 
     @property
     def node_minutes(self) -> Growing:
-        """Run time of all shards that are missing, on the devices of one node."""
+        """Run time of all shards that are missing, on all devices that were asked for."""
         shards = list(self.plan.shards) if self.standing is None else self.standing.missing
         rows = [self.plan.shards[shard] for shard in shards]
         nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
-        shared = counts.minutes(nbytes // self._devices, flop // self._devices)
+        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
+        shared = counts.minutes(nbytes // devices, flop // devices)
         return _growing(max(shared, self._task_minutes))
 
     @property
-    def _devices(self) -> int:
-        """Devices of a node that the profile's words for `pool` or `mpi` ask for."""
-        own = self._asked.get(self.dispatch, {})
+    def _node_words(self) -> dict[str, str]:
+        """What the profile's block for `pool` or `mpi` asks for."""
         # Snakemake wraps them; `raw` is what stands in the profile.
-        return grants.asked({name: str(value.raw) for name, value in own.items()})
+        return {name: str(own.raw) for name, own in self._asked.get(self.dispatch, {}).items()}
 
     @property
     def _task_memory(self) -> int:

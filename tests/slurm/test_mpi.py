@@ -1,129 +1,62 @@
 """Shards over MPI ranks in a real Slurm job: which devices compute, and what outlives what."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import processes
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.jobs import FINAL_STATES
-from tests.spread import BAD, Spread, kill
+from tests.slurm.spread import SlurmSite
+from tests.spread import Spread
+from tests.spread_situations import (
+    test_a_cancelled_job_leaves_no_process,
+    test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest,
+    test_a_killed_worker_is_replaced,
+    test_a_second_run_is_told_of_the_first,
+    test_a_shard_that_always_fails_costs_itself,
+)
+
+__all__ = [  # what is the same under every scheduler
+    "test_a_cancelled_job_leaves_no_process",
+    "test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest",
+    "test_a_killed_worker_is_replaced",
+    "test_a_second_run_is_told_of_the_first",
+    "test_a_shard_that_always_fails_costs_itself",
+]
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
 PMI = "srun --mpi=pmi2"
-ON_BOTH = ("-p", "gpu", "-N2", "--gres=gpu:2")
+SIX = ("--gpus=6", "-n6", "-c1")
+ON_BOTH = ("-p", "gpu", "-N2", "--gres=gpu:2", "-c1")
 PLACEMENTS = {
-    "a rank a device": (("--gpus=6", "-n6", "-c1", "--ntasks-per-gpu=1"), PMI, "device", [2, 4]),
-    "round-robin": (("--gpus=6", "-n6", "-c1"), f"{PMI} --distribution=cyclic", "device", [2, 4]),
-    "mpiexec": (("--gpus=6", "-n6", "-c1"), "mpiexec", "device", [2, 4]),
-    "mpiexec on a node": (("--gres=gpu:2", "-n2", "-N1"), "mpiexec", "device", [2]),
+    "a rank a device": ((*SIX, "--ntasks-per-gpu=1"), PMI, "device", [2, 4]),
+    "round-robin": (SIX, f"{PMI} --distribution=cyclic", "device", [2, 4]),
+    "mpiexec": (SIX, "mpiexec", "device", [2, 4]),
+    "mpiexec on one node": (("--gres=gpu:2", "-n2", "-N1"), "mpiexec", "device", [2]),
     "a device bound to each": (("--gpus=4", "-n4"), f"{PMI} --gpu-bind=single:1", "device", [4]),
     "a rank a node": ((*ON_BOTH, "-n2", "--ntasks-per-node=1"), PMI, "node", [2, 2]),
     "two ranks a node": ((*ON_BOTH, "-n4", "--ntasks-per-node=2"), "auto", "node", [2, 2]),
 }
-SPREAD = (*ON_BOTH, "-n4", "--ntasks-per-node=2")
 
 
 @pytest.fixture
-def spread(slurm: SlurmCluster, tmp_path: Path) -> Spread:
-    """A plan, and an idle cluster afterwards."""
-    yield Spread(tmp_path)
+def site(slurm: SlurmCluster, tmp_path: Path) -> Iterator[SlurmSite]:
+    """Jobs of four ranks on two nodes; an idle cluster afterwards."""
+    yield SlurmSite(slurm, Spread(tmp_path), "mpi", *ON_BOTH, "-n4", "--ntasks-per-node=2")
     slurm.cancel_all()
 
 
-def submit(slurm: SlurmCluster, spread: Spread, *options: str, **words: str) -> int:
-    """Submit the job that computes what is missing."""
-    more = [part for name, value in words.items() for part in (f"--{name}", value)]
-    return slurm.submit(spread.line("--dispatch", "mpi", *more), *options)
-
-
-def finish(slurm: SlurmCluster, job: int, code: str = "0:0") -> str:
-    """Wait for the end of a job, and give what it printed."""
-    slurm.wait_for(job, FINAL_STATES, timeout_s=60)
-    assert slurm.show_job(job)["ExitCode"] == code, slurm.printed(job)
-    return slurm.printed(job)
-
-
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_every_device_that_was_granted_computes(
-    slurm: SlurmCluster, spread: Spread, placement: str
-) -> None:
+def test_every_device_that_was_granted_computes(site: SlurmSite, placement: str) -> None:
     """However the ranks lie: one shard a device at once, all devices, on all nodes; same bits."""
     options, launcher, workers, expected = PLACEMENTS[placement]
-    spread.put("hold")
-    job = submit(slurm, spread, *options, launcher=launcher, workers=workers)
-    processes.until(lambda: len(spread.devices_at_work()) == sum(expected), 30)
-    spread.take_away("hold")
-    finish(slurm, job)
-    spread.check()
-    uses = spread.uses()
-    nodes = [device.split()[0] for device in uses]
-    assert sorted(nodes.count(node) for node in set(nodes)) == expected, uses
-    assert set(spread.starts().values()) == {1}
-
-
-def test_a_killed_worker_is_replaced(slurm: SlurmCluster, spread: Spread) -> None:
-    """Its shard is tried again; nothing else is."""
-    spread.put("hold")
-    job = submit(slurm, spread, *SPREAD)
-    processes.until(lambda: len(spread.devices_at_work()) == 4)
-    kill(min(spread.workers()))
-    processes.until(lambda: "SIGKILL" in slurm.printed(job))
-    spread.take_away("hold")
-    finish(slurm, job)
-    spread.check()
-    assert sorted(spread.starts().values()) == [1] * 23 + [2]
-
-
-def test_a_killed_rank_ends_the_job_and_a_rerun_does_the_rest(
-    slurm: SlurmCluster, spread: Spread
-) -> None:
-    """What was whole stays as it is, and no process of the first job lives on."""
-    job = submit(slurm, spread, *SPREAD)
-    processes.until(lambda: len(spread.receipts()) >= 3)
-    spread.put("hold")
-    kill(spread.ranks()[3])
-    (done,) = slurm.wait_for(job, FINAL_STATES, timeout_s=60)
-    assert done.state == "FAILED"
-    processes.until(lambda: not spread.living(), 30)
-    before = spread.receipts()
-    assert 3 <= len(before) < 24
-    spread.take_away("hold")
-    finish(slurm, submit(slurm, spread, *SPREAD, workers="node"))
-    spread.check()
-    assert {shard: spread.receipts()[shard] for shard in before} == before
-
-
-def test_a_shard_that_always_fails_costs_itself(slurm: SlurmCluster, spread: Spread) -> None:
-    """All others finish; the job ends with its code, and its last words name it."""
-    spread.put("bad")
-    job = submit(slurm, spread, *SPREAD)
-    printed = finish(slurm, job, "2:0")
-    spread.check(without=[BAD])
-    named, last = (line for line in printed.splitlines() if " ERROR " in line)
-    assert f"ERROR shard {BAD:05}: " in named
-    assert "this one never works" in named
-    assert "of 24 shards 1 failed" in last
-
-
-def test_a_cancelled_job_leaves_no_process(slurm: SlurmCluster, spread: Spread) -> None:
-    """Neither ranks nor workers, nor what starts them, on either node."""
-    spread.put("hold")
-    job = submit(slurm, spread, *SPREAD)
-    processes.until(lambda: len(spread.devices_at_work()) == 4)
-    slurm.call("scancel", str(job))
-    processes.until(lambda: not spread.living(), 30)
-
-
-def test_a_second_run_is_told_of_the_first(slurm: SlurmCluster, spread: Spread) -> None:
-    """It ends with 75 and damages nothing."""
-    spread.put("hold")
-    first = submit(slurm, spread, *ON_BOTH, "-n2", "--ntasks-per-node=1")
-    processes.until(lambda: len(spread.devices_at_work()) == 2)
-    printed = finish(slurm, submit(slurm, spread, "-p", "gpu", "-N1", "--gres=gpu:2", "-n2"), "75:0")
-    assert "its shards are being computed by process" in printed
-    assert f"slurm {first}" in printed
-    spread.take_away("hold")
-    finish(slurm, first)
-    spread.check()
+    site.spread.put("hold")
+    job = site.submit(*options, launcher=launcher, workers=workers)
+    site.all_at_work(sum(expected))
+    site.spread.take_away("hold")
+    assert site.finish(job)[0] == 0, site.printed(job)
+    site.spread.check()
+    nodes = [device.split()[0] for device in site.spread.uses()]
+    assert sorted(nodes.count(node) for node in set(nodes)) == expected
+    assert set(site.spread.starts().values()) == {1}

@@ -14,6 +14,7 @@ import logging
 import os
 import select
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +47,9 @@ _FULL_SECONDS = 10.0
 
 _TRACE_SECONDS = 10.0
 """How long a receipt, a mark or a record may take to arrive after a task has left the queue."""
+
+_SIGNALLED = 128
+"""Exit codes above it say which signal ended a process."""
 
 _CANCEL_SECONDS = 600.0
 """How long a cancellation insists, where the scheduler does not answer."""
@@ -89,6 +93,8 @@ def run(
         except BaseException as error:
             # Interrupted or told to end. (After an error the tasks live on, to be joined.)
             if not isinstance(error, Exception):
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_IGN)  # no second one cuts this short
                 dispatch.cancel_detached()
             raise
         tally.finish()
@@ -325,9 +331,10 @@ class Dispatch:
             self._done(shard)
             return True
         code = self._mark(shard)
-        if code is not None:
-            self._failed(shard, code, explain(self._plan.results.log("multiply", shard), None))
-        return code is not None
+        if code is None or code > _SIGNALLED:
+            return False  # killed: who did it, the scheduler may know
+        self._failed(shard, code, explain(self._plan.results.log("multiply", shard), None))
+        return True
 
     def _mark(self, shard: str) -> int | None:
         array = self._arrays[self._placed[shard][0]]
@@ -349,8 +356,11 @@ class Dispatch:
         fates = self._scheduler.fates({self._arrays[name].run for name in gone}, gone)
         for shard in unknown:
             fate = fates.get(self._placed[shard])
-            if (fate and fate.certain) or now - self._gone[shard] >= _TRACE_SECONDS:
-                words = fate.words if fate else "it has left the queue without a trace"
+            told = fate and (fate.certain or self._mark(shard) is not None)
+            if told or now - self._gone[shard] >= _TRACE_SECONDS:
+                ran = shard in self._tally.running
+                unknown_end = "killed" if ran else "deleted while it waited in the queue"
+                words = fate.words if fate else unknown_end
                 self._failed(shard, None, f"the scheduler says: {words}")
 
     def _take_whole(self) -> None:
