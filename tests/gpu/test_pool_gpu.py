@@ -68,6 +68,7 @@ def pooled(environment):
         line = factories.command("multiply", "--plan", made.results.plan, "--all")
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
+        assert "did not end when asked to" not in done.stderr
         return done.stderr
 
     return run

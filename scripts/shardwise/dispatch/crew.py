@@ -6,6 +6,7 @@ When the parent dies, however it dies, the workers end at once.
 """
 
 import contextlib
+import logging
 import multiprocessing
 import signal
 import time
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.devices import Choice
+
+log = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 10.0
 """How long a worker that is asked to end may take before it is killed."""
@@ -173,7 +176,9 @@ class Crew(AbstractContextManager):
         end = time.monotonic() + _GRACE_SECONDS
         for member in members:
             member.process.join(max(0.0, end - time.monotonic()))
-            member.process.kill()
+            if member.process.is_alive():
+                log.warning("process %d did not end when asked to: killed", member.process.pid)
+                member.process.kill()
             _gone(member)
 
     def _start(self, worker: int, without: Collection[str]) -> None:

@@ -101,6 +101,8 @@ class _Worker:
         self._wire.send("ready", device=self._device)
         usable, ended = True, time.time()
         while usable:
+            # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
+            signal.siginterrupt(signal.SIGTERM, True)
             shard, begun = self._begun.get()
             with self._logs.of(shard):
                 usable = self._finish(shard, begun, ended)
