@@ -169,7 +169,7 @@ class Session:
             try:
                 # Overflow is found and named by the checks of a batch.
                 with np.errstate(all="ignore"):
-                    body = _compute(self._plan, reading, self._lane, read)
+                    body = _compute(self._plan, reading, self._lane, attempt, read)
             except BaseException:
                 self._lane.settle()  # before the next shard takes memory that copies write to
                 raise
@@ -295,7 +295,9 @@ def _no_cupy(reason: str) -> InputError:
     )
 
 
-def _compute(plan: Plan, reading: Reading, lane: Any, read: Callable[[], None]) -> dict[str, Any]:
+def _compute(
+    plan: Plan, reading: Reading, lane: Any, attempt: int, read: Callable[[], None]
+) -> dict[str, Any]:
     """Stream a shard through the pipeline into its file; the receipt's account of it."""
     shard, watch = reading.shard, reading.watch
     count, tiled = shard.stop - shard.start, sizes.tiled(plan.problem)
@@ -303,7 +305,8 @@ def _compute(plan: Plan, reading: Reading, lane: Any, read: Callable[[], None]) 
     if plan.problem.shared_right and not tiled:
         worker.share(_right_reader(plan).read(0, 1)[0])
     path, shape = plan.results.product(shard.shard), worker.shape(count)
-    with commit(path, sweep=True) as file:
+    # Only an earlier attempt can have left something: else the folder need not be listed.
+    with commit(path, sweep=attempt > 1) as file:
         with ExitStack() as stack:
             writer = stack.enter_context(
                 StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=sizes.SLAB_BYTES)
