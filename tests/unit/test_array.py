@@ -483,3 +483,20 @@ def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
             check=True,
         )
     assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize(("line", "most"), [("MaxArraySize = 4001", 4001), ("Other = 1", 1001)])
+def test_slurm_s_largest_array_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, most: int
+) -> None:
+    """Where it says nothing of it, Slurm's own default counts; where it is 0, there are none."""
+    command = tmp_path / "scontrol"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for text, expected in ((line, most), ("MaxArraySize = 0", None)):
+        command.write_text(f"#!/bin/sh\necho '{text}'\n")
+        command.chmod(0o755)
+        if expected:
+            assert slurm.most_tasks() == expected
+        else:
+            with pytest.raises(InputError, match="takes no array jobs"):
+                slurm.most_tasks()
