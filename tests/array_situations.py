@@ -142,19 +142,19 @@ def at_once(night: ArrayNight) -> int:
 
 
 def test_digits_have_the_same_bits(night: ArrayNight) -> None:
-    """24 shards, three at once, copied by their own tasks: one array, and NumPy's very sum."""
+    """12 shards, three at once, copied by their own tasks: one array, and NumPy's very sum."""
     digits = load_digits().images
     np.save(night.workspace.root / "digits.npy", digits)
-    night.workspace.configure(input="digits.npy", shards=24, dispatch="array", array_limit=3)
+    night.workspace.configure(input="digits.npy", shards=12, dispatch="array", array_limit=3)
     done = night.run(*MULTIPLY)
     assert done.code == 0, done.output
     summed = night.workspace.run()  # the reduce is the same job under every dispatch: here, soon
     assert summed.code == 0, summed.output
     assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
-    assert night.starts() == Counter({f"{i:05}": 1 for i in range(24)})
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(12)})
     assert night.arrays() == 1
     assert at_once(night) <= 3
-    assert "24 of 24 shards done" in done.output
+    assert "12 of 12 shards done" in done.output
     assert night.run().jobs == set(), "another run finds everything done"
 
 

@@ -49,17 +49,17 @@ class UgeArrayNight(ArrayNight):
     config = "qconf"
     silence = "error: commlib error: got select error (Connection refused)"
 
-    def __init__(self, uge: UgeCluster, root: Path) -> None:
-        super().__init__(Workspace.create(root, uge.env(), uge.enter(root)))
+    def __init__(self, uge: UgeCluster, root: Path, **variables: str) -> None:
+        super().__init__(Workspace.create(root, uge.env() | variables, uge.enter(root)))
         self.uge = uge
 
-    def tasks(self, state: str) -> dict[str, str]:
-        """The tasks in a state: by shard, what cancels them."""
+    def tasks(self, state: str, host: str = "") -> dict[str, str]:
+        """The tasks in a state, maybe on one host: by shard, what cancels them."""
         arrays = {array.name: array for array in self._noted()}
         letters = {"running": "r", "waiting": "qw"}[state]
         found = {}
         for job in self.uge.jobs():
-            if job.name in arrays and job.state == letters:
+            if job.name in arrays and job.state == letters and host in job.queue:
                 array = arrays[job.name]
                 number = array.numbers[uge.indices(array).index(int(job.task))]
                 found[f"{number:05}"] = f"{job.job_id}.{job.task}"
@@ -95,6 +95,35 @@ def night(uge: UgeCluster, tmp_path: Path) -> Iterator[UgeArrayNight]:
     yield night
     night.stop()
     uge.cancel_all()
+
+
+@pytest.fixture
+def night_of_hosts(uge_hosts: UgeCluster, tmp_path: Path) -> Iterator[UgeArrayNight]:
+    """A fresh workspace on an idle cluster of two hosts, where a silent host is soon lost."""
+    night = UgeArrayNight(uge_hosts, tmp_path / "with a space", SHARDWISE_UNHEARD_SECONDS="10")
+    yield night
+    night.stop()
+    uge_hosts.cancel_all()
+
+
+def test_a_lost_host_costs_no_result(night_of_hosts: UgeArrayNight) -> None:
+    """Tasks of a host that crashes run again elsewhere, though qstat lists them as running."""
+    night = night_of_hosts
+    night.of(4)
+    run = night.start(*MULTIPLY, *night.gated())
+    night.wait_for("all run", lambda: len(night.tasks("running")) == 4)
+    lost = night.tasks("running", "n2")
+    assert lost
+    night.uge.kill_host("n2")
+    night.open_gate()
+    try:
+        assert run.wait(timeout=200) == 0, night.output()
+    finally:
+        night.uge.restore_host("n2")
+    receipts = night.receipts()
+    assert len(receipts) == 4
+    assert {receipts[shard]["node"] for shard in lost} == {"n1"}
+    night.wait_for("the lost tasks have left the queue", night.idle)
 
 
 def test_a_task_that_cannot_start_ends_with_the_reason(night: UgeArrayNight) -> None:

@@ -34,7 +34,7 @@ def test_ranges_are_read_as_they_are_written(numbers: list[int]) -> None:
 def test_ranges_of_schedulers_are_understood() -> None:
     """Slurm's limit and brackets, and Grid Engine's steps."""
     assert list(submitted.numbers("[0-3,7%2]")) == [0, 1, 2, 3, 7]
-    assert list(submitted.numbers("6-10:2,20")) == [6, 8, 10, 20]
+    assert list(submitted.numbers("6-10:2,20,1:1")) == [6, 8, 10, 20, 1]
     with pytest.raises(ValueError, match=r"'0-\.\.\.' is no number"):
         list(submitted.numbers("5,0-..."))
 
@@ -97,6 +97,7 @@ def test_squeue_tells_who_waits_works_and_never_will() -> None:
     found = slurm.parse_tasks(SQUEUE.splitlines())
     assert found[0] == Tasks("7", "sw-array-a-1", (2, 3, 7))
     assert [task.where for task in found] == ["", "gpu1", "gpu2", "", "", ""]
+    assert [task.ending for task in found] == [False, False, True, False, False, False]
     assert [task.held for task in found] == [False, False, False, True, False, False]
     assert [bool(task.trouble) for task in found] == [False] * 4 + [True] * 2
     assert [task.hopeless for task in found] == [False] * 4 + [True, False]
@@ -482,3 +483,20 @@ def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
             check=True,
         )
     assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize(("line", "most"), [("MaxArraySize = 4001", 4001), ("Other = 1", 1001)])
+def test_slurm_s_largest_array_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, most: int
+) -> None:
+    """Where it says nothing of it, Slurm's own default counts; where it is 0, there are none."""
+    command = tmp_path / "scontrol"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for text, expected in ((line, most), ("MaxArraySize = 0", None)):
+        command.write_text(f"#!/bin/sh\necho '{text}'\n")
+        command.chmod(0o755)
+        if expected:
+            assert slurm.most_tasks() == expected
+        else:
+            with pytest.raises(InputError, match="takes no array jobs"):
+                slurm.most_tasks()

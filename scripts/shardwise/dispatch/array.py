@@ -289,9 +289,10 @@ class Dispatch:
         unknown, troubled = [], {}
         for shard in list(self._placed):
             tasks = here.get(shard)
+            if (tasks is None or tasks.ending) and self._ended(shard):
+                continue
             if tasks is None:
-                if not self._ended(shard):
-                    unknown.append(shard)
+                unknown.append(shard)
                 continue
             self._gone.pop(shard, None)
             self._take_state(shard, tasks)
@@ -326,7 +327,7 @@ class Dispatch:
                 self._failed(shard, 2 if hopeless else None, f"the scheduler says: {trouble}")
 
     def _ended(self, shard: str) -> bool:
-        """Whether a task that left the queue tells how it ended, by its receipt or its mark."""
+        """Whether a task tells how it ended, by its receipt or its mark."""
         if missing.is_whole(self._plan, shard):
             self._done(shard)
             return True
@@ -493,14 +494,18 @@ class Dispatch:
 
     def cancel_detached(self) -> None:
         """Have a process of its own cancel all tasks: snakemake gives this one little time."""
-        folders = [self._plan.results.array_folder(run_name) for run_name in self._runs]
-        for folder in folders:
+        runs = self._runs
+        if not self._joined:
+            noted = submitted.noted(self._plan.results)
+            runs = sorted({a.run for a in noted if a.digest == self._plan_digest} | {*runs})
+        for run_name in runs:
+            folder = self._plan.results.array_folder(run_name)
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / _CANCELLED).touch()
         log.warning("cancelling all tasks of this run")
         subprocess.Popen(
-            [sys.executable, "-m", __name__, self._recipe.scheduler, *self._runs],
+            [sys.executable, "-m", __name__, self._recipe.scheduler, *runs],
             env=os.environ | {"PYTHONPATH": str(_SCRIPTS)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
