@@ -1,11 +1,12 @@
 #!/bin/bash
 # Everything that needs real GPUs, in one command: unit tests, then whole runs through a real Slurm.
 #
-#   tests/gpu/run.sh [BUNDLE] [PREFIX] [PART…]   (default .cache/gpu-bundle, a new folder in /tmp, all)
+#   tests/gpu/run.sh [BUNDLE] [PREFIX] [PART...]
 #
-# PART is unit, dispatch (the digits in each of the four ways) or synthetic. As root, on a machine with NVIDIA GPUs and without a package index; bundle.sh makes BUNDLE
-# elsewhere. Full logs go to OUT (default PREFIX/out). Exit codes: 0 all is well; 1 something is
-# not; 75 there is no GPU here.
+# As root, on a machine with NVIDIA GPUs and without a package index; bundle.sh makes BUNDLE
+# (default .cache/gpu-bundle) elsewhere. PREFIX is a new folder, by default in /tmp. Each PART is
+# unit, digits or synthetic; by default all of them. Full logs go to OUT (default PREFIX/out).
+# Exit codes: 0 all is well; 1 something is not; 75 there is no GPU here.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 bundle=${1:-.cache/gpu-bundle}
@@ -15,6 +16,8 @@ if ! nvidia-smi -L 2> /dev/null; then
 fi
 
 prefix=${2:-$(mktemp -d /tmp/gpu.XXXX)}
+parts=" ${*:3} "
+[ "${#parts}" -gt 2 ] || parts=" unit digits synthetic "
 out=${OUT:-$prefix/out}
 mkdir -p "$out"
 failed=()
@@ -35,30 +38,43 @@ step() {
   return "$code"
 }
 
+# The profile for Slurm as it is shipped, but for pool and mpi with all GPUs of this machine.
+adapt_profile() {
+  local devices
+  devices=$(nvidia-smi -L | wc -l)
+  sed -e "/^  pool:/,/^  mpi:/ s/gres: \"gpu:1\"/gres: \"gpu:$devices\"/" \
+    -e "/^  mpi:/,/^  reduce:/ s/^    \(gpu\|tasks\): 2\b/    \1: $devices/" \
+    profiles/slurm/config.yaml > "$1/config.yaml"
+}
+
 # A whole run of the workflow, and what must be true of its results.
 whole_run() {
-  local name=$1 limit=$2 results=results/$1
-  shift 2
+  local name=$1 limit=$2 config=$3
+  shift 3
   # The first looks at jobs come early here: the profile's own pauses are for busy clusters.
   # All is computed anew: what an earlier run left proves nothing about this one.
-  step "$name" "$limit" python3 -m snakemake --profile profiles/slurm --jobs 100 --forceall \
-    --slurm-init-seconds-before-status-checks 2 --configfile "$1" || return
-  shift
-  python3 tests/gpu/check_run.py "$results" "$@" 2>&1 | tee -a "$out/$name.log" ||
+  step "$name" "$limit" python3 -m snakemake --profile "$out/profile" --jobs 100 --forceall \
+    --slurm-init-seconds-before-status-checks 2 --configfile "$config" || return
+  python3 tests/gpu/check_run.py "results/$name" "$@" 2>&1 | tee -a "$out/$name.log" ||
     failed+=("$name.check")
 }
 
-# The digits in each of the four ways, whose sums must be the same to the bit.
-dispatch() {
-  local way devices
-  devices=$(nvidia-smi -L | wc -l)
+# The digits in each of the four ways: the sum must be exact in each, so it is the same in all.
+digits() {
   step digits-input 60 env PYTHONPATH="scripts:$PYTHONPATH" \
     python3 examples/digits/make_input.py || return
-  for way in jobs array pool mpi; do
-    printf 'input: examples/digits/input.npy\nresults: results/digits-%s\nshards: 24\ndispatch: %s\n' \
-      "$way" "$way" > "$out/digits-$way.yaml"
-    whole_run "digits-$way" 150 "$out/digits-$way.yaml" "$devices" --exact
-  done
+  digits_by jobs 7
+  digits_by array 16
+  # Enough shards for a worker whose process starts a bit later than the others.
+  digits_by pool 150
+  digits_by mpi 150
+}
+
+digits_by() {
+  local name=digits-$1
+  printf '%s\n' "input: examples/digits/input.npy" "results: results/$name" "dispatch: $1" \
+    "shards: $2" > "$out/$name.yaml"
+  whole_run "$name" 150 "$out/$name.yaml" --exact
 }
 
 finish() {
@@ -81,12 +97,18 @@ sys.stdout.write(
     f"CUDA {cupy.cuda.runtime.runtimeGetVersion()}, snakemake {snakemake.__version__}\n"
 )
 PYTHON
-# Other versions than the pinned ones may warn, and the machine's own pytest plugins are not ours.
-PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step unit 300 python3 -m pytest -p pytest_timeout -W default \
-  --durations=5 tests/gpu
+mkdir -p "$out/profile"
+adapt_profile "$out/profile"
+if [[ $parts = *" unit "* ]]; then
+  # Other versions than the pinned ones may warn, and the machine's own pytest plugins are not ours.
+  PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step unit 400 python3 -m pytest -p pytest_timeout -W default \
+    --durations=5 tests/gpu
+fi
 if scontrol ping > /dev/null 2>&1; then
-  digits
-  whole_run synthetic-4096 240 tests/gpu/synthetic-4096.yaml
+  if [[ $parts = *" digits "* ]]; then digits; fi
+  if [[ $parts = *" synthetic "* ]]; then
+    whole_run synthetic-4096 240 tests/gpu/synthetic-4096.yaml
+  fi
 fi
 if [ ${#failed[@]} -gt 0 ]; then
   echo "FAILED: ${failed[*]} (logs: $out)" >&2
