@@ -6,6 +6,7 @@
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
+# make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
 # make bench-gpu  those that need a GPU: kernels, shard jobs, start-up; ARGS="--minutes 3 --json all.json" goes to each
 # make install  set up .venv and nothing else
 #
@@ -27,7 +28,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel doctor test nightly lint bench bench-reduce bench-gpu clean
+.PHONY: help install run data-parallel doctor test nightly lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -61,6 +62,10 @@ bench: .venv/.run-$(CUDA)
 
 bench-reduce: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/reduce.py $(ARGS)
+
+bench-dispatch: .venv/.test-$(CUDA)
+	$(BIN)/python benchmarks/makespan.py
+	$(BIN)/python benchmarks/dispatch.py $(ARGS)
 
 bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)

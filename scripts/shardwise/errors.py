@@ -19,6 +19,10 @@ class IntegrityError(ShardwiseError):
     exit_code = 3
 
 
+class WrongProduct(IntegrityError):  # noqa: N818 - named after what it found
+    """A product fails its proof: the device is suspect."""
+
+
 class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
     """Nothing is wrong, but it cannot be done now (device busy, out of memory)."""
 

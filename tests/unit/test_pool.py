@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 import uuid
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from shardwise import receipts
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Event
 from shardwise.dispatch.tally import Tally
-from shardwise.errors import InputError
+from shardwise.dispatch.worker import _Worker
+from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain, WrongProduct
 from shardwise.planfile import Plan
 
 from tests import factories, fake_devices, processes
@@ -369,6 +372,30 @@ def test_the_parent_loads_nothing_that_computes():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "suspect"),
+    [
+        (DeviceFailed("lost"), 75, True),
+        (WrongProduct("off"), 3, True),
+        (IntegrityError("damaged"), 3, False),
+        (MemoryError(), 75, False),
+        (ValueError("a fault"), 1, False),
+    ],
+)
+def test_what_makes_a_device_suspect(tmp_path, error, code, suspect):
+    """Its own errors and products that fail their proof, not what a shard's files bring about."""
+    said = []
+    session = SimpleNamespace(device={"uuid": "GPU-0"}, finish=None)
+    wire = SimpleNamespace(send=lambda *words, **facts: said.append((words, facts)))
+    begun: Future = Future()
+    begun.set_exception(error)
+    own = _Worker(planned(tmp_path), None, wire, session)
+    assert own._finish("00000", begun, 0.0) is not suspect
+    ((words, facts),) = said
+    assert words == ("failed", "00000")
+    assert (facts["code"], facts["suspect"], facts["device"]) == (code, suspect, "GPU-0")
+
+
 # The leader alone.
 
 
@@ -421,6 +448,31 @@ def test_failures_of_one_shard_blame_no_device(tmp_path):
         (order,) = stage.turn(ready(0))
         (order,) = stage.turn(Event(0, "done", order.shard)) if order.shard != bad else (order,)
     assert not stage.leader.ended
+
+
+def test_two_poisonous_shards_do_not_take_the_last_device(tmp_path):
+    """The first two shards kill the only worker: the others are computed all the same."""
+    stage = Stage(tmp_path, 1, retries=0)
+    (order,) = stage.turn(ready(0))
+    for _ in range(2):
+        assert [o.kind for o in stage.turn(died(0, order.shard))] == ["restart"]
+        (order,) = stage.turn(ready(0))
+    while not stage.leader.ended:
+        orders = stage.turn(Event(0, "done", order.shard, seconds=1.0))
+        order = orders[0] if orders else order
+    assert len(stage.tally.whole) == SHARDS - 2
+    assert list(stage.tally.lost) == ["00000", "00001"]
+
+
+def test_the_last_device_is_left_out_too(tmp_path):
+    """After four shards that failed one after the other it is the device, whatever comes."""
+    stage = Stage(tmp_path, 1)
+    for kind in ("restart", "restart", "restart", "retire"):
+        (order,) = stage.turn(ready(0))
+        assert [o.kind for o in stage.turn(died(0, order.shard))] == [kind]
+    assert stage.leader.ended
+    with pytest.raises(TryAgain, match=r"no device is left .* GPU-0 \(killed\)"):
+        stage.leader.finish()
 
 
 def test_a_worker_that_gets_a_bad_device_is_started_again(tmp_path):

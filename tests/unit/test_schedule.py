@@ -142,9 +142,14 @@ def test_the_largest_come_first_and_failed_ones_last():
     assert dealer.ask("a", 2) is None
 
 
-def test_asking_ahead_needs_a_known_speed_and_much_that_waits():
+@pytest.mark.parametrize(
+    ("workers", "granted"), [("a", [1, 1, 1, 1, 1, 0]), ("ab", [1, 0, 0, 0, 0, 0])]
+)
+def test_asking_ahead_needs_a_known_speed_and_much_that_waits(workers, granted):
     """A worker is promised a second shard only while others do not run short of theirs."""
-    dealer = dealer_of(equal(8), "a")
+    dealer = dealer_of(equal(5 + 2 * len(workers)), *workers)
+    for worker in workers[1:]:
+        dealer.ask(worker, 0)
     shard = dealer.ask("a", 0)
     assert dealer.ask("a", 0.5) is None
     dealer.done("a", shard, 1)
@@ -154,7 +159,7 @@ def test_asking_ahead_needs_a_known_speed_and_much_that_waits():
         ahead.append(dealer.ask("a", second + 0.5))
         dealer.done("a", shard, second + 1)
         shard = ahead[-1] or dealer.ask("a", second + 1)
-    assert [bool(shard) for shard in ahead] == [True] * 4 + [False] * 2
+    assert [bool(shard) for shard in ahead] == granted
 
 
 def test_a_shard_that_is_not_out_cannot_come_back():

@@ -136,6 +136,21 @@ def test_lines_are_rare_but_news_come_at_once(plan, clock, lines):
     assert lines() == [("INFO", "5 of 6 shards done, 1 failed")]
 
 
+def test_lines_of_a_long_dispatch_are_rarer(plan, clock, lines):
+    """After some hours there is a line a minute: the whole log is shown where the job fails."""
+    count = Tally(plan, IDS, 1, clock.read)
+    clock.now += 3600 * 10
+    count.report()
+    lines()
+    count.began("00000", "here")
+    clock.now += tally.LONGEST_LINE_SECONDS - 1
+    count.report()
+    assert lines() == []
+    clock.now += 1
+    count.report()
+    assert lines() == [("INFO", "0 of 6 shards done, 1 running, 5 waiting")]
+
+
 def test_a_try_that_follows_is_announced(plan, lines):
     """A failure that is tried again says which try comes next."""
     Tally(plan, IDS, 2).failed("00001", 75, "busy")

@@ -14,6 +14,7 @@ import logging
 import os
 import select
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +47,9 @@ _FULL_SECONDS = 10.0
 
 _TRACE_SECONDS = 10.0
 """How long a receipt, a mark or a record may take to arrive after a task has left the queue."""
+
+_SIGNALLED = 128
+"""Exit codes above it say which signal ended a process."""
 
 _CANCEL_SECONDS = 600.0
 """How long a cancellation insists, where the scheduler does not answer."""
@@ -89,6 +93,8 @@ def run(
         except BaseException as error:
             # Interrupted or told to end. (After an error the tasks live on, to be joined.)
             if not isinstance(error, Exception):
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_IGN)  # no second one cuts this short
                 dispatch.cancel_detached()
             raise
         tally.finish()
@@ -283,9 +289,10 @@ class Dispatch:
         unknown, troubled = [], {}
         for shard in list(self._placed):
             tasks = here.get(shard)
+            if (tasks is None or tasks.ending) and self._ended(shard):
+                continue
             if tasks is None:
-                if not self._ended(shard):
-                    unknown.append(shard)
+                unknown.append(shard)
                 continue
             self._gone.pop(shard, None)
             self._take_state(shard, tasks)
@@ -320,14 +327,15 @@ class Dispatch:
                 self._failed(shard, 2 if hopeless else None, f"the scheduler says: {trouble}")
 
     def _ended(self, shard: str) -> bool:
-        """Whether a task that left the queue tells how it ended, by its receipt or its mark."""
+        """Whether a task tells how it ended, by its receipt or its mark."""
         if missing.is_whole(self._plan, shard):
             self._done(shard)
             return True
         code = self._mark(shard)
-        if code is not None:
-            self._failed(shard, code, explain(self._plan.results.log("multiply", shard), None))
-        return code is not None
+        if code is None or code > _SIGNALLED:
+            return False  # killed: who did it, the scheduler may know
+        self._failed(shard, code, explain(self._plan.results.log("multiply", shard), None))
+        return True
 
     def _mark(self, shard: str) -> int | None:
         array = self._arrays[self._placed[shard][0]]
@@ -349,8 +357,11 @@ class Dispatch:
         fates = self._scheduler.fates({self._arrays[name].run for name in gone}, gone)
         for shard in unknown:
             fate = fates.get(self._placed[shard])
-            if (fate and fate.certain) or now - self._gone[shard] >= _TRACE_SECONDS:
-                words = fate.words if fate else "it has left the queue without a trace"
+            told = fate and (fate.certain or self._mark(shard) is not None)
+            if told or now - self._gone[shard] >= _TRACE_SECONDS:
+                ran = shard in self._tally.running
+                unknown_end = "killed" if ran else "deleted while it waited in the queue"
+                words = fate.words if fate else unknown_end
                 self._failed(shard, None, f"the scheduler says: {words}")
 
     def _take_whole(self) -> None:
@@ -483,14 +494,18 @@ class Dispatch:
 
     def cancel_detached(self) -> None:
         """Have a process of its own cancel all tasks: snakemake gives this one little time."""
-        folders = [self._plan.results.array_folder(run_name) for run_name in self._runs]
-        for folder in folders:
+        runs = self._runs
+        if not self._joined:
+            noted = submitted.noted(self._plan.results)
+            runs = sorted({a.run for a in noted if a.digest == self._plan_digest} | {*runs})
+        for run_name in runs:
+            folder = self._plan.results.array_folder(run_name)
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / _CANCELLED).touch()
         log.warning("cancelling all tasks of this run")
         subprocess.Popen(
-            [sys.executable, "-m", __name__, self._recipe.scheduler, *self._runs],
+            [sys.executable, "-m", __name__, self._recipe.scheduler, *runs],
             env=os.environ | {"PYTHONPATH": str(_SCRIPTS)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -525,7 +540,8 @@ def script(plan: Plan, array: Array, number: str, setup: str, memory: int | None
 {{
 {setup}
 }} || {{
-  echo "$(date '+%F %T,000') ERROR the profile's set-up line ended with $?: no device was used"
+  code=$?
+  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $code"
   exit 75
 }}
 """

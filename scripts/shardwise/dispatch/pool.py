@@ -25,6 +25,9 @@ POLL_SECONDS = 0.5
 _BLAMES = 2
 """A device is left out once so many shards have failed on it, with no success between."""
 
+_LAST_BLAMES = 4
+"""The same of the last device: without it nothing is computed, and some shards may be poisonous."""
+
 _START_DEATHS = 2
 """So many processes of a worker may die in a row before it has a device."""
 
@@ -213,8 +216,8 @@ class Leader:
         if worker.device and event.shard and self._blame(worker.device, event.shard):
             self._left_out[worker.device] = event.reason
             self._tally.note(
-                f"{worker} is left out: {_BLAMES} shards in a row failed on it, the last one "
-                f"because: {event.reason}"
+                f"{worker} is left out: shard after shard failed on it, the last one because: "
+                f"{event.reason}"
             )
             return self._give_up(event.worker)
         return [self._restart(event.worker)]
@@ -231,7 +234,8 @@ class Leader:
         self._failed_on.setdefault(shard, set()).add(device)
         blamed = self._blamed.setdefault(device, [])
         blamed.append(shard)
-        return len({name for name in blamed if self._failed_on[name] == {device}}) >= _BLAMES
+        count = len({name for name in blamed if self._failed_on[name] == {device}})
+        return count >= (_BLAMES if len(self._workers) > 1 else _LAST_BLAMES)
 
     def _restart(self, name: Hashable) -> Order:
         old = self._workers[name]

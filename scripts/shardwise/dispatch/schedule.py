@@ -73,6 +73,7 @@ class Dealer:
         self._behind: deque[str] = deque()
         self._cost = math.fsum(self._costs.values())  # of all that waits
         self._workers: dict[Hashable, _Worker] = {}
+        self._known, self._speeds = 0, 0.0  # workers of known speed, and their sum
         self._away: dict[str, _Worker] = {}  # who has, or had, each shard that was dealt
 
     @property
@@ -88,7 +89,9 @@ class Dealer:
 
     def leave(self, worker: Hashable) -> list[str]:
         """Forget a worker; each of the shards that it had needs an `again` or a `drop`."""
-        return list(self._workers.pop(worker).shards)
+        own = self._workers.pop(worker)
+        self._count(own, -1)
+        return list(own.shards)
 
     def ask(self, worker: Hashable, now: float) -> str | None:
         """The next shard of a worker, or None where nothing is for it now.
@@ -118,8 +121,10 @@ class Dealer:
         del self._away[shard]
         own.shards.remove(shard)
         if own.since is not None:
+            self._count(own, -1)
             own.cost = _FADES * own.cost + self._costs[shard]
             own.seconds = _FADES * own.seconds + now - own.since
+            self._count(own, 1)
         own.since = now
 
     def again(self, shard: str, last: bool = True) -> None:
@@ -139,6 +144,12 @@ class Dealer:
         """Large shards last, and equal ones in the order of the plan, from its end."""
         return self._costs[shard], -self._places[shard]
 
+    def _count(self, own: _Worker, sign: int) -> None:
+        """Add a worker's speed to the sum, or take it off."""
+        if own.speed is not None:
+            self._known += sign
+            self._speeds += sign * own.speed
+
     def _take_back(self, shard: str) -> None:
         own = self._away.pop(shard)
         if own.shards and own.shards[0] == shard:
@@ -153,7 +164,9 @@ class Dealer:
         """
         if own.speed is None:
             return False
-        speeds = math.fsum(other.speed or own.speed for other in self._workers.values())
+        if len(self._workers) == 1:
+            return True  # nobody else could run short
+        speeds = self._speeds + (len(self._workers) - self._known) * own.speed
         return self._end(own, shard, now) <= now + self._cost / speeds / 2
 
     def _held_back(self, own: _Worker, shard: str, now: float) -> bool:
@@ -165,6 +178,8 @@ class Dealer:
         if own.speed is None:
             return False
         end = self._end(own, shard, now)
+        if (end - now) * self._speeds <= self._cost:
+            return False  # all of them together would take longer: no need to look at each
         largest = max(self._costs[waiting] for waiting in (shard, *self._behind))
         missing = len(self._waiting) + len(self._behind)
         for other in self._known_others(own):

@@ -147,15 +147,17 @@ def most_tasks() -> int:
 
     Raises
     ------
+    InputError
+        Where Slurm takes no arrays.
     TryAgain
         Where Slurm does not answer.
     """
-    return _max_array_size(call(["scontrol", "show", "config"], _QUERY_SECONDS))
-
-
-def _max_array_size(text: str) -> int:
-    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
-    return int(match[1]) if match else _MAX_ARRAY_SIZE
+    said = call(["scontrol", "show", "config"], _QUERY_SECONDS)
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+    most = int(match[1]) if match else _MAX_ARRAY_SIZE
+    if not most:
+        raise InputError("this Slurm takes no array jobs (MaxArraySize is 0); use dispatch: jobs")
+    return most
 
 
 def cut(wanted: Sequence[int], most: int, limit: int) -> tuple[int, tuple[int, ...]]:
@@ -225,7 +227,8 @@ def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
         number, spec, name, state, reason, nodes = line.split("|", 5)
         known = tuple(numbers(spec))
         if state not in _WAITING:
-            found.append(Tasks(number, name, known, where=nodes or state.lower()))
+            where, ending = nodes or state.lower(), state == "COMPLETING"
+            found.append(Tasks(number, name, known, where, ending=ending))
             continue
         misfired = reason.replace("_", " ").lower() == _MISFIRED
         trouble = f"{state} ({reason})" if misfired or reason in _HOPELESS else ""

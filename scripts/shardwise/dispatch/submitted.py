@@ -54,6 +54,8 @@ class Tasks:
         Whether they wait until their user releases them.
     silent
         Whether nothing is heard of their node.
+    ending
+        Whether the scheduler is cleaning up behind them.
     """
 
     number: str
@@ -64,6 +66,7 @@ class Tasks:
     hopeless: bool = False
     held: bool = False
     silent: bool = False
+    ending: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def numbers(text: str) -> Iterator[int]:
         Where it is no such text.
     """
     for part in text.partition("%")[0].strip("[]").split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?(?::(\d+))?", part)
         if match is None:
             raise ValueError(f"{part!r} is no number and no range")
         low, high, step = match.groups()

@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 DEFAULT_RETRIES = 2
 """Tries after the first of one shard."""
 
-LINE_SECONDS = 5.0
+LINE_SECONDS, LONGEST_LINE_SECONDS = 5.0, 60.0
+"""Between two lines of the report, at first and at most: a night must not fill a log with them."""
+
 NOTE_SECONDS = 60.0
 
 _FINAL = {1: ShardwiseError, 2: InputError, 3: IntegrityError}
@@ -72,7 +74,8 @@ class Tally:
         self.running: dict[str, str] = {}
         self.whole: set[str] = set()
         self.lost: dict[str, tuple[int | None, str]] = {}
-        self._said, self._said_at, self._news = "", -LINE_SECONDS, False
+        self._began = clock()
+        self._said, self._said_at, self._news = "", self._began - LINE_SECONDS, False
         self._noted: dict[str, float] = {}
 
     @property
@@ -155,7 +158,8 @@ class Tally:
         ended = not self._waiting and not self.running
         if text == self._said:
             return
-        if now - self._said_at < LINE_SECONDS and not self._news and not ended:
+        pause = min(max(LINE_SECONDS, (now - self._began) / 100), LONGEST_LINE_SECONDS)
+        if now - self._said_at < pause and not self._news and not ended:
             return
         self._said, self._said_at, self._news = text, now, False
         log.info("%s", text)

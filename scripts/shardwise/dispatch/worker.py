@@ -24,7 +24,7 @@ import shardwise
 from shardwise import cli, devices, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
-from shardwise.errors import DeviceFailed
+from shardwise.errors import DeviceFailed, WrongProduct
 from shardwise.paths import Results
 from shardwise.planfile import Plan
 
@@ -124,7 +124,7 @@ class _Worker:
             cli.explain(error)
             raise
         except Exception as error:
-            usable = not isinstance(error, DeviceFailed)
+            usable = not isinstance(error, (DeviceFailed, WrongProduct))
             code, words = cli.explain(error)
         else:
             log.info("%s written", self._plan.results.receipt(shard))

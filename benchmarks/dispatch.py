@@ -1,0 +1,206 @@
+"""Tiny shards under each dispatch, on a real Slurm, a real Grid Engine and with no scheduler.
+
+Prints the table of docs/dispatch.md. Each row is a whole run by snakemake, with the profile as it
+is shipped; schedulers run on this one machine, as in the tests, with pretended GPUs. All compute
+with NumPy, and the sum has to be exact. Times are those of receipts and of summary.json.
+"""
+
+import argparse
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+
+sys.path.insert(0, str(harness.REPO))
+
+from tests.workspace import Workspace
+
+PROFILES = {"none": "local", "slurm": "slurm", "uge": "uge"}
+NAMES = {"none": "none", "slurm": "Slurm", "uge": "Grid Engine"}
+DISPATCHES = ("jobs", "array", "pool", "mpi")
+NOWHERE = {("none", "array")}
+"""What has no meaning: an array job without a scheduler."""
+
+DIM = 8
+LIMIT_SECONDS = 3600
+
+# Snakemake looks at its jobs as often for each dispatch, and more often than it should on a real
+# site, whose jobs last longer than these.
+QUICK = {
+    "none": (),
+    "slurm": ("--slurm-init-seconds-before-status-checks", "2"),
+    "uge": ("--seconds-between-status-checks", "1"),
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run took, in seconds."""
+
+    shards: int
+    whole: float
+    first: float
+    span: float
+    own: float
+    reduce: float
+
+    @property
+    def rate(self) -> float:
+        """Shards a second, from the start of the command to the end of the last shard."""
+        return self.shards / (self.first + self.span)
+
+    @property
+    def steady(self) -> float:
+        """Shards a second, from the first one's end to the last one's."""
+        return (self.shards - 1) / self.span
+
+
+@contextlib.contextmanager
+def cluster(scheduler: str) -> Iterator[dict[str, str] | None]:
+    """Run a scheduler; its commands' environment, or None where none is wanted."""
+    if scheduler == "none":
+        yield None
+        return
+    if scheduler == "slurm":
+        from tests.slurm.cluster import SlurmCluster as Cluster
+    else:
+        from tests.uge.cluster import UgeCluster as Cluster
+    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder, Cluster() as started:
+        yield started.start(Path(folder)).env()
+
+
+def stack(shards: int) -> np.ndarray:
+    """A matrix a shard, of small whole numbers: their sums are exact."""
+    return np.random.default_rng(0).integers(-9, 9, (shards, DIM, DIM)).astype("float64")
+
+
+def run(
+    folder: Path, scheduler: str, env: dict[str, str] | None, dispatch: str, shards: int
+) -> Figures:
+    """Run a workflow of its own from its config to its sum.
+
+    Raises
+    ------
+    RuntimeError
+        Where it fails, or its sum is wrong.
+    """
+    workspace = Workspace.create(folder, env)
+    matrices = stack(shards)
+    np.save(workspace.root / "stack.npy", matrices)
+    workspace.configure(
+        input="stack.npy", shards=shards, materialize=False, backend="numpy", dispatch=dispatch
+    )
+    began = time.time()
+    done = workspace.run(*QUICK[scheduler], profile=PROFILES[scheduler], timeout=LIMIT_SECONDS)
+    whole = time.time() - began
+    if done.code:
+        raise RuntimeError(" ".join(done.output.split())[-300:])
+    if not np.array_equal(workspace.load("sum.npy"), (matrices @ matrices).sum(axis=0)):
+        raise RuntimeError("wrong result")
+    return read(workspace, began, whole, shards)
+
+
+def read(workspace: Workspace, began: float, whole: float, shards: int) -> Figures:
+    """What receipts and the summary say of a run."""
+    receipts = [harness.read_json(path) for path in workspace.file("products").glob("*.json")]
+    ends = sorted(receipt["finished"] for receipt in receipts)
+    own = statistics.median(receipt["finished"] - receipt["started"] for receipt in receipts)
+    reduce = harness.read_json(workspace.file("summary.json"))["started"]
+    return Figures(shards, whole, ends[0] - began, ends[-1] - ends[0], own, reduce - ends[-1])
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Which schedulers, dispatches and shards."""
+    parser = harness.parser(__doc__)
+    parser.set_defaults(minutes=60.0)
+    parser.add_argument("--scheduler", nargs="+", default=list(PROFILES), choices=list(PROFILES))
+    parser.add_argument("--dispatch", nargs="+", default=DISPATCHES, choices=DISPATCHES)
+    parser.add_argument("--shards", type=int, default=1000, help="under array, pool and mpi")
+    parser.add_argument("--shards-of-jobs", type=int, default=100, help="under jobs")
+    parser.add_argument("--rounds", type=int, default=1, help="of all, in turn; the median counts")
+    parser.add_argument("--folder", type=Path, help="for the runs; left out: a temporary one")
+    return parser
+
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    """One scheduler after the other; under each, all dispatches in turn."""
+    columns = ["scheduler", "dispatch", "shards", "shards a second", "first shard after"]
+    columns += ["then a shard each", "of which its own work", "last shard to reduce"]
+    table = harness.Table("dispatch", columns, options.json)
+    budget = harness.Budget(options.minutes)
+    for scheduler in options.scheduler:
+        found: dict[str, list[Figures]] = {name: [] for name in options.dispatch}
+        with cluster(scheduler) as env:
+            for turn in range(options.rounds):
+                for name, figures in found.items():
+                    where = f"{scheduler}, {name}"
+                    if (scheduler, name) in NOWHERE:
+                        continue
+                    if not budget.left:
+                        table.note(f"{where}: skipped, out of time")
+                        continue
+                    shards = options.shards_of_jobs if name == "jobs" else options.shards
+                    place = folder / f"{scheduler}-{name}-{turn}"
+                    try:
+                        figures.append(run(place, scheduler, env, name, shards))
+                    except Exception as error:  # the next one may do better
+                        table.note(f"{where}: {harness.reason(error)}")
+        for name, figures in found.items():
+            if figures:
+                add_row(table, scheduler, name, figures)
+        compare(table, scheduler, found)
+    table.end()
+
+
+def add_row(table: harness.Table, scheduler: str, dispatch: str, found: list[Figures]) -> None:
+    """The medians over the rounds."""
+
+    def middle(name: str) -> float:
+        return statistics.median(getattr(figures, name) for figures in found)
+
+    seconds = [middle("first"), 1 / middle("steady"), middle("own"), middle("reduce")]
+    cells: list[Any] = [NAMES[scheduler], f"`{dispatch}`", found[0].shards, middle("rate")]
+    cells += [f"{number(value)} s" for value in seconds]
+    table.row(cells, {"rounds": [vars(figures) for figures in found]})
+
+
+def number(value: float) -> str:
+    """Two digits are all that such a figure is worth."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def compare(table: harness.Table, scheduler: str, found: dict[str, list[Figures]]) -> None:
+    """How many times as fast arrays are as jobs, where both were run."""
+    rates = {
+        name: statistics.median(figures.steady for figures in runs)
+        for name, runs in found.items()
+        if runs
+    }
+    for name in set(rates) - {"jobs"}:
+        if "jobs" in rates:
+            times = rates[name] / rates["jobs"]
+            table.note(f"{NAMES[scheduler]}: {name} has {times:.1f} times the rate of jobs.")
+
+
+def main() -> None:
+    """Measure in a folder that is removed afterwards."""
+    options = arguments().parse_args()
+    if options.tiny:
+        options.shards, options.shards_of_jobs, options.rounds = 6, 2, 1
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    harness.say(f"Dispatch, {harness.machine()}")
+    with tempfile.TemporaryDirectory(prefix="shardwise-", dir=options.folder) as name:
+        measure(options, Path(name))
+
+
+if __name__ == "__main__":
+    main()
