@@ -103,7 +103,11 @@ def check_file(path: Path, facts: dict[str, Any]) -> None:
 
 
 def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str, Any]:
-    """Which code made a result, where, and when (Unix seconds)."""
+    """Which code made a result, where, and when (Unix seconds).
+
+    ``started`` is when it was begun to be read. In one process that may be while the shard before
+    is still computed.
+    """
     return {
         "stage": stage,
         "algorithm": ALGORITHM[stage],
@@ -111,6 +115,7 @@ def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str
         "host": socket.gethostname(),
         "node": devices.node(),
         "job": _job(),
+        "process": os.getpid(),
         "started": started,
         "finished": time.time(),
     }

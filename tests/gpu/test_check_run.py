@@ -8,10 +8,11 @@ from tests.gpu.check_run import device_problems, sum_problems, table
 DEVICES = ["GPU-a", "GPU-b"]
 
 
-def receipt(shard, uuid, started, finished, backend="cupy"):
-    """What of a receipt matters here."""
+def receipt(shard, uuid, started, finished, backend="cupy", process=None):
+    """What of a receipt matters here; by default of a task of its own."""
     times = {"started": started, "finished": finished}
-    return {"shard": shard, "backend": backend, "device": {"uuid": uuid}, **times}
+    where = {"device": {"uuid": uuid}, "node": "n", "process": process or int(shard)}
+    return {"shard": shard, "backend": backend, **where, **times}
 
 
 def good_run():
@@ -27,6 +28,12 @@ def test_a_good_run_has_no_problems():
     """Every device worked, and none had two shards at once."""
     assert device_problems(good_run(), DEVICES) == []
     assert "GPU-a                                         2     3.90" in table(good_run(), 5.0)
+
+
+def test_a_process_may_read_ahead():
+    """The shards of one worker may overlap; it has its device alone all the same."""
+    ahead = receipt("3", "GPU-b", 2.0, 4.0, process=1)
+    assert device_problems([*good_run(), ahead], DEVICES) == []
 
 
 @pytest.mark.parametrize(
