@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -115,9 +116,11 @@ def test_an_error_travels_by_its_code(kind: type[errors.ShardwiseError]) -> None
 
 
 @pytest.fixture
-def spread(tmp_path: Path) -> Spread:
+def spread(tmp_path: Path) -> Iterator[Spread]:
     """A plan on a machine of three devices."""
-    return Spread(tmp_path, devices=3)
+    made = Spread(tmp_path, devices=3)
+    yield made
+    processes.kill(made.living())
 
 
 def start(spread: Spread, *words: object) -> subprocess.Popen:
