@@ -3,12 +3,16 @@
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import errors, launch
+from shardwise.dispatch import mpi
+from shardwise.dispatch.crew import Crew, Event
 from shardwise.dispatch.seats import View, seated, shown
 from shardwise.errors import TryAgain
 
@@ -111,13 +115,83 @@ def test_an_error_travels_by_its_code(kind: type[errors.ShardwiseError]) -> None
     assert str(again) == "words"
 
 
+class Silence:
+    """A communicator of two ranks whose other one says nothing."""
+
+    rank, size, code = 1, 2, None
+
+    def Iprobe(self, *_: object) -> bool:  # noqa: N802 - a name of MPI
+        """No message."""
+        return False
+
+    def Isend(self, *_: object) -> "Silence":  # noqa: N802
+        """A message that is on its way at once."""
+        return self
+
+    def Test(self) -> bool:  # noqa: N802
+        """It has arrived."""
+        return True
+
+    def Abort(self, code: int) -> None:  # noqa: N802
+        """All ranks end."""
+        self.code = code
+
+
+def test_a_rank_that_says_nothing_ends_all() -> None:
+    """Nobody waits for ever for one that hangs."""
+    comm = Silence()
+    wire = mpi.Wire(comm, limit=0.05)
+    processes.until(lambda: wire.received() or comm.code)
+    assert comm.code == 75
+
+
+class Mailbox:
+    """A wire with messages to be received, and those that were sent."""
+
+    def __init__(self) -> None:
+        self.arriving: list = []
+        self.sent: list = []
+
+    def received(self) -> list:
+        """All that has come."""
+        found, self.arriving = self.arriving, []
+        return found
+
+    def send(self, *message: object) -> None:
+        """Keep what is sent."""
+        self.sent.append(message)
+
+
+def test_a_late_word_of_a_replaced_worker_does_not_count(tmp_path: Path) -> None:
+    """Only what the new process says does, once the order to start it has arrived."""
+    wire = Mailbox()
+    crews = mpi._Crews(wire, Crew(tmp_path / "plan.tsv", 0))
+    done, ready = Event(0, "done", "00001"), Event(0, "ready")
+    wire.arriving = [(2, ["event", 0, asdict(done)])]
+    assert crews.poll(0) == [replace(done, worker=(2, 0))]
+    crews.restart((2, 0), ["GPU-1"])
+    assert wire.sent == [(2, "order", 0, "restart", None, ("GPU-1",))]
+    wire.arriving = [(2, ["event", 0, asdict(done)]), (2, ["event", 1, asdict(ready)])]
+    assert crews.poll(0) == [replace(ready, worker=(2, 0))]
+
+
+def test_an_error_of_another_rank_is_that_of_all(tmp_path: Path) -> None:
+    """Rank 0 raises it, and tells it to the others from there."""
+    wire = Mailbox()
+    wire.arriving = [(1, ["failed", 2, "bad input"])]
+    with pytest.raises(errors.InputError, match="bad input"):
+        mpi._Crews(wire, Crew(tmp_path / "plan.tsv", 0)).poll(0)
+
+
 # Real ranks on this machine, with fake devices.
 
 
 @pytest.fixture
-def spread(tmp_path: Path) -> Spread:
+def spread(tmp_path: Path) -> Iterator[Spread]:
     """A plan on a machine of three devices."""
-    return Spread(tmp_path, devices=3)
+    made = Spread(tmp_path, devices=3)
+    yield made
+    processes.kill(made.living())
 
 
 def start(spread: Spread, *words: object) -> subprocess.Popen:
