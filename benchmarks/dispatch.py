@@ -178,16 +178,15 @@ def number(value: float) -> str:
 
 
 def compare(table: harness.Table, scheduler: str, found: dict[str, list[Figures]]) -> None:
-    """How many times as fast arrays are as jobs, where both were run."""
+    """How many times as fast the others are as jobs, where both were run."""
     rates = {
         name: statistics.median(figures.steady for figures in runs)
         for name, runs in found.items()
         if runs
     }
-    for name in set(rates) - {"jobs"}:
-        if "jobs" in rates:
-            times = rates[name] / rates["jobs"]
-            table.note(f"{NAMES[scheduler]}: {name} has {times:.1f} times the rate of jobs.")
+    jobs = rates.pop("jobs", None)
+    for name, rate in rates.items() if jobs else ():
+        table.note(f"{NAMES[scheduler]}: {name} has {rate / jobs:.1f} times the rate of jobs.")
 
 
 def main() -> None:
