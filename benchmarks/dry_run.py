@@ -1,10 +1,14 @@
 """The dry run of many shards, beside empty Snakemake workflows with as many jobs.
 
-Prints the table of docs/performance.md. All are timed in turn, as whole processes; each figure is
-the median over the rounds, of the seconds and of the ratio within a round.
+Prints the tables of docs/performance.md: `dispatch: jobs`, then array, whose graph does not grow,
+with nothing, half and all of the products there. All are timed in turn, as whole processes; each
+figure is the median over the rounds, of the seconds and of the ratio within a round.
 """
 
 import argparse
+import csv
+import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -87,30 +91,84 @@ rule reduce:
     shell: "touch {{output}}"
 """
 
+ONE_JOB = """
+rule all:
+    output: "sum"
+    shell: "touch {output}"
+"""
+
 OURS = """
 synthetic: {{matrices: {shards}, dim: 4}}
 shards: {shards}
 materialize: true
+backend: numpy
+dispatch: {dispatch}
 """
 
+DRY = [SNAKEMAKE, "--cores", "1", "--dry-run", "--quiet", "all"]
+OWN = [*DRY, "--configfile", "mine.yaml"]
+Workflows = dict[str, tuple[Path, list[str]]]
+"""Folders and commands, by what the tables call them."""
 
-def prepare(folder: Path, shards: int) -> dict[str, tuple[Path, list[str]]]:
-    """Write all workflows; their folders and commands, by what the table calls them."""
-    ours, bare, same = (folder / name for name in ("ours", "bare", "same"))
-    ours.mkdir()
+
+def ours(folder: Path, shards: int, dispatch: str) -> Path:
+    """A copy of the project with a config of its own."""
+    folder.mkdir(parents=True)
     for part in ("Snakefile", "config.yaml", "workflow", "scripts", "profiles"):
         source = REPO / part
-        (shutil.copytree if source.is_dir() else shutil.copy2)(source, ours / part)
-    (ours / "mine.yaml").write_text(OURS.format(shards=shards))
-    for path, text in ((bare, BARE), (same, SAME_FILES)):
-        path.mkdir()
-        (path / "Snakefile").write_text(text.format(shards=shards))
-    dry = [SNAKEMAKE, "--cores", "1", "--dry-run", "--quiet", "all"]
+        (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / part)
+    (folder / "mine.yaml").write_text(OURS.format(shards=shards, dispatch=dispatch))
+    return folder
+
+
+def bare(folder: Path, text: str) -> Path:
+    """A workflow that is nothing but its rules."""
+    folder.mkdir()
+    (folder / "Snakefile").write_text(text)
+    return folder
+
+
+def under_jobs(folder: Path, shards: int) -> Workflows:
+    """One job a shard, and the same of Snakemake alone."""
     return {
-        f"shardwise, {shards} shards": (ours, [*dry, "--configfile", "mine.yaml"]),
-        "empty jobs with the same files, logs and resources": (same, dry),
-        "empty jobs with one file each": (bare, dry),
+        f"shardwise, {shards} shards": (ours(folder / "jobs", shards, "jobs"), OWN),
+        "empty jobs with the same files, logs and resources": (
+            bare(folder / "same", SAME_FILES.format(shards=shards)),
+            DRY,
+        ),
+        "empty jobs with one file each": (bare(folder / "bare", BARE.format(shards=shards)), DRY),
     }
+
+
+def under_array(folder: Path, shards: int) -> Workflows:
+    """One job for all shards, and one empty job."""
+    rows = {"one empty job": (bare(folder / "one", ONE_JOB), DRY)}
+    for name, done in (("no", 0), ("half of the", shards // 2), ("all", shards)):
+        root = ours(folder / f"array{done}", shards, "array")
+        if done:
+            pretend(root, done)
+        rows[f"shardwise, {name} products there"] = (root, OWN)
+    return rows
+
+
+def pretend(root: Path, done: int) -> None:
+    """Give the first shards products: one that was computed, under the names of all."""
+    for script, words in (
+        ("plan", ["--configfile", "config.yaml", "mine.yaml"]),
+        ("synthesize", ["--plan", "results/plan.tsv"]),
+        ("multiply", ["--plan", "results/plan.tsv", "--shard", "00000"]),
+    ):
+        command = [sys.executable, f"scripts/{script}.py", *words]
+        subprocess.run(command, cwd=root, check=True, capture_output=True)
+    products = root / "results" / "products"
+    receipt = json.loads((products / "00000.json").read_bytes())
+    with open(root / "results" / "plan.tsv", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))[1:done]
+    for row in rows:
+        receipt |= {"shard": row["shard"], "fingerprint": row["fingerprint"]}
+        (products / f"{row['shard']}.json").write_text(json.dumps(receipt, indent=1))
+        (products / f"{row['shard']}.npy").touch()
+        os.truncate(products / f"{row['shard']}.npy", receipt["file"]["bytes"])
 
 
 def seconds(folder: Path, command: list[str]) -> float:
@@ -120,15 +178,23 @@ def seconds(folder: Path, command: list[str]) -> float:
     return time.perf_counter() - start
 
 
+def timed(workflows: Workflows, rounds: int) -> list[list[float]]:
+    """Seconds of each workflow, for every round."""
+    return [[seconds(*workflow) for workflow in workflows.values()] for _ in range(rounds)]
+
+
 def main() -> None:
-    """Time all in turn and print the table."""
+    """Time all in turn and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shards", type=int, default=10_000)
+    parser.add_argument("--shards", type=int, default=10_000, help="under jobs")
+    parser.add_argument("--array-shards", type=int, default=100_000, help="under array")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        workflows = prepare(Path(name), options.shards)
-        rounds = [[seconds(*w) for w in workflows.values()] for _ in range(options.rounds)]
+        workflows = under_jobs(Path(name), options.shards)
+        rounds = timed(workflows, options.rounds)
+        arrays = under_array(Path(name), options.array_shards)
+        array_rounds = timed(arrays, options.rounds)
     sys.stdout.write("| dry run | jobs | seconds | shardwise takes |\n|---|---|---|---|\n")
     for column, label in enumerate(workflows):
         median = statistics.median(row[column] for row in rounds)
@@ -136,6 +202,12 @@ def main() -> None:
         sys.stdout.write(
             f"| {label} | {2 * options.shards + 5} | {median:.1f} | {ratio:.2f} times as long |\n"
         )
+    sys.stdout.write(
+        f"\n| dry run of {options.array_shards} shards under array | seconds |\n|---|---|\n"
+    )
+    for column, label in enumerate(arrays):
+        median = statistics.median(row[column] for row in array_rounds)
+        sys.stdout.write(f"| {label} | {median:.1f} |\n")
 
 
 if __name__ == "__main__":

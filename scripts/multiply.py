@@ -1,29 +1,98 @@
-"""Multiply the matrices of one shard: products/SHARD.npy, and its receipt products/SHARD.json."""
+"""Multiply the matrices of shards: products/SHARD.npy, and its receipt products/SHARD.json.
 
-from argparse import Namespace
+One shard (--shard, or --array-task in a task of an array job), or all that are missing (--all): by
+a process on each GPU of this machine, by an array job, or by MPI ranks over several machines.
+"""
 
-from shardwise import cli, devices, planfile
-from shardwise.multiply import run_shard
+import os
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from shardwise import cli, devices, launch, planfile
+from shardwise.dispatch import tally, task
+from shardwise.planfile import Plan
 from shardwise.sizes import MIB
 
 
 def main(options: Namespace) -> None:
-    """Compute one shard."""
+    """Compute one shard, or all that are missing."""
     plan = planfile.load(options.plan)
-    memory = options.mem_mb and options.mem_mb * MIB
-    run_shard(plan, options.shard, memory, options.device_wait)
-    cli.log.info("%s written", plan.results.receipt(options.shard))
+    if options.all:
+        return _all(plan, options)
+    from shardwise.multiply import run_shard
+
+    shard = options.shard
+    if options.array_task:
+        shard = task.shard(plan, options.array_first, os.environ)
+    run_shard(plan, shard, _memory(options), options.device_wait)
+    return cli.log.info("%s written", plan.results.receipt(shard))
 
 
-if __name__ == "__main__":
-    arguments = cli.parser(__doc__)
-    cli.add_plan(arguments, shard=True)
+def _all(plan: Plan, options: Namespace) -> None:
+    """Compute all shards that are missing, in the way that ``--dispatch`` names."""
+    tries, wait = options.retries, options.device_wait
+    retries = tally.DEFAULT_RETRIES if tries is None else tries
+    if options.dispatch == "array":
+        from shardwise.dispatch import array
+
+        array.run(plan, options.recipe, options.array_limit, tries)
+    elif options.dispatch == "mpi":
+        from shardwise.dispatch import mpi
+
+        comm = launch.world(options.ranks, "multiply")
+        mpi.run(comm, plan, options.workers, retries, _memory(options), wait)
+    else:
+        from shardwise.dispatch import pool
+
+        pool.run(plan, retries, _memory(options), wait)
+
+
+def _memory(options: Namespace) -> int | None:
+    return options.mem_mb * MIB if options.mem_mb else None
+
+
+def _ranks(options: Namespace) -> Any:
+    """mpi4py's ``MPI`` where ranks compute; None for all else, which are single processes."""
+    if not options.all or options.dispatch != "mpi":
+        return None
+    from shardwise.dispatch import mpi
+
+    return mpi.ranks(options)
+
+
+def _add_which(arguments: ArgumentParser) -> None:
+    which = arguments.add_mutually_exclusive_group(required=True)
+    which.add_argument("--shard", help="id of one shard, such as 00007")
+    which.add_argument(
+        "--array-task",
+        action="store_true",
+        help="the shard whose number in the plan, from 0 on, is that of this task of an array job: "
+        "SLURM_ARRAY_TASK_ID, or SGE_TASK_ID - 1, as Grid Engine counts from 1",
+    )
+    which.add_argument(
+        "--all",
+        action="store_true",
+        help="all shards that are missing; the others finish where one fails, and the end names "
+        "those that failed",
+    )
+    arguments.add_argument(
+        "--array-first",
+        type=cli.natural,
+        default=0,
+        metavar="N",
+        help="with --array-task: the shard of task 0 (under Grid Engine of task 1)",
+    )
+
+
+def _add_task(arguments: ArgumentParser) -> None:
     arguments.add_argument(
         "--mem-mb",
-        type=cli.positive,
+        type=cli.natural,
         metavar="N",
         help="host memory that the task may take, in MiB; with less than the plan says, fewer "
-        "pieces of files are under way at once; left out: what the plan says",
+        "pieces of files are under way at once; 0, or left out: what the plan says. With --all, of "
+        "all tasks of a machine together",
     )
     arguments.add_argument(
         "--device-wait",
@@ -34,4 +103,55 @@ if __name__ == "__main__":
         f"or Grid Engine, whose run time is limited, {devices.WAIT_SECONDS:.0f} elsewhere and "
         "behind tasks of the same job",
     )
-    cli.run(main, arguments)
+
+
+def _add_all(arguments: ArgumentParser) -> None:
+    group = arguments.add_argument_group("with --all")
+    group.add_argument(
+        "--dispatch",
+        choices=("pool", "array", "mpi"),
+        default="pool",
+        help="who computes: a process on each GPU of this machine (one process where there is "
+        "none), the tasks of an array job that this command submits and waits for, or MPI ranks",
+    )
+    group.add_argument(
+        "--retries",
+        type=cli.natural,
+        metavar="N",
+        help="tries after the first of one shard; what ended with 1, 2 or 3 is not tried again; "
+        f"left out: {tally.DEFAULT_RETRIES}, with --dispatch array what the recipe says",
+    )
+    group.add_argument(
+        "--workers",
+        choices=("device", "node"),
+        default="device",
+        help="mpi: a rank on each GPU, or a rank on each node that works on all its GPUs",
+    )
+    group.add_argument(
+        "--ranks",
+        type=cli.natural,
+        help="mpi: ranks to start; 0: one for each GPU of this machine; left out, the tasks of the "
+        f"Slurm job or the slots of the Grid Engine job, else {launch.DEFAULT_RANKS}",
+    )
+    cli.add_launcher(group)
+    group.add_argument(
+        "--array-limit",
+        type=cli.positive,
+        metavar="N",
+        help="array: tasks that run at once; left out: as many as the scheduler lets run",
+    )
+    group.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="array: what a task asks the scheduler for, as snakemake writes it from the profile",
+    )
+
+
+if __name__ == "__main__":
+    arguments = cli.parser(__doc__)
+    cli.add_plan(arguments)
+    _add_which(arguments)
+    _add_task(arguments)
+    _add_all(arguments)
+    cli.run(main, arguments, mpi=_ranks)

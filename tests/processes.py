@@ -63,6 +63,15 @@ def environment(pid: int) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def words(pid: int) -> list[str]:
+    """Return the command line of a process; empty where it is gone."""
+    try:
+        raw = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return os.fsdecode(raw).split("\0")
+
+
 def holders(path: Path) -> set[int]:
     """Return the processes that have the file at `path` open."""
     wanted = {str(path), f"{path} (deleted)"}

@@ -32,6 +32,8 @@ MAX_HEADER_BYTES = 65536
 CHUNK_BYTES = 8 * 1024**2
 DATA_OFFSET = disk.PAGE
 """Byte at which the elements of our own files begin: a page, for direct I/O."""
+_UMASK = threading.Lock()
+
 _TOO_MUCH = "there are more bytes than the header says"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
@@ -476,8 +478,9 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
+    with _UMASK:  # it is read by being changed, and two threads may commit at once
+        mask = os.umask(0)
+        os.umask(mask)
     return mask
 
 
@@ -492,13 +495,18 @@ def _sweep(path: Path) -> None:
 
 
 def _alive(pid: str) -> bool:
+    """Whether a process may still write; one that nobody has waited for yet may not."""
     try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # it is gone, or hidden
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
         return True
-    return True
+    return state not in "ZX"
 
 
 class StackWriter(AbstractContextManager):

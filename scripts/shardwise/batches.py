@@ -9,7 +9,7 @@ import numpy as np
 from shardwise import functions, proof, sizes
 from shardwise.arrays import raw_bytes
 from shardwise.bins import BinnedSum, plane_shape
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import InputError, TryAgain, WrongProduct
 from shardwise.kernels import kernel
 from shardwise.planfile import Plan
 from shardwise.problem import Problem
@@ -292,7 +292,7 @@ class Worker:
             real = self._problem.product_dtype != "int64"
             if real and report.product is None and not np.isfinite(report.ratio[i]):
                 raise InputError(self._refusal("product", report, i))
-            raise IntegrityError(
+            raise WrongProduct(
                 f"{self._product(report, i)} is wrong: Freivalds' check is off by "
                 f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "
                 "another"

@@ -21,6 +21,12 @@ from shardwise.paths import Results
 
 log = logging.getLogger("shardwise")
 
+FORMAT = "%(asctime)s %(levelname)s %(message)s"
+"""Of a line in every log of ours."""
+
+FAULT = 1
+"""The exit code of what no stage raises on purpose."""
+
 _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
 
@@ -55,18 +61,26 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
         arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
 
 
-def add_ranks(arguments: argparse.ArgumentParser) -> None:
-    """Add ``--ranks`` and ``--launcher``, for a stage that starts its MPI ranks itself."""
+def add_ranks(
+    arguments: argparse.ArgumentParser, otherwise: str = str(launch.DEFAULT_RANKS)
+) -> None:
+    """Add ``--ranks`` and ``--launcher``, for a stage that starts its MPI ranks itself.
+
+    Parameters
+    ----------
+    otherwise
+        How many ranks there are where neither the user nor a scheduler says so.
+    """
     arguments.add_argument(
         "--ranks",
-        type=positive,
-        help="MPI ranks to start; left out, the tasks of the Slurm job or the slots of the Grid "
-        f"Engine job, else {launch.DEFAULT_RANKS}",
+        type=natural,
+        help="MPI ranks to start; 0, or left out: the tasks of the Slurm job or the slots of the "
+        f"Grid Engine job, else {otherwise}",
     )
     add_launcher(arguments)
 
 
-def add_launcher(arguments: argparse.ArgumentParser) -> None:
+def add_launcher(arguments: argparse._ActionsContainer) -> None:
     """Add ``--launcher``."""
     arguments.add_argument(
         "--launcher",
@@ -81,6 +95,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
+def natural(text: str) -> int:
+    """A whole number, 0 or more, as `argparse` reads it from a command line."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is not 0 or more")
     return number
 
 
@@ -108,26 +130,21 @@ def run(
         For a stage of several ranks: gives mpi4py's ``MPI``, once this process is a rank. Rank 0
         then speaks for all, and a rank that fails alone ends all.
     """
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-        force=True,
-    )
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=FORMAT, force=True)
     options = arguments.parse_args(argv)
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     world = None
     try:
         world = mpi(options) if mpi else None
         if _speaks(world):
-            _log_start()
+            log_start(sys.argv)
         with _at_work(options):
             work(options)
         code = 0
     except ShardwiseError as error:
         code = _refuse(error, world)
     except BaseException as error:
-        code = _code_of(error)
+        code, _ = explain(error)
         if world:
             world.COMM_WORLD.Abort(code)
     sys.exit(code)
@@ -170,37 +187,42 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
     """Mark the results folder as worked on, for the stages that take a plan."""
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()
-    return jobs.working(Results.of_plan(options.plan))
+    return jobs.working(Results.of_plan(options.plan), getattr(options, "array_task", False))
 
 
-def _log_start() -> None:
+def log_start(argv: Sequence[str]) -> None:
     """Log where this runs, and the command that does the same by hand."""
-    command = shlex.join([sys.executable, *sys.argv])
+    command = shlex.join([sys.executable, *argv])
     log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), os.getcwd())
     log.info("by hand: cd %s && %s", shlex.quote(os.getcwd()), command)
 
 
-def _code_of(error: BaseException) -> int:
-    """Explain an error that no stage raises on purpose, and give its exit code."""
-    if isinstance(error, Terminated):
-        log.error("ended by SIGTERM: cancelled, preempted, or out of time")
-        return 128 + signal.SIGTERM
-    if isinstance(error, KeyboardInterrupt):
-        log.error("interrupted")
-        return 128 + signal.SIGINT
-    if isinstance(error, PermissionError):
-        log.error("%s", error)
-        return 2
+def verdict(error: BaseException) -> tuple[int, str]:
+    """The exit code of an error, and what the user is told of it."""
+    if isinstance(error, ShardwiseError):
+        return error.exit_code, str(error)
     # Python has no class of its own for the latter; it is lack of memory too.
     if isinstance(error, MemoryError) or str(error) == "can't start new thread":
-        log.error("out of host memory; ask for more (mem_mb), or try again")
-        return 75
-    if isinstance(error, OSError):
-        log.error("%s; nothing was committed, try again", error)
-        return 75
-    log.error("this is a fault of shardwise, not yours; please report it", exc_info=error)
-    return 1
+        return 75, "out of host memory; ask for more (mem_mb), or try again"
+    by_signal = "ended by SIGTERM: cancelled, preempted, or out of time"
+    for kind, code, words in (
+        (Terminated, 128 + signal.SIGTERM, by_signal),
+        (KeyboardInterrupt, 128 + signal.SIGINT, "interrupted"),
+        (PermissionError, 2, str(error)),
+        (OSError, 75, f"{error}; nothing was committed, try again"),
+    ):
+        if isinstance(error, kind):
+            return code, words
+    return FAULT, "this is a fault of shardwise, not yours; please report it"
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
+def explain(error: BaseException) -> tuple[int, str]:
+    """Log an error as it is told to the user, a fault with where it happened; its `verdict`."""
+    code, words = verdict(error)
+    log.error("%s", words, exc_info=error if code == FAULT else None)
+    return code, words
+
+
+def terminate(signum: int, frame: FrameType | None) -> None:
+    """What SIGTERM does: what is under way is cleaned up as after an error."""
     raise Terminated

@@ -1,7 +1,6 @@
 """The only reader of the configuration: schema, defaults, and messages about keys."""
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,6 +48,12 @@ def results_folder(config: Mapping[str, Any]) -> str:
 def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the reduce, which are no part of a plan; the config has been checked."""
     return {"ranks": 2, "statistics": ["sum"]} | dict(config.get("reduce") or {})
+
+
+def dispatch_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Who runs the shards, which is no part of a plan either; the config has been checked."""
+    defaults = {"dispatch": "jobs", "workers": "device", "array_limit": None}
+    return {key: config.get(key, default) for key, default in defaults.items()}
 
 
 def function_parts(product: str) -> tuple[str, str] | None:
@@ -100,8 +105,7 @@ def load(config: Mapping[str, Any]) -> Settings:
     Raises
     ------
     InputError
-        With one line for each key that is unknown, of the wrong type, out of range, or not
-        supported yet.
+        With one line for each key that is unknown, of the wrong type, or out of range.
     """
     import yaml  # here: tasks ask this module for the parts of a product, and read no YAML
 
@@ -109,7 +113,7 @@ def load(config: Mapping[str, Any]) -> Settings:
     problems = _schema_problems(config, schema)
     if not problems:
         full = _with_defaults(config, schema)
-        problems = _not_supported_yet(full) + _contradictions(full)
+        problems = _contradictions(full)
     if problems:
         raise InputError("config: " + "\n        ".join(problems))
     full["shard_bytes"] = parse_bytes(full["shard_bytes"])
@@ -199,19 +203,6 @@ def _unknown(prefix: str, key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(known)
     return f"{prefix}{key}: unknown key; {hint}"
-
-
-def _not_supported_yet(full: Mapping[str, Any]) -> list[str]:
-    """Values of the contract whose machinery is not there: refused, never ignored."""
-    return [
-        f"{key}: {json.dumps(full[key])} is not supported yet; use {json.dumps(only)}"
-        for key, only in (
-            ("dispatch", "jobs"),
-            ("workers", "device"),
-            ("array_limit", None),
-        )
-        if full[key] != only
-    ]
 
 
 def _product_problems(full: Mapping[str, Any]) -> list[str]:

@@ -8,8 +8,9 @@ import logging
 import os
 import random
 import shutil
+import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,11 +132,66 @@ def wait_seconds(job: str | None, holders: Iterable[leases.Holder | None] = ()) 
     return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which device one of several workers looks at first, so that each gets another one.
+
+    Attributes
+    ----------
+    prefer
+        Place of that device among the candidates, counted around where it is past their end.
+    without
+        UUIDs of devices that are not taken at all.
+    """
+
+    prefer: int = 0
+    without: Collection[str] = ()
+
+    def order(self, candidates: Sequence[Device]) -> list[Device]:
+        """The candidates that are left, the preferred one first."""
+        left = sorted(candidates, key=lambda device: (device.index, device.uuid))
+        first = self.prefer % max(1, len(left))
+        return [d for d in left[first:] + left[:first] if d.uuid not in self.without]
+
+
+def candidates(
+    listed: Callable[[], list[Device]] | None = None, environ: Mapping[str, str] = os.environ
+) -> list[Device]:
+    """The devices among which a task here takes its own: those granted, or all of the node.
+
+    Raises
+    ------
+    TryAgain
+        Where a scheduler's or the user's word names no device of this node.
+    """
+    grant, devices = grants.read(environ), (listed or present)()
+    return devices if grant is None else grants.named(grant, devices)
+
+
+def workers(backend: str) -> int:
+    """How many workers can compute at once on this node: one a device, one on NumPy.
+
+    Raises
+    ------
+    TryAgain
+        As :func:`candidates`.
+    """
+    if backend == "numpy" or driver_cuda_version() is None:
+        return 1
+    return max(1, len(candidates()))
+
+
+def node() -> str:
+    """The name of this machine, or of the Slurm node that it stands for."""
+    return os.environ.get("SLURMD_NODENAME", socket.gethostname())
+
+
 def take(
     needed: int,
     limit: float | None = None,
     listed: Callable[[], list[Device]] | None = None,
     environ: MutableMapping[str, str] = os.environ,
+    choice: Choice | None = None,
 ) -> Taken:
     """Give this process its device, and make CUDA see that one only.
 
@@ -152,6 +208,8 @@ def take(
         left out, :func:`wait_seconds`.
     listed
         How devices are found; left out, :func:`present`.
+    choice
+        For one of several workers that share devices; None takes the freest.
 
     Raises
     ------
@@ -161,19 +219,22 @@ def take(
     if _taken:
         return _taken[0]
     listed = listed or present
-    grant, devices = grants.read(environ), listed()
-    candidates = devices if grant is None else grants.named(grant, devices)
-    if not candidates:
+    grant, found = grants.read(environ), candidates(listed, environ)
+    if not found:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
+    order = choice.order if choice else _freest_first
+    usable = order(found)
+    if not usable:
+        raise TryAgain(f"no device is left but those that failed: {', '.join(choice.without)}")
     source = grant.source if grant else "lease"
     job = grants.job(environ)
 
     def leased(device: Device) -> bool:
-        if grant and source != "lease" and len(candidates) == 1:
+        if grant and source != "lease" and len(found) == 1:
             return _lease_granted(device, grant, job)
         return obstacle(device, needed) is None and leases.take(device.uuid, job)
 
-    device = _wait_for_one(candidates, leased, needed, limit, job, listed)
+    device = _wait_for_one(usable, leased, needed, limit, job, listed, order)
     environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     _taken.append(Taken(device, source, grant.value if grant else None))
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
@@ -200,23 +261,28 @@ def _lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
     return True
 
 
+def _freest_first(candidates: Sequence[Device]) -> list[Device]:
+    return sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
+
+
 def _wait_for_one(
-    candidates: Sequence[Device],
+    usable: Sequence[Device],
     leased: Callable[[Device], bool],
     needed: int,
     limit: float | None,
     job: str | None,
     listed: Callable[[], list[Device]],
+    order: Callable[[Sequence[Device]], list[Device]],
 ) -> Device:
     """Wait until one of some devices could be leased to this process."""
-    uuids = [device.uuid for device in candidates]
+    uuids = [device.uuid for device in usable]
 
     def here() -> list[Device]:
         return [device for device in listed() if device.uuid in uuids]
 
     holders, last_change, last_word = None, 0.0, float("-inf")
     while True:
-        for device in sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid)):
+        for device in order(usable):
             if leased(device):
                 return device
         now, found = time.monotonic(), _holders(uuids)
@@ -236,7 +302,7 @@ def _wait_for_one(
         time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
         # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
         found = _holders(uuids)
-        candidates = here() if found != holders or None in found.values() else []
+        usable = here() if found != holders or None in found.values() else []
 
 
 def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:

@@ -19,7 +19,25 @@ class IntegrityError(ShardwiseError):
     exit_code = 3
 
 
+class WrongProduct(IntegrityError):  # noqa: N818 - named after what it found
+    """A product fails its proof: the device is suspect."""
+
+
 class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
     """Nothing is wrong, but it cannot be done now (device busy, out of memory)."""
 
     exit_code = 75
+
+
+class DeviceFailed(TryAgain):
+    """The device is lost, busy or full; this process cannot rely on it any more."""
+
+
+class QueueFull(TryAgain):
+    """The cluster has as many jobs, of this user or of all, as it allows."""
+
+
+def of_code(code: int, text: str) -> ShardwiseError:
+    """The error of an exit code, as another process has sent it."""
+    kinds = (InputError, IntegrityError, TryAgain)
+    return next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)

@@ -21,6 +21,10 @@ _GRID_ENGINE = re.compile(r"SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
 _GRID_ENGINE_ID = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNORECASE)
 _INDEX = re.compile(r"([0-9]{1,4})")
 
+# Of a type or none, as `gpu:4` or `gres/gpu:a100:2(S:0)`; and `gpu=4`, but not `gpu_mem=40G`.
+_SLURM_COUNT = re.compile(r"(?:^|[,/])gpu(?::[^,:()]*[^,:()\d][^,:()]*)?:(\d+)")
+_GRID_ENGINE_COUNT = re.compile(r"(?:^|[\s,])n?(?:gpus?|cuda)=(\d+)(?=[\s,]|$)")
+
 _CURES = {
     "slurm": "ask for one GPU a shard: gres under multiply in profiles/slurm/config.yaml",
     "grid engine": "ask the site which GPU it means, or unset the variable in the set-up line of "
@@ -44,6 +48,26 @@ class Grant:
     def __str__(self) -> str:
         """As a shell would show it."""
         return f"{self.variable}={self.value!r}"
+
+
+def asked(resources: Mapping[str, str]) -> int:
+    """GPUs of a node that the resources of a job ask for, in the words of its scheduler.
+
+    ``gres: "gpu:a100:4"`` for Slurm, ``uge_gpu: "-l gpu=4"`` for Grid Engine (or any other word of
+    it that begins with ``uge_``) are those of a node. ``gpu`` and ``tasks``, a GPU each, are those
+    of all ``nodes``, and may lie on one where nothing is said of nodes. 1 where nothing says more.
+    """
+    found = _SLURM_COUNT.findall(resources.get("gres", ""))
+    for name, words in resources.items():
+        if name.startswith("uge_"):
+            found += _GRID_ENGINE_COUNT.findall(words)
+    everywhere = max(int(resources.get(name, 1)) for name in ("gpu", "tasks"))
+    return max(1, sum(map(int, found)), -(-everywhere // nodes(resources)))
+
+
+def nodes(resources: Mapping[str, str]) -> int:
+    """Nodes that the resources of a job ask for."""
+    return int(resources.get("nodes", 1))
 
 
 def job(environ: Mapping[str, str]) -> str | None:

@@ -2,9 +2,11 @@
 
 A lane has host memory that copies start from (slabs), batches that kernels work on, and three
 tracks that run side by side: up, work and down. On NumPy all of it is this machine's memory, and
-every step is done when its call returns.
+every step is done when its call returns. A lane may serve many shards, one after the other: slabs
+that were given back to it are used again.
 """
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +18,40 @@ from shardwise.disk import PAGE, aligned_empty
 from shardwise.units import human_bytes
 
 
-class HostLane:
+class _Slabs:
+    """Host memory of a lane, in pieces that are taken once and used many times."""
+
+    def __init__(self) -> None:
+        self._kept: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def slab(self, nbytes: int) -> np.ndarray:
+        """Host memory to read into or write from: so many bytes or more, from a page on."""
+        with self._lock:
+            for i, slab in enumerate(self._kept):
+                if slab.nbytes >= nbytes:
+                    return self._kept.pop(i)
+            if self._kept:
+                self._kept.pop()  # it is too small: a larger one takes its place
+        return self._new_slab(nbytes)
+
+    def keep(self, slab: np.ndarray) -> None:
+        """Take a slab back for the next who asks; no copy from or to it is under way."""
+        with self._lock:
+            self._kept.append(slab)
+
+    def _new_slab(self, nbytes: int) -> np.ndarray:
+        raise NotImplementedError
+
+
+class HostLane(_Slabs):
     """NumPy: the slabs and the batches both lie in host memory."""
 
     xp = np
     memory_errors = (MemoryError,)
+
+    def settle(self) -> None:
+        """Wait until nothing runs on any track."""
 
     def release(self) -> None:
         """Give back memory that is no longer used."""
@@ -36,8 +67,7 @@ class HostLane:
     def bind(self) -> None:
         """Make the calling thread use this lane's device."""
 
-    def slab(self, nbytes: int) -> np.ndarray:
-        """Host memory to read into or write from, as bytes that begin at a page."""
+    def _new_slab(self, nbytes: int) -> np.ndarray:
         return aligned_empty(nbytes)
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
@@ -90,7 +120,7 @@ class _Done:
         return self._seconds
 
 
-class CudaLane:
+class CudaLane(_Slabs):
     """cupy: pinned slabs in host memory, batches on the device, one CUDA stream a track.
 
     Parameters
@@ -100,10 +130,16 @@ class CudaLane:
     """
 
     def __init__(self, xp: Any) -> None:
+        super().__init__()
         self.xp = xp
         self._device = xp.cuda.Device()
         self._up, self._work, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
         self.memory_errors = (xp.cuda.memory.OutOfMemoryError,)
+
+    def settle(self) -> None:
+        """Wait until nothing runs on any track."""
+        for stream in (self._up, self._work, self._down):
+            stream.synchronize()
 
     def release(self) -> None:
         """Give back memory that is no longer used."""
@@ -122,8 +158,8 @@ class CudaLane:
         """Make the calling thread use this lane's device."""
         self._device.use()
 
-    def slab(self, nbytes: int) -> np.ndarray:
-        """Pinned host memory, as bytes that begin at a page."""
+    def _new_slab(self, nbytes: int) -> np.ndarray:
+        """Pinned host memory."""
         raw = np.frombuffer(self.xp.cuda.alloc_pinned_memory(nbytes + PAGE), np.uint8)
         first = -raw.ctypes.data % PAGE
         return raw[first : first + nbytes]

@@ -14,10 +14,12 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shardwise import grants
 from shardwise.errors import InputError, TryAgain
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,9 @@ _OF_A_RANK = re.compile(
     r"PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)|OMPI_COMM_WORLD_.*"
 )
 """What a rank was told about itself, which would mislead the ranks that it starts."""
+
+_OF_A_STEP = re.compile(r"SLURM_(STEP.*|PROCID|LOCALID|TASK_PID|LAUNCH.*|SRUN.*|GTIDS|MPI_TYPE)")
+"""The same of srun's own, which matter where a child of a rank calls srun."""
 
 _COUNT = re.compile(r"-np?|-n\d+|--np(=.*)?|--ntasks(=.*)?")
 """The options that say how many ranks there are: of MPICH, Open MPI and srun."""
@@ -67,16 +72,20 @@ def inside(environ: Mapping[str, str] = os.environ) -> bool:
     return max(sizes) > 1
 
 
-def default_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
+def default_ranks(
+    environ: Mapping[str, str] = os.environ, otherwise: Callable[[], int] = lambda: DEFAULT_RANKS
+) -> int | None:
     """How many ranks are expected where the user names no number; None: as many as MPI has.
 
-    Those that the launcher has started, those that the scheduler has granted, or two.
+    Those that the launcher has started, those that the scheduler has granted, or else what
+    ``otherwise`` says.
     """
     if sizes := _sizes(environ):
         return max(sizes)
     if inside(environ):
         return None
-    return next((int(environ[name]) for name in _GRANTED if name in environ), DEFAULT_RANKS)
+    granted = next((environ[name] for name in _GRANTED if name in environ), None)
+    return int(granted) if granted else otherwise()
 
 
 def _sizes(environ: Mapping[str, str]) -> list[int]:
@@ -180,6 +189,22 @@ def environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str
     return {**_DEFAULTS, **kept, _STARTED: str(ranks)}
 
 
+@contextmanager
+def outside(environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """For a while, an environment without what makes a rank of this process, or of its children."""
+    told = {name: value for name, value in environ.items() if _of_a_rank(name)}
+    for name in told:
+        del environ[name]
+    try:
+        yield
+    finally:
+        environ.update(told)
+
+
+def _of_a_rank(name: str) -> bool:
+    return name == _STARTED or bool(_OF_A_RANK.fullmatch(name) or _OF_A_STEP.fullmatch(name))
+
+
 def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
     """The nodes of this Slurm job, with as many ranks on each, as mpiexec expects to be told.
 
@@ -204,6 +229,18 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _without_grant(environ: dict[str, str], mpi: Callable[[], str]) -> dict[str, str]:
+    """The environment for mpiexec in a Slurm job of several nodes: without the first node's GPUs.
+
+    MPICH's gives its own environment to all ranks, also on other nodes. Where it has none of a
+    variable, the ranks keep what Slurm tells them on their nodes, where it starts them by srun.
+    """
+    several = environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
+    if several and grants.VISIBLE in environ and mpi() == "MPICH":
+        return {name: value for name, value in environ.items() if name != grants.VISIBLE}
+    return environ
+
+
 def relaunch(ranks: int, launcher: str | None = None) -> None:
     """Begin this command again as so many ranks, unless it is a rank already.
 
@@ -225,13 +262,19 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     words = command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     sys.stdout.flush()
-    told = {} if Path(words[0]).name == "srun" else _slurm_nodes(ranks, os.environ)
+    told = environment(ranks)
+    if Path(words[0]).name != "srun":
+        told = _without_grant({**told, **_slurm_nodes(ranks, os.environ)}, vendor)
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
     rank = [sys.executable, "-m", "mpi4py", *sys.argv]
-    os.execve(words[0], [*words, *rank], {**environment(ranks), **told})
+    os.execve(words[0], [*words, *rank], told)
 
 
-def ranks(options: Namespace) -> Any:
+def ranks(
+    options: Namespace,
+    otherwise: Callable[[], int] = lambda: DEFAULT_RANKS,
+    before: Callable[[], None] = lambda: None,
+) -> Any:
     """The MPI of a rank; in a process that is none yet, start the ranks instead.
 
     Parameters
@@ -239,9 +282,15 @@ def ranks(options: Namespace) -> Any:
     options
         With ``ranks`` and ``launcher``, as `cli.add_ranks` has them; ``ranks`` becomes the number
         that is expected.
+    otherwise
+        How many ranks to start where neither the user nor a scheduler says so.
+    before
+        What a rank does before it loads MPI, as if it were none: `outside`.
     """
-    options.ranks = options.ranks or default_ranks()
+    options.ranks = options.ranks or default_ranks(otherwise=otherwise)
     relaunch(options.ranks, options.launcher)
+    with outside():
+        before()
     from mpi4py import MPI  # only here: whoever imports it is a rank
 
     return MPI

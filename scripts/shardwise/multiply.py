@@ -10,8 +10,10 @@ import os
 import shlex
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,7 +23,7 @@ from shardwise import devices, grants, receipts, sizes, tiles
 from shardwise.arrays import PieceChecksum, StackWriter, commit
 from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain
 from shardwise.lanes import CudaLane, HostLane
 from shardwise.pipeline import Drain, Feed, Stopwatch
 from shardwise.plan import Shard, Source
@@ -40,54 +42,172 @@ def run_shard(
 ) -> None:
     """Compute the products of one shard, or their sum, and commit them with a receipt.
 
+    Parameters and errors are those of :class:`Session` and its methods.
+    """
+    shard = plan.shard(shard_id)
+    session = Session(plan, shard.device_memory, memory, wait)
+    session.finish(session.begin(shard_id))
+
+
+@dataclass
+class Reading:
+    """A shard whose bytes are on their way, see :meth:`Session.begin`.
+
+    Attributes
+    ----------
+    expected
+        Checksum of its matrices, where they were copied.
+    slabs
+        To read into, for each factor, and to write from.
+    feeds
+        The streams of A, and of B where there is one B a matrix; none where panels stream.
+    open
+        What is to be closed in the end.
+    """
+
+    shard: Shard
+    expected: str | None
+    slabs: tuple[int, int]
+    checksum: PieceChecksum
+    files: ExtentReader
+    open: ExitStack
+    feeds: list[Feed] = field(default_factory=list)
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    started: float = field(default_factory=time.time)
+
+    def release(self) -> None:
+        """Give the slabs back, once all bytes were read and copied; the next shard can use them."""
+        for feed in self.feeds:
+            feed.release()
+
+
+class Session:
+    """A device of this process, and shards through it, one after the other.
+
+    Context, streams, compiled kernels and slabs stay from shard to shard; what is computed never
+    depends on an earlier shard.
+
     Parameters
     ----------
+    needed
+        Bytes of device memory that the largest of the shards is going to take.
     memory
         Host bytes that the task may take, or None for what the plan says.
     wait
         Seconds to wait for a free device while no lease of one changes hands, or None for what
         :func:`devices.wait_seconds` says.
+    choice
+        Which device to look at first, where this is one of several workers.
 
     Raises
     ------
-    InputError
-        NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit the machine.
-    IntegrityError
-        An input that is not the planned one, or a product that fails its proof.
-    TryAgain
-        The device is busy, lost, or out of memory.
+    InputError, TryAgain
+        As :func:`load_backend`.
     """
-    shard = plan.shard(shard_id)
-    attempt = receipts.note_start(plan.results.starts(shard_id))
-    # First of all: a task that waits for a device must not hold memory meanwhile.
-    xp, device = load_backend(plan.settings["backend"], shard.device_memory, wait)
-    started = time.time()
-    try:
-        with np.errstate(all="ignore"):  # overflow is found and named by the checks of a batch
-            body = _compute(plan, shard, xp, memory or shard.memory)
-    except devices.device_errors(xp) as error:
-        raise TryAgain(f"device {device.get('uuid', '?')}: {error}; nothing was written") from error
-    versions = {"numpy": np.__version__} | ({"cupy": xp.__version__} if xp is not np else {})
-    receipts.write(
-        plan.results.receipt(shard_id),
-        {
-            "shard": shard_id,
-            "start": shard.start,
-            "stop": shard.stop,
-            "fingerprint": shard.fingerprint,
-            "keep": plan.settings["keep"],
-            "backend": xp.__name__,
-            "device": device,
-            "attempt": attempt,
-            **body,
-            **receipts.provenance("multiply", started, versions),
-        },
-    )
+
+    def __init__(
+        self, plan: Plan, needed: int, memory: int | None = None, wait: float | None = None,
+        choice: devices.Choice | None = None,
+    ) -> None:  # fmt: skip
+        self._plan, self._memory = plan, memory
+        # First of all: a task that waits for a device must not hold memory meanwhile.
+        self._xp, self.device = load_backend(plan.settings["backend"], needed, wait, choice)
+        with self._translated():
+            self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
+
+    def begin(self, shard_id: str) -> Reading:
+        """Begin to read a shard; a copy of it that is missing is made first.
+
+        Another thread may still finish the shard before, once that has released its slabs.
+
+        Raises
+        ------
+        IntegrityError
+            Where an input, or its copy, is not what was planned.
+        TryAgain
+            Where there is no room for the copy.
+        """
+        with self._translated(), ExitStack() as stack:
+            self._lane.bind()
+            reading = self._opened(self._plan.shard(shard_id), stack)
+            reading.open = stack.pop_all()
+        return reading
+
+    def _opened(self, shard: Shard, stack: ExitStack) -> Reading:
+        plan, cuda = self._plan, self._xp is not np
+        count, keep = shard.stop - shard.start, plan.settings["keep"]
+        slabs = sizes.slabs_within(plan.problem, count, keep, cuda, self._memory or shard.memory)
+        expected = _expected_checksum(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]))
+        checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
+        files = stack.enter_context(ExtentReader())
+        reading = Reading(shard, expected, slabs, checksum, files, stack)
+        if not sizes.tiled(plan.problem):
+            _start_feeds(plan, reading, self._lane)
+        return reading
+
+    def finish(self, reading: Reading, read: Callable[[], None] = lambda: None) -> None:
+        """Compute what was begun, and commit it with a receipt.
+
+        Parameters
+        ----------
+        read
+            Called once the last byte of the shard was read and is on its way to the device.
+
+        Raises
+        ------
+        InputError
+            NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit the
+            machine.
+        IntegrityError
+            An input that is not the planned one, or a product that fails its proof.
+        TryAgain
+            The device is busy or out of memory; of its class `DeviceFailed` where it is lost.
+        """
+        shard = reading.shard.shard
+        attempt = receipts.note_start(self._plan.results.starts(shard))
+        with self._translated(), reading.open:
+            try:
+                # Overflow is found and named by the checks of a batch.
+                with np.errstate(all="ignore"):
+                    body = _compute(self._plan, reading, self._lane, read)
+            except BaseException:
+                self._lane.settle()  # before the next shard takes memory that copies write to
+                raise
+        self._write_receipt(reading, attempt, body)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Name the device where it fails."""
+        try:
+            yield
+        except devices.device_errors(self._xp) as error:
+            uuid = self.device.get("uuid", "?")
+            raise DeviceFailed(f"device {uuid}: {error}; nothing was written") from error
+
+    def _write_receipt(self, reading: Reading, attempt: int, body: dict[str, Any]) -> None:
+        plan, shard, xp = self._plan, reading.shard, self._xp
+        versions = {"numpy": np.__version__} | ({"cupy": xp.__version__} if xp is not np else {})
+        receipts.write(
+            plan.results.receipt(shard.shard),
+            {
+                "shard": shard.shard,
+                "start": shard.start,
+                "stop": shard.stop,
+                "fingerprint": shard.fingerprint,
+                "keep": plan.settings["keep"],
+                "backend": xp.__name__,
+                "device": self.device,
+                "attempt": attempt,
+                **body,
+                **receipts.provenance("multiply", reading.started, versions),
+            },
+        )
 
 
 def load_backend(
-    requested: str, needed: int = 0, wait: float | None = None
-) -> tuple[Any, dict[str, Any]]:
+    requested: str, needed: int = 0, wait: float | None = None,
+    choice: devices.Choice | None = None,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """The array module to compute with, on a device of this process, and facts about that.
 
     Parameters
@@ -99,6 +219,8 @@ def load_backend(
     wait
         Seconds to wait for a free device while no lease of one changes hands, or None for what
         :func:`devices.wait_seconds` says.
+    choice
+        Which device to look at first, as :func:`devices.take` has it.
 
     Raises
     ------
@@ -109,7 +231,7 @@ def load_backend(
     """
     if not _on_gpu(requested):
         return np, {"name": "CPU", "granted": devices.granted()}
-    taken = devices.take(needed, wait)
+    taken = devices.take(needed, wait, choice=choice)
     cupy = array_module(requested)
     try:
         cupy.cuda.Device(0).use()
@@ -173,41 +295,36 @@ def _no_cupy(reason: str) -> InputError:
     )
 
 
-def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
+def _compute(plan: Plan, reading: Reading, lane: Any, read: Callable[[], None]) -> dict[str, Any]:
     """Stream a shard through the pipeline into its file; the receipt's account of it."""
-    expected, count = _expected_checksum(plan, shard), shard.stop - shard.start
-    lane = HostLane() if xp is np else CudaLane(xp)
-    watch = Stopwatch()
-    tiled = sizes.tiled(plan.problem)
+    shard, watch = reading.shard, reading.watch
+    count, tiled = shard.stop - shard.start, sizes.tiled(plan.problem)
     worker = (TileWorker if tiled else Worker)(lane, plan, count)
     if plan.problem.shared_right and not tiled:
         worker.share(_right_reader(plan).read(0, 1)[0])
     path, shape = plan.results.product(shard.shard), worker.shape(count)
-    read, write = sizes.slabs_within(
-        plan.problem, count, plan.settings["keep"], xp is not np, memory
-    )
-    checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
     with commit(path, sweep=True) as file:
         with ExitStack() as stack:
-            files = stack.enter_context(ExtentReader())
             writer = stack.enter_context(
                 StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=sizes.SLAB_BYTES)
             )
             if isinstance(worker, TileWorker):
                 readers = partial(_left_reader, plan, shard), partial(_right_reader, plan)
-                slabs = (read, write)
-                tiles.stream(shard, lane, worker, readers, files, writer, slabs, checksum, watch)
+                tiles.stream(
+                    shard, lane, worker, readers, reading.files, writer, reading.slabs,
+                    reading.checksum, watch, read,
+                )  # fmt: skip
             else:
-                feeds = _feeds(plan, shard, lane, files, read, checksum, watch, stack)
-                drain = stack.enter_context(closing(Drain(lane, writer, write, watch)))
-                _stream(shard, lane, worker, feeds, drain, watch)
-        _check_input(plan, shard, expected, checksum.hexdigest())
+                drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
+                _stream(reading, lane, worker, drain, read)
+        found = reading.checksum.hexdigest()
+        _check_input(plan, shard, reading.expected, found)
         product_checksum = writer.checksum()
     return {
         "file": receipts.file_facts(
             path, shape, worker.dtype, product_checksum, writer.row_bytes, writer.piece_bytes
         ),
-        "input_checksum": checksum.hexdigest(),
+        "input_checksum": found,
         "proof": worker.proof,
         "compute": worker.compute,
         "tiled": tiled,
@@ -216,9 +333,10 @@ def _compute(plan: Plan, shard: Shard, xp: Any, memory: int) -> dict[str, Any]:
 
 
 def _stream(
-    shard: Shard, lane: Any, worker: Worker, feeds: list[Feed], drain: Drain, watch: Stopwatch
+    reading: Reading, lane: Any, worker: Worker, drain: Drain, read: Callable[[], None]
 ) -> None:
     """Run all batches of a shard: fill one while another is multiplied and a third drained."""
+    shard, watch = reading.shard, reading.watch
     marks: deque[Any] = deque()
     drained: deque[Future] = deque()
     last = time.monotonic()
@@ -228,8 +346,10 @@ def _stream(
                 count = min(worker.matrices, shard.stop - first)
                 if len(marks) == worker.batches:
                     lane.reuse(marks.popleft())
-                for feed, target in zip(feeds, worker.inputs(number, count), strict=True):
+                for feed, target in zip(reading.feeds, worker.inputs(number, count), strict=True):
                     feed.fill(target)
+                if first + count == shard.stop:
+                    read()
                 if len(drained) == worker.batches:
                     watch.timed("waited_for_batches", drained.popleft().result)
                 began = time.perf_counter()
@@ -271,29 +391,28 @@ def _drain_batch(
     worker.examine(report.fetched(lane))
 
 
-def _feeds(
-    plan: Plan, shard: Shard, lane: Any, files: ExtentReader, slabs: int,
-    checksum: PieceChecksum, watch: Stopwatch, stack: ExitStack,
-) -> list[Feed]:  # fmt: skip
-    """The streams of A, and of B where there is one B a matrix."""
-    problem = plan.problem
-    streams = [(_left_reader(plan, shard), problem.matrix_bytes, checksum)]
+def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
+    """Open the streams of A, and of B where there is one B a matrix, and begin to read."""
+    problem, shard = plan.problem, reading.shard
+    streams = [(_left_reader(plan, shard), problem.matrix_bytes, reading.checksum)]
     if problem.right and not problem.shared_right:
         streams.append((_right_reader(plan), problem.right_bytes, None))
-    feeds = []
     for reader, nbytes, own in streams:
         runs = [(shard.start * nbytes, shard.stop * nbytes)]
-        feed = Feed(lane, reader, files, runs, sizes.SLAB_BYTES, slabs, own, watch)
-        feeds.append(stack.enter_context(closing(feed)))
+        feed = Feed(
+            lane, reader, reading.files, runs, sizes.SLAB_BYTES, reading.slabs[0], own,
+            reading.watch,
+        )  # fmt: skip
+        reading.feeds.append(reading.open.enter_context(closing(feed)))
         feed.start()
-    return feeds
 
 
 def _left_reader(plan: Plan, shard: Shard) -> StackReader:
-    sources = load_sources(plan)
     if plan.settings["materialize"]:
         path = str(plan.results.shard(shard.shard))
         sources = [Source(path, shard.start, shard.stop - shard.start, "")]
+    else:
+        sources = load_sources(plan)
     return StackReader(sources, plan.problem.left, plan.dtype)  # type: ignore[arg-type]
 
 
@@ -311,19 +430,28 @@ def _check_input(plan: Plan, shard: Shard, expected: str | None, found: str) -> 
         )
 
 
-def _expected_checksum(plan: Plan, shard: Shard) -> str | None:
-    """What the materialized shard's receipt says of its elements; None where nothing was copied."""
+def _expected_checksum(plan: Plan, shard: Shard, lane: Any, slabs: int) -> str | None:
+    """What the receipt of the shard's copy says of its elements; None where nothing is copied.
+
+    A copy that is not there, or not of this plan, is made first.
+    """
     if not plan.settings["materialize"]:
         return None
-    path = plan.results.shard_receipt(shard.shard)
-    if not path.exists():  # no receipt, no shard: the copy is made again
-        log.warning("%s is missing: copying the matrices of the shard again", path)
-        materialize(plan, shard.shard)
-    receipt = receipts.read(path)
-    said = tuple(receipt.get(key) for key in ("shard", "start", "stop", "matrices"))
-    if said != (shard.shard, shard.start, shard.stop, shard.matrices):
-        raise IntegrityError(
-            f"{path}: belongs to another plan; rm {shlex.quote(str(path))}, then snakemake "
-            "as before"
-        )
-    return str(receipt.get("file", {}).get("checksum"))
+    path = plan.results.shard(shard.shard)
+    if (known := _copy_checksum(plan, shard)) is None or not path.exists():
+        log.info("%s: copying the matrices of the shard", path)
+        materialize(plan, shard.shard, lane, slabs)
+        return _copy_checksum(plan, shard)
+    return known
+
+
+def _copy_checksum(plan: Plan, shard: Shard) -> str | None:
+    """What the receipt of the shard's copy says; None where this plan has no whole one."""
+    try:
+        receipt = receipts.read(plan.results.shard_receipt(shard.shard))
+        said = tuple(receipt[key] for key in ("shard", "start", "stop", "matrices"))
+        checksum = str(receipt["file"]["checksum"])
+    except (IntegrityError, KeyError, TypeError):
+        return None
+    own = (shard.shard, shard.start, shard.stop, shard.matrices)
+    return checksum if said == own else None

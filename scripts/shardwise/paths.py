@@ -53,6 +53,10 @@ class Results:
         """The names under which earlier runs submitted jobs to a scheduler."""
         return self.root / "runs.tsv"
 
+    def array_folder(self, run: str) -> Path:
+        """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
+        return self.root / "logs" / "array" / run
+
     @property
     def running(self) -> Path:
         """The file on which the one run on this folder holds a lock."""
@@ -64,9 +68,29 @@ class Results:
         return self.root / "logs" / "living.lock"
 
     @property
+    def arrays(self) -> Path:
+        """One row an array job: scheduler, name, digest of the plan, and more."""
+        return self.root / "arrays.tsv"
+
+    @property
+    def living_array(self) -> Path:
+        """The file on which every task of an array at work holds a lock."""
+        return self.root / "logs" / "array.lock"
+
+    @property
     def reducing(self) -> Path:
         """The file on which the one reduce of this folder holds a lock."""
         return self.root / "logs" / "reduce.lock"
+
+    @property
+    def dispatching(self) -> Path:
+        """The file on which the one that hands out the shards holds a lock."""
+        return self.root / "logs" / "dispatch.lock"
+
+    @property
+    def multiplied(self) -> Path:
+        """What the job leaves that has computed all shards, under any dispatch but jobs."""
+        return self.root / "logs" / "multiply" / "done"
 
     @property
     def partial(self) -> Path:

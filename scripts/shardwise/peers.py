@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import raw_bytes
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
+from shardwise.errors import ShardwiseError, TryAgain, of_code
 from shardwise.packing import described, room
 from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
@@ -29,7 +29,6 @@ _LOOK_SECONDS = 0.1
 _SHORT_SECONDS = 2e-3
 _SIGNS = 20  # signs of life within the limit
 _MOST_TEXT = 16384
-_ERRORS = {error.exit_code: error for error in (InputError, IntegrityError, TryAgain)}
 
 
 class Peers:
@@ -265,4 +264,4 @@ def _encoded(error: ShardwiseError) -> np.ndarray:
 
 def _decoded(raw: np.ndarray) -> ShardwiseError:
     code, text = int(raw[0]), raw[1:].tobytes().decode("utf-8", "replace")
-    return _ERRORS.get(code, ShardwiseError)(text)
+    return of_code(code, text)

@@ -84,6 +84,13 @@ class Feed:
         for piece in self._first:
             self._read_ahead(self._lane.slab(size + SPARE_BYTES), None, piece)
 
+    def release(self) -> None:
+        """Give the slabs back, once all bytes were taken and copied."""
+        while self._ahead:
+            slab, future = self._ahead.popleft()
+            future.result()
+            self._lane.keep(slab)
+
     def close(self) -> None:
         """Wait for the reads under way; the slabs are free then."""
         self._pool.shutdown(cancel_futures=True)
@@ -166,8 +173,10 @@ class Drain:
         size, total = writer.slab_bytes, writer.nbytes
         slabs = min(slabs, -(-total // size))
         self._pool = ThreadPoolExecutor(max(1, slabs), "write")
+        size = min(size, total)
+        self._slabs = [lane.slab(size) for _ in range(slabs)]
         self._free: deque[tuple[np.ndarray, Future | None]] = deque(
-            (lane.slab(min(size, total)), None) for _ in range(slabs)
+            (slab[:size], None) for slab in self._slabs
         )
         self._slab: np.ndarray | None = None
         self._marks: list[Any] = []
@@ -195,10 +204,12 @@ class Drain:
             last.wait()
 
     def finish(self) -> None:
-        """Wait until all is written; raise what went wrong."""
+        """Wait until all is written, and give the slabs back; raise what went wrong."""
         for _, future in self._free:
             if future is not None:
                 future.result()
+        while self._slabs:
+            self._lane.keep(self._slabs.pop())
 
     def _slab_to_fill(self) -> np.ndarray:
         if self._slab is None:

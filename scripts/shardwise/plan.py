@@ -117,18 +117,17 @@ def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
     ValueError
         Unless ``1 <= shards <= problem.matrices``.
     """
-    rows = []
-    for shard, (start, stop) in zip(shard_ids(shards), cut(problem.matrices, shards), strict=True):
-        count = stop - start
-        rows.append(
-            Shard(
-                shard=shard,
-                start=start,
-                stop=stop,
-                bytes=count * problem.matrix_bytes,
-                product_bytes=sizes.result_bytes(problem, count, keep),
-                memory=sizes.task_memory(problem, count, keep, cuda),
-                device_memory=sizes.device_memory(problem, count, keep) if cuda else 0,
-            )
-        )
-    return rows
+    runs = cut(problem.matrices, shards)
+    own = {
+        count: {
+            "bytes": count * problem.matrix_bytes,
+            "product_bytes": sizes.result_bytes(problem, count, keep),
+            "memory": sizes.task_memory(problem, count, keep, cuda),
+            "device_memory": sizes.device_memory(problem, count, keep) if cuda else 0,
+        }
+        for count in {stop - start for start, stop in runs}  # one or two of them
+    }
+    return [
+        Shard(shard=shard, start=start, stop=stop, **own[stop - start])
+        for shard, (start, stop) in zip(shard_ids(shards), runs, strict=True)
+    ]

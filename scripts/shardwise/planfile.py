@@ -56,7 +56,11 @@ class Plan:
 
 def digest(value: Any) -> str:
     """Sixteen hexadecimal digits that change with a JSON value."""
-    text = json.dumps(value, sort_keys=True)
+    return digest_of_text(json.dumps(value, sort_keys=True))
+
+
+def digest_of_text(text: str) -> str:
+    """The :func:`digest` of the value that a JSON text, its keys sorted, stands for."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -109,6 +113,24 @@ def load(path: Path) -> Plan:
     IntegrityError
         Where it is damaged.
     """
+    raw, facts = _checked(path)
+    return Plan(
+        results=Results.of_plan(path),
+        shards={row.shard: row for row in from_tsv(raw, Shard, path)},
+        problem=_problem(facts["problem"]),
+        dtype=facts["dtype"],
+        settings=facts["settings"],
+        facts=facts,
+    )
+
+
+def load_facts(path: Path) -> dict[str, Any]:
+    """The facts of a plan that :func:`load` would read; its rows are only checked to be whole."""
+    return _checked(path)[1]
+
+
+def _checked(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The rows of a plan, as bytes, and its facts; both are what was written."""
     results = Results.of_plan(path)
     try:
         raw, facts = path.read_bytes(), json.loads(results.plan_facts.read_bytes())
@@ -123,14 +145,7 @@ def load(path: Path) -> Plan:
         raise IntegrityError(f"{results.plan_facts}: is damaged; remove it, run snakemake again")
     _check(dumps(facts), facts, results.plan_facts)
     _check(raw, facts, path)
-    return Plan(
-        results=results,
-        shards={row.shard: row for row in from_tsv(raw, Shard, path)},
-        problem=_problem(facts["problem"]),
-        dtype=facts["dtype"],
-        settings=facts["settings"],
-        facts=facts,
-    )
+    return raw, facts
 
 
 def load_sources(plan: Plan) -> list[Source]:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -231,16 +232,30 @@ def _rows(
         [[s.path, s.identity] for s in right.sources] if right else [],
         function,
     ]
-    settings_digest = planfile.digest(common)
-    return [_with_digests(row, left, settings_digest) for row in rows]
+    return _with_digests(rows, left, planfile.digest(common))
 
 
-def _with_digests(row: Shard, left: Stack, common: str) -> Shard:
-    """A row with the digests that say when the shard has to be copied, and computed, again."""
-    files = [[s.path, s.first, s.identity] for s in left.between(row.start, row.stop)]
-    own = [ALGORITHM["shard"], row.start, row.stop, left.dtype, files]
-    matrices = planfile.digest(own)
-    return replace(row, matrices=matrices, fingerprint=planfile.digest([common, matrices]))
+def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
+    """Rows with the digests that say when a shard has to be copied, and computed, again.
+
+    They are the `planfile.digest` of ``[version, start, stop, dtype, files]``, and of ``[common,
+    matrices]``. A plan may have a hundred thousand rows, so what they share becomes text once.
+    """
+    version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
+    one = _files_text(left.sources) if len(left.sources) == 1 else None
+    done = []
+    for row in rows:
+        files = one or _files_text(left.between(row.start, row.stop))
+        matrices = planfile.digest_of_text(
+            f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
+        )
+        fingerprint = planfile.digest_of_text(f'["{common}", "{matrices}"]')
+        done.append(Shard(**{**vars(row), "matrices": matrices, "fingerprint": fingerprint}))
+    return done
+
+
+def _files_text(sources: Iterable[Source]) -> str:
+    return json.dumps([[s.path, s.first, s.identity] for s in sources])
 
 
 def _bytes_on_disk(rows: list[Shard], settings: Settings) -> dict[str, int]:

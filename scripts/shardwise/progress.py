@@ -6,20 +6,26 @@ import os
 import re
 import shlex
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise.dispatch import jobs
+from shardwise.dispatch import jobs, missing
 
 _SECONDS_BETWEEN_LINES = 1.0
+_FOLLOW_SECONDS = 1.0
 _STAGES = ("plan", "synthesize", "shard", "multiply", "ledger", "reduce")
 _PER_SHARD = ("shard", "multiply")
+_FOR_ALL = ("pool", "mpi")
+"""Rules whose one job computes all shards; so does `multiply` under `dispatch: array`."""
 _RUN_NAME = re.compile(r"SLURM run ID: (\S+)")
 _STATUS = re.compile(r"status is: '?([A-Z_]+)")
 _LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
+_OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
+_COUNT = re.compile(r"\d+ of \d+ shards done.*")
 
 
 @dataclass
@@ -39,7 +45,7 @@ class State:
     planned: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     names: dict[int, tuple[str, str]] = field(default_factory=dict)
-    failures: dict[int, Failure] = field(default_factory=dict)
+    failures: dict[int, list[Failure]] = field(default_factory=dict)
 
 
 def attach(workflow: Any, run: Any) -> None:
@@ -62,6 +68,7 @@ class Listener(logging.Handler):
         self._workflow, self._run = workflow, run
         self._state = State()
         self._last_line = 0.0
+        self._follower: Follower | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take note of one event."""
@@ -78,28 +85,47 @@ class Listener(logging.Handler):
 
     def _on_run_info(self, record: Any) -> None:
         self._state.whole = "all" in record.stats
-        self._state.planned = Counter({r: n for r, n in record.stats.items() if r in _STAGES})
+        self._state.planned = Counter()
+        for rule, jobs_of_rule in record.stats.items():
+            if _stage(rule) in _STAGES:
+                self._state.planned[_stage(rule)] += jobs_of_rule
 
     def _on_job_info(self, record: Any) -> None:
         self._state.names[record.jobid] = (
             record.rule_name,
             dict(record.wildcards or {}).get("shard", ""),
         )
+        if self._for_all(record.rule_name):
+            self._follower = Follower(_log_of(record))
 
     def _on_job_finished(self, record: Any) -> None:
         rule, _ = self._state.names.get(record.job_id, ("", ""))
         self._state.failures.pop(record.job_id, None)
-        if rule in _STAGES:
-            self._state.done[rule] += 1
-            self._line(rule)
+        if _stage(rule) in _STAGES:
+            self._state.done[_stage(rule)] += 1
+            self._end_following(rule)
+            self._line(_stage(rule))
 
     def _on_job_error(self, record: Any) -> None:
         rule, shard = self._state.names.get(record.jobid, (record.rule_name, ""))
-        log = next((str(p) for p in record.log or [] if p), "")
-        reason = explain(Path(log) if log else None, record.rule_msg)
-        self._state.failures[record.jobid] = Failure(f"{rule} {shard}".strip(), reason, log)
-        if rule in _STAGES:
-            self._line(rule, at_once=True)
+        log = _log_of(record)
+        failures = shard_failures(log) if self._for_all(rule) else []
+        if not failures:
+            reason = explain(log, record.rule_msg)
+            failures = [Failure(f"{rule} {shard}".strip(), reason, str(log or ""))]
+        self._state.failures[record.jobid] = failures
+        if _stage(rule) in _STAGES:
+            self._end_following(rule)
+            self._line(_stage(rule), at_once=True)
+
+    def _for_all(self, rule: str) -> bool:
+        """Whether the one job of this rule computes all shards."""
+        return self._run.dispatch != "jobs" and _stage(rule) == "multiply"
+
+    def _end_following(self, rule: str) -> None:
+        if self._for_all(rule) and self._follower:
+            self._follower.end()
+            self._follower = None
 
     def _line(self, rule: str, at_once: bool = False) -> None:
         """One line on the stage that just moved, at most one a second unless it is news."""
@@ -109,7 +135,7 @@ class Listener(logging.Handler):
         if now - self._last_line < _SECONDS_BETWEEN_LINES and not at_once:
             return
         self._last_line = now
-        failed = sum(1 for f in self._state.failures.values() if f.name.split()[0] == rule)
+        failed = sum(1 for f in self._failures() if _stage(f.name.split()[0]) == rule)
         what = "shards done" if rule in _PER_SHARD else "done"
         then = [s for s in _STAGES[_STAGES.index(rule) + 1 :] if self._state.planned[s]]
         words = [f"{rule}: {done} of {all_jobs} {what}"]
@@ -118,9 +144,16 @@ class Listener(logging.Handler):
         after = "; then " + ", ".join(then) if then else ""
         say("shardwise: " + ", ".join(words) + after)
 
+    def _failures(self) -> list[Failure]:
+        found = [failure for some in self._state.failures.values() for failure in some]
+        return sorted(found, key=lambda f: f.name)
+
     def _counts(self, rule: str) -> tuple[int, int]:
         """Jobs done and jobs in all, those of earlier runs included."""
         planned, done = self._state.planned[rule], self._state.done[rule]
+        if self._for_all(rule):
+            shards = len(self._run.plan.shards)
+            return shards if done else shards - len(missing.missing(self._run.plan)), shards
         if rule not in _PER_SHARD or not self._state.whole:
             return done, planned
         shards = len(self._run.plan.shards)
@@ -135,14 +168,92 @@ class Listener(logging.Handler):
             whole = ", ".join(self._run.statistics())
             say(f"shardwise: done: {whole if self._state.whole else 'what was asked for'}")
             return
-        failures = sorted(self._state.failures.values(), key=lambda f: f.name)
         done, shards = self._counts("multiply")
         lack = "the sum is missing" if done == shards else f"{shards - done} missing"
         say(f"\nshardwise: not finished: {done} of {shards} shards have their products; {lack}.")
-        for failure in failures:
+        for failure in self._failures():
             say(f"  failed: {failure.name}: {failure.reason}")
             say(f"          log: {failure.log or 'none'}")
         say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
+
+
+class Follower:
+    """Shows how far the one job is that computes all shards, from the lines of its log."""
+
+    def __init__(self, log: Path | None) -> None:
+        self._log, self._read = log, 0
+        self._ended = threading.Event()
+        # Snakemake may end at any moment, and must not wait for this thread.
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Show the last notes, and stop."""
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._ended.wait(_FOLLOW_SECONDS):
+            if count := self._look():
+                say(f"shardwise: multiply: {count}")
+        self._look()  # the last count is that of the job itself, which has ended
+
+    def _look(self) -> str:
+        """Show the notes in what is new in the log; returns the newest count, if there is one."""
+        count = ""
+        for level, text in _log_lines(self._news()):
+            if _COUNT.fullmatch(text):
+                count = text
+            elif level == "WARNING" and not text.startswith("shard "):
+                say(f"shardwise: multiply: {text}")
+        return count
+
+    def _news(self) -> str:
+        """The whole lines that the log has more than at the last look."""
+        try:
+            with open(self._log or "", "rb") as file:
+                if os.fstat(file.fileno()).st_size < self._read:
+                    self._read = 0  # another try has begun a new log
+                file.seek(self._read)
+                news = file.read()
+        except OSError:
+            return ""
+        whole = news[: news.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace")
+
+
+def _stage(rule: str) -> str:
+    """The stage that a rule belongs to."""
+    return "multiply" if rule in _FOR_ALL else rule
+
+
+def _log_of(record: Any) -> Path | None:
+    """The log of the job that an event speaks of."""
+    return next((Path(str(path)) for path in record.log or [] if path), None)
+
+
+def _log_lines(text: str) -> list[tuple[str, str]]:
+    """Level and message of the lines of a log of ours."""
+    return [(m[1], m[2]) for line in text.splitlines() if (m := _LOG_LINE.match(line))]
+
+
+def _text(log: Path | None) -> str:
+    """A whole log; empty where there is none."""
+    try:
+        return log.read_text(errors="replace") if log else ""
+    except OSError:
+        return ""
+
+
+def _errors(text: str) -> list[str]:
+    return [message for level, message in _log_lines(text) if level == "ERROR"]
+
+
+def shard_failures(log: Path | None) -> list[Failure]:
+    """The shards that the one job for all has named in the end, as failed for good."""
+    named = [match for text in _errors(_text(log)) if (match := _OF_A_SHARD.fullmatch(text))]
+    return [Failure(f"multiply {m[1]}", m[2], m[3]) for m in named]
 
 
 def say(text: str) -> None:
@@ -169,12 +280,9 @@ def explain(log: Path | None, scheduler_says: str | None) -> str:
     """Why a job failed: its own last error, and what the scheduler says where it ended the job."""
     status = _STATUS.search(scheduler_says or "")
     parts = [f"the scheduler says {status[1]}"] if status and status[1] != "FAILED" else []
-    try:
-        lines = log.read_text(errors="replace").splitlines() if log else []
-    except OSError:
-        lines = []
-    errors = [m[2] for line in lines if (m := _LOG_LINE.match(line)) and m[1] == "ERROR"]
-    if errors:
+    text = _text(log)
+    lines = text.splitlines()
+    if errors := _errors(text):
         parts.append(errors[-1])
     elif lines and _LOG_LINE.match(lines[-1]) is None:
         parts.append(lines[-1])  # not of our own logging: Python, MPI or a launcher

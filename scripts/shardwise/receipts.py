@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardwise import ALGORITHM, __version__
+from shardwise import ALGORITHM, __version__, devices
 from shardwise.arrays import commit, read_header
 from shardwise.errors import InputError, IntegrityError
 
@@ -47,17 +47,12 @@ def note_start(path: Path) -> int:
     written by the one that succeeds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"{time.time():.3f}\t{node()}\t{os.getpid()}\t{_job() or ''}\n"
+    line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{_job() or ''}\n"
     with open(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
         file.seek(0)
         return file.read().count(b"\n")
-
-
-def node() -> str:
-    """The name of this machine, or of the Slurm node that it stands for."""
-    return os.environ.get("SLURMD_NODENAME", socket.gethostname())
 
 
 def _job() -> str | None:
@@ -114,7 +109,7 @@ def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str
         "algorithm": ALGORITHM[stage],
         "versions": {"shardwise": __version__, "python": platform.python_version(), **versions},
         "host": socket.gethostname(),
-        "node": node(),
+        "node": devices.node(),
         "job": _job(),
         "started": started,
         "finished": time.time(),

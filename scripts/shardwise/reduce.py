@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, config, ledger, planfile, receipts, sizes, statistics
+from shardwise import ALGORITHM, config, devices, ledger, planfile, receipts, sizes, statistics
 from shardwise.arrays import read_header
 from shardwise.errors import InputError, IntegrityError
 from shardwise.outputs import Outputs
@@ -288,7 +288,7 @@ class _Job:
     def _nodes(self) -> dict[str, int]:
         """How many ranks each node has, by its name."""
         names = np.zeros((self._peers.size, _NAME_BYTES), np.uint8)
-        own = np.frombuffer(receipts.node().encode()[:_NAME_BYTES], np.uint8)
+        own = np.frombuffer(devices.node().encode()[:_NAME_BYTES], np.uint8)
         names[self._peers.rank, : len(own)] = own
         rows = self._peers.xor(names)
         return dict(Counter(row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in rows))

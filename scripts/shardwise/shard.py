@@ -3,18 +3,27 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
 from shardwise import disk, receipts, sizes
 from shardwise.arrays import StackWriter, commit
+from shardwise.lanes import HostLane
 from shardwise.plan import Shard
 from shardwise.planfile import Plan, load_sources
 from shardwise.sources import SPARE_BYTES, StackReader
 
 
-def materialize(plan: Plan, shard_id: str) -> None:
+def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.COPY_SLABS) -> None:
     """Copy one shard's matrices into ``shards/{shard}.npy`` and commit its receipt.
+
+    Parameters
+    ----------
+    lane
+        Whose slabs the bytes go through, where a task copies its own shard; None takes new memory.
+    slabs
+        How many of them, at most.
 
     Raises
     ------
@@ -30,7 +39,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
     path = plan.results.shard(shard_id)
     with commit(path, sweep=True) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
-            _copy(stack, writer, shard, problem.matrix_bytes)
+            _copy(stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs)
         checksum = writer.checksum()
     receipt = {
         "shard": shard_id,
@@ -45,13 +54,15 @@ def materialize(plan: Plan, shard_id: str) -> None:
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
 
 
-def _copy(stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int) -> None:
+def _copy(
+    stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int, lane: Any, slabs: int
+) -> None:
     """Copy slabs, several at once: one is read while another is hashed and written."""
     buffers: SimpleQueue[np.ndarray] = SimpleQueue()
     size = min(sizes.SLAB_BYTES, shard.bytes)
-    for _ in range(sizes.slabs(shard.bytes, sizes.COPY_SLABS)):
+    for _ in range(sizes.slabs(shard.bytes, slabs)):
         # A page before the bytes, so that they can be moved to where direct writes need them.
-        buffers.put(disk.aligned_empty(disk.PAGE + size + SPARE_BYTES))
+        buffers.put(lane.slab(disk.PAGE + size + SPARE_BYTES))
 
     def copy(offset: int) -> None:
         low = shard.start * matrix_bytes + offset
@@ -63,6 +74,8 @@ def _copy(stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: i
         finally:
             buffers.put(buffer)
 
-    with disk.ExtentReader() as files, ThreadPoolExecutor(sizes.COPY_SLABS) as pool:
+    with disk.ExtentReader() as files, ThreadPoolExecutor(slabs) as pool:
         for _ in pool.map(copy, range(0, shard.bytes, size)):
             pass
+    while not buffers.empty():
+        lane.keep(buffers.get())

@@ -338,6 +338,7 @@ Readers = tuple[Callable[[], StackReader], Callable[[], StackReader]]
 def stream(
     shard: Shard, lane: Any, worker: TileWorker, readers: Readers, files: ExtentReader,
     writer: StackWriter, slabs: tuple[int, int], checksum: PieceChecksum, watch: Stopwatch,
+    read: Callable[[], None],
 ) -> None:  # fmt: skip
     """Compute all products of a shard in panels, or their sum, into its file.
 
@@ -349,6 +350,8 @@ def stream(
         To read into, for each stream, and to write from.
     checksum
         Takes the shard's own bytes, once.
+    read
+        Called when all has been read, and is on its way to the device.
 
     Raises
     ------
@@ -367,14 +370,16 @@ def stream(
                 feeds[name] = stack.enter_context(closing(feed))
                 feed.start()
             drain = stack.enter_context(closing(Scatter(lane, writer, slabs[1], watch)))
-            _run(shard, lane, worker, feeds, drain, watch)
+            _run(shard, lane, worker, feeds, drain, watch, read)
+            for feed in feeds.values():
+                feed.release()
     except lane.memory_errors as error:
         raise does_not_fit(lane, "a product in panels", worker.needed) from error
 
 
 def _run(
     shard: Shard, lane: Any, worker: TileWorker, feeds: dict[str, Feed], drain: Scatter,
-    watch: Stopwatch,
+    watch: Stopwatch, read: Callable[[], None],
 ) -> None:  # fmt: skip
     """All steps of a shard: one panel is computed while the one before is drained."""
     drained: deque[Future] = deque()
@@ -393,6 +398,7 @@ def _run(
                 if time.monotonic() - last > _PROGRESS_SECONDS:
                     log.info("matrix %d, rows from %d on", step.matrix, step.panel.start)
                     last = time.monotonic()
+            read()
             for future in drained:
                 watch.timed("waited_for_batches", future.result)
             watch.timed("waited_for_writes", drain.finish)

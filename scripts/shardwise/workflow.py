@@ -7,22 +7,23 @@ library alone. Only the main process checks the config and the headers of the in
 import inspect
 import json
 import logging
+import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from snakemake.io import ancient
+from snakemake.io import IOFile, ancient
 
-from shardwise import ALGORITHM, planfile, sizes
+from shardwise import ALGORITHM, grants, planfile, sizes
 from shardwise import plan as counts
-from shardwise.config import reduce_settings, results_folder
-from shardwise.dispatch import jobs, uge_run
+from shardwise.config import dispatch_settings, reduce_settings, results_folder
+from shardwise.dispatch import jobs, missing, recipe, uge_run
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.paths import CACHE, Results
-from shardwise.plan import Source, Stack
+from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
 from shardwise.sizes import MIB
 
@@ -42,17 +43,40 @@ class Run:
         The merged config of Snakemake.
     main
         Whether this is the process that the user started, and not a job.
+    asked
+        What the profile asks for, by rule, in place of the rule's own resources, as Snakemake has
+        read it.
+
+    Attributes
+    ----------
+    dispatch, workers, array_limit
+        As the config has them.
+    standing : Standing or None
+        Which shards are missing; None in a job, and under ``dispatch: jobs``, where Snakemake
+        itself looks at the files of each shard.
     """
 
-    def __init__(self, config: Mapping[str, Any], main: bool) -> None:
+    main: "Run"
+    """That of the main process: hooks of Snakemake are given nothing of ours."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        main: bool,
+        asked: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         self.config = dict(config)
         self.results = Results(Path(results_folder(config)))
+        self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
+        self._asked = asked or {}
         self.plan = self._checked_plan() if main else planfile.load(self.results.plan)
         self.reduce = reduce_settings(config)
-        self._before = self._plan_on_disk() if main else None
+        self._before = self._facts_on_disk() if main else None
+        self.standing = self._looked() if main and self.dispatch != "jobs" else None
         if main:
             self._write_config()
+            Run.main = self
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 where it is bad."""
@@ -68,17 +92,48 @@ class Run:
         log.info("shardwise: " + planner.describe(plan))
         return plan
 
-    def _plan_on_disk(self) -> Plan | None:
-        """The plan of an earlier run, if there is a whole one."""
+    def _facts_on_disk(self) -> dict[str, Any] | None:
+        """The facts of the plan of an earlier run, if there is a whole one."""
         try:
-            return planfile.load(self.results.plan)
+            return planfile.load_facts(self.results.plan)
         except ShardwiseError:
             return None
+
+    def _looked(self) -> missing.Standing:
+        """Which shards are missing; where some are, the job that computes them is made to run.
+
+        Snakemake compares that job's input with its output. The input is therefore a file with a
+        text never seen before, newer than the output of an earlier job, whose products are lost.
+        """
+        standing = missing.standing(self.plan)
+        log.info("shardwise: " + missing.describe(self.plan, standing.missing))
+        if standing.missing:
+            now = max(time.time(), _modified(self.results.multiplied) + 1)
+            path = kept(self.results, "missing")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{len(standing.missing)} shards at {now}\n")
+            os.utime(path, (now, now))
+        return standing
 
     @property
     def config_file(self) -> str:
         """The merged config of the run, as the job needs it that writes the plan."""
-        return str(CACHE / f"{planfile.digest(str(self.results.root))}.yaml")
+        return str(kept(self.results, "yaml"))
+
+    @property
+    def missing_file(self) -> str:
+        """What makes the one job run that computes all shards that are missing."""
+        return str(kept(self.results, "missing"))
+
+    @property
+    def array_limit_words(self) -> str:
+        """The option that limits how many tasks of an array run at once, where the config does."""
+        return f"--array-limit {self.array_limit}" if self.array_limit else ""
+
+    @property
+    def recipe(self) -> str:
+        """What the tasks of an array job ask the scheduler for."""
+        return str(recipe.path(self.results))
 
     def _write_config(self) -> None:
         """Write the config where it, or the plan that follows from it, has changed.
@@ -88,14 +143,15 @@ class Run:
         """
         from shardwise.arrays import commit  # here: jobs do not need it
 
-        own = {key: value for key, value in self.config.items() if key != "reduce"}
+        aside = {"reduce", *dispatch_settings({})}  # no plan depends on these
+        own = {key: value for key, value in self.config.items() if key not in aside}
         digest = self.plan.facts["digest"]
         text = f"# {digest}\n{json.dumps(own)}\n"
         path = Path(self.config_file)
         if self._before is None and self.results.plan.exists():
             # Half a plan is lost: a text that Snakemake has not seen makes it look.
             text = f"# plan lost at {time.time()}\n{text}"
-        elif self._before and self._before.facts["digest"] == digest and _ends(path, text):
+        elif self._before and self._before["digest"] == digest and _ends(path, text):
             return
         with commit(path) as file:
             file.write(text.encode())
@@ -111,8 +167,16 @@ class Run:
         return str(self.results.log(rule, "{shard}"))
 
     def all_receipts(self, wildcards: Any = None) -> list[str]:
-        """Every receipt of the plan."""
-        return self._each(self.results.receipt)
+        """What makes the ledger again when it is newer: every receipt of the plan.
+
+        Under any dispatch but jobs it stands for them what the one job leaves that computes all;
+        where no shard is missing, the newest receipt.
+        """
+        if self.dispatch == "jobs":
+            return self._each(self.results.receipt)
+        if self.standing and self.standing.newest and not self.standing.missing:
+            return [str(self.results.receipt(self.standing.newest))]
+        return [str(self.results.multiplied)]
 
     def statistics(self) -> list[str]:
         """The files that the reduce writes, the receipt last."""
@@ -120,7 +184,9 @@ class Run:
         return [str(path) for path in (*names, self.results.summary)]
 
     def targets(self, wildcards: Any = None) -> list[str]:
-        """What a complete run has made."""
+        """What a complete run has made; of many files, those that Snakemake is to look at."""
+        if self.dispatch != "jobs":
+            return self.statistics()
         products, receipts = self._each(self.results.product), self._each(self.results.receipt)
         return [*products, *receipts, *self.statistics()]
 
@@ -134,7 +200,7 @@ class Run:
     @property
     def plan_for_synthesize(self) -> Any:
         """The plan, as the job needs it that writes the synthetic stack."""
-        before = self._before.facts["synthetic"] if self._before else None
+        before = self._before["synthetic"] if self._before else None
         return self._plan_file(before != self.plan.facts["synthetic"])
 
     @property
@@ -147,14 +213,22 @@ class Run:
         """The plan, as the job needs it that computes a shard's products."""
         return self._plan_for("fingerprint")
 
+    @property
+    def files_for_all(self) -> list[str]:
+        """What the one job waits for that computes all shards: the synthetic stack, its mark."""
+        stack = [str(self.results.synthetic)] if self.plan.facts["synthetic"] else []
+        return [*stack, self.missing_file]
+
     def _plan_for(self, digest: str) -> Any:
-        before = self._before.shards if self._before else {}
+        if not self._before or self._before["digest"] == self.plan.facts["digest"]:
+            return self._plan_file(changed=False)
+        before = planfile.load(self.results.plan).shards
         changed = {
             shard
             for shard, row in self.plan.shards.items()
             if getattr(before.get(shard), digest, None) != getattr(row, digest)
         }
-        if not self._before or not changed:
+        if not changed:
             return self._plan_file(changed=False)
         return lambda wildcards: self._plan_file(wildcards.shard in changed)
 
@@ -239,16 +313,59 @@ class Run:
     @property
     def multiply_mb(self) -> Growing:
         """Memory of a shard's products."""
-        return _growing(max(-(-row.memory // MIB) for row in self.plan.shards.values()))
+        return _growing(-(-self._task_memory // MIB))
 
     @property
     def multiply_minutes(self) -> Growing:
         """Run time of a shard's products."""
+        return _growing(self._task_minutes)
+
+    @property
+    def node_mb(self) -> Growing:
+        """Memory of a node that computes a shard on each device it was asked for."""
+        return _growing(-(-self._task_memory * grants.asked(self._node_words) // MIB))
+
+    @property
+    def node_minutes(self) -> Growing:
+        """Run time of all shards that are missing, on all devices that were asked for."""
+        shards = list(self.plan.shards) if self.standing is None else self.standing.missing
+        rows = [self.plan.shards[shard] for shard in shards]
+        nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
+        flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
+        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
+        shared = counts.minutes(nbytes // devices, flop // devices)
+        return _growing(max(shared, self._task_minutes))
+
+    @property
+    def _node_words(self) -> dict[str, str]:
+        """What the profile's block for `pool` or `mpi` asks for."""
+        # Snakemake wraps them; `raw` is what stands in the profile.
+        return {name: str(own.raw) for name, own in self._asked.get(self.dispatch, {}).items()}
+
+    @property
+    def _task_memory(self) -> int:
+        """Host bytes of a shard's task; outside of jobs it may have to copy its shard as well."""
+        most = max(row.memory for row in self.plan.shards.values())
+        if self._copies:
+            most += sizes.copy_memory(self.plan.problem) - sizes.PYTHON_BYTES
+        return most
+
+    @property
+    def _task_minutes(self) -> int:
         flop = self.plan.problem.flop
-        rows = self.plan.shards.values()
-        return _growing(
-            max(counts.minutes(r.bytes + r.product_bytes, (r.stop - r.start) * flop) for r in rows)
+        return max(
+            counts.minutes(r.bytes + r.product_bytes + self._copied([r]), (r.stop - r.start) * flop)
+            for r in self.plan.shards.values()
         )
+
+    @property
+    def _copies(self) -> bool:
+        """Whether the tasks copy their shards themselves."""
+        return self.dispatch != "jobs" and self.plan.settings["materialize"]
+
+    def _copied(self, rows: Iterable[Shard]) -> int:
+        """Bytes that are read and written to copy some shards."""
+        return 2 * sum(row.bytes for row in rows) if self._copies else 0
 
     @property
     def reduce_mb(self) -> Growing:
@@ -259,6 +376,19 @@ class Run:
     def reduce_minutes(self) -> Growing:
         """Run time of the reduce, which reads every product once."""
         return _growing(counts.minutes(self.plan.facts["bytes"]["products"]))
+
+
+def kept(results: Results, kind: str) -> Path:
+    """A file that the main process keeps for one results folder, from run to run."""
+    return CACHE / f"{planfile.digest(str(results.root))}.{kind}"
+
+
+def _modified(path: Path) -> float:
+    """When a file was written, in seconds since 1970; long ago where there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _ends(path: Path, text: str) -> bool:
@@ -276,14 +406,29 @@ def _growing(amount: int) -> Growing:
 
 def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     """What a run checks and sets up just before its first job."""
-    results = Results(Path(results_folder(config)))
-    jobs.claim(results)
+    run = Run.main
+    jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
+    _forget(workflow.persistence, run)
     try:
-        needed = workflow.dag.needrun_jobs()
-        uge_run.begin(results, workflow.executor_settings, workflow.workdir_init, needed)
+        needed = list(workflow.dag.needrun_jobs())
+        uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
+        if run.dispatch == "array":
+            for job in (job for job in needed if job.rule.name == recipe.RULE):
+                recipe.write(run.results, workflow, job)
     except InputError as error:
         log.error(str(error))
         sys.exit(error.exit_code)
+
+
+def _forget(persistence: Any, run: Run) -> None:
+    """Remove what Snakemake remembers of files that one job for all is going to write.
+
+    It speaks of products of an earlier plan under `dispatch: jobs`. Back there, Snakemake would
+    take the new ones for them, and compute all of them again.
+    """
+    for shard in run.standing.missing if run.standing else ():
+        for name in (run.results.shard, run.results.product, run.results.receipt):
+            persistence.cleanup_metadata(IOFile(str(name(shard))))
 
 
 def shell_prefix(config: Mapping[str, Any]) -> str:

@@ -3,43 +3,58 @@
 import importlib.abc
 import importlib.util
 import os
-import socket
 import sys
 import uuid
 
 
 class _Patch(importlib.abc.MetaPathFinder):
-    """Changes `shardwise.multiply` once it is imported, from wherever that is."""
+    """Changes two modules of `shardwise` once they are imported, from wherever that is."""
+
+    def __init__(self):
+        self._changes = {
+            "shardwise.multiply": _change_multiply,
+            "shardwise.devices": _change_devices,
+        }
 
     def find_spec(self, name, path=None, target=None):
-        if name != "shardwise.multiply":
+        change = self._changes.pop(name, None)
+        if change is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         execute = spec.loader.exec_module
 
         def patched(module):
             execute(module)
-            module.load_backend = _load_backend
+            change(module)
 
         spec.loader.exec_module = patched
         return spec
 
 
-def _load_backend(requested, needed=0, wait=None):
+def _change_multiply(module):
+    module.load_backend = _load_backend
+
+
+def _change_devices(module):
+    module.present = _present
+    module.driver_cuda_version = lambda: 12000
+    module.workers = lambda backend: len(module.candidates())
+
+
+def _load_backend(requested, needed=0, wait=None, choice=None):
     """As `multiply.load_backend`, but with a fake device and NumPy."""
     import numpy
     from shardwise import devices
 
-    taken = devices.take(needed, wait, _present)
+    taken = devices.take(needed, wait, choice=choice)
     facts = {"name": taken.device.name, "uuid": taken.device.uuid}
     return numpy, facts | {"source": taken.source, "granted": taken.granted}
 
 
 def _present():
-    from shardwise.devices import Device
+    from shardwise.devices import Device, node
 
-    host = socket.gethostname()
+    host = node()
     return [
         Device(f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{host} {i}')}", "Fake", i, 2**34, 2**34)
         for i in range(int(os.environ["FAKE_DEVICES"]))

@@ -19,6 +19,7 @@ SCRIPTS = (
     "makespan",
     "raw",
     "reduce",
+    "scaling",
     "shard_jobs",
     "startup",
 )
@@ -117,6 +118,17 @@ def test_shard_jobs(tmp_path: Path) -> None:
         for peer in ("shardwise", "shardwise, verify: false", "plain CuPy loop"):
             assert row["seconds"][peer][0] > 0
         assert row["broken"].keys() >= {"torch", "kvikio"}
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_scaling(tmp_path: Path) -> None:
+    """On one device each stack has a rate and what bounds it, and the folder is left empty."""
+    text, figures = tiny("scaling", tmp_path)
+    rows = figures["scaling"]["rows"]
+    assert [row["cells"]["speed-up"] for row in rows] == ["1", "1"], text
+    assert [row["rate"] > 0 for row in rows] == [True, True]
+    assert {"page cache", "GEMM"} == rows[0]["limits"].keys()
+    assert {"disk", "GEMM"} == rows[1]["limits"].keys()
     assert list((tmp_path / "work").iterdir()) == []
 
 

@@ -90,8 +90,12 @@ def test_a_plan_that_is_a_folder_is_bad_input(tmp_path):
         [],
         ["--plan"],
         ["--plan", "x", "--sharrd", "1"],
-        ["--plan", "x", "--shard", "1", "--mem-mb", "0"],
+        ["--plan", "x", "--shard", "1", "--mem-mb", "-1"],
         ["--plan", "x", "--shard", "1", "--mem-mb", "2GiB"],
+        ["--plan", "x", "--shard", "1", "--all"],
+        ["--plan", "x", "--shard", "1", "--array-task"],
+        ["--plan", "x", "--all", "--retries", "-1"],
+        ["--plan", "x", "--all", "--dispatch", "jobs"],
     ],
 )
 def test_wrong_words_are_bad_input(words):
@@ -216,7 +220,7 @@ def test_the_memory_a_task_may_take(tmp_path):
     """multiply.py --mem-mb: with little or with much, the same product; --help says what it is."""
     made = copied(factories.plan(tmp_path, stack((4, 64, 64)), shards=1))
     seen = set()
-    for words in ((), ("--mem-mb", 1), ("--mem-mb", 10**6)):
+    for words in ((), ("--mem-mb", 0), ("--mem-mb", 1), ("--mem-mb", 10**6)):
         done = run("multiply", "--plan", made.results.plan, "--shard", "00000", *words)
         assert done.returncode == 0, done.stderr
         seen.add(made.results.product("00000").read_bytes())
@@ -242,8 +246,8 @@ def test_no_memory_is_tried_again(tmp_path):
 
 def test_no_thread_is_tried_again():
     """Threads need memory too, and Python's error for one that cannot start says little."""
-    assert cli._code_of(RuntimeError("can't start new thread")) == 75
-    assert cli._code_of(RuntimeError("another")) == 1
+    assert cli.verdict(RuntimeError("can't start new thread"))[0] == 75
+    assert cli.verdict(RuntimeError("another"))[0] == 1
 
 
 @pytest.mark.parametrize(

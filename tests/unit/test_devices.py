@@ -627,3 +627,81 @@ def test_cupy_follows_the_driver_or_the_schedulers_client(
     monkeypatch.setattr(devices, "driver_cuda_version", lambda: driver)
     monkeypatch.setattr(devices.shutil, "which", lambda name: client)
     assert devices.cuda_extra() == extra
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ({}, 1),
+        ({"gres": "gpu"}, 1),
+        ({"gres": "gpu:4"}, 4),
+        ({"gres": "gpu:a100"}, 1),
+        ({"gres": "gpu:a100:4"}, 4),
+        ({"gres": "gpu:1g.10gb:7"}, 7),
+        ({"gres": "nvme:100,gpu:h200:2,gpu:a100:2"}, 4),
+        ({"gres": "gres/gpu:8(S:0-1)"}, 8),
+        ({"gres": "shard:4"}, 1),
+        ({"uge_gpu": "-l gpu=4"}, 4),
+        ({"uge_gpu": "-pe smp 8 -l gpu=2,gpu_mem=40G -l gpu_type=H200"}, 2),
+        ({"uge_cards": "-l mem_free=4G,ngpus=3", "uge_queue": "-q gpu.q"}, 3),
+        ({"uge_gpu": "", "mem_mb": "4000"}, 1),
+    ],
+)
+def test_how_many_devices_a_node_is_asked_for(words, count):
+    """The profile's words for Slurm and for Grid Engine; one where they speak of none."""
+    assert grants.asked(words) == count
+
+
+DEVICES = [Device(f"GPU-{i}", "H200", i, 100, 100) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("prefer", "without", "order"),
+    [
+        (0, (), [0, 1, 2, 3]),
+        (2, (), [2, 3, 0, 1]),
+        (5, (), [1, 2, 3, 0]),
+        (1, ("GPU-1", "GPU-3"), [2, 0]),
+        (0, ("GPU-0", "GPU-1", "GPU-2", "GPU-3"), []),
+    ],
+)
+def test_a_worker_looks_at_its_own_device_first(prefer, without, order):
+    """The others follow in their order, around; those that are left out do not come."""
+    choice = devices.Choice(prefer, without)
+    assert [device.index for device in choice.order(DEVICES[::-1])] == order
+    assert choice.order([]) == []
+
+
+def test_no_device_is_left_but_those_that_failed(monkeypatch):
+    """Who may take none at all does not wait for any."""
+    monkeypatch.setattr(devices, "_taken", [])
+    choice = devices.Choice(0, tuple(device.uuid for device in DEVICES))
+    with pytest.raises(TryAgain, match="no device is left but those that failed: GPU-0, GPU-1"):
+        devices.take(0, listed=lambda: DEVICES, environ={}, choice=choice)
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "3,1"}, [3, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "2", "SLURM_JOB_ID": "7"}, [2]),
+    ],
+)
+def test_candidates_are_what_was_granted(environ, found):
+    """All devices of the node where nobody has chosen."""
+    assert [d.index for d in devices.candidates(lambda: DEVICES, environ)] == found
+
+
+def test_a_worker_for_each_device(monkeypatch):
+    """One on NumPy, where there is no driver, and where a driver has no device: it will say so."""
+    monkeypatch.setattr(devices, "driver_cuda_version", lambda: 12000)
+    monkeypatch.setattr(devices, "present", lambda: DEVICES)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.workers("auto") == devices.workers("cupy") == 4
+    assert devices.workers("numpy") == 1
+    monkeypatch.setattr(devices, "present", list)
+    assert devices.workers("cupy") == 1
+    monkeypatch.setattr(devices, "driver_cuda_version", lambda: None)
+    monkeypatch.setattr(devices, "present", lambda: DEVICES)
+    assert devices.workers("auto") == 1

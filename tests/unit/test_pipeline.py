@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardwise import arrays, batches, multiply, receipts, sizes
 from shardwise.arrays import PieceChecksum, StackWriter, commit, file_checksum
 from shardwise.disk import ExtentReader
-from shardwise.errors import IntegrityError
+from shardwise.errors import InputError, IntegrityError
 from shardwise.lanes import HostLane
 from shardwise.pipeline import Drain, Feed, Stopwatch
 from shardwise.sources import Source, StackReader
@@ -25,7 +25,8 @@ class LateLane(HostLane):
     """Copies as in a stream of a device: made in order, and only once a mark is waited for."""
 
     def __init__(self):
-        self._lock, self._ahead, self._made = threading.Lock(), deque(), 0
+        super().__init__()
+        self._ahead, self._made = deque(), 0
 
     def _copied(self, views, target):
         with self._lock:
@@ -262,6 +263,7 @@ def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
     slab = HostLane.slab
     monkeypatch.setattr(HostLane, "slab", lambda self, n: taken.append(n) or slab(self, n))
     made = copied(factories.plan(tmp_path, noise((40, 8, 8)), shards=1))
+    taken.clear()
     counts = []
     for memory in (None, 1):
         multiply.run_shard(made, "00000", memory)
@@ -270,3 +272,67 @@ def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
         taken.clear()
     assert len(seen) == 1
     assert counts == [sizes.READ_SLABS + sizes.WRITE_SLABS, 2 * sizes.FEWEST_SLABS]
+
+
+def test_a_slab_that_was_given_back_is_used_again():
+    """Memory of slabs is that of the most that were out at once, whatever sizes come."""
+    lane = HostLane()
+    first, second = lane.slab(1000), lane.slab(3000)
+    lane.keep(first)
+    lane.keep(second)
+    assert lane.slab(2000) is second
+    assert lane.slab(500) is first
+    lane.keep(first)
+    larger = lane.slab(4000)  # in place of the one that was too small
+    lane.keep(larger)
+    assert lane.slab(100) is larger
+    assert lane.slab(100) is not first
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+def test_a_session_takes_its_slabs_once(tmp_path, monkeypatch, keep):
+    """Shards that follow each other, the next read while one is computed, share their slabs."""
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 1000)
+    taken, new = [], HostLane._new_slab
+    monkeypatch.setattr(HostLane, "_new_slab", lambda self, n: taken.append(n) or new(self, n))
+    left, right = noise((40, 8, 8)), noise((40, 8, 8), seed=1)
+    over = {"shards": 4, "keep": keep, "materialize": True, "product": "A @ B"}
+    made = factories.plan(tmp_path, left, right, **over)
+    session = multiply.Session(made, 0)
+    reading, counts = session.begin("00000"), []
+    for following in ("00001", "00002", "00003", None):
+        ahead = []
+
+        def read(shard=following, now=reading, ahead=ahead):
+            now.release()
+            if shard is not None:
+                ahead.append(session.begin(shard))
+
+        session.finish(reading, read)
+        counts.append(len(taken))
+        reading = ahead[0] if ahead else None
+    assert len(set(counts)) == 1
+    other = factories.computed(factories.plan(tmp_path / "other", left, right, **over))
+    for shard in made.shards:
+        one, same = (m.results.product(shard).read_bytes() for m in (made, other))
+        assert one == same
+
+
+def test_a_session_goes_on_after_a_failure(tmp_path):
+    """A shard with NaN fails; the ones before and after it have the right products."""
+    left = stack((12, 4, 4), "float64")
+    left[5, 1, 2] = np.nan
+    made = factories.plan(tmp_path, left, shards=4, materialize=False)
+    session = multiply.Session(made, 0)
+    for shard in made.shards:
+        reading = session.begin(shard)
+        if shard == "00001":
+            with pytest.raises(InputError, match="matrix 5 holds NaN"):
+                session.finish(reading)
+        else:
+            session.finish(reading)
+            row = made.shard(shard)
+            part = left[row.start : row.stop]
+            np.testing.assert_array_equal(np.load(made.results.product(shard)), part @ part)
+    assert not made.results.receipt("00001").exists()
+    assert factories.leftovers(tmp_path) == []

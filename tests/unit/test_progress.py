@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from shardwise.progress import explain, rerun_command
+from shardwise import progress
+from shardwise.progress import Failure, Follower, explain, rerun_command, shard_failures
 
 OWN = "2026-01-02 03:04:05,678 {} {}\n"
 SLURM = "SLURM-job '12' failed, SLURM status is: 'TIMEOUT'. Detailed failure reason unavailable."
@@ -47,3 +48,40 @@ def test_a_reason_is_the_jobs_own_words_and_the_schedulers(
 def test_the_rerun_is_the_same_command_without_force(typed: list[str], again: str) -> None:
     """What would compute finished work again is left out; names are quoted."""
     assert rerun_command(typed, "/a b") == f"cd '/a b' && {again}"
+
+
+def test_a_job_for_all_shows_counts_and_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest count and every note, once; what shards say is left to the end."""
+    monkeypatch.setattr(progress, "_FOLLOW_SECONDS", 3600)  # it looks when the test says so
+    log = tmp_path / "pool.log"
+    follower = Follower(log)
+    assert follower._look() == ""  # there is no log yet
+    text = (
+        OWN.format("INFO", "1 of 9 shards done, 8 waiting")
+        + OWN.format("WARNING", "shard 00002: busy; try 2 of 3 follows")
+        + OWN.format("WARNING", "Slurm does not answer")
+        + OWN.format("INFO", "3 of 9 shards done, 6 waiting")
+    )
+    log.write_text(text + "2026-01-02 03:04:05,678 INFO 4 of 9 sha")
+    assert follower._look() == "3 of 9 shards done, 6 waiting"
+    assert follower._look() == ""
+    log.write_text(OWN.format("INFO", "5 of 9 shards done"))  # of a second try
+    assert follower._look() == "5 of 9 shards done"
+    follower.end()
+    assert capsys.readouterr().err == "shardwise: multiply: Slurm does not answer\n"
+
+
+def test_the_shards_that_a_job_for_all_names(tmp_path: Path) -> None:
+    """Each with its reason and its own log; where none is named, the job itself has failed."""
+    log = tmp_path / "mpi.log"
+    assert shard_failures(log) == []
+    log.write_text(
+        OWN.format("WARNING", "shard 00002: it (a function) failed; it is not tried again")
+        + OWN.format("ERROR", "shard 00002: it (a function) failed (log: results/logs/2.log)")
+        + OWN.format("ERROR", "of 9 shards 1 failed; the others are whole")
+    )
+    assert shard_failures(log) == [
+        Failure("multiply 00002", "it (a function) failed", "results/logs/2.log")
+    ]

@@ -116,7 +116,8 @@ def test_a_submission(grid: Grid) -> None:
     assert words.endswith(f"{PROFILE}/job.sh {grid.script} {grid.run}\n")
     assert "-o .snakemake/uge/3f2a1b/sw-3f2a1b-multiply-00007-2.out" in words
     grid.submit()
-    assert jobs._names(Results(Path("results")), "uge") == ["3f2a1b"]
+    noted = Results(Path("results")).runs.read_text().splitlines()
+    assert [line.split("\t")[:2] for line in noted] == [["uge", "3f2a1b"]]
 
 
 def test_old_runs_are_forgotten(grid: Grid) -> None:
@@ -260,7 +261,7 @@ def test_a_job_is_lost_when_its_host_stays_silent(
     number = grid.submit()
     grid.queue("r", "n1", "au")
     assert uge_run.status(number) == "running"
-    monkeypatch.setattr(uge_run, "_UNHEARD_SECONDS", 0)
+    monkeypatch.setattr(uge_run.uge, "UNHEARD_SECONDS", 0)
     assert uge_run.status(number) == "failed"
     assert "ERROR the scheduler says: lost: its host n1 is not heard of" in grid.log()
     assert grid.asked("qdel") == ["qdel 11"]
@@ -275,7 +276,7 @@ def test_a_host_that_is_heard_again_has_lost_nothing(
     uge_run.status(number)
     grid.queue("r", "n1")
     uge_run.status(number)
-    monkeypatch.setattr(uge_run, "_UNHEARD_SECONDS", 1e-9)
+    monkeypatch.setattr(uge_run.uge, "UNHEARD_SECONDS", 1e-9)
     grid.queue("r", "n1", "u")
     assert uge_run.status(number) == "running"
 
@@ -284,7 +285,7 @@ def test_a_qmaster_that_comes_and_goes_loses_no_job(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each of its restarts all hosts are silent for a time; that is not one long silence."""
-    monkeypatch.setattr(uge_run, "_UNHEARD_SECONDS", 1e-9)
+    monkeypatch.setattr(uge_run.uge, "UNHEARD_SECONDS", 1e-9)
     number = grid.submit()
     grid.queue("r", "n1", "u")
     assert uge_run.status(number) == "running"

@@ -156,3 +156,109 @@ def test_a_config_that_was_only_looked_at_changes_nothing(workspace: Workspace) 
     assert workspace.dry_run() != set()
     workspace.configure(input="stack", shards=4)
     assert workspace.dry_run() == set()
+
+
+POOL = {"input": "stack", "shards": 4, "dispatch": "pool"}
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run to its end under `dispatch: pool`."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("pool") / "a clone")
+    (workspace.root / "stack").mkdir()
+    for i in range(8):
+        np.save(workspace.root / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
+    workspace.configure(**POOL)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    return workspace
+
+
+@pytest.fixture
+def pool(pooled: Workspace, tmp_path: Path) -> Workspace:
+    """A copy of it, to be changed."""
+    return pooled.clone(tmp_path / "another clone")
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "job"), [("array", "multiply"), ("pool", "pool"), ("mpi", "mpi")]
+)
+def test_one_job_computes_all_shards(tmp_path: Path, dispatch: str, job: str) -> None:
+    """The graph does not grow with the shards; the dry run says what there is to compute."""
+    workspace = Workspace.create(tmp_path / "w")
+    workspace.configure(shards=4, dispatch=dispatch)
+    done = workspace.run("--dry-run")
+    assert done.jobs == {"plan", "synthesize", job} | SUM_UP
+    assert "4 of 4 shards have no products yet; 12.0 MiB to read" in done.output
+    assert "of device memory each on a GPU" in done.output
+    assert not (workspace.root / "results").exists()
+
+
+def test_another_dispatch_of_a_finished_run_has_nothing_to_do(
+    workspace: Workspace, pool: Workspace
+) -> None:
+    """One word changes the way of working, and none of the results."""
+    for finished in (workspace, pool):
+        for dispatch in ("array", "pool", "mpi", "jobs"):
+            finished.configure(**POOL | {"dispatch": dispatch})
+            done = finished.run("--dry-run")
+            assert done.jobs == set(), done.output
+            assert "Nothing to be done" in done.output
+
+
+@pytest.mark.parametrize("name", ["00002.npy", "00002.json"])
+def test_the_one_job_makes_again_what_is_lost(pool: Workspace, name: str) -> None:
+    """A product or a receipt that was removed: that shard alone, then the sum."""
+    pool.file(f"products/{name}").unlink()
+    before = pool.file("products/00001.npy").stat().st_mtime_ns
+    done = pool.run("--dry-run")
+    assert done.jobs == {"pool"} | SUM_UP
+    assert "1 of 4 shards have no products yet" in done.output
+    assert pool.run().code == 0
+    assert pool.file("products/00001.npy").stat().st_mtime_ns == before
+    assert pool.dry_run() == set()
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_changed_input_file_recomputes_its_shard_under_pool(
+    pool: Workspace, forgotten: bool
+) -> None:
+    """A receipt that is newer than the plan is found stale, also without Snakemake's history."""
+    if forgotten:
+        (pool.root / ".snakemake").rename(pool.root / "forgotten")
+    changed = pool.root / "stack" / "5.npy"
+    np.save(changed, np.full((3, 3), 9.0))
+    later(changed)
+    later(pool.file("products/00002.json"))
+    assert pool.dry_run() == {"plan", "pool"} | SUM_UP
+    before = pool.file("products/00001.npy").stat().st_mtime_ns
+    assert pool.run().code == 0
+    assert pool.file("products/00001.npy").stat().st_mtime_ns == before
+    stack = np.stack([np.load(pool.root / "stack" / f"{i}.npy") for i in range(8)])
+    assert np.array_equal(pool.load("sum.npy"), (stack @ stack).sum(axis=0))
+
+
+def test_what_pool_computed_is_not_computed_again_by_jobs(workspace: Workspace) -> None:
+    """Snakemake's memory of earlier jobs does not speak of products that were made since."""
+    changed = POOL | {"product": "A.T @ A"}
+    workspace.configure(**changed)
+    assert workspace.dry_run() == {"plan", "pool"} | SUM_UP
+    assert workspace.run().code == 0
+    workspace.configure(**changed | {"dispatch": "jobs"})
+    assert workspace.dry_run() == set()
+
+
+def test_a_run_that_ended_before_the_ledger_makes_it(pool: Workspace) -> None:
+    """Products that are all there, and newer than ledger and sum, are summed, not made again."""
+    later(pool.file("products/00003.json"))
+    assert pool.dry_run() == SUM_UP
+    assert pool.run().code == 0
+    assert pool.dry_run() == set()
+
+
+def test_a_dispatch_reruns_only_what_has_changed(pool: Workspace) -> None:
+    """Other statistics reduce; another treatment of NaN needs a plan, and no products."""
+    pool.configure(**POOL, reduce={"statistics": ["sum", "mean"]})
+    assert pool.dry_run() == {"reduce"}
+    pool.configure(**POOL, nonfinite="allow")
+    assert pool.dry_run() == {"plan"} | SUM_UP

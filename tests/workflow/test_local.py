@@ -97,6 +97,42 @@ def test_a_failed_shard_costs_that_shard(workspace: Workspace) -> None:
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
+@pytest.mark.parametrize("dispatch", ["pool", "mpi"])
+def test_one_job_for_all_gives_the_same_bits(workspace: Workspace, dispatch: str) -> None:
+    """Handwritten digits on this machine, without a scheduler; progress is that of the shards."""
+    digits = load_digits().images
+    np.save(workspace.root / "digits.npy", digits)
+    workspace.configure(input="digits.npy", shards=7, dispatch=dispatch)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert workspace.load("sum.npy").tobytes() == (digits @ digits).sum(axis=0).tobytes()
+    assert "multiply: 7 of 7 shards done; then ledger, reduce" in done.output
+    assert workspace.file("shards/00006.npy").exists()
+
+
+def test_a_shard_that_fails_under_pool_is_named(workspace: Workspace) -> None:
+    """As under jobs: the others finish, the last words name it, its reason and its own log."""
+    stack = whole_numbers(6)
+    folder = workspace.root / "stack"
+    folder.mkdir()
+    for i, matrix in enumerate(stack):
+        np.save(folder / f"{i}.npy", matrix if i != 3 else np.full((4, 4), np.inf))
+    workspace.configure(input="stack", shards=3, dispatch="pool")
+    done = workspace.run("--retries", "0")
+    assert done.code == 1
+    words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
+    assert "failed: multiply 00001: input: matrix 3 holds NaN or Inf" in words
+    assert "log: results/logs/multiply/00001.log" in words
+    assert "multiply: 2 of 3 shards done, 1 failed so far" in done.output
+
+    np.save(folder / "3.npy", stack[3])
+    before = workspace.file("products/00000.npy").stat().st_mtime_ns
+    healed = workspace.run()
+    assert healed.code == 0, healed.output
+    assert workspace.file("products/00000.npy").stat().st_mtime_ns == before
+    assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
+
+
 def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> None:
     """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
     # Integers have no fast product in NumPy: the two shards take seconds.
@@ -304,7 +340,7 @@ def bad_stack(root: Path, name: str) -> str:  # noqa: PLR0912 - one branch a way
         ("good", {"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number"),
         ("good", {"shards": True}, "shards: True is not allowed"),
         ("good", {"shard": 4}, "shard: unknown key; did you mean shards?"),
-        ("good", {"dispatch": "array"}, 'dispatch: "array" is not supported yet'),
+        ("good", {"dispatch": "pol"}, "dispatch: 'pol' is not allowed; it must be one of jobs"),
         ("good", {"results": "bad.npy/x"}, "bad.npy is not a folder"),
         ("good", {"results": "."}, "bad.npy lies where the run writes its own files"),
         ("good", {"results": "~/x"}, "begins with ~"),

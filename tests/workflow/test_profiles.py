@@ -33,3 +33,16 @@ def test_every_choice_of_the_uge_profile_can_be_filled_in(text: str) -> None:
     words = uge.site_words({"uge_x": text, "mem_mb": 1000, "runtime": 10, "tasks": 2})
     assert words
     assert "{" not in "".join(words)
+
+
+def test_the_memory_of_a_node_follows_from_the_gpus_that_are_asked_for(tmp_path: Path) -> None:
+    """Under pool: as much as a task for each of them, by the words of the profile."""
+    workspace = Workspace.create(tmp_path / "w")
+    workspace.configure(shards=4, dispatch="pool")
+    asked = {}
+    for gres in ("gpu:1", "gpu:a100:4"):
+        words = ("--set-resources", f"pool:gres={gres}")
+        done = workspace.run("--dry-run", *words, profile="slurm")
+        assert done.code == 0, done.output
+        asked[gres] = int(re.search(r"rule pool:.*?mem_mb=(\d+)", done.output, re.S)[1])
+    assert 4 * (asked["gpu:1"] - 1) <= asked["gpu:a100:4"] <= 4 * asked["gpu:1"]

@@ -18,14 +18,17 @@ sys.path.insert(
 from shardwise import progress
 from shardwise.workflow import Run, shell_prefix
 
-run = Run(config, main=workflow.is_main_process)
+# Many shards, and their jobs, are millions of objects that live to the end of the run: Python's
+# garbage collector would walk them again and again, and find nothing.
+gc.set_threshold(200_000, 100, 100)
+
+run = Run(
+    config,
+    main=workflow.is_main_process,
+    asked=workflow.resource_settings.overwrite_resources,
+)
 progress.attach(workflow, run)
 shell.prefix(shell_prefix(config))
-
-
-# The jobs of many shards are millions of objects that live to the end of the run: Python's garbage
-# collector would walk them again and again, and find nothing.
-gc.set_threshold(200_000, 100, 100)
 
 
 wildcard_constraints:

@@ -1,10 +1,13 @@
-"""One Snakemake job a shard: what a new run owes to the jobs of an earlier one.
+"""What a new run owes to the jobs of an earlier one.
 
 When Snakemake is killed, the jobs that it started live on. A second job for the same shard would
 cost twice, and Snakemake would remove a file that the first has just finished. So a run that finds
 living jobs of an earlier run on its results folder does not start: it says how to wait for them, or
 how to cancel them. Jobs that work are known by a lock that each holds on one file of the results
 folder, and that the kernel drops however they end; jobs that wait are known to the scheduler.
+
+The tasks of an array job are known in the same two ways, but apart: a run of the same plan under
+`dispatch: array` may start beside them, as it waits for them instead of submitting them again.
 """
 
 import contextlib
@@ -39,20 +42,27 @@ def remember(results: Results, scheduler: str, name: str) -> None:
 
 
 @contextlib.contextmanager
-def working(results: Results) -> Iterator[None]:
-    """Hold the lock that says: a job works on these results."""
+def working(results: Results, array: bool = False) -> Iterator[None]:
+    """Hold the lock that says: a job works on these results.
+
+    Parameters
+    ----------
+    array
+        Whether it is a task of an array job, which another run can join.
+    """
+    path = results.living_array if array else results.living
     with contextlib.ExitStack() as stack:
         # A disk that is full, read-only or without locks must not stop a job; its stage will say.
         with contextlib.suppress(OSError):
-            results.living.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(results.living, "a+b"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "a+b"))
             fcntl.flock(file, fcntl.LOCK_SH)
         yield
 
 
-def _somebody_works(results: Results) -> bool:
+def _somebody_works(path: Path) -> bool:
     try:
-        with open(results.living, "a+b") as file:
+        with open(path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -61,11 +71,17 @@ def _somebody_works(results: Results) -> bool:
     return False
 
 
-def claim(results: Results) -> None:
-    """Be the only run on these results until this process ends; end with 75 where that fails."""
+def claim(results: Results, joins: str | None = None) -> None:
+    """Be the only run on these results until this process ends; end with 75 where that fails.
+
+    Parameters
+    ----------
+    joins
+        Digest of the plan whose arrays this run joins; None where it joins none.
+    """
     if not _hold(results.running):
         _refuse(f"another snakemake works on {results.root}; let it finish, then run again.")
-    refuse_beside_living(results)
+    refuse_beside_living(results, joins)
 
 
 def _hold(path: Path) -> bool:
@@ -87,13 +103,21 @@ def _refuse(message: str) -> NoReturn:
     sys.exit(75)
 
 
-def refuse_beside_living(results: Results) -> None:
-    """End with 75 where jobs of an earlier run still wait or work on these results."""
+def refuse_beside_living(results: Results, joins: str | None = None) -> None:
+    """End with 75 where jobs of an earlier run still wait or work on these results.
+
+    Parameters
+    ----------
+    joins
+        Digest of the plan whose arrays may live; None where none may.
+    """
+    joined = {row[1] for row in _rows(results.arrays) if joins and row[2:3] == [joins]}
     for name, scheduler in _SCHEDULERS.items():
-        names = _names(results, name)
+        noted = {row[1] for row in _rows(results.runs) + _rows(results.arrays) if row[0] == name}
+        names = sorted(noted - joined)
         if names and shutil.which(scheduler.CLIENT):
             _refuse_beside(results, scheduler, names)
-    if _somebody_works(results):
+    if _somebody_works(results.living) or (not joins and _somebody_works(results.living_array)):
         _refuse(
             f"jobs of an earlier run still work on {results.root}. Let them finish, or end them "
             "(see: squeue --me, qstat, or pgrep -af scripts/); then run the same command again."
@@ -118,9 +142,10 @@ def _refuse_beside(results: Results, scheduler: ModuleType, names: list[str]) ->
         )
 
 
-def _names(results: Results, scheduler: str) -> list[str]:
+def _rows(path: Path) -> list[list[str]]:
+    """The rows of a table in which names of jobs are noted: scheduler, name, and more."""
     try:
-        lines = results.runs.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    return [line.split("\t")[1] for line in lines if line.startswith(f"{scheduler}\t")]
+    return [row for row in (line.split("\t") for line in lines) if len(row) > 1]

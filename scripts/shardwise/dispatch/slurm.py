@@ -1,13 +1,64 @@
-"""What the project asks of Slurm itself; all else is its plugin's matter."""
+"""What the project asks of Slurm itself: living jobs, and arrays. All else is its plugin's matter.
 
+The functions that take text are pure. Those that ask Slurm raise `TryAgain` where it does not
+answer, which is never a reason to give a task up, and `InputError` where it refuses.
+"""
+
+import contextlib
+import os
+import re
 import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from shardwise.errors import TryAgain
+from shardwise.dispatch.submitted import Array, Fate, Tasks, numbers, ranges
+from shardwise.errors import InputError, QueueFull, TryAgain
 
 CLIENT = "squeue"
 """The command whose presence says that this machine can reach a Slurm."""
 
+TITLE = "Slurm"
+
 _QUERY_SECONDS = 30
+_SUBMIT_SECONDS = 60
+
+_MAX_ARRAY_SIZE = 1001
+"""What Slurm itself takes where no MaxArraySize is set; indices end below it."""
+
+_MAX_SPEC = 16_000
+"""Characters of ``--array``: one argument of a command has 128 KiB at most, anywhere."""
+
+_AWAY = re.compile(
+    r"unable to contact|timed? ?out|connection|zero bytes|communication|transport endpoint"
+    r"|unexpected message|try again later",
+    re.IGNORECASE,
+)
+_FULL = re.compile(
+    r"Submit\w*Job|job submit limit|temporarily unable to accept|resource temporarily unavailable"
+    r"|MaxJobCount|maximum.* job count",
+    re.IGNORECASE,
+)
+
+_WRONG = re.compile(
+    r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
+)
+
+_FORMAT = "%F|%K|%k|%T|%r|%N"
+"""Array's number, indices, comment (the array's own name), state, reason, nodes."""
+
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+_ENDED_BY_SLURM = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+     "TIMEOUT"}
+)  # fmt: skip
+
+_HOPELESS = frozenset(
+    {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
+     "InvalidQOS", "JobHeldAdmin", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed"}
+)  # fmt: skip
+"""Reasons for which a task will not start until somebody changes something."""
+
+_MISFIRED = "launch failed requeued held"
 
 
 def living(names: list[str]) -> list[str]:
@@ -18,16 +69,238 @@ def living(names: list[str]) -> list[str]:
     TryAgain
         Where Slurm does not answer.
     """
-    command = ["squeue", "--noheader", "--format=%i", f"--name={','.join(names)}"]
-    try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True
-        )
-    except (subprocess.SubprocessError, OSError) as error:
-        raise TryAgain(str(error)) from None
-    return answer.stdout.split()
+    return _squeue("%i", names)
 
 
 def commands(names: list[str], numbers: list[str]) -> tuple[str, str]:
     """The commands that show these jobs, and that cancel them."""
     return f"squeue -j {','.join(numbers)}", f"scancel {' '.join(numbers)}"
+
+
+def _squeue(form: str, names: Iterable[str], *words: str) -> list[str]:
+    command = ["squeue", "--noheader", f"--format={form}", f"--name={','.join(names)}", *words]
+    try:
+        return call(command, _QUERY_SECONDS).splitlines()
+    except InputError as error:
+        raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
+
+
+def call(words: Sequence[str], seconds: float) -> str:
+    """Run a command of Slurm and return what it printed.
+
+    Raises
+    ------
+    TryAgain
+        Where it does not answer in so many seconds, or says that it reaches no controller.
+    QueueFull
+        Where it says that the cluster takes no more jobs for now.
+    InputError
+        Where it fails otherwise; with its own words.
+    """
+    # Else squeue cuts the indices of an array off after 64 characters.
+    env = os.environ | {"SLURM_BITSTR_LEN": "0"}
+    try:
+        done = subprocess.run(
+            words,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
+    except FileNotFoundError:
+        raise InputError(f"{words[0]} is not on PATH; load Slurm first") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = " ".join(re.sub(r"\w+: error: ", "", done.stderr.strip() or done.stdout.strip()).split())
+    kinds = {QueueFull: _FULL, TryAgain: _AWAY}
+    kind = next((kind for kind, pattern in kinds.items() if pattern.search(said)), InputError)
+    raise kind(said or f"{words[0]} ended with {done.returncode}")
+
+
+# Arrays.
+
+
+def verify(words: Sequence[str]) -> None:
+    """Have sbatch look at what a task asks for, and submit nothing.
+
+    Raises
+    ------
+    InputError
+        Where the words are wrong, or this cluster has no such node.
+    TryAgain
+        Where Slurm does not answer.
+    """
+    try:
+        call(["sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true"], _QUERY_SECONDS)
+    except InputError as error:
+        if _WRONG.search(str(error)):  # other words speak of this moment only
+            raise
+
+
+def most_tasks() -> int:
+    """How far the indices of an array may reach, from 0 on.
+
+    Raises
+    ------
+    InputError
+        Where Slurm takes no arrays.
+    TryAgain
+        Where Slurm does not answer.
+    """
+    said = call(["scontrol", "show", "config"], _QUERY_SECONDS)
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+    most = int(match[1]) if match else _MAX_ARRAY_SIZE
+    if not most:
+        raise InputError("this Slurm takes no array jobs (MaxArraySize is 0); use dispatch: jobs")
+    return most
+
+
+def cut(wanted: Sequence[int], most: int, limit: int) -> tuple[int, tuple[int, ...]]:
+    """The next array: what its tasks add to their index, and the numbers of its shards.
+
+    An index is the shard's number in the plan, or what the number is above the array's first one.
+
+    Parameters
+    ----------
+    wanted
+        Ascending numbers in the plan.
+    most
+        How far indices may reach.
+    limit
+        Tasks that this array may have.
+    """
+    first = 0 if wanted[min(limit, len(wanted)) - 1] < most else wanted[0]
+    taken = [number for number in wanted[:limit] if number - first < most]
+    while len(spec := ranges(number - first for number in taken)) > _MAX_SPEC:
+        taken = taken[: len(taken) * _MAX_SPEC // len(spec)]
+    return first, tuple(taken)
+
+
+def indices(array: Array) -> list[int]:
+    """The index of each task, in the order of the array's numbers."""
+    return [number - array.first for number in array.numbers]
+
+
+def find_number(array: Array) -> str:
+    """The shell's words by which a task sets its index and the number of its shard."""
+    return f"index=$SLURM_ARRAY_TASK_ID job=$SLURM_ARRAY_JOB_ID\nnumber=$((index + {array.first}))"
+
+
+def submit(array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
+    """Submit an array and return its number.
+
+    Raises
+    ------
+    TryAgain
+        Where Slurm does not answer: it may have taken the array all the same.
+    QueueFull
+        Where it takes no more tasks now.
+    InputError
+        Where it refuses.
+    """
+    spec = ranges(indices(array)) + (f"%{throttle}" if throttle else "")
+    own = ["--parsable", f"--job-name={array.run}", f"--comment={array.name}", f"--array={spec}"]
+    own += ["--output=/dev/null", "--error=/dev/null", str(script)]
+    return call(["sbatch", *words, *own], _SUBMIT_SECONDS).split(";")[0].strip()
+
+
+def tasks(runs: Iterable[str]) -> list[Tasks]:
+    """The tasks of these dispatches that wait or work; those that wait together, together.
+
+    Raises
+    ------
+    TryAgain
+        Where Slurm does not answer.
+    """
+    return parse_tasks(_squeue(_FORMAT, runs))
+
+
+def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
+    """Read what squeue printed."""
+    found = []
+    for line in lines:
+        number, spec, name, state, reason, nodes = line.split("|", 5)
+        known = tuple(numbers(spec))
+        if state not in _WAITING:
+            where, ending = nodes or state.lower(), state == "COMPLETING"
+            found.append(Tasks(number, name, known, where, ending=ending))
+            continue
+        misfired = reason.replace("_", " ").lower() == _MISFIRED
+        trouble = f"{state} ({reason})" if misfired or reason in _HOPELESS else ""
+        held = reason == "JobHeldUser"
+        found.append(Tasks(number, name, known, "", trouble, bool(trouble) and not misfired, held))
+    return found
+
+
+def fates(
+    runs: Iterable[str], _gone: Mapping[str, tuple[str, Sequence[int]]]
+) -> dict[tuple[str, int], Fate]:
+    """What Slurm still knows of the ended tasks of some dispatches, by array and index.
+
+    Raises
+    ------
+    TryAgain
+        Where it does not answer.
+    """
+    return parse_fates(_squeue(_FORMAT, runs, "--states=all", "--array"))
+
+
+def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
+    """Read what squeue printed of all tasks, ended ones too."""
+    found = {}
+    for line in lines:
+        _, spec, name, state, reason, nodes = line.split("|", 5)
+        words = state + (f" on {nodes}" if nodes else "")
+        words += f" ({reason})" if reason not in ("", "None") else ""
+        for index in numbers(spec):
+            found[name, index] = Fate(words, state in _ENDED_BY_SLURM)
+    return found
+
+
+def throttle(number: str, tasks_at_once: int) -> None:
+    """Let so many tasks of an array run at once; 0: all.
+
+    Raises
+    ------
+    TryAgain
+        Where Slurm does not answer.
+    InputError
+        Where the array has ended.
+    """
+    words = ["scontrol", "update", f"JobId={number}", f"ArrayTaskThrottle={tasks_at_once}"]
+    call(words, _QUERY_SECONDS)
+
+
+def cancel_tasks(number: str, which: Sequence[int]) -> None:
+    """Cancel tasks of an array; those that are gone already are as good.
+
+    Raises
+    ------
+    TryAgain
+        Where Slurm does not answer.
+    """
+    _scancel([f"{number}_[{ranges(sorted(which))}]"])
+
+
+def cancel(run: str) -> bool:
+    """Cancel all tasks of a dispatch; returns whether there were any.
+
+    Raises
+    ------
+    TryAgain
+        Where Slurm does not answer.
+    """
+    left = sorted({task.number for task in tasks([run])})
+    _scancel(left)
+    return bool(left)
+
+
+def _scancel(what: list[str]) -> None:
+    if what:
+        with contextlib.suppress(InputError):  # the caller looks whether they are gone
+            call(["scancel", *what], _QUERY_SECONDS)

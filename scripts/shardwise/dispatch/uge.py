@@ -12,14 +12,19 @@ import pwd
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import InputError, TryAgain
+from shardwise.dispatch.submitted import Array, Fate, Tasks, numbers, ranges
+from shardwise.errors import InputError, QueueFull, TryAgain
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
+
+TITLE = "Grid Engine"
 
 CLIENT = "qstat"
 """The command whose presence says that this machine can reach a Grid Engine."""
@@ -27,6 +32,16 @@ CLIENT = "qstat"
 QUERY_SECONDS = 30
 ACCOUNTING_SECONDS = 10
 VERIFY_SECONDS = 10
+
+UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
+"""How long a host has to be unheard of before its jobs are lost.
+
+After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
+only after five minutes of silence, or what a site has set as max_unheard.)
+"""
+
+_RECORDS_AT_ONCE = 20
+"""Tasks of which the accounting, a large file, is asked at one look."""
 
 _WORDS = "uge_"
 """Resources whose names begin so hold words for qsub."""
@@ -46,10 +61,6 @@ _REASONS = {
     37: "it passed its limit of run time or memory",
     100: "deleted or killed",
 }
-
-
-class QueueFull(TryAgain):
-    """The cluster has as many jobs, of this user or of all, as it allows."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +198,76 @@ def qsub_words(
     exported
         Names of variables that the job gets as they are here.
     """
+    return [*_own_words(name, output, exported), *site_words(properties["resources"])]
+
+
+def _own_words(name: str, output: str, exported: Iterable[str]) -> list[str]:
     words = ["qsub", "-terse", "-cwd", "-b", "n", "-r", "n", "-S", "/bin/bash"]
     words += ["-m", "n", "-j", "y", "-o", output, "-N", name]
     names = ",".join(sorted(exported))
-    return words + (["-v", names] if names else []) + site_words(properties["resources"])
+    return words + (["-v", names] if names else [])
+
+
+# Arrays. Grid Engine knows one range of indices an array, from 1 on: an index is the place of a
+# shard among those of its array.
+
+
+def cut(wanted: Sequence[int], most: int, limit: int) -> tuple[int, tuple[int, ...]]:
+    """The next array: 0, and the numbers of its shards.
+
+    Parameters
+    ----------
+    wanted
+        Ascending numbers in the plan.
+    most
+        Tasks that an array may have in this cluster.
+    limit
+        Tasks that this array may have.
+    """
+    return 0, tuple(wanted[: min(most, limit)])
+
+
+def indices(array: Array) -> list[int]:
+    """The index of each task, in the order of the array's numbers."""
+    return list(range(1, len(array.numbers) + 1))
+
+
+def find_number(array: Array) -> str:
+    """The shell's words by which a task sets its index and the number of its shard."""
+    return f"""\
+index=$((SGE_TASK_ID - 1)) job=$JOB_ID
+left=$index
+for range in {ranges(array.numbers).replace(",", " ")}; do
+  low=${{range%-*}} size=$((${{range#*-}} - ${{range%-*}} + 1))
+  [ "$left" -ge "$size" ] || break
+  left=$((left - size))
+done
+number=$((low + left))"""
+
+
+def array_words(array: Array, throttle: int | None, exported: Iterable[str] = ()) -> list[str]:
+    """The words that submit an array; those of the site and the script follow them."""
+    words = [*_own_words(array.name, "/dev/null", exported), "-t", f"1-{len(array.numbers)}"]
+    return words + (["-tc", str(throttle)] if throttle else [])
+
+
+def listed(queue: Queue, runs: Iterable[str]) -> list[Tasks]:
+    """The tasks of these dispatches in an answer of qstat."""
+    found = []
+    for job in (job for run in runs for job in queue.named(run)):
+        error, waits = "E" in job.state, not job.hosts
+        found.append(
+            Tasks(
+                job.number,
+                job.name,
+                tuple(numbers(job.tasks)) if job.tasks else (),
+                where=", ".join(job.hosts),
+                trouble=f"it cannot start, state {job.state}" if error else "",
+                held=waits and "h" in job.state,
+                silent=bool(queue.unheard.intersection(job.hosts)),
+            )
+        )
+    return found
 
 
 # What Grid Engine answers.
@@ -361,8 +438,8 @@ def query(everyone: bool = False) -> Queue:
         raise TryAgain(str(error)) from None
 
 
-def record(number: str, name: str) -> Record | None:
-    """What the accounting says of a job, if it has an entry already.
+def record(number: str, name: str, index: int | None = None) -> Record | None:
+    """What the accounting says of a job, or of a task of an array, if it has an entry already.
 
     Raises
     ------
@@ -370,7 +447,8 @@ def record(number: str, name: str) -> Record | None:
         Where it takes too long: the accounting of many years is a large file.
     """
     try:
-        return parse_record(call(["qacct", "-j", number], ACCOUNTING_SECONDS), name)
+        words = ["qacct", "-j", number, *(["-t", str(index)] if index else [])]
+        return parse_record(call(words, ACCOUNTING_SECONDS), name)
     except InputError:
         return None  # no entry, or no accounting on this machine
 
@@ -395,6 +473,110 @@ def delete(numbers: Iterable[str]) -> None:
     if words:
         with contextlib.suppress(InputError):  # the caller looks whether they are gone
             call(["qdel", *words])
+
+
+def most_tasks() -> int:
+    """The most tasks that an array may have.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    match = re.search(r"^max_aj_tasks\s+(\d+)", call(["qconf", "-sconf"]), re.MULTILINE)
+    return (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
+
+
+def submit(array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
+    """Submit an array and return its number.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer: it may have taken the array all the same.
+    QueueFull
+        Where it takes no more tasks now.
+    InputError
+        Where it refuses.
+    """
+    exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
+    said = call([*array_words(array, throttle, exported), *words, str(script)])
+    return said.split()[-1].partition(".")[0]
+
+
+def tasks(runs: Iterable[str]) -> list[Tasks]:
+    """The tasks of these dispatches that wait or work; those that wait together, together.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    return [
+        replace(task, trouble=f"{task.trouble}: {error_reason(task.number)}")
+        if task.trouble
+        else task
+        for task in listed(query(), runs)
+    ]
+
+
+def fates(
+    _runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
+) -> dict[tuple[str, int], Fate]:
+    """What the accounting says of ended tasks, by array and index; of some, where they are many.
+
+    Parameters
+    ----------
+    gone
+        The number of each array, and the indices of the tasks.
+    """
+    found = {}
+    asked = [(name, number, index) for name, (number, some) in gone.items() for index in some]
+    # An accounting that is too slow to ask is one that does not know.
+    with contextlib.suppress(TryAgain):
+        for name, number, index in asked[:_RECORDS_AT_ONCE]:
+            if (known := record(number, name, index)) is not None:
+                found[name, index] = Fate(describe(known), not known.well)
+    return found
+
+
+def throttle(number: str, tasks_at_once: int) -> None:
+    """Let so many tasks of an array run at once; 0: all.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer.
+    InputError
+        Where the array has ended.
+    """
+    call(["qalter", "-tc", str(tasks_at_once), number])
+
+
+def cancel_tasks(number: str, which: Sequence[int]) -> None:
+    """Delete tasks of an array; those that are gone already are as good.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    for span in ranges(sorted(which)).split(","):
+        with contextlib.suppress(InputError):
+            call(["qdel", number, "-t", span])
+
+
+def cancel(run: str) -> bool:
+    """Delete all jobs of a run; returns whether there were any.
+
+    Raises
+    ------
+    TryAgain
+        Where Grid Engine does not answer.
+    """
+    left = {job.number for job in query().named(run)}
+    delete(sorted(left))
+    return bool(left)
 
 
 def living(runs: Iterable[str]) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from shardwise.dispatch import jobs, uge
 from shardwise.dispatch.uge import Job, Queue
-from shardwise.errors import InputError, ShardwiseError, TryAgain
+from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
 from shardwise.paths import CACHE, Results
 
 RUN = "SHARDWISE_RUN"
@@ -55,13 +55,6 @@ something is written into its folder, as each answer of qstat is.
 
 _NEVER_RAN_SECONDS = 3
 """The same for a job that has not even begun its output, which Grid Engine makes before it runs."""
-
-_UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
-"""How long a host has to be unheard of before its jobs are lost.
-
-After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
-only after five minutes of silence, or what a site has set as max_unheard.)
-"""
 
 _KEPT_SECONDS = 10 * 24 * 3600
 
@@ -255,7 +248,7 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
             if unheard and (number := _number_of(run, name)):
                 return number
             return uge.call(words).split()[-1]
-        except uge.QueueFull as error:
+        except QueueFull as error:
             end = time.monotonic() + AWAY_SECONDS
             _say(
                 run,
@@ -294,7 +287,7 @@ class Snapshot:
     def lost(self, job: Job) -> bool:
         """Whether a job's host has been silent for too long."""
         since = [self.silent[host] for host in job.hosts if host in self.silent]
-        return bool(since) and self.asked - min(since) >= _UNHEARD_SECONDS
+        return bool(since) and self.asked - min(since) >= uge.UNHEARD_SECONDS
 
 
 def look(number: str) -> str:

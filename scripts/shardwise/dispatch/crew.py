@@ -1,0 +1,240 @@
+"""The worker processes of one node, as their parent sees them: started, fed, replaced, ended.
+
+Standard library only: what computes is loaded in the workers alone. They are started by a fork
+server, a process that has loaded NumPy, but never CUDA or MPI: a fork after those breaks silently.
+When the parent dies, however it dies, the workers end at once.
+"""
+
+import contextlib
+import multiprocessing
+import signal
+import time
+from collections.abc import Collection, Hashable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from shardwise.devices import Choice
+
+_GRACE_SECONDS = 10.0
+"""How long a worker that is asked to end may take before it is killed."""
+
+_EXIT_SECONDS = 5.0
+"""How long to wait for the exit code of a worker whose pipe is closed already."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a worker.
+
+    Attributes
+    ----------
+    worker
+        Its number in the crew; who collects events of several crews may use other names.
+    kind
+        ``ready``: it has its device and wants a shard. ``read``: the last byte of its shard is
+        read, it wants the next one ahead. ``done``, ``failed``: its shard is whole, or is not; a
+        failure without a shard is one to begin at all. ``died``: the process is gone, with the
+        shard that it computed, if any; what it was assigned ahead is untouched.
+    code, reason
+        Of a failure: the exit code that a job would have ended with, None where it was killed.
+    device
+        UUID of its device; None on NumPy, and before it has one.
+    seconds
+        What the shard took, from the first byte read or the end of the shard before, if later.
+    suspect
+        Whether the device may be at fault. The process is not to be used any more.
+    """
+
+    worker: Hashable
+    kind: str
+    shard: str | None = None
+    code: int | None = None
+    reason: str = ""
+    device: str | None = None
+    seconds: float = 0.0
+    suspect: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all workers of a crew are told: the path of the plan, and the limits of each of them."""
+
+    plan: str
+    memory: int | None
+    wait: float | None
+
+
+class _Member:
+    """A worker process: its pipe, its device, and the shards that it has, the present one first."""
+
+    def __init__(self, process: BaseProcess, pipe: Connection) -> None:
+        self.process, self.pipe = process, pipe
+        self.device: str | None = None
+        self.shards: list[str] = []
+
+
+class Crew(AbstractContextManager):
+    """Worker processes, one a device, from `with` to its end.
+
+    Parameters
+    ----------
+    plan_path
+        The ``plan.tsv`` whose shards they compute.
+    workers
+        How many.
+    memory
+        Host bytes that each of them may take, or None for what the plan says.
+    wait
+        Seconds to wait for a free device, as :func:`shardwise.devices.take` has it.
+    share
+        Number of this crew among those of this node, and how many there are: worker k looks first
+        at device ``share[0] + k * share[1]`` of those it may take. None: at device k.
+    """
+
+    def __init__(
+        self,
+        plan_path: Path,
+        workers: int,
+        memory: int | None = None,
+        wait: float | None = None,
+        share: tuple[int, int] | None = None,
+    ) -> None:
+        self._task = Task(str(plan_path), memory, wait)
+        self._count, self._share = workers, share or (0, 1)
+        self._members: dict[int, _Member] = {}
+        self._context = multiprocessing.get_context("forkserver")
+
+    def __enter__(self) -> "Crew":
+        """Start the workers; none of them is ready yet."""
+        # Python 3.11 does not tell the fork server where this library lies: it might find another.
+        self._context.set_forkserver_preload(["numpy"])
+        try:
+            for worker in range(self._count):
+                self._start(worker, ())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the workers."""
+        self.stop()
+
+    @property
+    def living(self) -> list[int]:
+        """The workers that have not died and were not retired."""
+        return list(self._members)
+
+    def poll(self, timeout: float) -> list[Event]:
+        """What has happened since, in order for each worker; waits for it, so many seconds."""
+        pipes = {member.pipe: worker for worker, member in self._members.items()}
+        if not pipes:
+            time.sleep(timeout)
+            return []
+        return [self._take(pipes[pipe]) for pipe in wait(list(pipes), timeout)]
+
+    def assign(self, worker: int, shard: str) -> None:
+        """Give a worker its next shard; at most one beside the one that it computes."""
+        member = self._members.get(worker)
+        if member is None:
+            return  # its death was told before this was decided
+        member.shards.append(shard)
+        with contextlib.suppress(OSError):  # it has just died: the next poll says so
+            member.pipe.send(shard)
+
+    def restart(self, worker: int, without: Collection[str] = ()) -> None:
+        """Put a new process in a worker's place, whatever the old one does.
+
+        Parameters
+        ----------
+        without
+            UUIDs of devices that it must not take.
+        """
+        self.retire(worker)
+        self._start(worker, without)
+
+    def retire(self, worker: int) -> None:
+        """Kill a worker; nothing is heard of it any more. Its device is free when this returns."""
+        member = self._members.pop(worker, None)
+        if member is not None:
+            member.process.kill()
+            _gone(member)
+
+    def stop(self) -> None:
+        """End all workers: first they are asked to, so that they leave no temporary files."""
+        members = list(self._members.values())
+        self._members.clear()
+        for member in members:
+            member.process.terminate()
+        end = time.monotonic() + _GRACE_SECONDS
+        for member in members:
+            member.process.join(max(0.0, end - time.monotonic()))
+            member.process.kill()
+            _gone(member)
+
+    def _start(self, worker: int, without: Collection[str]) -> None:
+        ours, theirs = self._context.Pipe()
+        prefer = self._share[0] + worker * self._share[1]
+        arguments = (theirs, worker, self._task, Choice(prefer, tuple(without)))
+        process = self._context.Process(
+            target=_work, args=arguments, name=f"worker {worker}", daemon=True
+        )
+        try:
+            process.start()
+        finally:
+            theirs.close()  # else its end would not be seen
+        self._members[worker] = _Member(process, ours)
+
+    def _take(self, worker: int) -> Event:
+        """The next word of a worker, or its death."""
+        member = self._members[worker]
+        try:
+            event = member.pipe.recv()
+        except (EOFError, OSError):  # the latter in the middle of a word
+            return self._bury(worker)
+        if event.kind == "ready":
+            member.device = event.device
+        if event.kind in ("done", "failed") and event.shard in member.shards:
+            member.shards.remove(event.shard)
+        return event
+
+    def _bury(self, worker: int) -> Event:
+        member = self._members.pop(worker)
+        code = _gone(member)
+        shard = member.shards[0] if member.shards else None
+        return Event(
+            worker, "died", shard, None, _death(code), member.device,
+            suspect=member.device is not None,
+        )  # fmt: skip
+
+
+def _work(*arguments: Any) -> None:
+    """In the new process: what computes is loaded here."""
+    from shardwise.dispatch import worker
+
+    worker.main(*arguments)
+
+
+def _gone(member: _Member) -> int | None:
+    """Wait for the end of a process, and give its exit code."""
+    member.process.join(_EXIT_SECONDS)
+    member.pipe.close()
+    return member.process.exitcode
+
+
+def _death(code: int | None) -> str:
+    """How a process has ended, in words."""
+    if code is None:
+        return "its process closed its pipe and hangs"
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = " (out of host memory?)" if -code == signal.SIGKILL else ""
+        return f"its process was ended by {name}{hint}"
+    return f"its process ended by itself, with {code}"

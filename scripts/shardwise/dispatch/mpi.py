@@ -1,0 +1,370 @@
+"""Ranks over nodes: each has worker processes of its own, and rank 0 hands out the shards.
+
+Every rank is a small agent: it starts the workers of its devices, tells rank 0 what they say, and
+does with them what rank 0 answers. So rank 0 leads all workers as a pool leads those of one node.
+The workers know nothing of MPI, and a rank never computes: what it sleeps, they have.
+
+With reduce.py and collectives.py the only importer of mpi4py, late.
+"""
+
+import dataclasses
+import json
+import logging
+import multiprocessing
+import os
+import time
+from argparse import Namespace
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing import forkserver
+from typing import Any
+
+from shardwise import cli, devices, grants, launch
+from shardwise.dispatch import pool
+from shardwise.dispatch.crew import Crew, Event
+from shardwise.dispatch.missing import describe, missing
+from shardwise.dispatch.seats import Seat, View, seated, shown
+from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
+from shardwise.errors import ShardwiseError, TryAgain, of_code
+from shardwise.planfile import Plan
+
+log = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 300.0
+"""Without a sign of life for so long, a rank counts as lost."""
+
+_SIGNS = 20  # signs of life within that time
+_TAG = 1
+
+_SHORTEST_SECONDS = 5e-4
+_LONGEST_SECONDS = 2e-2
+_SHARE = 0.05
+
+Worker = tuple[int, int]
+"""Rank and number of a worker in the crew of that rank."""
+
+
+def ranks(options: Namespace) -> Any:
+    """The MPI of a rank, for `cli.run`; in a process that is none yet, start the ranks instead.
+
+    Parameters
+    ----------
+    options
+        As `launch.ranks` has it, ``ranks`` 0 or None where nobody says how many; and ``workers``.
+    """
+
+    def fitting() -> int:
+        return devices.workers("auto") if options.workers == "device" else 1
+
+    return launch.ranks(options, fitting, _start_fork_server)
+
+
+def _start_fork_server() -> None:
+    """Before MPI, so that nothing of it, not even its environment, reaches the workers."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy"])
+    forkserver.ensure_running()
+
+
+def run(
+    comm: Any,
+    plan: Plan,
+    workers: str = "device",
+    retries: int = DEFAULT_RETRIES,
+    memory: int | None = None,
+    wait: float | None = None,
+) -> None:
+    """Compute all shards that are missing, over the ranks of a communicator.
+
+    Parameters
+    ----------
+    comm
+        An MPI communicator; each of its ranks calls this.
+    workers
+        ``device`` or ``node``, as :func:`seats.seated` has it.
+    retries
+        Tries after the first of one shard.
+    memory
+        Host bytes that all workers of a node may take together, or None for what the plan says.
+    wait
+        Seconds that a worker waits for a free device, as :func:`shardwise.devices.take` has it.
+
+    Raises
+    ------
+    ShardwiseError
+        On every rank, where a shard is not whole in the end: see `Tally.finish`.
+    TryAgain
+        Where another dispatcher works on these results, or no device is left.
+    """
+    views = _views(comm, plan.settings["backend"])
+    seats = seated(views, workers)
+    seat = seats[comm.rank]
+    beside = sum(other.workers for other in seats if other.node == seat.node)
+    own = Crew(
+        plan.results.plan, seat.workers, memory and memory // max(1, beside), wait, seat.share
+    )
+    wire = Wire(comm)
+    if comm.rank:
+        _follow(wire, own)
+    else:
+        with _ending(wire), holding(plan.results):
+            for line in shown(views, seats):
+                log.info("%s", line)
+            _lead(wire, own, seats, plan, retries)
+
+
+def _views(comm: Any, backend: str) -> list[View]:
+    """What each rank sees of its node, by rank."""
+    from mpi4py import MPI
+
+    found, granted, trouble = None, False, None
+    if backend != "numpy" and devices.driver_cuda_version() is not None:
+        try:
+            found = [device.uuid for device in devices.candidates()]
+            grant = grants.read(os.environ)
+            granted = grant is not None and grant.source != "lease"
+        except TryAgain as error:
+            found, trouble = [], str(error)
+    # The ranks of a node, whatever the placement: the first of them gives it its number.
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    number = node.allreduce(comm.rank, MPI.MIN)
+    node.Free()
+    return comm.allgather(View(number, devices.node(), found, granted, trouble))
+
+
+def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:
+    """Rank 0: hand out the missing shards until each is whole or has failed for good."""
+    shards = missing(plan)
+    log.info("%s", describe(plan, shards))
+    if not shards:
+        return
+    tally = Tally(plan, shards, retries)
+    leader = pool.Leader(plan, tally)
+    for rank, seat in enumerate(seats):
+        for worker in range(seat.workers):
+            leader.expect((rank, worker), seat.host)
+    wire.tell_all("begin")
+    with own:
+        pool.lead(_Crews(wire, own), leader, tally)
+    leader.finish()
+
+
+def _follow(wire: "Wire", own: Crew) -> None:
+    """Any other rank: do what rank 0 says until it says how all has ended, and end like it."""
+    try:
+        with ExitStack() as stack:
+            code, text = _serve(wire, own, stack)
+    except (ShardwiseError, OSError) as error:
+        wire.send(0, "failed", *cli.verdict(error))
+        code, text = _end(wire)
+    wire.send(0, "ended")
+    wire.flush()
+    if code:
+        raise of_code(code, text)
+
+
+def _serve(wire: "Wire", own: Crew, stack: ExitStack) -> tuple[int, str]:
+    """Carry words between the workers and rank 0; what it says at the end."""
+    pause, restarts = _Pause(), dict[int, int]()
+    while True:
+        events = own.poll(pause.seconds())
+        for event in events:
+            words = dataclasses.asdict(event)
+            wire.send(0, "event", restarts.get(event.worker, 0), words)
+        messages = wire.received()
+        for _, (kind, *words) in messages:
+            if kind == "begin":
+                stack.enter_context(own)
+            elif kind == "order":
+                _obey(own, pool.Order(*words), restarts)
+            elif kind == "end":
+                return words[0], words[1]
+        if events or messages:
+            pause.again()
+
+
+def _obey(own: Crew, order: "pool.Order", restarts: dict[int, int]) -> None:
+    """Do what rank 0 says; it may not know yet that the worker of a new shard has just died."""
+    if order.kind == "restart":
+        restarts[order.worker] = restarts.get(order.worker, 0) + 1
+    if order.kind != "assign" or order.worker in own.living:
+        pool.obey(own, [order])
+
+
+def _end(wire: "Wire") -> tuple[int, str]:
+    """Wait for what rank 0 says at the end."""
+    while True:
+        for _, (kind, *words) in wire.received():
+            if kind == "end":
+                return words[0], words[1]
+        time.sleep(_LONGEST_SECONDS)
+
+
+class _Crews:
+    """The workers of all ranks, as one crew to the leader; workers are called by `Worker`."""
+
+    def __init__(self, wire: "Wire", own: Crew) -> None:
+        self._wire, self._own = wire, own
+        self._restarts: dict[Worker, int] = {}
+        self._pause = _Pause()
+
+    def poll(self, timeout: float) -> list[Event]:
+        """What has happened anywhere since; waits for it, so many seconds."""
+        end = time.monotonic() + timeout
+        while True:
+            left = max(0.0, end - time.monotonic())
+            events = [
+                _of_rank(0, event) for event in self._own.poll(min(left, self._pause.seconds()))
+            ]
+            messages = self._wire.received()
+            for rank, (kind, *words) in messages:
+                if kind == "event":
+                    events += self._heard(rank, *words)
+                elif kind == "failed":
+                    raise of_code(words[0], words[1])
+            if events or messages:
+                self._pause.again()
+            if events or not left:
+                return events
+
+    def _heard(self, rank: int, restarts: int, words: dict[str, Any]) -> list[Event]:
+        """An event of another rank, unless its process was replaced while it was under way."""
+        event = _of_rank(rank, Event(**words))
+        return [event] if restarts == self._restarts.get(event.worker, 0) else []
+
+    def assign(self, worker: Worker, shard: str) -> None:
+        """Give a worker its next shard."""
+        self._order(worker, "assign", shard)
+
+    def restart(self, worker: Worker, without: Collection[str] = ()) -> None:
+        """Put a new process in a worker's place."""
+        if worker[0]:
+            self._restarts[worker] = self._restarts.get(worker, 0) + 1
+        self._order(worker, "restart", None, without)
+
+    def retire(self, worker: Worker) -> None:
+        """End a worker."""
+        self._order(worker, "retire")
+
+    def _order(
+        self, worker: Worker, kind: str, shard: str | None = None, without: Collection[str] = ()
+    ) -> None:
+        rank, number = worker
+        order = pool.Order(number, kind, shard, tuple(without))
+        if rank:
+            self._wire.send(rank, "order", *dataclasses.astuple(order))
+            self._pause.again()
+        else:
+            pool.obey(self._own, [order])
+
+
+def _of_rank(rank: int, event: Event) -> Event:
+    return dataclasses.replace(event, worker=(rank, event.worker))
+
+
+@contextmanager
+def _ending(wire: "Wire") -> Iterator[None]:
+    """Rank 0 tells all others how it ends, and waits until their workers have ended, too.
+
+    An error that is nobody's fault but ours goes through: `cli.run` then ends all ranks at once.
+    """
+    try:
+        yield
+    except (ShardwiseError, OSError) as error:
+        code, text = cli.verdict(error)
+        _say_end(wire, code, text)
+        raise of_code(code, text) from error
+    _say_end(wire, 0, "")
+
+
+def _say_end(wire: "Wire", code: int, text: str) -> None:
+    wire.tell_all("end", code, text)
+    left = set(wire.others)
+    while left:
+        left -= {rank for rank, (kind, *_) in wire.received() if kind == "ended"}
+        time.sleep(_SHORTEST_SECONDS)
+
+
+class _Pause:
+    """How long to look away from messages: a share of the time since the last one came.
+
+    MPI has no wait that leaves the core to others. So tiny shards find their rank awake, and one
+    whose workers compute for long costs next to nothing.
+    """
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def again(self) -> None:
+        """Something came, or an answer is on its way."""
+        self._last = time.monotonic()
+
+    def seconds(self) -> float:
+        """The next pause."""
+        share = _SHARE * (time.monotonic() - self._last)
+        return min(max(share, _SHORTEST_SECONDS), _LONGEST_SECONDS)
+
+
+class Wire:
+    """Small messages between rank 0 and the others, as lists that JSON can write.
+
+    None of its calls waits. Both ends give signs of life; a rank that has not heard the other end
+    for the limit ends all ranks, as nothing else would where a rank hangs.
+
+    Parameters
+    ----------
+    comm
+        An MPI communicator.
+    limit
+        That time in seconds.
+    """
+
+    def __init__(self, comm: Any, limit: float = SILENCE_SECONDS) -> None:
+        self._comm, self._limit = comm, limit
+        self.others = [0] if comm.rank else list(range(1, comm.size))
+        self._heard = dict.fromkeys(self.others, time.monotonic())
+        self._told = self._looked = time.monotonic()
+        self._sent: list[Any] = []
+
+    def send(self, to: int, *message: Any) -> None:
+        """Send a message on its way."""
+        from mpi4py import MPI
+
+        data = json.dumps(message).encode()
+        self._sent = [request for request in self._sent if not request.Test()]
+        self._sent.append(self._comm.Isend([data, MPI.BYTE], to, _TAG))
+
+    def tell_all(self, *message: Any) -> None:
+        """Send a message to the other end, from rank 0 to all."""
+        for other in self.others:
+            self.send(other, *message)
+
+    def flush(self) -> None:
+        """Wait until all that was sent has left this process."""
+        while not all(request.Test() for request in self._sent):
+            time.sleep(_SHORTEST_SECONDS)
+
+    def received(self) -> list[tuple[int, list[Any]]]:
+        """The messages that have come, each with the rank that sent it."""
+        from mpi4py import MPI
+
+        found, status, now = [], MPI.Status(), time.monotonic()
+        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
+            raw, source = bytearray(status.Get_count(MPI.BYTE)), status.Get_source()
+            self._comm.Recv([raw, MPI.BYTE], source, _TAG)
+            self._heard[source] = now
+            found.append((source, json.loads(raw)))
+        self._live(now)
+        return [(source, message) for source, message in found if message != ["alive"]]
+
+    def _live(self, now: float) -> None:
+        """Give a sign of life, and miss those of others."""
+        if now - self._told > self._limit / _SIGNS:
+            self._told = now
+            self.tell_all("alive")
+            silent = [rank for rank, heard in self._heard.items() if now - heard > self._limit]
+            if silent:
+                log.error(
+                    "rank %d has given no sign of life for %.0f s; all ranks end: try again",
+                    silent[0], self._limit,
+                )  # fmt: skip
+                self._comm.Abort(TryAgain.exit_code)

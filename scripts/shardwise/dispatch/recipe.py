@@ -1,0 +1,187 @@
+"""What a task of an array asks the scheduler for: from Snakemake's profile to the job that submits.
+
+Under ``dispatch: array`` Snakemake submits nothing itself: one job beside it does. What the profile
+says of the tasks, only the main process knows. So it writes that down just before the first job.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from shardwise import planfile
+from shardwise.dispatch import slurm, uge, uge_run
+from shardwise.errors import InputError, TryAgain
+from shardwise.paths import CACHE, Results
+
+RULE = "multiply"
+"""The rule whose resources are those of a task."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What tasks ask for.
+
+    Attributes
+    ----------
+    scheduler
+        ``slurm`` or ``uge``; empty where this machine has neither.
+    words
+        For sbatch or qsub, at the first try and at each further one.
+    memory
+        Host memory of a task in MiB at each of these tries, or None where nothing is said.
+    setup
+        The site's set-up line, which each task runs first; empty where there is none.
+    """
+
+    scheduler: str
+    words: list[list[str]]
+    memory: list[int | None]
+    setup: str
+
+    @property
+    def retries(self) -> int:
+        """Tries after the first that the profile allows."""
+        return len(self.words) - 1
+
+    def at(self, attempt: int) -> tuple[list[str], int | None]:
+        """The words and the memory of an attempt, counted from 1."""
+        place = min(attempt, len(self.words)) - 1
+        return self.words[place], self.memory[place]
+
+
+def path(results: Results) -> Path:
+    """The file by which the main process tells the job that submits."""
+    return CACHE / f"{planfile.digest(str(results.root))}.recipe.json"
+
+
+def load(file: Path) -> Recipe:
+    """Read a recipe.
+
+    Raises
+    ------
+    InputError
+        Where there is none, or this machine has no scheduler.
+    """
+    try:
+        recipe = Recipe(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{file} cannot be read ({error}). It says what a task asks the scheduler for, and "
+            "snakemake writes it under dispatch: array; by hand, name such a file by --recipe"
+        ) from None
+    if not recipe.scheduler:
+        raise InputError(
+            "no scheduler here (neither sbatch nor qsub is on PATH); dispatch: pool computes on "
+            "the GPUs of this machine"
+        )
+    return recipe
+
+
+def write(results: Results, workflow: Any, job: Any) -> None:
+    """Note what the profile says of a task, and have the scheduler look at it.
+
+    Parameters
+    ----------
+    workflow
+        Snakemake's.
+    job
+        The job of Snakemake's that submits the arrays.
+
+    Raises
+    ------
+    InputError
+        Where the scheduler would not take such tasks.
+    """
+    scheduler = _scheduler(workflow)
+    attempts = range(1, workflow.execution_settings.retries + 2)
+    tries = [_at_attempt(job, attempt) for attempt in attempts]
+    words = {"slurm": _slurm_words, "uge": _uge_words}.get(scheduler, lambda *_: [])
+    recipe = Recipe(
+        scheduler=scheduler,
+        words=[words(one, workflow) for one in tries],
+        memory=[one.resources.get("mem_mb") for one in tries],
+        setup=workflow.remote_execution_settings.precommand or "",
+    )
+    _verify(recipe, tries[0].resources)
+    file = path(results)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(asdict(recipe)))
+    part.replace(file)
+
+
+def _scheduler(workflow: Any) -> str:
+    """The scheduler of the profile; under one that names none, what this machine has."""
+    if _by_plugin(workflow):
+        return "slurm"
+    if uge_run.RUN in os.environ:
+        return "uge"
+    commands = {"sbatch": "slurm", "qsub": "uge"}
+    return next((name for command, name in commands.items() if shutil.which(command)), "")
+
+
+def _by_plugin(workflow: Any) -> bool:
+    """Whether other jobs of this run go through Slurm's plugin, whose settings count then."""
+    return getattr(workflow.executor_plugin, "name", "") == "slurm"
+
+
+def _at_attempt(job: Any, attempt: int) -> Any:
+    """A job as Snakemake would submit it at an attempt; memory and run time grow."""
+    resources = job.rule.expand_resources(
+        job.wildcards_dict, job.input, attempt, skip_evaluation={"tmpdir"}
+    )
+    return SimpleNamespace(resources=resources, threads=resources["_cores"], name=job.rule.name)
+
+
+def _slurm_words(job: Any, workflow: Any) -> list[str]:
+    """What the Slurm plugin would say to sbatch, by its own functions."""
+    from snakemake_executor_plugin_slurm import partitions, submit_string, utils, validation
+    from snakemake_interface_common.exceptions import WorkflowError
+
+    settings = workflow.executor_settings if _by_plugin(workflow) else None
+    if any(job.resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
+        raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
+    partition = job.resources.get("slurm_partition")
+    if not partition and settings is not None and settings.partition_config:
+        known = partitions.read_partition_file(settings.partition_config)
+        partition = partitions.get_best_partition(known, job, workflow.logger)
+    account = job.resources.get("slurm_account")
+    # Names and outputs are the array's matter: what stands before the comment is left out.
+    own = {"run_uuid": "-", "slurm_logfile": "-", "comment_str": "-", "workdir": None}
+    own["account"] = f" -A {shlex.quote(str(account))}" if account else ""
+    own["partition"] = f" -p {shlex.quote(str(partition))}" if partition else ""
+    try:
+        validation.validate_slurm_extra(job)
+        text = submit_string.get_submit_command(job, own, settings=settings)
+        words = shlex.split(text + utils.set_gres_string(job))
+    except WorkflowError as error:
+        raise InputError(f"the resources of rule {RULE} in the profile: {error}") from None
+    words = ["--export=ALL", *words[words.index("--comment") + 2 :]]
+    # Where the profile is silent, a task of a lost node is tried again by who submits.
+    return words if {"--requeue", "--no-requeue"} & {*words} else [*words, "--no-requeue"]
+
+
+def _uge_words(job: Any, _workflow: Any) -> list[str]:
+    return uge.site_words(job.resources)
+
+
+def _verify(recipe: Recipe, resources: Mapping[str, Any]) -> None:
+    """Have the scheduler look at the words of a first try; one that is away is waited for later."""
+    try:
+        with contextlib.suppress(TryAgain):
+            if recipe.scheduler == "slurm":
+                slurm.verify(recipe.words[0])
+            elif recipe.scheduler == "uge":
+                uge.verify(resources)
+    except InputError as error:
+        raise InputError(
+            f"the scheduler would not take the tasks of rule {RULE}: {error}; change the block "
+            f"{RULE} in the profile"
+        ) from None

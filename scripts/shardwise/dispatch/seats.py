@@ -1,0 +1,107 @@
+"""Which devices of its node a rank works with: right under any placement of the ranks.
+
+Pure: what each rank sees goes in. Ranks that see the same devices share them by their order on the
+node; where the scheduler shows each rank devices of its own, it has those.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import TryAgain
+
+
+@dataclass(frozen=True)
+class View:
+    """What a rank sees of its node.
+
+    Attributes
+    ----------
+    node
+        A number that the ranks of a node share.
+    host
+        The node's name.
+    devices
+        UUIDs of the devices that it may take, in the node's order; None where it computes on the
+        CPU.
+    granted
+        Whether a scheduler has granted them, all of them.
+    trouble
+        Why there is none, where there should be.
+    """
+
+    node: int
+    host: str
+    devices: list[str] | None = None
+    granted: bool = False
+    trouble: str | None = None
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The part that a rank has of its node.
+
+    ``workers`` processes, and ``share``: which devices they look at first, as `Crew` has it.
+    """
+
+    node: int
+    host: str
+    workers: int
+    share: tuple[int, int] = (0, 1)
+
+
+def seated(views: Sequence[View], workers: str) -> list[Seat]:
+    """The seat of each rank.
+
+    Parameters
+    ----------
+    views
+        What each rank sees, by rank.
+    workers
+        ``node``: the ranks of a node share all its devices. ``device``: so they do where a
+        scheduler has granted these, as it may place ranks and devices without regard to each other;
+        elsewhere each rank has one worker.
+
+    Raises
+    ------
+    TryAgain
+        Where no rank has a device although there is a driver.
+    """
+    on_gpus = any(view.devices for view in views)
+    seats = []
+    for rank, view in enumerate(views):
+        alike = [i for i, v in enumerate(views) if (v.node, v.devices) == (view.node, view.devices)]
+        place = alike.index(rank)
+        if view.devices is None:
+            # Products of NumPy and of a GPU are never summed: nodes without one look on.
+            count = int(place == 0 and not on_gpus)
+        else:
+            count = len(view.devices[place :: len(alike)])
+        if workers == "device" and not view.granted:
+            count = min(count, 1)
+        seats.append(Seat(view.node, view.host, count, (place, len(alike))))
+    if not any(seat.workers for seat in seats):
+        raise TryAgain(next(view.trouble for view in views if view.trouble))
+    return seats
+
+
+def shown(views: Sequence[View], seats: Sequence[Seat]) -> Iterator[str]:
+    """Who works where, and which ranks and devices have nothing to do, as lines for the log."""
+    nodes: dict[int, list[int]] = {}
+    for rank, view in enumerate(views):
+        nodes.setdefault(view.node, []).append(rank)
+    total = sum(seat.workers for seat in seats)
+    yield f"{total} worker processes of {len(seats)} ranks on {len(nodes)} nodes"
+    for ranks in nodes.values():
+        here, workers = [views[rank] for rank in ranks], sum(seats[rank].workers for rank in ranks)
+        found = {uuid for view in here for uuid in view.devices or ()}
+        trouble = next((view.trouble for view in here if view.trouble), None)
+        said = f"{here[0].host}: {len(ranks)} ranks, {len(found)} devices, {workers} workers"
+        if trouble:
+            yield f"{said}: {trouble}"
+        elif len(found) > workers:
+            yield (
+                f"{said}: devices stay idle; start a rank for each (tasks in the profile, "
+                "--ranks), or set workers: node"
+            )
+        elif not all(seats[rank].workers for rank in ranks):
+            yield f"{said}: the other ranks stay idle, as one worker has a device, or the CPUs"

@@ -1,0 +1,137 @@
+"""Arrays that were submitted: what ``results/arrays.tsv`` notes of them, and their indices as text.
+
+An array is noted before it is submitted. So whatever dies, and whatever answer is lost, the next
+run knows by which names to look for tasks that live, and which shard each of them computes.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from shardwise.paths import Results
+
+_FIELDS = ("scheduler", "run", "digest", "name", "attempt", "first", "numbers", "noted")
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array, as it was noted.
+
+    ``run`` names its dispatch, ``name`` the array alone, and ``digest`` is the plan's. ``numbers``
+    are those of its shards in the plan, counted from 0 and in order; how an index of the scheduler
+    follows from them, the scheduler's module says. ``first`` is what Slurm's tasks add to theirs.
+    """
+
+    scheduler: str
+    run: str
+    digest: str
+    name: str
+    attempt: int
+    first: int
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Tasks of one array that share a state, as the scheduler lists them.
+
+    Attributes
+    ----------
+    number
+        The array's, at the scheduler.
+    indices
+        Of the tasks, as the scheduler counts them.
+    where
+        The nodes on which they run; empty while they wait.
+    trouble
+        Why they cannot start, or never will; empty where nothing is wrong.
+    hopeless
+        Whether a new submission would meet the same trouble.
+    held
+        Whether they wait until their user releases them.
+    silent
+        Whether nothing is heard of their node.
+    ending
+        Whether the scheduler is cleaning up behind them.
+    """
+
+    number: str
+    name: str
+    indices: tuple[int, ...]
+    where: str = ""
+    trouble: str = ""
+    hopeless: bool = False
+    held: bool = False
+    silent: bool = False
+    ending: bool = False
+
+
+@dataclass(frozen=True)
+class Fate:
+    """How a task ended, in the scheduler's words.
+
+    ``certain`` says that the scheduler ended it; else what the task itself left may still arrive.
+    """
+
+    words: str
+    certain: bool
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers as text, such as ``0-9,12,15-20``."""
+    runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    parts = []
+    for _, pairs in runs:
+        found = [number for _, number in pairs]
+        parts.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
+    return ",".join(parts)
+
+
+def numbers(text: str) -> Iterator[int]:
+    """The numbers in a text such as ``0-9,12,15-20:5``; a limit of Slurm's (``%4``) is left out.
+
+    Raises
+    ------
+    ValueError
+        Where it is no such text.
+    """
+    for part in text.partition("%")[0].strip("[]").split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?(?::(\d+))?", part)
+        if match is None:
+            raise ValueError(f"{part!r} is no number and no range")
+        low, high, step = match.groups()
+        yield from range(int(low), int(high or low) + 1, int(step or 1))
+
+
+def note(results: Results, array: Array) -> None:
+    """Add a line on an array that is about to be submitted; it is on the disk at return."""
+    values = (*(getattr(array, name) for name in _FIELDS[:6]), ranges(array.numbers))
+    line = "\t".join(map(str, (*values, time.strftime("%Y-%m-%dT%H:%M:%S"))))
+    with open(results.arrays, "a+b") as file:
+        length = file.seek(0, os.SEEK_END)
+        before = "\n" if length else "\t".join(_FIELDS) + "\n"
+        if length:
+            file.seek(-1, os.SEEK_END)
+            before = "" if file.read() == b"\n" else "\n"  # a line that was cut off
+        file.write(f"{before}{line}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def noted(results: Results) -> list[Array]:
+    """All arrays that were noted, in order; a line that was cut off speaks of none."""
+    try:
+        lines = results.arrays.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines[1:]:
+        fields = line.split("\t")
+        if len(fields) == len(_FIELDS):
+            scheduler, run, digest, name, attempt, first, text, _ = fields
+            known = tuple(numbers(text))
+            found.append(Array(scheduler, run, digest, name, int(attempt), int(first), known))
+    return found

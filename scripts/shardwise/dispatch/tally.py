@@ -1,0 +1,250 @@
+"""Where each shard of a dispatch stands: what waits, runs, is whole, or has failed for good.
+
+Array, pool and mpi differ in who computes; how they count, try again, report and end is here.
+Standard library only.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from shardwise import grants
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
+from shardwise.paths import Results
+from shardwise.planfile import Plan
+from shardwise.units import clock
+
+log = logging.getLogger(__name__)
+
+DEFAULT_RETRIES = 2
+"""Tries after the first of one shard."""
+
+LINE_SECONDS, LONGEST_LINE_SECONDS = 5.0, 60.0
+"""Between two lines of the report, at first and at most: a night must not fill a log with them."""
+
+NOTE_SECONDS = 60.0
+
+_FINAL = {1: ShardwiseError, 2: InputError, 3: IntegrityError}
+"""Codes that another try would give again, and the error that the whole then ends with."""
+
+_TAIL_BYTES = 65536
+
+
+class Tally:
+    """Counts the shards of one dispatch and says how far it is.
+
+    Parameters
+    ----------
+    shards
+        The ids to compute; the other shards of the plan count as done.
+    retries
+        Tries after the first of one shard.
+    clock
+        Seconds that only grow.
+
+    Attributes
+    ----------
+    running : dict[str, str]
+        Shards under way, and where.
+    whole : set[str]
+        Shards that this dispatch has finished.
+    lost : dict[str, tuple[int | None, str]]
+        Shards that have failed for good: exit code (None: killed, lost) and reason.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        shards: Sequence[str],
+        retries: int = DEFAULT_RETRIES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan, self._retries, self._clock = plan, retries, clock
+        self._waiting = dict.fromkeys(shards)
+        self._earlier = len(plan.shards) - len(self._waiting)
+        self._failures: dict[str, int] = {}
+        self.running: dict[str, str] = {}
+        self.whole: set[str] = set()
+        self.lost: dict[str, tuple[int | None, str]] = {}
+        self._began = clock()
+        self._said, self._said_at, self._news = "", self._began - LINE_SECONDS, False
+        self._noted: dict[str, float] = {}
+
+    @property
+    def waiting(self) -> list[str]:
+        """Shards that nobody computes, those that failed behind the others."""
+        return list(self._waiting)
+
+    def began(self, shard: str, where: str) -> None:
+        """A shard is being computed, somewhere."""
+        self._waiting.pop(shard, None)
+        self.running[shard] = where
+
+    def back(self, shard: str) -> None:
+        """A shard waits again through no failure of its own; this counts as no try."""
+        self._leave(shard)
+        self._waiting[shard] = None
+
+    def done(self, shard: str) -> None:
+        """A shard has its product and its receipt."""
+        self._leave(shard)
+        self.whole.add(shard)
+
+    def failed(self, shard: str, code: int | None, reason: str) -> bool:
+        """A try of a shard has failed; the reason is written into the shard's own log.
+
+        Parameters
+        ----------
+        code
+            Exit code of the try, or None where it was killed or lost.
+        reason
+            Why, for the user.
+
+        Returns
+        -------
+        bool
+            Whether the shard waits for another try. With 1, 2 or 3 it never does.
+        """
+        reason = " ".join(reason.splitlines()) or "it gave no reason"
+        self._leave(shard)
+        self._write_reason(shard, reason)
+        self._news = True
+        self._failures[shard] = tries = self._failures.get(shard, 0) + 1
+        if code in _FINAL or tries > self._retries:
+            self.lost[shard] = (code, reason)
+            log.warning("shard %s: %s; it is not tried again", shard, reason)
+            return False
+        self._waiting[shard] = None
+        log.warning("shard %s: %s; try %d of %d follows",
+                    shard, reason, tries + 1, self._retries + 1)  # fmt: skip
+        return True
+
+    def _leave(self, shard: str) -> None:
+        """Take a shard out of wherever it is."""
+        self._waiting.pop(shard, None)
+        self.running.pop(shard, None)
+        self.lost.pop(shard, None)
+
+    def _write_reason(self, shard: str, reason: str) -> None:
+        """Add a failure to the shard's own log, where a killed try left no word of it."""
+        # A full disk must not end the dispatch: the reason stands in its own log too.
+        with contextlib.suppress(OSError):
+            path = self._log_of(shard)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "a+b") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                tail = file.read()
+                if reason.encode(errors="replace") not in tail:
+                    file.write(b"" if tail.endswith(b"\n") or not tail else b"\n")
+                    file.write(f"{_stamp()} ERROR {reason}\n".encode(errors="replace"))
+
+    def _log_of(self, shard: str) -> Path:
+        return self._plan.results.log("multiply", shard)
+
+    def report(self) -> None:
+        """Log how far it is: at most a line in some seconds, at once after failures and at the end.
+
+        Call it as often as you like.
+        """
+        now, text = self._clock(), self._line()
+        ended = not self._waiting and not self.running
+        if text == self._said:
+            return
+        pause = min(max(LINE_SECONDS, (now - self._began) / 100), LONGEST_LINE_SECONDS)
+        if now - self._said_at < pause and not self._news and not ended:
+            return
+        self._said, self._said_at, self._news = text, now, False
+        log.info("%s", text)
+
+    def _line(self) -> str:
+        counts = {"running": self.running, "failed": self.lost, "waiting": self._waiting}
+        words = [f"{self._earlier + len(self.whole)} of {len(self._plan.shards)} shards done"]
+        return ", ".join(words + [f"{len(some)} {name}" for name, some in counts.items() if some])
+
+    def note(self, text: str) -> None:
+        """Log a line beside the report, such as that a scheduler does not answer.
+
+        The same text comes at most once a minute.
+        """
+        now = self._clock()
+        if now - self._noted.get(text, -NOTE_SECONDS) >= NOTE_SECONDS:
+            self._noted[text] = now
+            log.warning("%s", text)
+
+    def finish(self) -> None:
+        """Return where all shards are whole.
+
+        Raises
+        ------
+        IntegrityError, InputError, ShardwiseError, TryAgain
+            After a line on each shard that failed: the first of these that any of them ended with.
+        """
+        self.report()
+        left = len(self._waiting) + len(self.running)
+        if not self.lost and not left:
+            return
+        for shard, (_, reason) in sorted(self.lost.items()):
+            log.error("shard %s: %s (log: %s)", shard, reason, self._log_of(shard))
+        codes = {code for code, _ in self.lost.values()}
+        error = next((_FINAL[code] for code in (3, 2, 1) if code in codes), TryAgain)
+        parts = [f"{len(self.lost)} failed"] if self.lost else []
+        parts += [f"{left} were not computed"] if left else []
+        total = len(self.lost) + left + len(self.whole)
+        raise error(f"of {total} shards {', '.join(parts)}; the others are whole")
+
+
+def _stamp() -> str:
+    """Now, as lines of our logs have it."""
+    now = time.time()
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f",{int(now % 1 * 1000):03}"
+
+
+@contextlib.contextmanager
+def holding(results: Results) -> Iterator[None]:
+    """Be the only dispatcher on these results.
+
+    Raises
+    ------
+    TryAgain
+        Where another one is at work, with what it said of itself.
+    """
+    path = results.dispatching
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TryAgain(_held(file, results)) from None
+        except OSError:
+            pass  # a disk without locks: the lock of the run itself remains
+        _sign(file)
+        yield
+
+
+def _held(file: BinaryIO, results: Results) -> str:
+    file.seek(0)
+    who = file.read(_TAIL_BYTES).decode(errors="replace").strip() or "another process"
+    return (
+        f"{results.root}: its shards are being computed by {who}; let it finish or end it, then "
+        "run the same command again"
+    )
+
+
+def _sign(file: BinaryIO) -> None:
+    """Say who holds the lock; others read it where they are refused."""
+    job = grants.job(os.environ)
+    words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}"
+    words += f", {job}" if job else ""
+    # The lock is what counts: a full disk costs the signature, nothing else.
+    with contextlib.suppress(OSError):
+        file.truncate(0)
+        file.write(f"{words} ({shlex.join(sys.argv)})\n".encode(errors="replace"))
+        file.flush()

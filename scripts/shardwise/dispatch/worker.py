@@ -1,0 +1,197 @@
+"""A worker process: one device, to its end, and shards through it as they are assigned.
+
+It talks to its parent by one pipe: ids of shards come in, events go out. Where the pipe closes the
+parent is dead, and the worker ends at once. One thread computes; another one begins to read the
+next shard meanwhile. It never imports mpi4py.
+"""
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import shardwise
+from shardwise import cli, devices, multiply, planfile
+from shardwise.dispatch import jobs
+from shardwise.dispatch.crew import Event, Task
+from shardwise.errors import DeviceFailed, WrongProduct
+from shardwise.paths import Results
+from shardwise.planfile import Plan
+
+log = logging.getLogger(__name__)
+
+
+def main(pipe: Connection, worker: int, task: Task, choice: devices.Choice) -> None:
+    """Work until the parent says otherwise: by SIGTERM, or by its death."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
+    signal.signal(signal.SIGTERM, cli.terminate)
+    try:
+        _work(_Wire(pipe, worker), task, choice)
+        threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
+    except cli.Terminated:
+        # What was begun ahead is dropped as it is: its threads must not hold up the end.
+        logging.shutdown()
+        os._exit(128 + signal.SIGTERM)
+
+
+def _work(wire: "_Wire", task: Task, choice: devices.Choice) -> None:
+    """Take a device and shards until the device fails."""
+    threading.Thread(target=wire.listen, daemon=True).start()
+    logs = _Logs(task)
+    try:
+        plan = planfile.load(Path(task.plan))
+        needed = max(shard.device_memory for shard in plan.shards.values())
+        with jobs.working(plan.results):
+            session = multiply.Session(plan, needed, task.memory, task.wait, choice)
+            _Worker(plan, logs, wire, session).work()
+    except Exception as error:
+        code, words = cli.explain(error)
+        wire.send("failed", code=code, reason=words)
+
+
+class _Wire:
+    """The pipe to the parent: threads may send at the same time, one listens."""
+
+    def __init__(self, pipe: Connection, worker: int) -> None:
+        self._pipe, self._worker, self._lock = pipe, worker, threading.Lock()
+        self.assigned: SimpleQueue[str] = SimpleQueue()
+
+    def listen(self) -> None:
+        """Take in what comes, to the end of the parent, which ends this process."""
+        while True:
+            try:
+                self.assigned.put(self._pipe.recv())
+            except (EOFError, OSError):
+                os._exit(1)
+
+    def send(self, kind: str, shard: str | None = None, **facts: Any) -> None:
+        """Tell the parent of an event."""
+        with self._lock, contextlib.suppress(OSError):  # it is dead: `listen` ends this process
+            self._pipe.send(Event(self._worker, kind, shard, **facts))
+
+
+class _Worker:
+    """Computes one shard, while another thread begins with the next.
+
+    Parameters
+    ----------
+    session
+        The device, and what is kept on it.
+    """
+
+    def __init__(self, plan: Plan, logs: "_Logs", wire: _Wire, session: multiply.Session) -> None:
+        self._plan, self._logs, self._wire, self._session = plan, logs, wire, session
+        self._begun: SimpleQueue[tuple[str, Future[multiply.Reading]]] = SimpleQueue()
+        self._ahead = ThreadPoolExecutor(1, "ahead")
+        self._device = session.device.get("uuid")
+
+    def work(self) -> None:
+        """Take shards until a device fails, or for ever."""
+        threading.Thread(target=self._begin_all, daemon=True).start()
+        self._wire.send("ready", device=self._device)
+        usable, ended = True, time.time()
+        while usable:
+            shard, begun = self._begun.get()
+            with self._logs.of(shard):
+                usable = self._finish(shard, begun, ended)
+            ended = time.time()
+
+    def _begin_all(self) -> None:
+        while True:
+            shard = self._wire.assigned.get()
+            self._begun.put((shard, self._ahead.submit(self._begin, shard)))
+
+    def _begin(self, shard: str) -> multiply.Reading:
+        with self._logs.of(shard, new=True):
+            return self._session.begin(shard)
+
+    def _finish(self, shard: str, begun: "Future[multiply.Reading]", ended: float) -> bool:
+        """Compute a shard and tell the parent; whether the device can still be used."""
+        try:
+            reading = begun.result()
+            self._session.finish(reading, lambda: self._ahead.submit(self._release, reading))
+        except cli.Terminated as error:
+            cli.explain(error)
+            raise
+        except Exception as error:
+            usable = not isinstance(error, (DeviceFailed, WrongProduct))
+            code, words = cli.explain(error)
+        else:
+            log.info("%s written", self._plan.results.receipt(shard))
+            seconds = time.time() - max(reading.started, ended)
+            self._wire.send("done", shard, device=self._device, seconds=seconds)
+            return True
+        gc.collect()  # what failed holds memory of the device, by way of its tracebacks
+        facts = {"code": code, "reason": words, "device": self._device}
+        self._wire.send("failed", shard, suspect=not usable, **facts)
+        return usable
+
+    def _release(self, reading: multiply.Reading) -> None:
+        """Once the slabs are free, ask for the next shard."""
+        reading.release()
+        self._wire.send("read", reading.shard.shard)
+
+
+class _Logs:
+    """Sends what threads log to the logs of the shards that they work on.
+
+    What belongs to no shard goes where the parent's own words go.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._plan, self._results = task.plan, Results.of_plan(Path(task.plan))
+        self._shards: dict[int, str] = {}
+        self._main = threading.get_ident()
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=cli.FORMAT, force=True)
+        self._own = logging.getLogger().handlers[0]
+        self._own.addFilter(lambda record: self._shard(record) is None)
+
+    @contextlib.contextmanager
+    def of(self, shard: str, new: bool = False) -> Iterator[None]:
+        """Let what this thread logs, and the threads that it starts, go to a shard's log.
+
+        Parameters
+        ----------
+        new
+            Whether the shard is tried anew: then its log begins anew.
+        """
+        handler = self._handler(self._results.log("multiply", shard), "w" if new else "a")
+        handler.setFormatter(self._own.formatter)
+        handler.addFilter(lambda record: self._shard(record) == shard)
+        logging.getLogger().addHandler(handler)
+        self._shards[threading.get_ident()] = shard
+        try:
+            if new:
+                cli.log_start(self._by_hand(shard))
+            yield
+        finally:
+            del self._shards[threading.get_ident()]
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+
+    def _handler(self, path: Path, mode: str) -> logging.Handler:
+        # Without room for a log the shard goes on: it will say so itself, where it needs room.
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return logging.FileHandler(path, mode, encoding="utf-8")
+        except OSError:
+            return logging.NullHandler()
+
+    def _shard(self, record: logging.LogRecord) -> str | None:
+        """The shard of a thread, or of the one that computes where it has none of its own."""
+        return self._shards.get(record.thread, self._shards.get(self._main))
+
+    def _by_hand(self, shard: str) -> list[str]:
+        """What computes the shard alone."""
+        script = Path(shardwise.__file__).parents[1] / "multiply.py"
+        return [str(script), "--plan", self._plan, "--shard", shard]

@@ -1,0 +1,294 @@
+"""Situations of `dispatch: array` that are the same under every scheduler.
+
+The fixture `night` is the importing module's own. These stop before the reduce, which is the same
+job under every dispatch.
+"""
+
+import abc
+import os
+import shlex
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from tests import processes
+from tests.night import Night, sum_of_squares
+
+# Waits for a file that releases all tasks, or the one of a shard.
+GATE = """
+for _ in $(seq 3000); do
+  for gate in released "released.$1"; do
+    if [ -e "$(dirname "$0")/$gate" ]; then exit; fi
+  done
+  sleep 0.2
+done
+"""
+
+MULTIPLY = ("--until", "multiply")
+"""Options that end the run before the ledger."""
+
+SHIM = """\
+#!/bin/sh
+if [ -e {folder}/away ]; then echo '{words}' >&2; exit 1; fi
+if [ -e {folder}/{command}.says ]; then
+  case "$*" in *conf*) exec cat {folder}/{command}.says ;; esac
+fi
+{real} "$@" || exit
+if [ -e {folder}/{command}.mute ]; then rm {folder}/{command}.mute; echo '{words}' >&2; exit 1; fi
+"""
+"""In front of a scheduler's command: nobody answers, another answer, or one that is lost."""
+
+
+class ArrayNight(Night, abc.ABC):
+    """A workspace under ``dispatch: array``, and its tasks."""
+
+    clients: tuple[str, ...]
+    """The scheduler's commands."""
+
+    submits: str
+    """Which of them submits."""
+
+    config: str
+    """The one that tells the cluster's settings."""
+
+    silence: str
+    """What all say when nobody answers."""
+
+    @abc.abstractmethod
+    def tasks(self, state: str) -> dict[str, str]:
+        """The tasks that are ``running`` or ``waiting``: by shard, what cancels them."""
+
+    @abc.abstractmethod
+    def cancel(self, task: str) -> None:
+        """Cancel a task."""
+
+    @abc.abstractmethod
+    def small(self) -> str:
+        """What the cluster's settings are, but for arrays of four tasks at most."""
+
+    @abc.abstractmethod
+    def arrays(self) -> int:
+        """How many arrays of this workspace the scheduler has taken."""
+
+    def starts(self) -> Counter[str]:
+        """How often each shard was started."""
+        journals = self.workspace.file("logs/multiply").glob("*.starts")
+        return Counter({path.stem: path.read_text().count("\n") for path in journals})
+
+    def running(self, job: str) -> list[int]:
+        """Of no use here: see `tasks`."""
+        raise NotImplementedError(job)
+
+    def idle(self) -> bool:
+        """Whether no task waits or runs."""
+        return not self.tasks("running") and not self.tasks("waiting")
+
+    def gated(self) -> tuple[str, str]:
+        """Options under which each task waits for `open_gate` before it begins."""
+        (self.workspace.root / "gate.sh").write_text(GATE)
+        path = shlex.quote(str(self.workspace.root / "gate.sh"))
+        return "--precommand", f'sh {path} "$shard"'
+
+    def open_gate(self, *shards: str) -> None:
+        """Let some shards go on, or all."""
+        for name in [f"released.{shard}" for shard in shards] or ["released"]:
+            (self.workspace.root / name).touch()
+
+    def of(self, shards: int, **values: object) -> np.ndarray:
+        """Configure a run of so many shards, a matrix each; returns the matrices."""
+        stack = self.folder_of(shards)
+        over = {"materialize": False, "dispatch": "array", **values}
+        self.workspace.configure(input="stack", shards=shards, **over)
+        return stack
+
+    def shim(self) -> Path:
+        """Put scripts in front of the scheduler's commands, and return the folder that steers them.
+
+        A file ``away`` there silences all commands, ``COMMAND.says`` is what one says of settings,
+        and ``COMMAND.mute`` loses its next answer, once it has done its work.
+        """
+        folder = self.workspace.root / "shims"
+        folder.mkdir()
+        env = self.workspace.env
+        assert env is not None
+        for command in self.clients:
+            real = shutil.which(command, path=env["PATH"])
+            assert real, f"{command} is not there"
+            words = {"folder": shlex.quote(str(folder)), "real": shlex.quote(real)}
+            (folder / command).write_text(SHIM.format(command=command, words=self.silence, **words))
+            (folder / command).chmod(0o755)
+        env["PATH"] = f"{folder}:{env['PATH']}"
+        return folder
+
+    def log(self) -> str:
+        """The log of the job that submits and waits."""
+        path = self.workspace.file("logs/multiply/multiply.log")
+        return path.read_text() if path.exists() else ""
+
+
+def at_once(night: ArrayNight) -> int:
+    """The most shards that were computed at the same time, by their receipts."""
+    receipts = night.receipts().values()
+    begins = [(r["started"], 1) for r in receipts]
+    steps = sorted([*begins, *((r["finished"], -1) for r in receipts)])
+    running = [0]
+    for _, step in steps:
+        running.append(running[-1] + step)
+    return max(running)
+
+
+def test_digits_have_the_same_bits(night: ArrayNight) -> None:
+    """12 shards, three at once, copied by their own tasks: one array, and NumPy's very sum."""
+    digits = load_digits().images
+    np.save(night.workspace.root / "digits.npy", digits)
+    night.workspace.configure(input="digits.npy", shards=12, dispatch="array", array_limit=3)
+    done = night.run(*MULTIPLY)
+    assert done.code == 0, done.output
+    summed = night.workspace.run()  # the reduce is the same job under every dispatch: here, soon
+    assert summed.code == 0, summed.output
+    assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(12)})
+    assert night.arrays() == 1
+    assert at_once(night) <= 3
+    assert "12 of 12 shards done" in done.output
+    assert night.run().jobs == set(), "another run finds everything done"
+
+
+def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) -> None:
+    """A cancelled task, a killed process, a NaN: the others finish, the end names the one lost."""
+    stack = night.of(6)
+    np.save(night.matrix(4), np.full((5, 5), np.nan))
+    run = night.start(*MULTIPLY, *night.gated())
+    night.wait_for("shard 00001 runs", lambda: "00001" in night.tasks("running"))
+    night.cancel(night.tasks("running")["00001"])
+    night.wait_for("it is tried again", lambda: "shard 00001: " in night.log())
+    night.open_gate()
+    assert run.wait(timeout=120) != 0
+    assert set(night.receipts()) == {f"{i:05}" for i in range(6)} - {"00004"}
+    assert night.starts()["00004"] == 1
+    words = night.output()[night.output().index("shardwise: not finished: 5 of 6 shards") :]
+    assert "00004: " in words
+    assert "matrix 4 holds NaN or Inf" in words
+    assert "00001" not in words
+
+    np.save(night.matrix(4), stack[4])
+    before = night.starts()
+    done = night.run(*MULTIPLY)
+    assert done.code == 0, done.output
+    assert night.starts() - before == Counter({"00004": 1})
+
+
+def test_a_task_that_is_killed_without_a_word_is_tried_again(night: ArrayNight) -> None:
+    """All processes of a task end by SIGKILL, its script too: the scheduler's word decides."""
+    night.of(2)
+    run = night.start(*MULTIPLY, *night.gated())
+    night.wait_for("both run", lambda: len(night.tasks("running")) == 2)
+    gates = {
+        pid
+        for pid in processes.running()
+        if f"{night.workspace.root}/gate.sh 00001" in _command(pid)
+    }
+    assert gates
+    processes.kill([*processes.parents(gates), *gates])  # the scripts first: no last words
+    night.wait_for("it is tried again", lambda: "shard 00001: the scheduler says" in night.log())
+    night.open_gate()
+    assert run.wait(timeout=120) == 0, night.output()
+    assert night.starts() == Counter({"00000": 1, "00001": 1})
+
+
+def _command(pid: int) -> str:
+    """The command line of a process; empty once it has ended."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return raw.replace(b"\0", b" ").decode(errors="replace")
+
+
+def test_the_next_run_joins_what_a_killed_one_has_left(night: ArrayNight) -> None:
+    """Snakemake dies, its waiting job ends quietly: the next run waits for the very same tasks."""
+    night.of(5)
+    run = night.start(*MULTIPLY, *night.gated())
+    night.wait_for("tasks run", lambda: night.tasks("running"))
+    run.kill()
+    run.wait()
+    night.wait_for("the job that waits ends", lambda: "has ended; the tasks work on" in night.log())
+    assert night.run("--unlock").code == 0
+
+    again = night.start(*MULTIPLY)
+    night.wait_for("it joins them", lambda: "5 tasks of an earlier run" in night.log())
+    assert night.run(*MULTIPLY, "--nolock").code == 75, "only one run at a time"
+    night.open_gate()
+    assert again.wait(timeout=120) == 0, night.output()
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(5)})
+    assert night.arrays() == 1
+
+
+def test_tasks_of_another_plan_are_not_joined(night: ArrayNight) -> None:
+    """A config that changes while tasks of a killed run live: refused, with how to cancel them."""
+    night.of(3)
+    run = night.start(*MULTIPLY, *night.gated())
+    night.wait_for("tasks run", lambda: night.tasks("running"))
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    assert night.run("--unlock").code == 0
+    night.workspace.configure(input="stack", shards=2, materialize=False, dispatch="array")
+    refused = night.run(*MULTIPLY)
+    assert refused.code == 75, refused.output
+    assert "cancel them (" in refused.output
+
+
+def test_ctrl_c_cancels_the_array(night: ArrayNight) -> None:
+    """Interrupting snakemake empties the queue, and a rerun computes what is missing."""
+    night.of(8)
+    run = night.start(*MULTIPLY, *night.gated())
+    night.wait_for("tasks run", lambda: night.tasks("running"))
+    night.open_gate("00000")
+    night.wait_for("one is done", night.receipts)
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(timeout=60) != 0
+    night.wait_for("the queue is empty", night.idle, 60)
+    night.open_gate()
+    done = night.run(*MULTIPLY)
+    assert done.code == 0, done.output
+    assert night.starts()["00000"] == 1
+    assert len(night.receipts()) == 8
+
+
+def test_a_scheduler_that_is_away_costs_nothing(night: ArrayNight) -> None:
+    """Its answer to the submission is lost, then it says nothing: one array, one start a shard."""
+    night.of(4)
+    shims = night.shim()
+    run = night.start(*MULTIPLY, *night.gated())
+    night.wait_for("tasks run", lambda: "4 shards submitted" in night.log())
+    (shims / "away").touch()
+    night.wait_for("it is said", lambda: "does not answer" in night.log())
+    night.open_gate("00000")
+    night.wait_for("one is done", night.receipts)
+    (shims / "away").unlink()
+    night.open_gate()
+    assert run.wait(timeout=120) == 0, night.output()
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(4)})
+    assert night.arrays() == 1
+
+
+def test_arrays_are_cut_where_the_cluster_wants_it(night: ArrayNight) -> None:
+    """Ten shards where an array has four tasks: three arrays, and one limit for all of them."""
+    night.of(10, array_limit=2)
+    (night.shim() / f"{night.config}.says").write_text(night.small())
+    done = night.run(*MULTIPLY)
+    assert done.code == 0, done.output
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(10)})
+    assert night.arrays() == 3
+    assert at_once(night) <= 2
+
+
+def test_a_dry_run_asks_no_scheduler(night: ArrayNight, tmp_path: Path) -> None:
+    """With commands that only fail, a dry run says what is missing, and submits or lists no job."""
+    night.of(3)
+    asked = night.asked_by_a_dry_run(night.clients, tmp_path / "bin")
+    assert not asked - {"scontrol", "sacct"}, "Slurm's plugin asks these two as it is loaded"

@@ -1,0 +1,52 @@
+"""All shards by one job on one node of a real Slurm, a process on each of its devices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.spread import SlurmSite
+from tests.spread import Spread
+from tests.spread_situations import (
+    test_a_cancelled_job_leaves_no_process,
+    test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest,
+    test_a_killed_worker_is_replaced,
+    test_a_second_run_is_told_of_the_first,
+    test_a_shard_that_always_fails_costs_itself,
+)
+
+__all__ = [  # what is the same under every scheduler
+    "test_a_cancelled_job_leaves_no_process",
+    "test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest",
+    "test_a_killed_worker_is_replaced",
+    "test_a_second_run_is_told_of_the_first",
+    "test_a_shard_that_always_fails_costs_itself",
+]
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def site(slurm: SlurmCluster, tmp_path: Path) -> Iterator[SlurmSite]:
+    """Jobs on a node with four devices; an idle cluster afterwards."""
+    yield SlurmSite(slurm, Spread(tmp_path), "pool", "--gres=gpu:4", "-N1", "-n1", "-c1")
+    slurm.cancel_all()
+
+
+def test_a_requeued_job_goes_on(slurm: SlurmCluster, site: SlurmSite) -> None:
+    """Started again by Slurm, it computes what is missing; each shard commits once."""
+    job = site.submit(*site.four, "--requeue")
+    processes.until(lambda: len(site.spread.receipts()) >= 3)
+    site.spread.put("hold")
+    before = site.spread.receipts()
+    slurm.call("scontrol", "requeue", str(job))
+    processes.until(lambda: not site.spread.living(), 60)
+    site.spread.take_away("hold")
+    slurm.call("scontrol", "release", str(job), check=False)
+    assert site.finish(job)[0] == 0, site.printed(job)
+    site.spread.check()
+    after = site.spread.receipts()
+    assert {shard: after[shard] for shard in before} == before
+    assert slurm.show_job(job)["Restarts"] == "1"

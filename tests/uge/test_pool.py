@@ -1,0 +1,34 @@
+"""All shards by one job on one host of a real Grid Engine, a process on each of its devices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spread import Spread
+from tests.spread_situations import (
+    test_a_cancelled_job_leaves_no_process,
+    test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest,
+    test_a_killed_worker_is_replaced,
+    test_a_second_run_is_told_of_the_first,
+    test_a_shard_that_always_fails_costs_itself,
+)
+from tests.uge.cluster import UgeCluster
+from tests.uge.spread import UgeSite
+
+__all__ = [  # what is the same under every scheduler
+    "test_a_cancelled_job_leaves_no_process",
+    "test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest",
+    "test_a_killed_worker_is_replaced",
+    "test_a_second_run_is_told_of_the_first",
+    "test_a_shard_that_always_fails_costs_itself",
+]
+
+pytestmark = [pytest.mark.uge, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def site(uge: UgeCluster, tmp_path: Path) -> Iterator[UgeSite]:
+    """Jobs on a host with four devices; an idle cluster afterwards."""
+    yield UgeSite(uge, Spread(tmp_path), "pool", "-l", "gpu=4")
+    uge.cancel_all()

@@ -1,0 +1,502 @@
+"""Arrays: what is noted, cut, read; the script of a task; dispatches on a pretended scheduler."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise.dispatch import array, recipe, slurm, submitted, tally, uge
+from shardwise.dispatch.submitted import Array, Fate, Tasks
+from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
+from shardwise.paths import Results
+
+from tests import factories
+
+NUMBERS = st.sets(st.integers(0, 300), min_size=1).map(sorted)
+
+
+# Texts.
+
+
+@given(NUMBERS)
+def test_ranges_are_read_as_they_are_written(numbers: list[int]) -> None:
+    """Any ascending numbers survive the way into text and back."""
+    assert list(submitted.numbers(submitted.ranges(numbers))) == numbers
+
+
+def test_ranges_of_schedulers_are_understood() -> None:
+    """Slurm's limit and brackets, and Grid Engine's steps."""
+    assert list(submitted.numbers("[0-3,7%2]")) == [0, 1, 2, 3, 7]
+    assert list(submitted.numbers("6-10:2,20,1:1")) == [6, 8, 10, 20, 1]
+    with pytest.raises(ValueError, match=r"'0-\.\.\.' is no number"):
+        list(submitted.numbers("5,0-..."))
+
+
+def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
+    """A crash in the middle of a note: the arrays before and after it are read."""
+    results = Results(tmp_path)
+    one = Array("slurm", "array-1", "d", "sw-array-1-1", 1, 0, (0, 1, 5))
+    two = Array("slurm", "array-2", "d", "sw-array-2-1", 2, 5, (5, 7))
+    assert submitted.noted(results) == []
+    submitted.note(results, one)
+    with open(results.arrays, "a") as file:
+        file.write("slurm\tarray-9\td")
+    submitted.note(results, two)
+    assert submitted.noted(results) == [one, two]
+
+
+@given(NUMBERS, st.integers(1, 50), st.integers(1, 50))
+def test_slurm_arrays_hold_every_shard_once(numbers: list[int], most: int, limit: int) -> None:
+    """Cut after cut, each shard comes once, and every index is below the cluster's limit."""
+    found, left = [], list(numbers)
+    while left:
+        first, taken = slurm.cut(left, most, limit)
+        own = Array("slurm", "run", "d", "name", 1, first, taken)
+        assert taken == tuple(left[: len(taken)])
+        assert 0 < len(taken) <= limit
+        assert all(0 <= index < most for index in slurm.indices(own))
+        found += taken
+        del left[: len(taken)]
+    assert found == numbers
+
+
+def test_slurm_indices_are_the_plan_s_where_they_fit() -> None:
+    """So that task 17 is shard 00017; only beyond MaxArraySize they count from the first one."""
+    assert slurm.cut([2, 17, 900], 1001, 1001) == (0, (2, 17, 900))
+    assert slurm.cut([900, 1000, 1001, 1901, 1902], 1001, 1001) == (900, (900, 1000, 1001))
+    assert slurm.cut([1901, 1902], 1001, 1001) == (1901, (1901, 1902))
+
+
+def test_a_long_list_of_indices_is_cut_to_what_a_command_takes() -> None:
+    """Every other one of 100,000 shards in a cluster without limit: arguments stay short."""
+    numbers = list(range(0, 100_000, 2))
+    _, taken = slurm.cut(numbers, 10**6, 10**6)
+    assert 1000 < len(taken) < len(numbers)
+    assert len(submitted.ranges(taken)) <= 16_000
+
+
+SQUEUE = """\
+7|2-3,7%2|sw-array-a-1|PENDING|JobArrayTaskLimit|
+7|0|sw-array-a-1|RUNNING|None|gpu1
+7|1|sw-array-a-1|COMPLETING|None|gpu2
+8|4|sw-array-a-2|PENDING|JobHeldUser|
+8|5|sw-array-a-2|PENDING|DependencyNeverSatisfied|
+8|6|sw-array-a-2|PENDING|launch failed requeued held|
+"""
+
+
+def test_squeue_tells_who_waits_works_and_never_will() -> None:
+    """Waiting tasks come together; some reasons to wait are none to wait for."""
+    found = slurm.parse_tasks(SQUEUE.splitlines())
+    assert found[0] == Tasks("7", "sw-array-a-1", (2, 3, 7))
+    assert [task.where for task in found] == ["", "gpu1", "gpu2", "", "", ""]
+    assert [task.ending for task in found] == [False, False, True, False, False, False]
+    assert [task.held for task in found] == [False, False, False, True, False, False]
+    assert [bool(task.trouble) for task in found] == [False] * 4 + [True] * 2
+    assert [task.hopeless for task in found] == [False] * 4 + [True, False]
+
+
+def test_squeue_tells_how_tasks_ended() -> None:
+    """What Slurm did is certain; what the task itself did, its own files may yet tell."""
+    lines = ["7|0|sw-1|NODE_FAIL|None|gpu1", "7|1|sw-1|FAILED|NonZeroExitCode|gpu2"]
+    assert slurm.parse_fates(lines) == {
+        ("sw-1", 0): Fate("NODE_FAIL on gpu1", True),
+        ("sw-1", 1): Fate("FAILED on gpu2 (NonZeroExitCode)", False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", TryAgain),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: "
+         "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+         QueueFull),
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified",
+         InputError),
+    ],
+)  # fmt: skip
+def test_slurm_s_refusals_are_told_apart(said: str, error: type, tmp_path: Path) -> None:
+    """Away, full, or wrong: each is answered in its own way."""
+    command = tmp_path / "sbatch"
+    command.write_text(f"#!/bin/sh\ncat >&2 <<'E'\n{said}\nE\nexit 1\n")
+    command.chmod(0o755)
+    with pytest.raises(error) as caught:
+        slurm.call([str(command)], 10)
+    assert type(caught.value) is error
+
+
+QSTAT = """<job_info><queue_info><Queue-List><name>all.q@n1</name>{state}
+<job_list><JB_job_number>5</JB_job_number><JB_name>sw-array-a-1</JB_name><state>r</state>
+<tasks>2</tasks></job_list></Queue-List></queue_info><job_info>
+<job_list><JB_job_number>5</JB_job_number><JB_name>sw-array-a-1</JB_name><state>qw</state>
+<tasks>3-9:1</tasks></job_list>
+<job_list><JB_job_number>6</JB_job_number><JB_name>sw-array-a-2</JB_name><state>Eqw</state>
+<tasks>1</tasks></job_list>
+<job_list><JB_job_number>9</JB_job_number><JB_name>sw-array-ab-2</JB_name><state>hqw</state>
+<tasks>1</tasks></job_list>
+</job_info></job_info>"""
+
+
+def test_qstat_tells_who_waits_works_and_cannot_start() -> None:
+    """Tasks of this dispatch only, by the name of their array; a silent host is seen."""
+    found = uge.listed(uge.parse_queue(QSTAT.format(state="<state>au</state>")), ["array-a"])
+    assert found == [
+        Tasks("5", "sw-array-a-1", (2,), where="n1", silent=True),
+        Tasks("5", "sw-array-a-1", tuple(range(3, 10))),
+        Tasks("6", "sw-array-a-2", (1,), trouble="it cannot start, state Eqw"),
+    ]
+
+
+# The script of a task.
+
+
+def made_script(folder: Path, numbers: tuple[int, ...], scheduler: str, setup: str = "") -> Path:
+    """The script of an array of a plan of 40 shards, with a stand-in for Python."""
+    shards = {f"{number:05}": None for number in range(40)}
+    plan = SimpleNamespace(results=Results(folder / "results of $1"), shards=shards)
+    module = {"slurm": slurm, "uge": uge}[scheduler]
+    own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
+    for name in (plan.results.array_folder("run"), plan.results.log("multiply").parent):
+        name.mkdir(parents=True, exist_ok=True)
+    text = array.script(plan, own, module.find_number(own), setup, 500)
+    python = folder / "python"
+    python.write_text('#!/bin/sh\necho "$@"; exit "${CODE:-0}"\n')
+    python.chmod(0o755)
+    path = folder / "task.sh"
+    path.write_text(text.replace(sys.executable, str(python)))
+    return path
+
+
+def run_script(script: Path, **variables: str) -> int:
+    """Run a task's script as a scheduler would, and return its exit code."""
+    env = {"PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(["bash", str(script)], env=env, check=False).returncode
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "uge"])
+def test_a_task_finds_its_shard(tmp_path: Path, scheduler: str) -> None:
+    """By its index alone: its log, and a command that means the shard's number in the plan."""
+    numbers = (0, 1, 2, 7, 9, 10, 39)
+    script = made_script(tmp_path, numbers, scheduler)
+    own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
+    indices = {"slurm": slurm, "uge": uge}[scheduler].indices(own)
+    variable = {"slurm": "SLURM_ARRAY_TASK_ID", "uge": "SGE_TASK_ID"}[scheduler]
+    for number, index in zip(numbers, indices, strict=True):
+        assert run_script(script, **{variable: str(index), "JOB_ID": "7"}) == 0
+        log = tmp_path / "results of $1" / "logs" / "multiply" / f"{number:05}.log"
+        first = int(log.read_text().split("--array-first ")[1])
+        assert first + index - (scheduler == "uge") == number
+        assert "--mem-mb=500 --array-task" in log.read_text()
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (3, 3), (75, 75), (99, 1), (100, 1)])
+def test_a_task_leaves_a_mark_where_it_fails(tmp_path: Path, code: int, status: int) -> None:
+    """With its exit code, of which Grid Engine never sees 99 and 100; a next start removes it."""
+    script = made_script(tmp_path, (4,), "slurm")
+    assert run_script(script, SLURM_ARRAY_TASK_ID="4", CODE=str(code)) == status
+    mark = tmp_path / "results of $1" / "logs" / "array" / "run" / "name.00004"
+    assert (mark.read_text() if mark.exists() else "0") == (f"{code}\n" if code else "0")
+    assert run_script(script, SLURM_ARRAY_TASK_ID="4") == 0
+    assert not mark.exists()
+
+
+def test_a_set_up_line_that_fails_is_worth_another_try(tmp_path: Path) -> None:
+    """The task ends with 75 before it begins, and its log says why."""
+    script = made_script(tmp_path, (4,), "slurm", "export A='it is'; [ \"$A\" = 'it is not' ]")
+    assert run_script(script, SLURM_ARRAY_TASK_ID="4") == 75
+    log = (tmp_path / "results of $1" / "logs" / "multiply" / "00004.log").read_text()
+    assert "ERROR the profile's set-up line (precommand) ended with 1" in log
+    assert "--array-task" not in log
+
+
+# A dispatch.
+
+
+@dataclass
+class Pretended:
+    """A scheduler in this process: tasks run at once, and fail as they are told to."""
+
+    plan: object
+    TITLE: str = "Pretended"
+    most: int = 1000
+    room: int = 10**6
+    codes: dict[str, list[int]] = field(default_factory=dict)
+    trouble: dict[str, Tasks] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    away: int = 0
+    mute: int = 0
+    queue: dict[str, tuple[Array, list[int], int | None]] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
+    throttles: dict[str, list[int | None]] = field(default_factory=lambda: defaultdict(list))
+    starts: list[str] = field(default_factory=list)
+    at_once: int = 0
+
+    cut = staticmethod(uge.cut)
+    indices = staticmethod(uge.indices)
+    find_number = staticmethod(uge.find_number)
+    commands = staticmethod(slurm.commands)
+
+    def most_tasks(self) -> int:
+        """The most tasks of an array."""
+        return self.most
+
+    def submit(self, own: Array, _words: list, _script: Path, throttle: int | None) -> str:
+        """Take an array, or not."""
+        if sum(len(left) for _, left, _ in self.queue.values()) + len(own.numbers) > self.room:
+            raise QueueFull("full")
+        assert own in submitted.noted(self.plan.results), "noted before it is submitted"
+        self.queue[own.name] = (own, self.indices(own), throttle)
+        self.sizes.append(len(own.numbers))
+        self.throttles[own.name].append(throttle)
+        if self.mute:
+            self.mute, self.away = self.mute - 1, 2
+            raise TryAgain("no answer")
+        return f"job-{own.name}"
+
+    def tasks(self, runs: list[str]) -> list[Tasks]:
+        """Work on some tasks, then list what is left."""
+        if self.away:
+            self.away -= 1
+            raise TryAgain("away")
+        found = []
+        at_once = sum(len(left[:limit]) for _, left, limit in self.queue.values())
+        self.at_once = max(self.at_once, at_once)
+        for name, (own, left, limit) in list(self.queue.items()):
+            assert own.run in runs
+            for index in left[:limit]:
+                shard = f"{own.numbers[index - 1]:05}"
+                if shard not in self.trouble:
+                    left.remove(index)
+                    self._work(own, shard)
+            for index in left:
+                odd = self.trouble.get(f"{own.numbers[index - 1]:05}")
+                trouble, hopeless = (odd.trouble, odd.hopeless) if odd else ("", False)
+                found.append(Tasks(f"job-{name}", name, (index,), "", trouble, hopeless))
+        return found
+
+    def _work(self, own: Array, shard: str) -> None:
+        self.starts.append(shard)
+        folder = self.plan.results.array_folder(own.run)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{own.name}.number").write_text("77\n")
+        codes = self.codes.get(shard, [])
+        code = codes.pop(0) if codes else 0
+        if shard in self.lost:
+            self.lost.remove(shard)
+        elif code:
+            log = self.plan.results.log("multiply", shard)
+            log.write_text(f"2026-01-01 00:00:00,000 ERROR it said {code}\n")
+            (folder / f"{own.name}.{shard}").write_text(f"{code}\n")
+        else:
+            whole(self.plan, shard)
+
+    def fates(self, _runs: set[str], gone: dict) -> dict[tuple[str, int], Fate]:
+        """All that is gone without a word was lost with its node."""
+        return {(n, i): Fate("NODE_FAIL", True) for n, (_, some) in gone.items() for i in some}
+
+    def throttle(self, number: str, limit: int) -> None:
+        """Let more tasks run."""
+        name = number.removeprefix("job-")
+        own, left, _ = self.queue[name]
+        self.queue[name] = (own, left, limit)
+        self.throttles[name].append(limit)
+
+    def cancel_tasks(self, number: str, which: list[int]) -> None:
+        """Take tasks out of the queue."""
+        own, left, _ = self.queue[number.removeprefix("job-")]
+        for index in which:
+            left.remove(index)
+            self.trouble.pop(f"{own.numbers[index - 1]:05}")
+
+
+def whole(plan: object, shard: str) -> None:
+    """Leave a product and its receipt, as the dispatch looks at them."""
+    product = plan.results.product(shard)
+    product.parent.mkdir(exist_ok=True)
+    product.write_bytes(b"12345")
+    facts = {"fingerprint": plan.shards[shard].fingerprint, "file": {"bytes": 5}}
+    plan.results.receipt(shard).write_text(json.dumps(facts))
+
+
+@pytest.fixture
+def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
+    """A plan of eight shards, and a scheduler that knows of none of them."""
+    plan = factories.plan(tmp_path, factories.stack((8, 2, 2)), shards=8, materialize=False)
+    made = Pretended(plan)
+    monkeypatch.setitem(array._SCHEDULERS, "uge", made)
+    for name in ("LOOK_SECONDS", "_LONG_LOOK_SECONDS", "_FULL_SECONDS"):
+        monkeypatch.setattr(array, name, 0.01)
+    return made
+
+
+def dispatch(made: Pretended, limit: int | None = None, retries: int = 2) -> None:
+    """Run a whole dispatch on a pretended scheduler."""
+    file = made.plan.results.root / "recipe.json"
+    words = [["-try", str(number)] for number in (1, 2, 3)]
+    file.write_text(json.dumps({"scheduler": "uge", "words": words, "memory": [1, 2, 3],
+                                "setup": ""}))  # fmt: skip
+    array.run(made.plan, file, limit, retries)
+
+
+def test_all_missing_shards_are_one_array(pretended: Pretended) -> None:
+    """What is whole already is not computed again."""
+    whole(pretended.plan, "00003")
+    dispatch(pretended)
+    assert pretended.sizes == [7]
+    assert sorted(pretended.starts) == [s for s in pretended.plan.shards if s != "00003"]
+
+
+def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
+    """75 and a lost node are; 3 is not, the others finish, and the end names it."""
+    pretended.codes = {"00001": [75, 75], "00002": [3]}
+    pretended.lost = {"00004"}
+    with pytest.raises(IntegrityError, match="of 8 shards 1 failed; the others are whole"):
+        dispatch(pretended)
+    counts = {shard: pretended.starts.count(shard) for shard in pretended.plan.shards}
+    assert counts == dict.fromkeys(counts, 1) | {"00001": 3, "00004": 2}
+    assert "ERROR it said 3" in pretended.plan.results.log("multiply", "00002").read_text()
+    log = pretended.plan.results.log("multiply", "00004").read_text()
+    assert "the scheduler says: NODE_FAIL" in log
+    attempts = [(own.attempt, own.numbers) for own in submitted.noted(pretended.plan.results)]
+    assert attempts == [(1, tuple(range(8))), (2, (1, 4)), (3, (1,))]
+
+
+def test_tries_are_limited(pretended: Pretended) -> None:
+    """A shard that always ends with 75 has its retries, and no more."""
+    pretended.codes = {"00001": [75] * 9}
+    with pytest.raises(TryAgain, match="1 failed"):
+        dispatch(pretended, retries=1)
+    assert pretended.starts.count("00001") == 2
+
+
+def test_a_full_queue_gets_smaller_arrays(pretended: Pretended) -> None:
+    """What fits is submitted; the rest waits until tasks have ended."""
+    pretended.room = 3
+    dispatch(pretended)
+    assert sum(pretended.sizes) == 8
+    assert max(pretended.sizes) <= 3
+    assert len(set(pretended.starts)) == len(pretended.starts) == 8
+
+
+def test_a_large_job_is_cut(pretended: Pretended) -> None:
+    """A cluster that takes three tasks an array gets three arrays."""
+    pretended.most = 3
+    dispatch(pretended)
+    assert pretended.sizes == [3, 3, 2]
+
+
+def test_the_limit_holds_for_all_arrays_together(pretended: Pretended) -> None:
+    """A next array gets what the last one leaves, and more as that one ends."""
+    pretended.most = 3
+    dispatch(pretended, limit=2)
+    assert pretended.sizes == [3, 3, 2]
+    assert list(pretended.throttles.values())[:2] == [[2], [1, 2]]
+    assert pretended.at_once == 2
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_an_answer_that_is_lost_costs_no_second_array(
+    pretended: Pretended, limit: int | None
+) -> None:
+    """The scheduler has taken it, and says nothing for a while: it is found by its name.
+
+    Or, where all tasks have ended when it speaks again, by the number that they have left.
+    """
+    pretended.mute = 1
+    dispatch(pretended, limit)
+    assert pretended.sizes == [8]
+    assert len(pretended.starts) == 8
+
+
+def test_what_will_never_start_is_cancelled(pretended: Pretended) -> None:
+    """A hopeless task ends with 2; one with another trouble has another try."""
+    pretended.trouble = {
+        "00001": Tasks("", "", (), trouble="PENDING (BadConstraints)", hopeless=True),
+        "00002": Tasks("", "", (), trouble="it cannot start"),
+    }
+    with pytest.raises(InputError, match="of 8 shards 1 failed"):
+        dispatch(pretended)
+    assert sorted(pretended.starts) == [s for s in pretended.plan.shards if s != "00001"]
+
+
+def test_living_tasks_are_joined(pretended: Pretended, caplog: pytest.LogCaptureFixture) -> None:
+    """Of an array that was noted, three tasks live: they are waited for, the others submitted."""
+    caplog.set_level(logging.INFO)
+    plan = pretended.plan
+    digest = plan.facts["digest"]
+    old = Array("uge", "array-old", digest, "sw-array-old-1", 1, 0, tuple(range(8)))
+    submitted.note(plan.results, old)
+    pretended.queue[old.name] = (old, [2, 3, 4], 0)
+    pretended.throttle = lambda *_: pretended.queue.update({old.name: (old, [2, 3, 4], None)})
+    dispatch(pretended)
+    assert "3 tasks of an earlier run" in caplog.text
+    assert pretended.sizes == [5]
+    assert sorted(pretended.starts) == list(plan.shards)
+
+
+def test_tasks_of_another_plan_are_refused(pretended: Pretended) -> None:
+    """They would write products of that plan beside ours."""
+    old = Array("uge", "array-old", "another", "sw-array-old-1", 1, 0, (0, 1))
+    submitted.note(pretended.plan.results, old)
+    pretended.queue[old.name] = (old, [1, 2], 0)
+    with pytest.raises(TryAgain, match=r"another plan .* cancel them .*scancel job-sw-array-old-1"):
+        dispatch(pretended)
+    assert not pretended.sizes
+
+
+def test_a_second_dispatch_is_refused(pretended: Pretended) -> None:
+    """While one hands out the shards of a results folder, another ends with 75."""
+    with tally.holding(pretended.plan.results), pytest.raises(TryAgain, match="being computed by"):
+        dispatch(pretended)
+
+
+def test_without_a_scheduler_it_says_so(tmp_path: Path) -> None:
+    """And says what to do on a machine that has none."""
+    file = tmp_path / "recipe.json"
+    file.write_text('{"scheduler": "", "words": [], "memory": [], "setup": ""}')
+    with pytest.raises(InputError, match=r"no scheduler here .* dispatch: pool computes"):
+        recipe.load(file)
+    with pytest.raises(InputError, match="snakemake writes it"):
+        recipe.load(tmp_path / "nowhere.json")
+
+
+def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
+    """A process that was started by the holder of the lock can tell when that one ends."""
+    lock = tmp_path / "run.lock"
+    assert array.guardian(lock) is None
+    program = "from pathlib import Path; from shardwise.dispatch import array; " \
+        f"print(array.guardian(Path({str(lock)!r})) is not None)"  # fmt: skip
+    with open(lock, "a"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONPATH": str(factories.SCRIPTS)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize(("line", "most"), [("MaxArraySize = 4001", 4001), ("Other = 1", 1001)])
+def test_slurm_s_largest_array_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, most: int
+) -> None:
+    """Where it says nothing of it, Slurm's own default counts; where it is 0, there are none."""
+    command = tmp_path / "scontrol"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for text, expected in ((line, most), ("MaxArraySize = 0", None)):
+        command.write_text(f"#!/bin/sh\necho '{text}'\n")
+        command.chmod(0o755)
+        if expected:
+            assert slurm.most_tasks() == expected
+        else:
+            with pytest.raises(InputError, match="takes no array jobs"):
+                slurm.most_tasks()

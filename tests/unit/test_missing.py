@@ -1,0 +1,83 @@
+"""What is still to be computed: exactly the shards without a whole product of this plan."""
+
+import json
+import os
+
+import pytest
+from shardwise import planfile, planner
+from shardwise.dispatch import missing
+
+from tests import factories
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """A plan of four shards, all multiplied."""
+    folder = tmp_path_factory.mktemp("computed")
+    made = factories.plan(folder, factories.stack((8, 3, 3)), shards=4, materialize=False)
+    return factories.computed(made)
+
+
+@pytest.fixture
+def made(computed, tmp_path):
+    """The same in a folder of its own."""
+    planner.write(computed, planfile.load_sources(computed))
+    (tmp_path / "results" / "products").mkdir(parents=True)
+    for path in computed.results.product("0").parent.iterdir():
+        (tmp_path / "results" / "products" / path.name).write_bytes(path.read_bytes())
+    for path in (computed.results.plan, computed.results.plan_facts, computed.results.sources):
+        (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
+    return planfile.load(tmp_path / "results" / "plan.tsv")
+
+
+def edit(path, **over):
+    """Write a receipt again with some of its keys changed."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | over))
+
+
+def test_nothing_is_missing_of_what_is_whole(made):
+    """Whole products are found whole, and the newest receipt is the one written last."""
+    os.utime(made.results.receipt("00002"), (2e9, 2e9))
+    assert missing.standing(made) == missing.Standing([], "00002")
+    assert missing.describe(made, []) == "all 4 shards have their products"
+
+
+def test_all_is_missing_at_first(tmp_path):
+    """Of a plan alone every shard is missing, in the plan's order."""
+    made = factories.plan(tmp_path, factories.stack((8, 3, 3)), shards=4)
+    assert missing.standing(made) == missing.Standing(list(made.shards), None)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda results: results.receipt("00001").unlink(),
+        lambda results: results.product("00001").unlink(),
+        lambda results: results.receipt("00001").write_text('{"fingerprint": '),
+        lambda results: results.receipt("00001").write_text("[]"),
+        lambda results: edit(results.receipt("00001"), fingerprint="another"),
+        lambda results: edit(results.receipt("00001"), file=None),
+        lambda results: os.truncate(results.product("00001"), 4096),
+    ],
+    ids=["no receipt", "no product", "half a receipt", "no mapping", "another plan's", "no facts",
+         "half a product"],
+)  # fmt: skip
+def test_what_is_not_whole_is_missing(made, harm):
+    """A product that is lost or cut short, or a receipt that is lost, damaged or stale."""
+    harm(made.results)
+    assert missing.missing(made) == ["00001"]
+
+
+def test_a_line_says_how_much_is_missing(tmp_path):
+    """How many shards, the bytes of A and B to read, and those to write."""
+    left, right = factories.stack((6, 32, 16)), factories.stack((16, 8))
+    made = factories.plan(tmp_path, left, right, product="A @ B", shards=3)
+    assert missing.describe(made, ["00000", "00002"]) == (
+        "2 of 3 shards have no products yet; 9.0 KiB to read and 4.0 KiB to write"
+    )
+
+
+def test_the_line_knows_device_memory(tmp_path):
+    """Where shards may be computed on a GPU, it says what each takes there."""
+    made = factories.plan(tmp_path, factories.stack((6, 32, 32)), shards=3, backend="auto")
+    assert missing.describe(made, ["00000"]).endswith("1.5 GiB of device memory each on a GPU")

@@ -1,0 +1,505 @@
+"""The pool: one worker process a device, whatever becomes of it, and the leader that feeds them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from shardwise import receipts
+from shardwise.dispatch import pool
+from shardwise.dispatch.crew import Event
+from shardwise.dispatch.tally import Tally
+from shardwise.dispatch.worker import _Worker
+from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain, WrongProduct
+from shardwise.planfile import Plan
+
+from tests import factories, fake_devices, processes
+
+SHARDS = 12
+
+# A product of one's own: the square, and before it what a test wants of the matrix in its corner.
+FUNCTION = """
+import os, pathlib, signal, sys, time
+
+HERE = pathlib.Path(__file__).parent
+
+def until(true):
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.01)
+
+def once(name):
+    if (HERE / name).exists():
+        return False
+    (HERE / name).touch()
+    return True
+
+def square(xp, block):
+    if (HERE / "begun").exists():  # not where the function is tried before the plan is made
+        trouble(int(block[0, 0, 0]))
+    return block @ block
+
+def trouble(first):
+"""
+
+
+def planned(folder: Path, trouble: str = "pass", shards: int = SHARDS, **over: object) -> Plan:
+    """A plan of small shards of two matrices, whose function runs some lines before each shard.
+
+    ``first``, in these lines, is the index of the shard's first matrix.
+    """
+    body = "".join(f"    {line}\n" for line in trouble.splitlines())
+    (folder / "own.py").write_text(FUNCTION + body)
+    left = factories.stack((2 * shards, 6, 6), "float64")
+    left[:, 0, 0] = np.arange(2 * shards)
+    product = f"{folder / 'own.py'}:square"
+    made = factories.plan(folder, left, product=product, shards=shards, materialize=False, **over)
+    (folder / "begun").touch()
+    return made
+
+
+def command(made: Plan, *words: object) -> list[str]:
+    """The command line of a pool."""
+    return factories.command("multiply", "--plan", made.results.plan, "--all", *words)
+
+
+def environment(folder: Path, devices: int) -> dict[str, str]:
+    """Variables of a machine with so many devices that do not exist."""
+    return os.environ | fake_devices.environment(devices, folder / "leases")
+
+
+def pooled(made: Plan, *words: object, devices: int = 2) -> subprocess.CompletedProcess:
+    """Compute what is missing on some fake devices."""
+    return subprocess.run(
+        command(made, *words), capture_output=True, text=True, check=False,
+        env=environment(made.results.root.parent, devices),
+    )  # fmt: skip
+
+
+def started(made: Plan, devices: int = 2) -> subprocess.Popen:
+    """A pool at work on some fake devices."""
+    return subprocess.Popen(
+        command(made), stderr=subprocess.PIPE, text=True,
+        env=environment(made.results.root.parent, devices),
+    )  # fmt: skip
+
+
+def expected(made: Plan) -> np.ndarray:
+    """The squares of all matrices."""
+    left = np.load(made.results.root.parent / "input.npy")
+    return left @ left
+
+
+def receipt(made: Plan, number: int) -> dict:
+    """The receipt of a shard."""
+    return receipts.read(made.results.receipt(f"{number:05}"))
+
+
+def whole(made: Plan) -> list[int]:
+    """The numbers of the shards that have a receipt."""
+    return [n for n in range(len(made.shards)) if made.results.receipt(f"{n:05}").exists()]
+
+
+def log(made: Plan, number: int) -> str:
+    """The log of a shard."""
+    return made.results.log("multiply", f"{number:05}").read_text()
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("materialize", [True, False], ids=["copies", "in place"])
+def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
+    """Every file of the pool equals the one that the shard alone gives, byte by byte."""
+    left = factories.noise((40, 9, 9), seed=3)
+    over = {"shards": 7, "keep": keep, "materialize": materialize}
+    alone = factories.computed(factories.plan(tmp_path / "alone", left, **over))
+    made = factories.plan(tmp_path / "pool", left, **over)
+    done = pooled(made)
+    assert done.returncode == 0, done.stderr
+    assert "7 of 7 shards done" in done.stderr
+    for shard in made.shards:
+        one, other = (m.results.product(shard).read_bytes() for m in (alone, made))
+        assert one == other
+        written = receipts.read(made.results.receipt(shard))
+        assert (
+            written["input_checksum"]
+            == receipts.read(alone.results.receipt(shard))["input_checksum"]
+        )
+        assert written["attempt"] == 1
+    assert factories.leftovers(tmp_path) == []
+
+
+def test_each_worker_has_a_device_of_its_own(tmp_path):
+    """Two workers on two devices, each one process to its end."""
+    wait = (
+        "logs = HERE / 'results' / 'logs' / 'multiply'\n"
+        "until(lambda: len(list(logs.glob('*.starts'))) > 1)\n"  # first shards wait for each other
+        "assert 'mpi4py' not in sys.modules"
+    )
+    made = planned(tmp_path, wait)
+    done = pooled(made)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(factories.products(made), expected(made))
+    devices = {receipt(made, n)["device"]["uuid"] for n in range(SHARDS)}
+    pids = {starts(made, n)[0] for n in range(SHARDS)}
+    assert len(devices) == len(pids) == 2
+
+
+def starts(made: Plan, number: int) -> list[int]:
+    """The processes that began a shard."""
+    lines = made.results.starts(f"{number:05}").read_text().splitlines()
+    return [int(line.split("\t")[2]) for line in lines]
+
+
+def test_the_next_shard_is_read_while_one_is_computed(tmp_path):
+    """A shard in the middle computes until the next one's read has begun, in the same process."""
+    wait = (
+        "if first == 8:\n    until((HERE / 'results' / 'logs' / 'multiply' / '00005.log').exists)"
+    )
+    made = planned(tmp_path, wait)
+    done = pooled(made, devices=1)
+    assert done.returncode == 0, done.stderr
+    assert receipt(made, 5)["started"] < receipt(made, 4)["finished"]
+    assert starts(made, 4) == starts(made, 5)
+    assert "00005" not in log(made, 4)
+    assert "00004" not in log(made, 5)
+
+
+def test_a_shard_log_is_that_of_a_job(tmp_path):
+    """The log of a shard names node, process and the command that does the same by hand."""
+    made = planned(tmp_path, shards=2)
+    assert pooled(made).returncode == 0
+    lines = log(made, 1).splitlines()
+    assert f"process {starts(made, 1)[0]}" in lines[0]
+    by_hand = lines[1].partition("by hand: ")[2]
+    assert by_hand.endswith(f"--plan {made.results.plan} --shard 00001")
+    for path in (made.results.receipt("00001"), made.results.product("00001")):
+        path.unlink()
+    subprocess.run(by_hand, shell=True, check=True, capture_output=True)
+    np.testing.assert_array_equal(factories.products(made), expected(made))
+
+
+def test_only_what_is_missing_is_computed(tmp_path):
+    """A second run has nothing to do; one lost product is made again, and no other."""
+    made = planned(tmp_path, shards=3)
+    assert pooled(made).returncode == 0
+    again = pooled(made)
+    assert "all 3 shards have their products" in again.stderr
+    made.results.product("00001").unlink()
+    assert pooled(made).returncode == 0
+    assert [receipt(made, n)["attempt"] for n in range(3)] == [1, 2, 1]
+
+
+def test_a_killed_worker_is_replaced(tmp_path):
+    """Its shard is tried again by another process; what it was given ahead is not a failure."""
+    kill = "if first == 8 and once('killed'):\n    os.kill(os.getpid(), signal.SIGKILL)"
+    made = planned(tmp_path, kill)
+    done = pooled(made, devices=1)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(factories.products(made), expected(made))
+    assert [receipt(made, n)["attempt"] for n in range(SHARDS)] == [1] * 4 + [2] + [1] * 7
+    assert len(set(starts(made, 4))) == 2
+    assert "shard 00004: its process was ended by SIGKILL" in done.stderr
+    assert factories.leftovers(tmp_path) == []
+
+
+def test_a_poison_shard_costs_itself_alone(tmp_path):
+    """One shard kills every process that computes it, one is bad input: all others are whole."""
+    trouble = (
+        "if first == 2:\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "if first == 12:\n    raise ValueError('such a bad matrix')"
+    )
+    made = planned(tmp_path, trouble)
+    done = pooled(made, "--retries", 2)
+    assert done.returncode == 2
+    assert whole(made) == [n for n in range(SHARDS) if n not in (1, 6)]
+    assert len(starts(made, 1)) == 3
+    assert len(starts(made, 6)) == 1
+    assert "is left out" not in done.stderr
+    ends = [line for line in done.stderr.splitlines() if " ERROR shard " in line]
+    assert [line.partition("ERROR ")[2][:11] for line in ends] == ["shard 00001", "shard 00006"]
+    assert "ended by SIGSEGV" in log(made, 1)
+    assert "such a bad matrix" in log(made, 6)
+
+
+def test_what_may_pass_is_tried_again(tmp_path):
+    """Lack of memory is 75, and the same process tries again, behind the other shards."""
+    made = planned(tmp_path, "if first == 0 and once('full'):\n    raise MemoryError")
+    done = pooled(made, devices=1)
+    assert done.returncode == 0, done.stderr
+    assert len(starts(made, 0)) == 2
+    assert len({pid for n in range(SHARDS) for pid in starts(made, n)}) == 1
+
+
+def test_a_device_that_fails_is_left_out(tmp_path):
+    """Two shards die on one device: it is named and used no more, and the other does all."""
+    bad = "GPU-" + fake_uuid(0)
+    kill = (
+        f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{bad}':\n"
+        "    (HERE / f'{first}.dies').touch()\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "until(lambda: len(list(HERE.glob('*.dies'))) == 2)"  # else this device does all before
+    )
+    made = planned(tmp_path, kill)
+    done = pooled(made)
+    assert done.returncode == 0, done.stderr
+    assert f"{bad} of " in done.stderr
+    assert done.stderr.count("is left out") == 1
+    devices = {receipt(made, n)["device"]["uuid"] for n in range(SHARDS)}
+    assert devices == {"GPU-" + fake_uuid(1)}
+    assert sum(len(starts(made, n)) for n in range(SHARDS)) == SHARDS + 2
+
+
+def fake_uuid(number: int) -> str:
+    """The end of the UUID of a fake device."""
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{socket.gethostname()} {number}"))
+
+
+def test_no_device_is_left(tmp_path):
+    """Where all devices fail the pool ends with 75 and names them."""
+    made = planned(tmp_path, "os.kill(os.getpid(), 9)")
+    done = pooled(made)
+    assert done.returncode == 75
+    last = done.stderr.splitlines()[-1]
+    assert "no device is left" in last
+    assert all(fake_uuid(n) in last for n in range(2))
+    assert whole(made) == []
+
+
+def test_a_leased_device_is_not_waited_for_in_the_end(tmp_path):
+    """The worker of a device that a stranger has waits, and goes when the others are done."""
+    made, lease = planned(tmp_path), tmp_path / "leases" / f"GPU-{fake_uuid(0)}.lease"
+    lease.parent.mkdir()
+    lease.parent.chmod(0o1777)
+    stranger = subprocess.Popen(["flock", "--no-fork", lease, "sleep", "600"])
+    try:
+        processes.until(lambda: lease.exists() and processes.holders(lease))
+        done = pooled(made)
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert done.returncode == 0, done.stderr
+    devices = {receipt(made, n)["device"]["uuid"] for n in range(SHARDS)}
+    assert devices == {"GPU-" + fake_uuid(1)}
+
+
+HANG = "if first >= 4:\n    (HERE / f'{first}.hangs').touch()\n    until((HERE / 'go').exists)"
+
+
+def hanging(made: Plan) -> bool:
+    """Whether two workers have come to where they hang."""
+    return len(list(made.results.root.parent.glob("*.hangs"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
+    ids=["KILL", "TERM", "INT"],
+)
+def test_no_worker_outlives_its_pool(tmp_path, number, code):
+    """However the pool ends, workers end, their devices are free, and a rerun does the rest."""
+    made = planned(tmp_path, HANG)
+    run = started(made)
+    processes.until(lambda: hanging(made))
+    family = processes.descendants([run.pid])
+    run.send_signal(number)
+    run.communicate()
+    assert run.returncode == code
+    processes.until(lambda: not processes.living(family))
+    if number != signal.SIGKILL:
+        assert factories.leftovers(tmp_path) == []
+    before = whole(made)
+    assert before[:2] == [0, 1]
+    (tmp_path / "go").touch()
+    done = pooled(made)
+    assert done.returncode == 0, done.stderr
+    assert factories.leftovers(tmp_path) == []
+    np.testing.assert_array_equal(factories.products(made), expected(made))
+    assert all(receipt(made, n)["attempt"] == 1 for n in before)
+
+
+def test_a_second_pool_is_told(tmp_path):
+    """Two pools on one results folder: the second ends with 75, the first is not disturbed."""
+    made = planned(tmp_path, HANG)
+    first = started(made)
+    processes.until(lambda: hanging(made))
+    second = pooled(made)
+    assert second.returncode == 75
+    assert f"process {first.pid}" in second.stderr
+    (tmp_path / "go").touch()
+    first.communicate()
+    assert first.returncode == 0
+    assert all(len(starts(made, n)) == 1 for n in range(SHARDS))
+
+
+def test_memory_does_not_grow_with_the_number_of_shards(tmp_path):
+    """A worker's largest memory after sixty shards of 2 MiB is that after ten."""
+    note = (
+        "import resource\n"
+        "with open(HERE / 'memory', 'a') as file:\n"
+        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=file)"
+    )
+    (tmp_path / "own.py").write_text(FUNCTION + "".join(f"    {x}\n" for x in note.splitlines()))
+    left = factories.stack((60, 512, 512), "float64")
+    product = f"{tmp_path / 'own.py'}:square"
+    made = factories.plan(tmp_path, left, product=product, shards=60, materialize=True, keep="sum")
+    (tmp_path / "begun").touch()
+    done = pooled(made, devices=1)
+    assert done.returncode == 0, done.stderr
+    kib = [int(line) for line in (tmp_path / "memory").read_text().splitlines()]
+    assert len(kib) == 60
+    assert kib[-1] - kib[10] < 8 * 1024
+
+
+def test_the_parent_loads_nothing_that_computes():
+    """What the parent imports is the standard library: nothing of CUDA, MPI or NumPy is in it."""
+    look = (
+        "import sys, shardwise.dispatch.pool as pool\n"
+        "found = {'numpy', 'cupy', 'mpi4py'} & set(sys.modules)\n"
+        "sys.exit(f'{found} loaded' if found else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=os.environ | {"PYTHONPATH": str(factories.SCRIPTS)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "suspect"),
+    [
+        (DeviceFailed("lost"), 75, True),
+        (WrongProduct("off"), 3, True),
+        (IntegrityError("damaged"), 3, False),
+        (MemoryError(), 75, False),
+        (ValueError("a fault"), 1, False),
+    ],
+)
+def test_what_makes_a_device_suspect(tmp_path, error, code, suspect):
+    """Its own errors and products that fail their proof, not what a shard's files bring about."""
+    said = []
+    session = SimpleNamespace(device={"uuid": "GPU-0"}, finish=None)
+    wire = SimpleNamespace(send=lambda *words, **facts: said.append((words, facts)))
+    begun: Future = Future()
+    begun.set_exception(error)
+    own = _Worker(planned(tmp_path), None, wire, session)
+    assert own._finish("00000", begun, 0.0) is not suspect
+    ((words, facts),) = said
+    assert words == ("failed", "00000")
+    assert (facts["code"], facts["suspect"], facts["device"]) == (code, suspect, "GPU-0")
+
+
+# The leader alone.
+
+
+class Stage:
+    """A leader, and what it has ordered so far; time goes on by a second a turn."""
+
+    def __init__(self, folder: Path, workers: int, shards: int = SHARDS, retries: int = 2) -> None:
+        self.plan = planned(folder, shards=shards)
+        self.tally = Tally(self.plan, list(self.plan.shards), retries)
+        self.leader = pool.Leader(self.plan, self.tally)
+        self.now = 0.0
+        for worker in range(workers):
+            self.leader.expect(worker, "here")
+
+    def turn(self, *events: Event) -> list[pool.Order]:
+        """What follows from events."""
+        self.now += 1
+        return self.leader.act(events, self.now)
+
+
+def ready(worker: int, device: str | None = None) -> Event:
+    """A worker that has its device."""
+    return Event(worker, "ready", device=device or f"GPU-{worker}")
+
+
+def died(worker: int, shard: str | None = None) -> Event:
+    """A worker that was killed."""
+    return Event(worker, "died", shard, reason="killed", suspect=True)
+
+
+def test_a_shard_given_ahead_is_dealt_again_untouched(tmp_path):
+    """A worker dies with two shards: one was tried, the other comes first again."""
+    stage = Stage(tmp_path, 2, retries=0)
+    (first,) = stage.turn(ready(0))
+    orders = stage.turn(Event(0, "done", first.shard, seconds=1.0))
+    (ahead,) = stage.turn(Event(0, "read", orders[0].shard))
+    assert ahead.shard == "00002"
+    assert stage.turn(died(0, "00001"))[0].kind == "restart"
+    assert list(stage.tally.lost) == ["00001"]
+    assert stage.turn(ready(1))[0].shard == "00002"
+
+
+def test_failures_of_one_shard_blame_no_device(tmp_path):
+    """The same shard dies again and again; with a success between, two different ones may."""
+    stage = Stage(tmp_path, 1, shards=2, retries=9)
+    (order,) = stage.turn(ready(0))
+    for _ in range(3):
+        bad = order.shard
+        assert [o.kind for o in stage.turn(died(0, bad))] == ["restart"]
+        (order,) = stage.turn(ready(0))
+        (order,) = stage.turn(Event(0, "done", order.shard)) if order.shard != bad else (order,)
+    assert not stage.leader.ended
+
+
+def test_two_poisonous_shards_do_not_take_the_last_device(tmp_path):
+    """The first two shards kill the only worker: the others are computed all the same."""
+    stage = Stage(tmp_path, 1, retries=0)
+    (order,) = stage.turn(ready(0))
+    for _ in range(2):
+        assert [o.kind for o in stage.turn(died(0, order.shard))] == ["restart"]
+        (order,) = stage.turn(ready(0))
+    while not stage.leader.ended:
+        orders = stage.turn(Event(0, "done", order.shard, seconds=1.0))
+        order = orders[0] if orders else order
+    assert len(stage.tally.whole) == SHARDS - 2
+    assert list(stage.tally.lost) == ["00000", "00001"]
+
+
+def test_the_last_device_is_left_out_too(tmp_path):
+    """After four shards that failed one after the other it is the device, whatever comes."""
+    stage = Stage(tmp_path, 1)
+    for kind in ("restart", "restart", "restart", "retire"):
+        (order,) = stage.turn(ready(0))
+        assert [o.kind for o in stage.turn(died(0, order.shard))] == [kind]
+    assert stage.leader.ended
+    with pytest.raises(TryAgain, match=r"no device is left .* GPU-0 \(killed\)"):
+        stage.leader.finish()
+
+
+def test_a_worker_that_gets_a_bad_device_is_started_again(tmp_path):
+    """One that waited for any device may get the one that is left out: it must look further."""
+    stage = Stage(tmp_path, 2)
+    (order,) = stage.turn(ready(0))
+    stage.turn(died(0, order.shard))
+    (order,) = stage.turn(ready(0))
+    assert stage.turn(died(0, order.shard)) == [pool.Order(0, "retire")]
+    assert stage.turn(ready(1, "GPU-0")) == [pool.Order(1, "restart", without=("GPU-0",))]
+    assert stage.turn(ready(1))[0].kind == "assign"
+
+
+def test_nobody_can_begin(tmp_path):
+    """Where no worker gets a device, the code says whether waiting helps."""
+    stage = Stage(tmp_path, 2)
+    stage.turn(Event(0, "failed", code=75, reason="busy"))
+    assert not stage.leader.ended
+    stage.turn(Event(1, "failed", code=2, reason="no cupy"))
+    assert stage.leader.ended
+    with pytest.raises(InputError, match="busy; no cupy"):
+        stage.leader.finish()
+
+
+def test_a_worker_that_dies_before_it_begins_is_given_up(tmp_path):
+    """It is started once more, not for ever."""
+    stage = Stage(tmp_path, 1)
+    assert stage.turn(died(0)) == [pool.Order(0, "restart")]
+    assert stage.turn(died(0)) == [pool.Order(0, "retire")]
+    assert stage.leader.ended

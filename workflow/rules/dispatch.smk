@@ -1,0 +1,73 @@
+# The products of all shards by one job, under `dispatch: array`, `pool` or `mpi`. The graph does not
+# grow with the number of shards: the main process finds which are missing, and the job computes them.
+#
+# REQUIRED INPUTS: plan.tsv, the input files (or input.npy), the right factor of A @ B
+# OUTPUTS: products/{shard}.npy, products/{shard}.json (the receipt) of all shards;
+#          shards/{shard}.npy where `materialize` is true; logs/multiply/done
+
+if run.dispatch == "array":
+
+    rule multiply:
+        """Submit an array job, a task a shard, and wait for it; tasks ask for these resources."""
+        input:
+            plan=run.results.plan,
+            others=run.files_for_all,
+        output:
+            done=touch(run.results.multiplied),
+        log:
+            run.results.log("multiply"),
+        retries: 0
+        localrule: True
+        resources:
+            mem_mb=run.multiply_mb,
+            runtime=run.multiply_minutes,
+        params:
+            recipe=run.recipe,
+            limit=run.array_limit_words,
+        shell:
+            'python "$SCRIPTS"/multiply.py --plan="$PLAN" --all --dispatch array'
+            " --recipe={params.recipe:q} {params.limit} 2> {log:q}"
+
+
+if run.dispatch == "pool":
+
+    rule pool:
+        """Compute all shards on one node, a process on each of its devices."""
+        input:
+            plan=run.results.plan,
+            others=run.files_for_all,
+        output:
+            done=touch(run.results.multiplied),
+        log:
+            run.results.log("pool"),
+        resources:
+            mem_mb=run.node_mb,
+            runtime=run.node_minutes,
+        shell:
+            'python "$SCRIPTS"/multiply.py --plan="$PLAN" --all --dispatch pool'
+            " --mem-mb {resources.mem_mb} 2> {log:q}"
+
+
+if run.dispatch == "mpi":
+
+    rule mpi:
+        """Compute all shards by MPI ranks, over as many nodes as the profile asks for."""
+        input:
+            plan=run.results.plan,
+            others=run.files_for_all,
+        output:
+            done=touch(run.results.multiplied),
+        log:
+            run.results.log("mpi"),
+        resources:
+            # The launcher and the number of ranks; the profile may name others.
+            mpi="auto",
+            tasks=2,
+            mem_mb=run.node_mb,
+            runtime=run.node_minutes,
+        params:
+            workers=run.workers,
+        shell:
+            'python "$SCRIPTS"/multiply.py --plan="$PLAN" --all --dispatch mpi'
+            " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
+            " --mem-mb {resources.mem_mb} 2> {log:q}"
