@@ -45,7 +45,7 @@ def _all(plan: Plan, options: Namespace) -> None:
     else:
         from shardwise.dispatch import pool
 
-        pool.run(plan, retries, _memory(options), wait)
+        pool.run(plan, retries, _memory(options), wait, options.devices)
 
 
 def _memory(options: Namespace) -> int | None:
@@ -120,6 +120,14 @@ def _add_all(arguments: ArgumentParser) -> None:
         metavar="N",
         help="tries after the first of one shard; what ended with 1, 2 or 3 is not tried again; "
         f"left out: {tally.DEFAULT_RETRIES}, with --dispatch array what the recipe says",
+    )
+    group.add_argument(
+        "--devices",
+        type=cli.natural,
+        default=0,
+        metavar="N",
+        help="pool: GPUs to use at most; 0: all that the scheduler or CUDA_VISIBLE_DEVICES names, "
+        "else all of this machine",
     )
     group.add_argument(
         "--workers",

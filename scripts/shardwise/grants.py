@@ -57,12 +57,18 @@ def asked(resources: Mapping[str, str]) -> int:
     it that begins with ``uge_``) are those of a node. ``gpu`` and ``tasks``, a GPU each, are those
     of all ``nodes``, and may lie on one where nothing is said of nodes. 1 where nothing says more.
     """
-    found = _SLURM_COUNT.findall(resources.get("gres", ""))
-    for name, words in resources.items():
-        if name.startswith("uge_"):
-            found += _GRID_ENGINE_COUNT.findall(words)
+    slurm = sum(map(int, _SLURM_COUNT.findall(resources.get("gres", ""))))
     everywhere = max(int(resources.get(name, 1)) for name in ("gpu", "tasks"))
-    return max(1, sum(map(int, found)), -(-everywhere // nodes(resources)))
+    return max(1, slurm + counted(resources), -(-everywhere // nodes(resources)))
+
+
+def counted(resources: Mapping[str, str]) -> int:
+    """GPUs that a Grid Engine job is granted by their number alone; 0 where its words name none.
+
+    Plain Grid Engine does not say which ones. So a job has to keep to their number itself.
+    """
+    words = [words for name, words in resources.items() if name.startswith("uge_")]
+    return sum(int(count) for some in words for count in _GRID_ENGINE_COUNT.findall(some))
 
 
 def nodes(resources: Mapping[str, str]) -> int:

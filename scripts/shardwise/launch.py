@@ -41,8 +41,10 @@ _OF_A_RANK = re.compile(
 )
 """What a rank was told about itself, which would mislead the ranks that it starts."""
 
-_OF_A_STEP = re.compile(r"SLURM_(STEP.*|PROCID|LOCALID|TASK_PID|LAUNCH.*|SRUN.*|GTIDS|MPI_TYPE)")
-"""The same of srun's own, which matter where a child of a rank calls srun."""
+_OF_A_STEP = re.compile(
+    r"PMIX?_.*|SLURM_(STEP.*|PROCID|LOCALID|TASK_PID|LAUNCH.*|SRUN.*|GTIDS|MPI_TYPE)"
+)
+"""All that a launcher says to a rank about itself and its step, for a child that is none."""
 
 _COUNT = re.compile(r"-np?|-n\d+|--np(=.*)?|--ntasks(=.*)?")
 """The options that say how many ranks there are: of MPICH, Open MPI and srun."""

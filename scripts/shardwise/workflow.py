@@ -337,6 +337,11 @@ class Run:
         return _growing(max(shared, self._task_minutes))
 
     @property
+    def most_devices(self) -> int:
+        """How many devices a job may use that knows their number only; 0: all that it finds."""
+        return grants.counted(self._node_words)
+
+    @property
     def _node_words(self) -> dict[str, str]:
         """What the profile's block for `pool` or `mpi` asks for."""
         # Snakemake wraps them; `raw` is what stands in the profile.

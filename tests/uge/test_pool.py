@@ -15,16 +15,30 @@ from tests.spread_situations import (
 )
 from tests.uge.cluster import UgeCluster
 from tests.uge.spread import UgeSite
+from tests.uge.test_run import night
+from tests.whole_runs import (
+    test_a_killed_snakemake_never_costs_a_shard_twice,
+    test_the_digits_have_the_same_bits,
+)
 
 __all__ = [  # what is the same under every scheduler
+    "night",
     "test_a_cancelled_job_leaves_no_process",
     "test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest",
+    "test_a_killed_snakemake_never_costs_a_shard_twice",
     "test_a_killed_worker_is_replaced",
     "test_a_second_run_is_told_of_the_first",
     "test_a_shard_that_always_fails_costs_itself",
+    "test_the_digits_have_the_same_bits",
 ]
 
 pytestmark = [pytest.mark.uge, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def dispatch() -> str:
+    """How whole runs spread their shards."""
+    return "pool"
 
 
 @pytest.fixture

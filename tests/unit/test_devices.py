@@ -645,11 +645,25 @@ def test_cupy_follows_the_driver_or_the_schedulers_client(
         ({"uge_gpu": "-pe smp 8 -l gpu=2,gpu_mem=40G -l gpu_type=H200"}, 2),
         ({"uge_cards": "-l mem_free=4G,ngpus=3", "uge_queue": "-q gpu.q"}, 3),
         ({"uge_gpu": "", "mem_mb": "4000"}, 1),
+        ({"gpu": "8", "tasks": "8", "nodes": "2"}, 4),
+        ({"gpu": "2", "tasks": "2"}, 2),
+        ({"gres": "gpu:4", "tasks": "2", "nodes": "2"}, 4),
+        ({"uge_gpu": "-l gpu=1", "tasks": "3"}, 3),
+        ({"tasks": "0"}, 1),
     ],
 )
 def test_how_many_devices_a_node_is_asked_for(words, count):
     """The profile's words for Slurm and for Grid Engine; one where they speak of none."""
     assert grants.asked(words) == count
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [({"gres": "gpu:4"}, 0), ({"uge_gpu": "-l gpu=2", "tasks": "8"}, 2), ({"uge_gpu": ""}, 0)],
+)
+def test_only_grid_engine_grants_devices_by_number(words, count):
+    """A job there keeps to the number; elsewhere devices are named, or all of the machine's."""
+    assert grants.counted(words) == count
 
 
 DEVICES = [Device(f"GPU-{i}", "H200", i, 100, 100) for i in range(4)]

@@ -43,9 +43,11 @@ if run.dispatch == "pool":
         resources:
             mem_mb=run.node_mb,
             runtime=run.node_minutes,
+        params:
+            devices=run.most_devices,
         shell:
             'python "$SCRIPTS"/multiply.py --plan="$PLAN" --all --dispatch pool'
-            " --mem-mb {resources.mem_mb} 2> {log:q}"
+            " --devices {params.devices} --mem-mb {resources.mem_mb} 2> {log:q}"
 
 
 if run.dispatch == "mpi":

@@ -262,7 +262,11 @@ class Leader:
 
 
 def run(
-    plan: Plan, retries: int = DEFAULT_RETRIES, memory: int | None = None, wait: float | None = None
+    plan: Plan,
+    retries: int = DEFAULT_RETRIES,
+    memory: int | None = None,
+    wait: float | None = None,
+    most: int = 0,
 ) -> None:
     """Compute all shards that are missing, on all devices of this node.
 
@@ -274,6 +278,8 @@ def run(
         Host bytes that all workers may take together, or None for what the plan says of each.
     wait
         Seconds that a worker waits for a free device, as :func:`shardwise.devices.take` has it.
+    most
+        Devices to use at most; 0: all that there are for this job.
 
     Raises
     ------
@@ -289,7 +295,8 @@ def run(
             return
         tally = Tally(plan, shards, retries)
         leader = Leader(plan, tally)
-        workers = min(devices.workers(plan.settings["backend"]), len(shards))
+        here = devices.workers(plan.settings["backend"])
+        workers = min(here, most or here, len(shards))
         with Crew(plan.results.plan, workers, memory and memory // workers, wait) as crew:
             for worker in crew.living:
                 leader.expect(worker, devices.node())

@@ -1,0 +1,192 @@
+"""MPI ranks on one machine: their seats, and what becomes of shards and processes."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import errors, launch
+from shardwise.dispatch.seats import View, seated, shown
+from shardwise.errors import TryAgain
+
+from tests import processes
+from tests.spread import BAD, Spread
+
+ALL = ["a", "b", "c", "d"]
+
+
+def workers(views: list[View], kind: str) -> list[tuple[int, tuple[int, int]]]:
+    """The seats without their nodes."""
+    return [(seat.workers, seat.share) for seat in seated(views, kind)]
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_ranks_that_see_the_same_devices_share_them(granted: bool) -> None:
+    """The k-th rank of a node begins at the k-th device, wherever its number comes from."""
+    filled = [View(0, "n1", ALL[:2], granted)] * 2 + [View(2, "n2", ALL[:2], granted)] * 2
+    in_turn = [filled[0], filled[2], filled[1], filled[3]]
+    assert workers(filled, "device") == [(1, (0, 2)), (1, (1, 2))] * 2
+    assert workers(in_turn, "device") == [(1, (0, 2))] * 2 + [(1, (1, 2))] * 2
+
+
+def test_ranks_that_see_their_own_device_have_it() -> None:
+    """A scheduler that binds a device to each task leaves nothing to share."""
+    views = [View(0, "n1", [uuid], True) for uuid in ALL]
+    assert workers(views, "device") == [(1, (0, 1))] * 4
+
+
+def test_a_rank_a_node_has_all_devices_of_its_node() -> None:
+    """And two ranks of a node have them in turn."""
+    assert workers([View(0, "n1", ALL), View(1, "n2", ALL[:2])], "node") == [
+        (4, (0, 1)),
+        (2, (0, 1)),
+    ]
+    assert workers([View(0, "n1", ALL[:3])] * 2, "node") == [(2, (0, 2)), (1, (1, 2))]
+
+
+def test_without_a_grant_a_rank_has_one_device_of_many() -> None:
+    """The others may be somebody else's; ranks beyond the devices have nothing to do."""
+    assert workers([View(0, "n1", ALL)] * 2, "device") == [(1, (0, 2)), (1, (1, 2))]
+    assert [count for count, _ in workers([View(0, "n1", ["a"])] * 3, "device")] == [1, 0, 0]
+
+
+def test_a_node_without_devices_counts_as_one_worker() -> None:
+    """Unless others have devices: products of NumPy and of a GPU are never summed."""
+    cpu = [View(0, "n1"), View(0, "n1"), View(2, "n2")]
+    assert [count for count, _ in workers(cpu, "device")] == [1, 0, 1]
+    assert [count for count, _ in workers([*cpu, View(3, "n3", ["a"])], "node")] == [0, 0, 0, 1]
+
+
+def test_a_driver_without_any_device_is_told() -> None:
+    """All ranks end with 75 where none has a device; where one has, the others look on."""
+    lost = View(0, "n1", [], trouble="no usable device: it is lost")
+    with pytest.raises(TryAgain, match="it is lost"):
+        seated([lost, lost], "device")
+    views = [lost, View(1, "n2", ["a"])]
+    seats = seated(views, "device")
+    assert [seat.workers for seat in seats] == [0, 1]
+    assert any(
+        "n1: 1 ranks, 0 devices, 0 workers: no usable" in line for line in shown(views, seats)
+    )
+
+
+@given(
+    ranks=st.lists(st.integers(0, 2), min_size=1, max_size=12),
+    counts=st.lists(st.integers(1, 5), min_size=3, max_size=3),
+)
+def test_every_granted_device_has_one_worker_wherever_ranks_are(
+    ranks: list[int], counts: list
+) -> None:
+    """On each node with a rank the first choices are all devices, each once."""
+    views = [View(node, f"n{node}", ALL[: counts[node]], True) for node in ranks]
+    for kind in ("device", "node"):
+        first: dict[int, list[int]] = {}
+        for seat in seated(views, kind):
+            choices = [seat.share[0] + k * seat.share[1] for k in range(seat.workers)]
+            first.setdefault(seat.node, []).extend(choices)
+        assert {node: sorted(found) for node, found in first.items()} == {
+            node: list(range(min(counts[node], len(ALL)))) for node in set(ranks)
+        }
+
+
+def test_workers_see_nothing_that_makes_a_rank() -> None:
+    """What a launcher has told is away for a while, and back afterwards; all else stays."""
+    told = {"PMI_RANK": "1", "PMI_FD": "9", "SHARDWISE_RANKS": "2", "SLURM_PROCID": "1"}
+    environ = {**told, "SLURM_JOB_ID": "7", "HOME": "/home"}
+    with launch.outside(environ):
+        assert environ == {"SLURM_JOB_ID": "7", "HOME": "/home"}
+    assert environ == {**told, "SLURM_JOB_ID": "7", "HOME": "/home"}
+
+
+@pytest.mark.parametrize(
+    "kind", [errors.InputError, errors.IntegrityError, errors.TryAgain, errors.ShardwiseError]
+)
+def test_an_error_travels_by_its_code(kind: type[errors.ShardwiseError]) -> None:
+    """It is of the same class at the other end."""
+    again = errors.of_code(kind.exit_code, "words")
+    assert type(again) is kind
+    assert str(again) == "words"
+
+
+# Real ranks on this machine, with fake devices.
+
+
+@pytest.fixture
+def spread(tmp_path: Path) -> Iterator[Spread]:
+    """A plan on a machine of three devices."""
+    made = Spread(tmp_path, devices=3)
+    yield made
+    processes.kill(made.living())
+
+
+def start(spread: Spread, *words: object) -> subprocess.Popen:
+    """Start the ranks."""
+    line = spread.line("--dispatch", "mpi", *words)
+    with open(spread.root / "run.log", "w") as log:
+        return subprocess.Popen(f"exec {line}", shell=True, stderr=log)
+
+
+def said(spread: Spread) -> str:
+    """What the ranks that were started last have said."""
+    return (spread.root / "run.log").read_text()
+
+
+def test_ranks_of_this_machine_use_all_its_devices(spread: Spread) -> None:
+    """As many ranks as devices by default; each device one shard at a time, the same bits."""
+    spread.put("hold")
+    run = start(spread)
+    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    assert len(spread.leaders()) == 3
+    spread.take_away("hold")
+    assert run.wait() == 0, said(spread)
+    spread.check()
+    assert len(spread.uses()) == 3
+    processes.until(lambda: not spread.living())
+
+
+def test_no_worker_is_a_rank(spread: Spread) -> None:
+    """Neither MPI nor what makes a rank reaches a worker."""
+    spread.put("hold")
+    run = start(spread, "--workers", "node", "--ranks", "2")
+    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    for pid in spread.workers():
+        assert not [name for name in processes.environment(pid) if name.startswith("PMI")]
+        assert "libmpi" not in (processes.PROC / str(pid) / "maps").read_text()
+    spread.take_away("hold")
+    assert run.wait() == 0, said(spread)
+    spread.check()
+
+
+def test_a_shard_that_always_fails_is_named_at_the_end(spread: Spread) -> None:
+    """All others are whole, and the launcher returns the code."""
+    spread.put("bad")
+    run = start(spread, "--ranks", "2")
+    assert run.wait() == 2, said(spread)
+    spread.check(without=[BAD])
+    assert said(spread).count(" ERROR ") == 2
+    assert f"ERROR shard {BAD:05}: " in said(spread)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_no_process(spread: Spread, number: int) -> None:
+    """It reaches the launcher, which ends its ranks; these end their workers."""
+    spread.put("hold")
+    run = start(spread, "--ranks", "3")
+    processes.until(lambda: len(spread.devices_at_work()) == 3)
+    os.kill(run.pid, number)
+    assert run.wait() != 0
+    processes.until(lambda: not spread.living(), 30)
+
+
+def test_nothing_is_started_where_nothing_is_missing(spread: Spread) -> None:
+    """A second run on finished results takes no device."""
+    assert start(spread, "--ranks", "2").wait() == 0
+    starts = spread.starts()
+    assert start(spread, "--ranks", "2").wait() == 0
+    assert "all 24 shards have their products" in said(spread)
+    assert "computing on" not in said(spread)
+    assert spread.starts() == starts
