@@ -7,6 +7,7 @@ with NumPy, and the sum has to be exact. Times are those of receipts and of summ
 
 import argparse
 import contextlib
+import signal
 import statistics
 import sys
 import tempfile
@@ -196,6 +197,7 @@ def main() -> None:
         options.shards, options.shards_of_jobs, options.rounds = 6, 2, 1
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no scheduler is left behind
     harness.say(f"Dispatch, {harness.machine()}")
     with tempfile.TemporaryDirectory(prefix="shardwise-", dir=options.folder) as name:
         measure(options, Path(name))
