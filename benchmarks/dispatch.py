@@ -7,6 +7,7 @@ with NumPy, and the sum has to be exact. Times are those of receipts and of summ
 
 import argparse
 import contextlib
+import signal
 import statistics
 import sys
 import tempfile
@@ -178,16 +179,15 @@ def number(value: float) -> str:
 
 
 def compare(table: harness.Table, scheduler: str, found: dict[str, list[Figures]]) -> None:
-    """How many times as fast arrays are as jobs, where both were run."""
+    """How many times as fast the others are as jobs, where both were run."""
     rates = {
         name: statistics.median(figures.steady for figures in runs)
         for name, runs in found.items()
         if runs
     }
-    for name in set(rates) - {"jobs"}:
-        if "jobs" in rates:
-            times = rates[name] / rates["jobs"]
-            table.note(f"{NAMES[scheduler]}: {name} has {times:.1f} times the rate of jobs.")
+    jobs = rates.pop("jobs", None)
+    for name, rate in rates.items() if jobs else ():
+        table.note(f"{NAMES[scheduler]}: {name} has {rate / jobs:.1f} times the rate of jobs.")
 
 
 def main() -> None:
@@ -197,6 +197,7 @@ def main() -> None:
         options.shards, options.shards_of_jobs, options.rounds = 6, 2, 1
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no scheduler is left behind
     harness.say(f"Dispatch, {harness.machine()}")
     with tempfile.TemporaryDirectory(prefix="shardwise-", dir=options.folder) as name:
         measure(options, Path(name))

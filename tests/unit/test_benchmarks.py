@@ -14,7 +14,7 @@ BENCHMARKS = REPO / "benchmarks"
 SCRIPTS = ("accuracy", "dispatch", "dry_run", "kernels", "makespan", "raw", "reduce", "scaling",
            "shard_jobs", "startup")  # fmt: skip
 FEW = {
-    "dispatch": ["--scheduler", "none", "--dispatch", "jobs"],
+    "dispatch": ["--scheduler", "none"],
     "reduce": ["--only", "d=8 products cold ranks=2|d=520 sum cached ranks=1"],
     "shard_jobs": ["--only", "float32 d=16 .* cold"],
 }
@@ -68,10 +68,11 @@ def test_accuracy(tmp_path: Path) -> None:
 
 
 def test_dispatch(tmp_path: Path) -> None:
-    """A run without a scheduler has its figures, and the folder is left empty."""
+    """Runs without a scheduler have their figures, and the folder is left empty."""
     text, figures = tiny("dispatch", tmp_path)
-    assert figures["dispatch"]["notes"] == [], text
-    for row in figures["dispatch"]["rows"]:
+    rows = figures["dispatch"]["rows"]
+    assert [row["cells"]["dispatch"] for row in rows] == ["`jobs`", "`pool`", "`mpi`"], text
+    for row in rows:
         (seconds,) = row["rounds"]
         assert 0 < seconds["own"] < seconds["whole"]
         assert min(seconds.values()) >= 0
