@@ -11,6 +11,7 @@ from typing import Any
 
 from shardwise import cli, devices, launch, planfile
 from shardwise.dispatch import tally, task
+from shardwise.errors import InputError
 from shardwise.planfile import Plan
 from shardwise.sizes import MIB
 
@@ -24,7 +25,8 @@ def main(options: Namespace) -> None:
 
     shard = options.shard
     if options.array_task:
-        shard = task.shard(plan, options.array_first, os.environ)
+        shard = task.shard(plan, options.array_first or 0, os.environ)
+        cli.log.info("this task computes shard %s; by hand: --shard %s", shard, shard)
     run_shard(plan, shard, _memory(options), options.device_wait)
     return cli.log.info("%s written", plan.results.receipt(shard))
 
@@ -45,7 +47,7 @@ def _all(plan: Plan, options: Namespace) -> None:
     else:
         from shardwise.dispatch import pool
 
-        pool.run(plan, retries, _memory(options), wait, options.devices)
+        pool.run(plan, retries, _memory(options), wait, options.devices or 0)
 
 
 def _memory(options: Namespace) -> int | None:
@@ -54,11 +56,29 @@ def _memory(options: Namespace) -> int | None:
 
 def _ranks(options: Namespace) -> Any:
     """mpi4py's ``MPI`` where ranks compute; None for all else, which are single processes."""
-    if not options.all or options.dispatch != "mpi":
+    _check(options)
+    if options.dispatch != "mpi":
         return None
     from shardwise.dispatch import mpi
 
     return mpi.ranks(options)
+
+
+def _check(options: Namespace) -> None:
+    """Refuse options that would do nothing, and fill in what some leave open."""
+    way = (options.dispatch or "pool") if options.all else None
+    owners = {
+        "--array-task": (options.array_task, ("array_first",)),
+        "--all": (options.all, ("dispatch", "retries")),
+        "--dispatch pool": (way == "pool", ("devices",)),
+        "--dispatch mpi": (way == "mpi", ("workers", "ranks", "launcher")),
+        "--dispatch array": (way == "array", ("array_limit", "recipe")),
+    }
+    for owner, (chosen, names) in owners.items():
+        for name in names:
+            if not chosen and getattr(options, name) is not None:
+                raise InputError(f"--{name.replace('_', '-')} means something with {owner} only")
+    options.dispatch, options.workers = way, options.workers or "device"
 
 
 def _add_which(arguments: ArgumentParser) -> None:
@@ -79,9 +99,9 @@ def _add_which(arguments: ArgumentParser) -> None:
     arguments.add_argument(
         "--array-first",
         type=cli.natural,
-        default=0,
         metavar="N",
-        help="with --array-task: the shard of task 0 (under Grid Engine of task 1)",
+        help="with --array-task: the number of the shard of task 0 (under Grid Engine of task 1); "
+        "left out: 0",
     )
 
 
@@ -110,9 +130,9 @@ def _add_all(arguments: ArgumentParser) -> None:
     group.add_argument(
         "--dispatch",
         choices=("pool", "array", "mpi"),
-        default="pool",
-        help="who computes: a process on each GPU of this machine (one process where there is "
-        "none), the tasks of an array job that this command submits and waits for, or MPI ranks",
+        help="who computes: a process on each GPU of this machine (pool, also where this is left "
+        "out; one process where there is none), the tasks of an array job that this command "
+        "submits and waits for, or MPI ranks",
     )
     group.add_argument(
         "--retries",
@@ -124,16 +144,15 @@ def _add_all(arguments: ArgumentParser) -> None:
     group.add_argument(
         "--devices",
         type=cli.natural,
-        default=0,
         metavar="N",
-        help="pool: GPUs to use at most; 0: all that the scheduler or CUDA_VISIBLE_DEVICES names, "
+        help="pool: GPUs to use at most; 0, or left out: all that the scheduler or CUDA_VISIBLE_DEVICES names, "
         "else all of this machine",
     )
     group.add_argument(
         "--workers",
         choices=("device", "node"),
-        default="device",
-        help="mpi: a rank on each GPU, or a rank on each node that works on all its GPUs",
+        help="mpi: a rank on each GPU (device, also where this is left out), or a rank on each node "
+        "that works on all its GPUs",
     )
     group.add_argument(
         "--ranks",
@@ -142,6 +161,7 @@ def _add_all(arguments: ArgumentParser) -> None:
         f"Slurm job or the slots of the Grid Engine job, else {launch.DEFAULT_RANKS}",
     )
     cli.add_launcher(group)
+    arguments.set_defaults(launcher=None)
     group.add_argument(
         "--array-limit",
         type=cli.positive,

@@ -39,7 +39,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Shows defaults, where there are any."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
 
 
 def parser(description: str) -> argparse.ArgumentParser:

@@ -103,6 +103,24 @@ def test_wrong_words_are_bad_input(words):
     assert run("multiply", *words).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "owner"),
+    [
+        (["--shard", "0", "--dispatch", "mpi"], "--all"),
+        (["--array-task", "--retries", "1"], "--all"),
+        (["--all", "--array-first", "3"], "--array-task"),
+        (["--all", "--array-limit", "3"], "--dispatch array"),
+        (["--all", "--ranks", "4"], "--dispatch mpi"),
+        (["--all", "--dispatch", "mpi", "--devices", "2"], "--dispatch pool"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_bad_input(words, owner):
+    """Whoever gives it expects something; the message says what it goes with."""
+    done = run("multiply", "--plan", "x", *words)
+    assert done.returncode == 2
+    assert f"{words[-2]} means something with {owner} only" in done.stderr
+
+
 def test_a_bad_config_is_bad_input(tmp_path):
     """plan.py tells the key and leaves no plan."""
     done = planned(tmp_path, shard=3)

@@ -184,7 +184,7 @@ def test_the_end_names_every_shard_that_failed(plan, lines, codes, error):
     for shard in IDS[3:]:
         count.done(shard)
     lines()
-    with pytest.raises(ShardwiseError, match="of 6 shards 3 failed; the others are whole") as met:
+    with pytest.raises(ShardwiseError, match="of 6 shards 3 failed; 3 are whole") as met:
         count.finish()
     assert type(met.value) is error
     logs = plan.results.log("multiply").parent

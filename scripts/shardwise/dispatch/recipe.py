@@ -74,7 +74,8 @@ def load(file: Path) -> Recipe:
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"{file} cannot be read ({error}). It says what a task asks the scheduler for, and "
-            "snakemake writes it under dispatch: array; by hand, name such a file by --recipe"
+            "snakemake writes it when it runs under dispatch: array. By hand, submit an array of "
+            "your own, whose tasks run multiply.py with --array-task"
         ) from None
     if not recipe.scheduler:
         raise InputError(

@@ -90,7 +90,7 @@ def shown(views: Sequence[View], seats: Sequence[Seat]) -> Iterator[str]:
     for rank, view in enumerate(views):
         nodes.setdefault(view.node, []).append(rank)
     total = sum(seat.workers for seat in seats)
-    yield f"{total} worker processes of {len(seats)} ranks on {len(nodes)} nodes"
+    yield f"worker processes: {total}; MPI ranks: {len(seats)}; nodes: {len(nodes)}"
     for ranks in nodes.values():
         here, workers = [views[rank] for rank in ranks], sum(seats[rank].workers for rank in ranks)
         found = {uuid for view in here for uuid in view.devices or ()}

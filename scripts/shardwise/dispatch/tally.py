@@ -198,7 +198,7 @@ class Tally:
         parts = [f"{len(self.lost)} failed"] if self.lost else []
         parts += [f"{left} were not computed"] if left else []
         total = len(self.lost) + left + len(self.whole)
-        raise error(f"of {total} shards {', '.join(parts)}; the others are whole")
+        raise error(f"of {total} shards {', '.join(parts)}; {len(self.whole)} are whole")
 
 
 def _stamp() -> str:
