@@ -145,14 +145,14 @@ def _add_all(arguments: ArgumentParser) -> None:
         "--devices",
         type=cli.natural,
         metavar="N",
-        help="pool: GPUs to use at most; 0, or left out: all that the scheduler or CUDA_VISIBLE_DEVICES names, "
-        "else all of this machine",
+        help="pool: GPUs to use at most; 0, or left out: all that the scheduler or "
+        "CUDA_VISIBLE_DEVICES names, else all of this machine",
     )
     group.add_argument(
         "--workers",
         choices=("device", "node"),
-        help="mpi: a rank on each GPU (device, also where this is left out), or a rank on each node "
-        "that works on all its GPUs",
+        help="mpi: a rank on each GPU (device, also where this is left out), or a rank on each "
+        "node that works on all its GPUs",
     )
     group.add_argument(
         "--ranks",
