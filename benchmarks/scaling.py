@@ -62,9 +62,9 @@ def cells(tiny: bool, scale: float) -> list[Cell]:
         return [Cell(512, "cached", 2**-9, 3), Cell(512, "cold", 2**-9, 2)]
     # A sum is written to disk by each shard: shards are as large as they usually are.
     return [
+        Cell(8192, "cached", 16 * scale, 8),
         Cell(4096, "cached", 16 * scale, 8),
         Cell(4096, "cold", 4 * scale, 4),
-        Cell(8192, "cached", 16 * scale, 8),
     ]
 
 
