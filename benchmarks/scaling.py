@@ -29,22 +29,40 @@ COLUMNS = ["stack", "way", "GPUs", "seconds", "and around", "GB/s", "TFLOP/s", "
            "of the bound", "bound"]  # fmt: skip
 
 
+# What a function of the user's may be: so many products a matrix that nothing else counts.
+POWERS = """
+def power(xp, block):
+    result = block
+    for _ in range({products}):
+        result = xp.matmul(result, block)
+    return result
+"""
+
+
 @dataclass(frozen=True)
 class Cell:
     """A stack of float32, ``keep: sum``: its matrices, where they lie, how large shards are.
 
-    ``per_device`` is the number of shards for each device of the machine.
+    ``per_device`` is the number of shards for each device of the machine, ``products`` the number
+    of products a matrix: 1 is ``A @ A``, more a power that a function computes.
     """
 
     dim: int
     where: str
     shard_gib: float
     per_device: int
+    products: int = 1
 
     @property
     def label(self) -> str:
         """What the table calls it."""
-        return f"float32 d={self.dim} sum {self.where}"
+        what = f"power {self.products + 1} " if self.products > 1 else ""
+        return f"float32 d={self.dim} {what}sum {self.where}"
+
+    @property
+    def flop(self) -> int:
+        """Operations a matrix."""
+        return 2 * self.dim**3 * self.products
 
     @property
     def matrix_bytes(self) -> int:
@@ -59,10 +77,10 @@ class Cell:
 def cells(tiny: bool, scale: float) -> list[Cell]:
     """What is measured; those on the same files follow each other."""
     if tiny:
-        return [Cell(512, "cached", 2**-9, 3), Cell(512, "cold", 2**-9, 2)]
+        return [Cell(512, "cached", 2**-9, 3, 2), Cell(512, "cold", 2**-9, 2)]
     # A sum is written to disk by each shard: shards are as large as they usually are.
     return [
-        Cell(8192, "cached", 16 * scale, 8),
+        Cell(4096, "cached", 4 * scale, 10, products=16),
         Cell(4096, "cached", 16 * scale, 8),
         Cell(4096, "cold", 4 * scale, 4),
     ]
@@ -94,7 +112,11 @@ class Bench:
         base, stack = self.base(cell), Path(tempfile.mkdtemp(dir=self.folder, prefix="stack-"))
         for i in range(cell.matrices(devices)):
             os.link(base[i % len(base)], stack / f"{i:06}.npy")
-        over = {"keep": "sum", "shards": cell.per_device * devices}
+        over: dict[str, Any] = {"keep": "sum", "shards": cell.per_device * devices}
+        if cell.products > 1:
+            own = stack.with_suffix(".py")
+            own.write_text(POWERS.format(products=cell.products))
+            over["product"] = f"{own}:power"
         backend = "numpy" if self.xp is np else "cupy"
         return harness.write_plan(stack / "results", stack, backend=backend, **over)
 
@@ -118,7 +140,7 @@ class Bench:
         name = "disk" if cell.where == "cold" else "page cache"
         found = {name: (size / seconds, False)}
         flops = raw.gemm(self.xp, "float32", cell.dim)
-        found["GEMM"] = (flops * cell.matrix_bytes / (2 * cell.dim**3), True)
+        found["GEMM"] = (flops * cell.matrix_bytes / cell.flop, True)
         if self.xp is not np:
             found["PCIe"] = (raw.pcie(self.xp, True, False), True)
         return found
@@ -178,7 +200,7 @@ def rows(
             rate = nbytes / seconds
             alone.setdefault(way, rate if count == 1 else 0.0)
             up = harness.ratio(rate, alone[way])
-            flops = rate / cell.matrix_bytes * 2 * cell.dim**3
+            flops = rate / cell.matrix_bytes * cell.flop
             figures = {"seconds": seconds, "whole": whole, "rate": rate, "limits": limits}
             yield (
                 [cell.label, way, count, seconds, whole - seconds, rate / harness.GB, flops / 1e12,
