@@ -485,6 +485,14 @@ def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
     assert done.stdout == "True\n"
 
 
+def test_without_descriptors_of_processes_nobody_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python that was built on an old system goes on without the watch."""
+    monkeypatch.delattr(array.os, "pidfd_open")
+    assert array.guardian(tmp_path / "run.lock") is None
+
+
 @pytest.mark.parametrize(("line", "most"), [("MaxArraySize = 4001", 4001), ("Other = 1", 1001)])
 def test_slurm_s_largest_array_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, most: int

@@ -569,7 +569,7 @@ def guardian(lock: Path) -> int | None:
     """A descriptor that can be read from when the process ends that started this and holds a lock.
 
     That is the snakemake whose job this is. None where none of our ancestors holds the file open:
-    this was started by hand.
+    this was started by hand. Nor where Python or the kernel cannot tell.
     """
     pid = os.getppid()
     while pid > 1:
@@ -579,7 +579,7 @@ def guardian(lock: Path) -> int | None:
                 return watch
             os.close(watch)
             stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
+        except (OSError, AttributeError):  # not every build of Python has pidfd_open
             return None
         pid = int(stat.rpartition(")")[2].split()[1])
     return None
