@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,10 +106,12 @@ def test_squeue_tells_who_waits_works_and_never_will() -> None:
 
 def test_squeue_tells_how_tasks_ended() -> None:
     """What Slurm did is certain; what the task itself did, its own files may yet tell."""
-    lines = ["7|0|sw-1|NODE_FAIL|None|gpu1", "7|1|sw-1|FAILED|NonZeroExitCode|gpu2"]
+    lines = ["7|0|sw-1|NODE_FAIL|None|gpu1", "7|1|sw-1|FAILED|NonZeroExitCode|gpu2",
+             "7|2|sw-1|COMPLETED|None|gpu2"]  # fmt: skip
     assert slurm.parse_fates(lines) == {
         ("sw-1", 0): Fate("NODE_FAIL on gpu1", True),
         ("sw-1", 1): Fate("FAILED on gpu2 (NonZeroExitCode)", False),
+        ("sw-1", 2): Fate("COMPLETED on gpu2", False, well=True),
     }
 
 
@@ -337,6 +340,40 @@ def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
     return made
 
 
+@dataclass
+class Clock:
+    """Time that passes only where a dispatch sleeps, five seconds at once."""
+
+    now: float = 0.0
+    slept: list[float] = field(default_factory=list)
+    events: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        """Seconds since the start."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, and happen what it brings."""
+        self.slept.append(seconds)
+        self.now += 5
+        due = [event for event in self.events if event[0] <= self.now]
+        self.events = [event for event in self.events if event not in due]
+        for _, happen in due:
+            happen()
+
+    def at(self, second: float, happen: Callable[[], None]) -> None:
+        """Let something happen at a time."""
+        self.events.append((second, happen))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of a dispatch."""
+    made = Clock()
+    monkeypatch.setattr(array, "time", made)
+    return made
+
+
 def dispatch(made: Pretended, limit: int | None = None, retries: int = 2) -> None:
     """Run a whole dispatch on a pretended scheduler."""
     file = made.plan.results.root / "recipe.json"
@@ -367,6 +404,41 @@ def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
     assert "the scheduler says: NODE_FAIL" in log
     attempts = [(own.attempt, own.numbers) for own in submitted.noted(pretended.plan.results)]
     assert attempts == [(1, tuple(range(8))), (2, (1, 4)), (3, (1,))]
+
+
+def test_what_a_network_disk_hides_is_not_lost(
+    pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows files of other nodes once their folder is opened: none is computed again."""
+    shown, is_whole, opened = set(), array.missing.is_whole, array.os.open
+
+    def open_folder(path: object, *rest: object) -> int:
+        if Path(path) == pretended.plan.results.product("-").parent:
+            shown.update(pretended.starts)
+        return opened(path, *rest)
+
+    monkeypatch.setattr(array.missing, "is_whole", lambda p, s: s in shown and is_whole(p, s))
+    monkeypatch.setattr(array.os, "open", open_folder)
+    dispatch(pretended)
+    assert sorted(pretended.starts) == list(pretended.plan.shards)
+
+
+@pytest.mark.parametrize(
+    ("well", "arrives", "starts"), [(True, 50, 1), (True, 500, 2), (False, 50, 2)]
+)
+def test_a_late_file_is_waited_for(
+    pretended: Pretended, clock: Clock, well: bool, arrives: float, starts: int
+) -> None:
+    """A minute where the task has ended well, by the scheduler; less where it has failed."""
+    pretended.lost = {"00004"}
+    pretended.fates = lambda _runs, gone: {
+        (name, index): Fate("so it says", False, well)
+        for name, (_, some) in gone.items()
+        for index in some
+    }
+    clock.at(arrives, lambda: whole(pretended.plan, "00004"))
+    dispatch(pretended)
+    assert pretended.starts.count("00004") == starts
 
 
 def test_tries_are_limited(pretended: Pretended) -> None:

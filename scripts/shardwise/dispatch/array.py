@@ -45,8 +45,14 @@ _LONG_LOOK_SECONDS = 15.0
 _FULL_SECONDS = 10.0
 """The pause before the next submission to a full queue."""
 
-_TRACE_SECONDS = 10.0
-"""How long a receipt, a mark or a record may take to arrive after a task has left the queue."""
+_TRACE_SECONDS = 60.0
+"""How long a receipt, a mark or a record may take to arrive after a task has left the queue.
+
+A network disk may take as long to show a file that another node has finished.
+"""
+
+_MARK_SECONDS = 10.0
+"""The same where the scheduler says that the task failed: then no receipt will come."""
 
 _SIGNALLED = 128
 """Exit codes above it say which signal ended a process."""
@@ -287,6 +293,8 @@ class Dispatch:
     def _settle(self, here: dict[str, Tasks]) -> None:
         """Bring the tally up to what the queue, the receipts and the marks say."""
         unknown, troubled = [], {}
+        if any(shard not in here or here[shard].ending for shard in self._placed):
+            self._refresh()
         for shard in list(self._placed):
             tasks = here.get(shard)
             if (tasks is None or tasks.ending) and self._ended(shard):
@@ -300,6 +308,16 @@ class Dispatch:
                 troubled.setdefault((tasks.number, trouble, tasks.hopeless), []).append(shard)
         self._give_up(troubled)
         self._judge(unknown)
+
+    def _refresh(self) -> None:
+        """Have a network disk show what other nodes have finished.
+
+        It may remember for a minute that a file was not there; opening the folder makes it ask.
+        """
+        marks = [self._plan.results.array_folder(run_name) for run_name in self._runs]
+        for folder in (self._plan.results.product("-").parent, *marks):
+            with contextlib.suppress(OSError):  # not there yet
+                os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
     def _take_state(self, shard: str, tasks: Tasks) -> None:
         """A task that is in the queue waits or works."""
@@ -358,7 +376,8 @@ class Dispatch:
         for shard in unknown:
             fate = fates.get(self._placed[shard])
             told = fate and (fate.certain or self._mark(shard) is not None)
-            if told or now - self._gone[shard] >= _TRACE_SECONDS:
+            patience = _TRACE_SECONDS if fate is None or fate.well else _MARK_SECONDS
+            if told or now - self._gone[shard] >= patience:
                 ran = shard in self._tally.running
                 unknown_end = "killed" if ran else "deleted while it waited in the queue"
                 words = fate.words if fate else unknown_end

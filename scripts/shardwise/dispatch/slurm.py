@@ -258,7 +258,7 @@ def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
         words = state + (f" on {nodes}" if nodes else "")
         words += f" ({reason})" if reason not in ("", "None") else ""
         for index in numbers(spec):
-            found[name, index] = Fate(words, state in _ENDED_BY_SLURM)
+            found[name, index] = Fate(words, state in _ENDED_BY_SLURM, state == "COMPLETED")
     return found
 
 

@@ -536,7 +536,7 @@ def fates(
     with contextlib.suppress(TryAgain):
         for name, number, index in asked[:_RECORDS_AT_ONCE]:
             if (known := record(number, name, index)) is not None:
-                found[name, index] = Fate(describe(known), not known.well)
+                found[name, index] = Fate(describe(known), not known.well, known.well)
     return found
 
 
