@@ -220,8 +220,17 @@ class Dispatch:
         self._runs += sorted({array.run for array in arrays})
         for array in arrays:
             self._take_over(array, [tasks for tasks in found if tasks.name == array.name])
+        if any(array.digest == self._plan_digest for array in noted):
+            self._take_ended()
         self._joined = True
         return True
+
+    def _take_ended(self) -> None:
+        """Count what tasks of earlier runs have finished since the tally was made."""
+        self._refresh()
+        for shard in self._tally.waiting:
+            if missing.is_whole(self._plan, shard):
+                self._done(shard)
 
     @property
     def _plan_digest(self) -> str:
