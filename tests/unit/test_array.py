@@ -306,10 +306,10 @@ class Pretended:
         return {(n, i): Fate("NODE_FAIL", True) for n, (_, some) in gone.items() for i in some}
 
     def throttle(self, number: str, limit: int) -> None:
-        """Let more tasks run."""
+        """Let more tasks run; 0: all."""
         name = number.removeprefix("job-")
         own, left, _ = self.queue[name]
-        self.queue[name] = (own, left, limit)
+        self.queue[name] = (own, left, limit or None)
         self.throttles[name].append(limit)
 
     def cancel_tasks(self, number: str, which: list[int]) -> None:
@@ -512,6 +512,19 @@ def test_living_tasks_are_joined(pretended: Pretended, caplog: pytest.LogCapture
     assert "3 tasks of an earlier run" in caplog.text
     assert pretended.sizes == [5]
     assert sorted(pretended.starts) == list(plan.shards)
+
+
+def test_joined_arrays_keep_the_limit(pretended: Pretended) -> None:
+    """One that has no share of the limit goes on by one task; it never runs all of them."""
+    digest = pretended.plan.facts["digest"]
+    for place, indices in enumerate(([1, 2, 3, 4], [5, 6, 7, 8])):
+        name = f"sw-array-old-{place}"
+        old = Array("uge", "array-old", digest, name, 1, 0, tuple(range(8)))
+        submitted.note(pretended.plan.results, old)
+        pretended.queue[name] = (old, indices, 0)
+    dispatch(pretended, limit=2)
+    assert pretended.at_once <= 3
+    assert sorted(pretended.starts) == list(pretended.plan.shards)
 
 
 def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pretended) -> None:

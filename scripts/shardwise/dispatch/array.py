@@ -512,7 +512,9 @@ class Dispatch:
         """Give a later array what earlier ones do not need any more, and joined ones our limit."""
         shares = self._shares()
         for name in {tasks.name for tasks in here.values() if not tasks.where}:
-            share, known = (shares[name] if self._limit else 0), self._throttle[name]
+            # 0 would mean no limit; a joined array that gets no share yet goes on by one.
+            share = max(1, shares[name]) if self._limit else 0
+            known = self._throttle[name]
             if known is None or share > known:
                 with contextlib.suppress(InputError):  # it ended meanwhile
                     self._scheduler.throttle(self._job[name], share)
