@@ -234,6 +234,7 @@ class Pretended:
     codes: dict[str, list[int]] = field(default_factory=dict)
     trouble: dict[str, Tasks] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
     away: int = 0
     mute: int = 0
     queue: dict[str, tuple[Array, list[int], int | None]] = field(default_factory=dict)
@@ -251,8 +252,10 @@ class Pretended:
         """The most tasks of an array."""
         return self.most
 
-    def submit(self, own: Array, _words: list, _script: Path, throttle: int | None) -> str:
+    def submit(self, own: Array, words: list, _script: Path, throttle: int | None) -> str:
         """Take an array, or not."""
+        if words == self.refused:
+            raise InputError("no host has so much memory")
         if sum(len(left) for _, left, _ in self.queue.values()) + len(own.numbers) > self.room:
             raise QueueFull("full")
         assert own in submitted.noted(self.plan.results), "noted before it is submitted"
@@ -439,6 +442,23 @@ def test_a_late_file_is_waited_for(
     clock.at(arrives, lambda: whole(pretended.plan, "00004"))
     dispatch(pretended)
     assert pretended.starts.count("00004") == starts
+
+
+def test_a_refused_second_try_is_the_end_of_its_shards_only(pretended: Pretended) -> None:
+    """No host has what it asks for: the end names these shards and those that failed before."""
+    pretended.codes = {"00001": [75], "00002": [3]}
+    pretended.refused = ["-try", "2"]
+    with pytest.raises(IntegrityError, match="of 8 shards 2 failed; 6 are whole"):
+        dispatch(pretended)
+    log = pretended.plan.results.log("multiply", "00001").read_text()
+    assert "Pretended did not take it: no host has so much memory" in log
+
+
+def test_a_refused_first_try_is_the_end(pretended: Pretended) -> None:
+    """Nothing was computed: the error is the scheduler's own, once."""
+    pretended.refused = ["-try", "1"]
+    with pytest.raises(InputError, match=r"^no host has so much memory$"):
+        dispatch(pretended)
 
 
 def test_tries_are_limited(pretended: Pretended) -> None:

@@ -464,8 +464,8 @@ class Dispatch:
         return array
 
     def _refused(self, error: InputError) -> None:
-        """The scheduler refuses what the recipe says; tasks that are under way finish first."""
-        if not self._placed:
+        """The scheduler refuses what the recipe says; where it has taken arrays, that is no end."""
+        if not self._arrays:
             raise error
         array, self._next = self._next, None
         for number in array.numbers:
