@@ -122,6 +122,9 @@ def test_squeue_tells_how_tasks_ended() -> None:
         ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: "
          "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
          QueueFull),
+        ("sbatch: error: QOSMaxGRESPerJob\nsbatch: error: Batch job submission failed: Job "
+         "violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+         InputError),
         ("sbatch: error: Batch job submission failed: Invalid partition name specified",
          InputError),
     ],

@@ -34,7 +34,7 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _FULL = re.compile(
-    r"Submit\w*Job|job submit limit|temporarily unable to accept|resource temporarily unavailable"
+    r"Submit\w*Job|temporarily unable to accept|resource temporarily unavailable"
     r"|MaxJobCount|maximum.* job count",
     re.IGNORECASE,
 )
