@@ -90,6 +90,8 @@ SQUEUE = """\
 8|4|sw-array-a-2|PENDING|JobHeldUser|
 8|5|sw-array-a-2|PENDING|DependencyNeverSatisfied|
 8|6|sw-array-a-2|PENDING|launch failed requeued held|
+8|7|sw-array-a-2|PENDING|JobHoldMaxRequeue|
+8|8|sw-array-a-2|PENDING|PartitionNodeLimit|
 """
 
 
@@ -97,11 +99,11 @@ def test_squeue_tells_who_waits_works_and_never_will() -> None:
     """Waiting tasks come together; some reasons to wait are none to wait for."""
     found = slurm.parse_tasks(SQUEUE.splitlines())
     assert found[0] == Tasks("7", "sw-array-a-1", (2, 3, 7))
-    assert [task.where for task in found] == ["", "gpu1", "gpu2", "", "", ""]
-    assert [task.ending for task in found] == [False, False, True, False, False, False]
-    assert [task.held for task in found] == [False, False, False, True, False, False]
-    assert [bool(task.trouble) for task in found] == [False] * 4 + [True] * 2
-    assert [task.hopeless for task in found] == [False] * 4 + [True, False]
+    assert [task.where for task in found] == ["", "gpu1", "gpu2", *[""] * 5]
+    assert [task.ending for task in found] == [False, False, True, *[False] * 5]
+    assert [task.held for task in found] == [False, False, False, True, *[False] * 4]
+    assert [bool(task.trouble) for task in found] == [*[False] * 4, True, True, True, False]
+    assert [task.hopeless for task in found] == [*[False] * 4, True, False, False, False]
 
 
 def test_squeue_tells_how_tasks_ended() -> None:

@@ -54,11 +54,15 @@ _ENDED_BY_SLURM = frozenset(
 
 _HOPELESS = frozenset(
     {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
-     "InvalidQOS", "JobHeldAdmin", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed"}
+     "InvalidQOS", "JobHeldAdmin", "PartitionTimeLimit", "QOSNotAllowed"}
 )  # fmt: skip
-"""Reasons for which a task will not start until somebody changes something."""
+"""Reasons for which a task will not start until somebody changes something.
 
-_MISFIRED = "launch failed requeued held"
+PartitionNodeLimit is none: Slurm says it also while nodes are down.
+"""
+
+_MISFIRED = frozenset({"launch failed requeued held", "jobholdmaxrequeue"})
+"""Reasons for which Slurm itself holds a task after failed starts; a new submission may start."""
 
 
 def living(names: list[str]) -> list[str]:
@@ -230,7 +234,7 @@ def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
             where, ending = nodes or state.lower(), state == "COMPLETING"
             found.append(Tasks(number, name, known, where, ending=ending))
             continue
-        misfired = reason.replace("_", " ").lower() == _MISFIRED
+        misfired = reason.replace("_", " ").lower() in _MISFIRED
         trouble = f"{state} ({reason})" if misfired or reason in _HOPELESS else ""
         held = reason == "JobHeldUser"
         found.append(Tasks(number, name, known, "", trouble, bool(trouble) and not misfired, held))
