@@ -141,6 +141,22 @@ def test_slurm_s_refusals_are_told_apart(said: str, error: type, tmp_path: Path)
     assert type(caught.value) is error
 
 
+def test_what_the_user_has_set_for_squeue_hides_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters and formats in the environment are not ours; hidden partitions are asked for."""
+    command = tmp_path / "squeue"
+    command.write_text('#!/bin/sh\necho "$@"; env\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SCANCEL_STATE"):
+        monkeypatch.setenv(name, "other")
+    words, *env = slurm.living(["run"])
+    assert "--all" in words.split()
+    assert "SLURM_BITSTR_LEN=0" in env
+    assert not [line for line in env if line.endswith("=other")]
+
+
 QSTAT = """<job_info><queue_info><Queue-List><name>all.q@n1</name>{state}
 <job_list><JB_job_number>5</JB_job_number><JB_name>sw-array-a-1</JB_name><state>r</state>
 <tasks>2</tasks></job_list></Queue-List></queue_info><job_info>

@@ -43,6 +43,8 @@ _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
 
+_FILTERS = ("SQUEUE_", "SCANCEL_")
+
 _FORMAT = "%F|%K|%k|%T|%r|%N"
 """Array's number, indices, comment (the array's own name), state, reason, nodes."""
 
@@ -82,9 +84,9 @@ def commands(names: list[str], numbers: list[str]) -> tuple[str, str]:
 
 
 def _squeue(form: str, names: Iterable[str], *words: str) -> list[str]:
-    command = ["squeue", "--noheader", f"--format={form}", f"--name={','.join(names)}", *words]
+    command = ["squeue", "--all", "--noheader", f"--format={form}", f"--name={','.join(names)}"]
     try:
-        return call(command, _QUERY_SECONDS).splitlines()
+        return call([*command, *words], _QUERY_SECONDS).splitlines()
     except InputError as error:
         raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
 
@@ -101,8 +103,10 @@ def call(words: Sequence[str], seconds: float) -> str:
     InputError
         Where it fails otherwise; with its own words.
     """
+    # What the user has set for squeue and scancel would leave tasks out.
+    env = {key: os.environ[key] for key in os.environ if not key.startswith(_FILTERS)}
     # Else squeue cuts the indices of an array off after 64 characters.
-    env = os.environ | {"SLURM_BITSTR_LEN": "0"}
+    env["SLURM_BITSTR_LEN"] = "0"
     try:
         done = subprocess.run(
             words,
