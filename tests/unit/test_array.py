@@ -73,6 +73,7 @@ def test_slurm_indices_are_the_plan_s_where_they_fit() -> None:
     assert slurm.cut([2, 17, 900], 1001, 1001) == (0, (2, 17, 900))
     assert slurm.cut([900, 1000, 1001, 1901, 1902], 1001, 1001) == (900, (900, 1000, 1001))
     assert slurm.cut([1901, 1902], 1001, 1001) == (1901, (1901, 1902))
+    assert slurm.cut([2, 700, 900], 1001, 2) == (0, (2, 700))
 
 
 def test_a_long_list_of_indices_is_cut_to_what_a_command_takes() -> None:
@@ -269,9 +270,9 @@ class Pretended:
     find_number = staticmethod(uge.find_number)
     commands = staticmethod(slurm.commands)
 
-    def most_tasks(self) -> int:
-        """The most tasks of an array."""
-        return self.most
+    def limits(self) -> tuple[int, int]:
+        """How far indices reach, and the most tasks of an array."""
+        return 1000, self.most
 
     def submit(self, own: Array, words: list, _script: Path, throttle: int | None) -> str:
         """Take an array, or not."""
@@ -631,18 +632,27 @@ def test_without_descriptors_of_processes_nobody_is_watched(
     assert array.guardian(tmp_path / "run.lock") is None
 
 
-@pytest.mark.parametrize(("line", "most"), [("MaxArraySize = 4001", 4001), ("Other = 1", 1001)])
+@pytest.mark.parametrize(
+    ("lines", "limits"),
+    [
+        ("MaxArraySize = 4001", (4001, 4001)),
+        ("Other = 1", (1001, 1001)),
+        ("MaxArraySize = 4001\nSchedulerParameters = bf_continue,max_array_tasks=500,defer",
+         (4001, 500)),
+        ("MaxArraySize = 401\nSchedulerParameters = max_array_tasks=500", (401, 401)),
+        ("MaxArraySize = 0", None),
+    ],
+)  # fmt: skip
 def test_slurm_s_largest_array_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, limits: tuple[int, int] | None
 ) -> None:
     """Where it says nothing of it, Slurm's own default counts; where it is 0, there are none."""
     command = tmp_path / "scontrol"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for text, expected in ((line, most), ("MaxArraySize = 0", None)):
-        command.write_text(f"#!/bin/sh\necho '{text}'\n")
-        command.chmod(0o755)
-        if expected:
-            assert slurm.most_tasks() == expected
-        else:
-            with pytest.raises(InputError, match="takes no array jobs"):
-                slurm.most_tasks()
+    command.write_text(f"#!/bin/sh\ncat <<'E'\n{lines}\nE\n")
+    command.chmod(0o755)
+    if limits:
+        assert slurm.limits() == limits
+    else:
+        with pytest.raises(InputError, match="takes no array jobs"):
+            slurm.limits()

@@ -139,7 +139,8 @@ class Dispatch:
         # The next array, from its note to the scheduler's answer; whether it may have arrived.
         self._next: Array | None = None
         self._asked = False
-        self._most = self._size = 0
+        # How far indices reach, the most tasks of an array, and those that the next one may have.
+        self._reach = self._most = self._size = 0
         self._full_until = 0.0
         self._count = 0
 
@@ -420,7 +421,8 @@ class Dispatch:
     def _submit(self) -> None:
         """Submit what is to be tried, in as few arrays as the scheduler and the limit allow."""
         if not self._most:
-            self._most = self._size = self._scheduler.most_tasks()
+            self._reach, self._most = self._scheduler.limits()
+            self._size = self._most
         while time.monotonic() >= self._full_until and (room := self._room()) != 0:
             if self._next is None:
                 self._next = self._prepare()
@@ -449,7 +451,7 @@ class Dispatch:
         )
         if not wanted:
             return None
-        first, numbers = self._scheduler.cut(wanted, self._most, self._size)
+        first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
         self._count += 1
         name = f"{uge.prefix(self._run)}{self._count}"
         scheduler, digest = self._recipe.scheduler, self._plan_digest

@@ -150,8 +150,8 @@ def verify(words: Sequence[str]) -> None:
             raise
 
 
-def most_tasks() -> int:
-    """How far the indices of an array may reach, from 0 on.
+def limits() -> tuple[int, int]:
+    """How far the indices of an array may reach, from 0 on, and how many tasks it may have.
 
     Raises
     ------
@@ -161,14 +161,19 @@ def most_tasks() -> int:
         Where Slurm does not answer.
     """
     said = call(["scontrol", "show", "config"], _QUERY_SECONDS)
-    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
-    most = int(match[1]) if match else _MAX_ARRAY_SIZE
+    size = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+    reach = int(size[1]) if size else _MAX_ARRAY_SIZE
+    fewer = re.search(r"^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)", said, re.MULTILINE)
+    most = min(reach, int(fewer[1])) if fewer else reach
     if not most:
-        raise InputError("this Slurm takes no array jobs (MaxArraySize is 0); use dispatch: jobs")
-    return most
+        raise InputError(
+            "this Slurm takes no array jobs (MaxArraySize or max_array_tasks is 0); use dispatch: "
+            "jobs"
+        )
+    return reach, most
 
 
-def cut(wanted: Sequence[int], most: int, limit: int) -> tuple[int, tuple[int, ...]]:
+def cut(wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
     """The next array: what its tasks add to their index, and the numbers of its shards.
 
     An index is the shard's number in the plan, or what the number is above the array's first one.
@@ -177,13 +182,13 @@ def cut(wanted: Sequence[int], most: int, limit: int) -> tuple[int, tuple[int, .
     ----------
     wanted
         Ascending numbers in the plan.
-    most
+    reach
         How far indices may reach.
     limit
         Tasks that this array may have.
     """
-    first = 0 if wanted[min(limit, len(wanted)) - 1] < most else wanted[0]
-    taken = [number for number in wanted[:limit] if number - first < most]
+    first = 0 if wanted[min(limit, len(wanted)) - 1] < reach else wanted[0]
+    taken = [number for number in wanted[:limit] if number - first < reach]
     while len(spec := ranges(number - first for number in taken)) > _MAX_SPEC:
         taken = taken[: len(taken) * _MAX_SPEC // len(spec)]
     return first, tuple(taken)
