@@ -42,6 +42,9 @@ LOOK_SECONDS = 2.0
 _LONG_LOOK_SECONDS = 15.0
 """The longest, unless a look takes long: a run's pauses grow to a fiftieth of its time so far."""
 
+_SLOW_LOOK_SECONDS = 60.0
+"""The longest of all, after a look or a submission that took long itself."""
+
 _FULL_SECONDS = 10.0
 """The pause before the next submission to a full queue."""
 
@@ -170,7 +173,8 @@ class Dispatch:
             if self._tally.waiting or self._tally.running:
                 now = time.monotonic()
                 late = min(_LONG_LOOK_SECONDS, (now - start) / 50)
-                self._pause(max(LOOK_SECONDS, late, 5 * (now - began)))
+                slow = min(_SLOW_LOOK_SECONDS, 5 * (now - began))
+                self._pause(max(LOOK_SECONDS, late, slow))
 
     def _pause(self, seconds: float) -> None:
         """Wait; end where snakemake has, which had started this."""

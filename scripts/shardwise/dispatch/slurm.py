@@ -20,7 +20,8 @@ CLIENT = "squeue"
 TITLE = "Slurm"
 
 _QUERY_SECONDS = 30
-_SUBMIT_SECONDS = 60
+_SUBMIT_SECONDS = 180
+"""sbatch itself tries for two minutes where the cluster has as many jobs as it allows."""
 
 _MAX_ARRAY_SIZE = 1001
 """What Slurm itself takes where no MaxArraySize is set; indices end below it."""
