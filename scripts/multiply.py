@@ -18,15 +18,18 @@ from shardwise.sizes import MIB
 
 def main(options: Namespace) -> None:
     """Compute one shard, or all that are missing."""
-    plan = planfile.load(options.plan)
     if options.all:
-        return _all(plan, options)
+        return _all(planfile.load(options.plan), options)
     from shardwise.multiply import run_shard
 
     shard = options.shard
     if options.array_task:
-        shard = task.shard(plan, options.array_first or 0, os.environ)
+        number = task.number(options.array_first or 0, os.environ)
+        plan = planfile.load(options.plan, number)
+        shard = task.shard(plan, number)
         cli.log.info("this task computes shard %s; by hand: --shard %s", shard, shard)
+    else:
+        plan = planfile.load(options.plan, shard)
     run_shard(plan, shard, _memory(options), options.device_wait)
     return cli.log.info("%s written", plan.results.receipt(shard))
 

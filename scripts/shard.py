@@ -7,7 +7,7 @@ from shardwise import cli, planfile, shard
 
 def main(options: Namespace) -> None:
     """Materialize one shard."""
-    plan = planfile.load(options.plan)
+    plan = planfile.load(options.plan, options.shard)
     shard.materialize(plan, options.shard)
     cli.log.info("%s written", plan.results.shard(options.shard))
 

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,6 +73,7 @@ def test_slurm_indices_are_the_plan_s_where_they_fit() -> None:
     assert slurm.cut([2, 17, 900], 1001, 1001) == (0, (2, 17, 900))
     assert slurm.cut([900, 1000, 1001, 1901, 1902], 1001, 1001) == (900, (900, 1000, 1001))
     assert slurm.cut([1901, 1902], 1001, 1001) == (1901, (1901, 1902))
+    assert slurm.cut([2, 700, 900], 1001, 2) == (0, (2, 700))
 
 
 def test_a_long_list_of_indices_is_cut_to_what_a_command_takes() -> None:
@@ -89,6 +91,8 @@ SQUEUE = """\
 8|4|sw-array-a-2|PENDING|JobHeldUser|
 8|5|sw-array-a-2|PENDING|DependencyNeverSatisfied|
 8|6|sw-array-a-2|PENDING|launch failed requeued held|
+8|7|sw-array-a-2|PENDING|JobHoldMaxRequeue|
+8|8|sw-array-a-2|PENDING|PartitionNodeLimit|
 """
 
 
@@ -96,19 +100,21 @@ def test_squeue_tells_who_waits_works_and_never_will() -> None:
     """Waiting tasks come together; some reasons to wait are none to wait for."""
     found = slurm.parse_tasks(SQUEUE.splitlines())
     assert found[0] == Tasks("7", "sw-array-a-1", (2, 3, 7))
-    assert [task.where for task in found] == ["", "gpu1", "gpu2", "", "", ""]
-    assert [task.ending for task in found] == [False, False, True, False, False, False]
-    assert [task.held for task in found] == [False, False, False, True, False, False]
-    assert [bool(task.trouble) for task in found] == [False] * 4 + [True] * 2
-    assert [task.hopeless for task in found] == [False] * 4 + [True, False]
+    assert [task.where for task in found] == ["", "gpu1", "gpu2", *[""] * 5]
+    assert [task.ending for task in found] == [False, False, True, *[False] * 5]
+    assert [task.held for task in found] == [False, False, False, True, *[False] * 4]
+    assert [bool(task.trouble) for task in found] == [*[False] * 4, True, True, True, False]
+    assert [task.hopeless for task in found] == [*[False] * 4, True, False, False, False]
 
 
 def test_squeue_tells_how_tasks_ended() -> None:
     """What Slurm did is certain; what the task itself did, its own files may yet tell."""
-    lines = ["7|0|sw-1|NODE_FAIL|None|gpu1", "7|1|sw-1|FAILED|NonZeroExitCode|gpu2"]
+    lines = ["7|0|sw-1|NODE_FAIL|None|gpu1", "7|1|sw-1|FAILED|NonZeroExitCode|gpu2",
+             "7|2|sw-1|COMPLETED|None|gpu2"]  # fmt: skip
     assert slurm.parse_fates(lines) == {
         ("sw-1", 0): Fate("NODE_FAIL on gpu1", True),
         ("sw-1", 1): Fate("FAILED on gpu2 (NonZeroExitCode)", False),
+        ("sw-1", 2): Fate("COMPLETED on gpu2", False, well=True),
     }
 
 
@@ -119,6 +125,9 @@ def test_squeue_tells_how_tasks_ended() -> None:
         ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: "
          "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
          QueueFull),
+        ("sbatch: error: QOSMaxGRESPerJob\nsbatch: error: Batch job submission failed: Job "
+         "violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+         InputError),
         ("sbatch: error: Batch job submission failed: Invalid partition name specified",
          InputError),
     ],
@@ -131,6 +140,22 @@ def test_slurm_s_refusals_are_told_apart(said: str, error: type, tmp_path: Path)
     with pytest.raises(error) as caught:
         slurm.call([str(command)], 10)
     assert type(caught.value) is error
+
+
+def test_what_the_user_has_set_for_squeue_hides_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters and formats in the environment are not ours; hidden partitions are asked for."""
+    command = tmp_path / "squeue"
+    command.write_text('#!/bin/sh\necho "$@"; env\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SCANCEL_STATE"):
+        monkeypatch.setenv(name, "other")
+    words, *env = slurm.living(["run"])
+    assert "--all" in words.split()
+    assert "SLURM_BITSTR_LEN=0" in env
+    assert not [line for line in env if line.endswith("=other")]
 
 
 QSTAT = """<job_info><queue_info><Queue-List><name>all.q@n1</name>{state}
@@ -231,6 +256,7 @@ class Pretended:
     codes: dict[str, list[int]] = field(default_factory=dict)
     trouble: dict[str, Tasks] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
     away: int = 0
     mute: int = 0
     queue: dict[str, tuple[Array, list[int], int | None]] = field(default_factory=dict)
@@ -244,12 +270,14 @@ class Pretended:
     find_number = staticmethod(uge.find_number)
     commands = staticmethod(slurm.commands)
 
-    def most_tasks(self) -> int:
-        """The most tasks of an array."""
-        return self.most
+    def limits(self) -> tuple[int, int]:
+        """How far indices reach, and the most tasks of an array."""
+        return 1000, self.most
 
-    def submit(self, own: Array, _words: list, _script: Path, throttle: int | None) -> str:
+    def submit(self, own: Array, words: list, _script: Path, throttle: int | None) -> str:
         """Take an array, or not."""
+        if words == self.refused:
+            raise InputError("no host has so much memory")
         if sum(len(left) for _, left, _ in self.queue.values()) + len(own.numbers) > self.room:
             raise QueueFull("full")
         assert own in submitted.noted(self.plan.results), "noted before it is submitted"
@@ -270,7 +298,7 @@ class Pretended:
         at_once = sum(len(left[:limit]) for _, left, limit in self.queue.values())
         self.at_once = max(self.at_once, at_once)
         for name, (own, left, limit) in list(self.queue.items()):
-            assert own.run in runs
+            assert own.run in runs or not left
             for index in left[:limit]:
                 shard = f"{own.numbers[index - 1]:05}"
                 if shard not in self.trouble:
@@ -303,10 +331,10 @@ class Pretended:
         return {(n, i): Fate("NODE_FAIL", True) for n, (_, some) in gone.items() for i in some}
 
     def throttle(self, number: str, limit: int) -> None:
-        """Let more tasks run."""
+        """Let more tasks run; 0: all."""
         name = number.removeprefix("job-")
         own, left, _ = self.queue[name]
-        self.queue[name] = (own, left, limit)
+        self.queue[name] = (own, left, limit or None)
         self.throttles[name].append(limit)
 
     def cancel_tasks(self, number: str, which: list[int]) -> None:
@@ -334,6 +362,40 @@ def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
     monkeypatch.setitem(array._SCHEDULERS, "uge", made)
     for name in ("LOOK_SECONDS", "_LONG_LOOK_SECONDS", "_FULL_SECONDS"):
         monkeypatch.setattr(array, name, 0.01)
+    return made
+
+
+@dataclass
+class Clock:
+    """Time that passes only where a dispatch sleeps, five seconds at once."""
+
+    now: float = 0.0
+    slept: list[float] = field(default_factory=list)
+    events: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        """Seconds since the start."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, and happen what it brings."""
+        self.slept.append(seconds)
+        self.now += 5
+        due = [event for event in self.events if event[0] <= self.now]
+        self.events = [event for event in self.events if event not in due]
+        for _, happen in due:
+            happen()
+
+    def at(self, second: float, happen: Callable[[], None]) -> None:
+        """Let something happen at a time."""
+        self.events.append((second, happen))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of a dispatch."""
+    made = Clock()
+    monkeypatch.setattr(array, "time", made)
     return made
 
 
@@ -367,6 +429,58 @@ def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
     assert "the scheduler says: NODE_FAIL" in log
     attempts = [(own.attempt, own.numbers) for own in submitted.noted(pretended.plan.results)]
     assert attempts == [(1, tuple(range(8))), (2, (1, 4)), (3, (1,))]
+
+
+def test_what_a_network_disk_hides_is_not_lost(
+    pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows files of other nodes once their folder is opened: none is computed again."""
+    shown, is_whole, opened = set(), array.missing.is_whole, array.os.open
+
+    def open_folder(path: object, *rest: object) -> int:
+        if Path(path) == pretended.plan.results.product("-").parent:
+            shown.update(pretended.starts)
+        return opened(path, *rest)
+
+    monkeypatch.setattr(array.missing, "is_whole", lambda p, s: s in shown and is_whole(p, s))
+    monkeypatch.setattr(array.os, "open", open_folder)
+    dispatch(pretended)
+    assert sorted(pretended.starts) == list(pretended.plan.shards)
+
+
+@pytest.mark.parametrize(
+    ("well", "arrives", "starts"), [(True, 50, 1), (True, 500, 2), (False, 50, 2)]
+)
+def test_a_late_file_is_waited_for(
+    pretended: Pretended, clock: Clock, well: bool, arrives: float, starts: int
+) -> None:
+    """A minute where the task has ended well, by the scheduler; less where it has failed."""
+    pretended.lost = {"00004"}
+    pretended.fates = lambda _runs, gone: {
+        (name, index): Fate("so it says", False, well)
+        for name, (_, some) in gone.items()
+        for index in some
+    }
+    clock.at(arrives, lambda: whole(pretended.plan, "00004"))
+    dispatch(pretended)
+    assert pretended.starts.count("00004") == starts
+
+
+def test_a_refused_second_try_is_the_end_of_its_shards_only(pretended: Pretended) -> None:
+    """No host has what it asks for: the end names these shards and those that failed before."""
+    pretended.codes = {"00001": [75], "00002": [3]}
+    pretended.refused = ["-try", "2"]
+    with pytest.raises(IntegrityError, match="of 8 shards 2 failed; 6 are whole"):
+        dispatch(pretended)
+    log = pretended.plan.results.log("multiply", "00001").read_text()
+    assert "Pretended did not take it: no host has so much memory" in log
+
+
+def test_a_refused_first_try_is_the_end(pretended: Pretended) -> None:
+    """Nothing was computed: the error is the scheduler's own, once."""
+    pretended.refused = ["-try", "1"]
+    with pytest.raises(InputError, match=r"^no host has so much memory$"):
+        dispatch(pretended)
 
 
 def test_tries_are_limited(pretended: Pretended) -> None:
@@ -416,6 +530,30 @@ def test_an_answer_that_is_lost_costs_no_second_array(
     assert len(pretended.starts) == 8
 
 
+def test_a_slow_submission_does_not_stop_the_looks(
+    pretended: Pretended, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take minutes; the next look follows within one."""
+    submit = pretended.submit
+
+    def slowly(*words: object) -> str:
+        clock.now += 170
+        return submit(*words)
+
+    monkeypatch.setattr(pretended, "submit", slowly)
+    dispatch(pretended)
+    assert clock.slept
+    assert max(clock.slept) <= 60
+
+
+def test_sbatch_may_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tries for 120 seconds by itself; cut off before that, nobody knows what it has done."""
+    given = []
+    monkeypatch.setattr(slurm, "call", lambda _words, seconds: given.append(seconds) or "7;c\n")
+    assert slurm.submit(Array("slurm", "r", "d", "n", 1, 0, (0,)), [], Path("s"), None) == "7"
+    assert given[0] > 120
+
+
 def test_what_will_never_start_is_cancelled(pretended: Pretended) -> None:
     """A hopeless task ends with 2; one with another trouble has another try."""
     pretended.trouble = {
@@ -438,6 +576,31 @@ def test_living_tasks_are_joined(pretended: Pretended, caplog: pytest.LogCapture
     pretended.throttle = lambda *_: pretended.queue.update({old.name: (old, [2, 3, 4], None)})
     dispatch(pretended)
     assert "3 tasks of an earlier run" in caplog.text
+    assert pretended.sizes == [5]
+    assert sorted(pretended.starts) == list(plan.shards)
+
+
+def test_joined_arrays_keep_the_limit(pretended: Pretended) -> None:
+    """One that has no share of the limit goes on by one task; it never runs all of them."""
+    digest = pretended.plan.facts["digest"]
+    for place, indices in enumerate(([1, 2, 3, 4], [5, 6, 7, 8])):
+        name = f"sw-array-old-{place}"
+        old = Array("uge", "array-old", digest, name, 1, 0, tuple(range(8)))
+        submitted.note(pretended.plan.results, old)
+        pretended.queue[name] = (old, indices, 0)
+    dispatch(pretended, limit=2)
+    assert pretended.at_once <= 3
+    assert sorted(pretended.starts) == list(pretended.plan.shards)
+
+
+def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pretended) -> None:
+    """Three tasks end between the look at the receipts and the first answer of the scheduler."""
+    plan = pretended.plan
+    numbers = tuple(range(8))
+    old = Array("uge", "array-old", plan.facts["digest"], "sw-array-old-1", 1, 0, numbers)
+    submitted.note(plan.results, old)
+    pretended.queue[old.name] = (old, [2, 3, 4], None)
+    dispatch(pretended)
     assert pretended.sizes == [5]
     assert sorted(pretended.starts) == list(plan.shards)
 
@@ -485,18 +648,35 @@ def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
     assert done.stdout == "True\n"
 
 
-@pytest.mark.parametrize(("line", "most"), [("MaxArraySize = 4001", 4001), ("Other = 1", 1001)])
+def test_without_descriptors_of_processes_nobody_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python that was built on an old system goes on without the watch."""
+    monkeypatch.delattr(array.os, "pidfd_open")
+    assert array.guardian(tmp_path / "run.lock") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits"),
+    [
+        ("MaxArraySize = 4001", (4001, 4001)),
+        ("Other = 1", (1001, 1001)),
+        ("MaxArraySize = 4001\nSchedulerParameters = bf_continue,max_array_tasks=500,defer",
+         (4001, 500)),
+        ("MaxArraySize = 401\nSchedulerParameters = max_array_tasks=500", (401, 401)),
+        ("MaxArraySize = 0", None),
+    ],
+)  # fmt: skip
 def test_slurm_s_largest_array_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, limits: tuple[int, int] | None
 ) -> None:
     """Where it says nothing of it, Slurm's own default counts; where it is 0, there are none."""
     command = tmp_path / "scontrol"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for text, expected in ((line, most), ("MaxArraySize = 0", None)):
-        command.write_text(f"#!/bin/sh\necho '{text}'\n")
-        command.chmod(0o755)
-        if expected:
-            assert slurm.most_tasks() == expected
-        else:
-            with pytest.raises(InputError, match="takes no array jobs"):
-                slurm.most_tasks()
+    command.write_text(f"#!/bin/sh\ncat <<'E'\n{lines}\nE\n")
+    command.chmod(0o755)
+    if limits:
+        assert slurm.limits() == limits
+    else:
+        with pytest.raises(InputError, match="takes no array jobs"):
+            slurm.limits()

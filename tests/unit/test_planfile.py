@@ -69,6 +69,29 @@ def test_a_plan_is_read_as_it_was_made(tmp_path):
     assert back.problem.shared_right is True
 
 
+def test_a_task_reads_its_own_row(tmp_path):
+    """By id or by number: its row, the first and the last, and all that is not in rows."""
+    made = factories.plan(tmp_path, stack((7, 2, 2)), shards=5)
+    ids = list(made.shards)
+    for number, shard in enumerate(ids):
+        expected = {key: made.shards[key] for key in sorted({ids[0], shard, ids[-1]})}
+        for only in (shard, number):
+            read = planfile.load(made.results.plan, only)
+            assert read.shards == expected
+            assert list(read.shards) == list(expected)
+            assert (read.problem, read.settings) == (made.problem, made.settings)
+
+
+def test_an_unknown_shard_alone_is_refused_in_the_same_words(tmp_path):
+    """A task that reads one row knows the range of ids."""
+    made = factories.plan(tmp_path, stack((7, 2, 2)), shards=4)
+    for bad in ("7", "00004", "", "00001\t", "b\udcffd", -1, 4):
+        read = planfile.load(made.results.plan, bad)
+        assert list(read.shards) == ["00000", "00003"]
+        with pytest.raises(InputError, match="it holds 00000 to 00003"):
+            read.shard(bad)
+
+
 def test_unknown_shards_are_refused_with_the_known_ones(tmp_path):
     """The message for a wrong id names the first and the last id."""
     made = factories.plan(tmp_path, stack((7, 2, 2)), shards=3)

@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from shardwise import planfile
 from shardwise.dispatch import task
 from shardwise.errors import InputError
 
@@ -30,7 +31,9 @@ def plan(tmp_path_factory):
 )
 def test_the_number_of_the_task_is_that_of_the_shard(plan, environ, first, shard):
     """Slurm counts from 0, Grid Engine from 1; an array may begin later in the plan."""
-    assert task.shard(plan, first, environ) == shard
+    number = task.number(first, environ)
+    assert task.shard(plan, number) == shard
+    assert task.shard(planfile.load(plan.results.plan, number), number) == shard
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_the_number_of_the_task_is_that_of_the_shard(plan, environ, first, shard
 def test_a_task_without_a_shard_is_bad_input(plan, environ, first, words):
     """Outside of an array, and beyond the plan, the message says how to submit."""
     with pytest.raises(InputError, match=words):
-        task.shard(plan, first, environ)
+        task.shard(plan, task.number(first, environ))
 
 
 def test_a_task_computes_its_shard(plan):

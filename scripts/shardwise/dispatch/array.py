@@ -42,11 +42,20 @@ LOOK_SECONDS = 2.0
 _LONG_LOOK_SECONDS = 15.0
 """The longest, unless a look takes long: a run's pauses grow to a fiftieth of its time so far."""
 
+_SLOW_LOOK_SECONDS = 60.0
+"""The longest of all, after a look or a submission that took long itself."""
+
 _FULL_SECONDS = 10.0
 """The pause before the next submission to a full queue."""
 
-_TRACE_SECONDS = 10.0
-"""How long a receipt, a mark or a record may take to arrive after a task has left the queue."""
+_TRACE_SECONDS = 60.0
+"""How long a receipt, a mark or a record may take to arrive after a task has left the queue.
+
+A network disk may take as long to show a file that another node has finished.
+"""
+
+_MARK_SECONDS = 10.0
+"""The same where the scheduler says that the task failed: then no receipt will come."""
 
 _SIGNALLED = 128
 """Exit codes above it say which signal ended a process."""
@@ -133,7 +142,8 @@ class Dispatch:
         # The next array, from its note to the scheduler's answer; whether it may have arrived.
         self._next: Array | None = None
         self._asked = False
-        self._most = self._size = 0
+        # How far indices reach, the most tasks of an array, and those that the next one may have.
+        self._reach = self._most = self._size = 0
         self._full_until = 0.0
         self._count = 0
 
@@ -163,7 +173,8 @@ class Dispatch:
             if self._tally.waiting or self._tally.running:
                 now = time.monotonic()
                 late = min(_LONG_LOOK_SECONDS, (now - start) / 50)
-                self._pause(max(LOOK_SECONDS, late, 5 * (now - began)))
+                slow = min(_SLOW_LOOK_SECONDS, 5 * (now - began))
+                self._pause(max(LOOK_SECONDS, late, slow))
 
     def _pause(self, seconds: float) -> None:
         """Wait; end where snakemake has, which had started this."""
@@ -214,8 +225,17 @@ class Dispatch:
         self._runs += sorted({array.run for array in arrays})
         for array in arrays:
             self._take_over(array, [tasks for tasks in found if tasks.name == array.name])
+        if any(array.digest == self._plan_digest for array in noted):
+            self._take_ended()
         self._joined = True
         return True
+
+    def _take_ended(self) -> None:
+        """Count what tasks of earlier runs have finished since the tally was made."""
+        self._refresh()
+        for shard in self._tally.waiting:
+            if missing.is_whole(self._plan, shard):
+                self._done(shard)
 
     @property
     def _plan_digest(self) -> str:
@@ -287,6 +307,8 @@ class Dispatch:
     def _settle(self, here: dict[str, Tasks]) -> None:
         """Bring the tally up to what the queue, the receipts and the marks say."""
         unknown, troubled = [], {}
+        if any(shard not in here or here[shard].ending for shard in self._placed):
+            self._refresh()
         for shard in list(self._placed):
             tasks = here.get(shard)
             if (tasks is None or tasks.ending) and self._ended(shard):
@@ -300,6 +322,16 @@ class Dispatch:
                 troubled.setdefault((tasks.number, trouble, tasks.hopeless), []).append(shard)
         self._give_up(troubled)
         self._judge(unknown)
+
+    def _refresh(self) -> None:
+        """Have a network disk show what other nodes have finished.
+
+        It may remember for a minute that a file was not there; opening the folder makes it ask.
+        """
+        marks = [self._plan.results.array_folder(run_name) for run_name in self._runs]
+        for folder in (self._plan.results.product("-").parent, *marks):
+            with contextlib.suppress(OSError):  # not there yet
+                os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
     def _take_state(self, shard: str, tasks: Tasks) -> None:
         """A task that is in the queue waits or works."""
@@ -358,7 +390,8 @@ class Dispatch:
         for shard in unknown:
             fate = fates.get(self._placed[shard])
             told = fate and (fate.certain or self._mark(shard) is not None)
-            if told or now - self._gone[shard] >= _TRACE_SECONDS:
+            patience = _TRACE_SECONDS if fate is None or fate.well else _MARK_SECONDS
+            if told or now - self._gone[shard] >= patience:
                 ran = shard in self._tally.running
                 unknown_end = "killed" if ran else "deleted while it waited in the queue"
                 words = fate.words if fate else unknown_end
@@ -392,7 +425,8 @@ class Dispatch:
     def _submit(self) -> None:
         """Submit what is to be tried, in as few arrays as the scheduler and the limit allow."""
         if not self._most:
-            self._most = self._size = self._scheduler.most_tasks()
+            self._reach, self._most = self._scheduler.limits()
+            self._size = self._most
         while time.monotonic() >= self._full_until and (room := self._room()) != 0:
             if self._next is None:
                 self._next = self._prepare()
@@ -421,7 +455,7 @@ class Dispatch:
         )
         if not wanted:
             return None
-        first, numbers = self._scheduler.cut(wanted, self._most, self._size)
+        first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
         self._count += 1
         name = f"{uge.prefix(self._run)}{self._count}"
         scheduler, digest = self._recipe.scheduler, self._plan_digest
@@ -436,8 +470,8 @@ class Dispatch:
         return array
 
     def _refused(self, error: InputError) -> None:
-        """The scheduler refuses what the recipe says; tasks that are under way finish first."""
-        if not self._placed:
+        """The scheduler refuses what the recipe says; where it has taken arrays, that is no end."""
+        if not self._arrays:
             raise error
         array, self._next = self._next, None
         for number in array.numbers:
@@ -484,7 +518,9 @@ class Dispatch:
         """Give a later array what earlier ones do not need any more, and joined ones our limit."""
         shares = self._shares()
         for name in {tasks.name for tasks in here.values() if not tasks.where}:
-            share, known = (shares[name] if self._limit else 0), self._throttle[name]
+            # 0 would mean no limit; a joined array that gets no share yet goes on by one.
+            share = max(1, shares[name]) if self._limit else 0
+            known = self._throttle[name]
             if known is None or share > known:
                 with contextlib.suppress(InputError):  # it ended meanwhile
                     self._scheduler.throttle(self._job[name], share)
@@ -569,7 +605,7 @@ def guardian(lock: Path) -> int | None:
     """A descriptor that can be read from when the process ends that started this and holds a lock.
 
     That is the snakemake whose job this is. None where none of our ancestors holds the file open:
-    this was started by hand.
+    this was started by hand. Nor where Python or the kernel cannot tell.
     """
     pid = os.getppid()
     while pid > 1:
@@ -579,7 +615,7 @@ def guardian(lock: Path) -> int | None:
                 return watch
             os.close(watch)
             stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
+        except (OSError, AttributeError):  # not every build of Python has pidfd_open
             return None
         pid = int(stat.rpartition(")")[2].split()[1])
     return None

@@ -20,7 +20,8 @@ CLIENT = "squeue"
 TITLE = "Slurm"
 
 _QUERY_SECONDS = 30
-_SUBMIT_SECONDS = 60
+_SUBMIT_SECONDS = 180
+"""sbatch itself tries for two minutes where the cluster has as many jobs as it allows."""
 
 _MAX_ARRAY_SIZE = 1001
 """What Slurm itself takes where no MaxArraySize is set; indices end below it."""
@@ -34,7 +35,7 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _FULL = re.compile(
-    r"Submit\w*Job|job submit limit|temporarily unable to accept|resource temporarily unavailable"
+    r"Submit\w*Job|temporarily unable to accept|resource temporarily unavailable"
     r"|MaxJobCount|maximum.* job count",
     re.IGNORECASE,
 )
@@ -42,6 +43,8 @@ _FULL = re.compile(
 _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
+
+_FILTERS = ("SQUEUE_", "SCANCEL_")
 
 _FORMAT = "%F|%K|%k|%T|%r|%N"
 """Array's number, indices, comment (the array's own name), state, reason, nodes."""
@@ -54,11 +57,15 @@ _ENDED_BY_SLURM = frozenset(
 
 _HOPELESS = frozenset(
     {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
-     "InvalidQOS", "JobHeldAdmin", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed"}
+     "InvalidQOS", "JobHeldAdmin", "PartitionTimeLimit", "QOSNotAllowed"}
 )  # fmt: skip
-"""Reasons for which a task will not start until somebody changes something."""
+"""Reasons for which a task will not start until somebody changes something.
 
-_MISFIRED = "launch failed requeued held"
+PartitionNodeLimit is none: Slurm says it also while nodes are down.
+"""
+
+_MISFIRED = frozenset({"launch failed requeued held", "jobholdmaxrequeue"})
+"""Reasons for which Slurm itself holds a task after failed starts; a new submission may start."""
 
 
 def living(names: list[str]) -> list[str]:
@@ -78,9 +85,9 @@ def commands(names: list[str], numbers: list[str]) -> tuple[str, str]:
 
 
 def _squeue(form: str, names: Iterable[str], *words: str) -> list[str]:
-    command = ["squeue", "--noheader", f"--format={form}", f"--name={','.join(names)}", *words]
+    command = ["squeue", "--all", "--noheader", f"--format={form}", f"--name={','.join(names)}"]
     try:
-        return call(command, _QUERY_SECONDS).splitlines()
+        return call([*command, *words], _QUERY_SECONDS).splitlines()
     except InputError as error:
         raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
 
@@ -97,8 +104,10 @@ def call(words: Sequence[str], seconds: float) -> str:
     InputError
         Where it fails otherwise; with its own words.
     """
+    # What the user has set for squeue and scancel would leave tasks out.
+    env = {key: os.environ[key] for key in os.environ if not key.startswith(_FILTERS)}
     # Else squeue cuts the indices of an array off after 64 characters.
-    env = os.environ | {"SLURM_BITSTR_LEN": "0"}
+    env["SLURM_BITSTR_LEN"] = "0"
     try:
         done = subprocess.run(
             words,
@@ -142,8 +151,8 @@ def verify(words: Sequence[str]) -> None:
             raise
 
 
-def most_tasks() -> int:
-    """How far the indices of an array may reach, from 0 on.
+def limits() -> tuple[int, int]:
+    """How far the indices of an array may reach, from 0 on, and how many tasks it may have.
 
     Raises
     ------
@@ -153,14 +162,19 @@ def most_tasks() -> int:
         Where Slurm does not answer.
     """
     said = call(["scontrol", "show", "config"], _QUERY_SECONDS)
-    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
-    most = int(match[1]) if match else _MAX_ARRAY_SIZE
+    size = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+    reach = int(size[1]) if size else _MAX_ARRAY_SIZE
+    fewer = re.search(r"^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)", said, re.MULTILINE)
+    most = min(reach, int(fewer[1])) if fewer else reach
     if not most:
-        raise InputError("this Slurm takes no array jobs (MaxArraySize is 0); use dispatch: jobs")
-    return most
+        raise InputError(
+            "this Slurm takes no array jobs (MaxArraySize or max_array_tasks is 0); use dispatch: "
+            "jobs"
+        )
+    return reach, most
 
 
-def cut(wanted: Sequence[int], most: int, limit: int) -> tuple[int, tuple[int, ...]]:
+def cut(wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
     """The next array: what its tasks add to their index, and the numbers of its shards.
 
     An index is the shard's number in the plan, or what the number is above the array's first one.
@@ -169,13 +183,13 @@ def cut(wanted: Sequence[int], most: int, limit: int) -> tuple[int, tuple[int, .
     ----------
     wanted
         Ascending numbers in the plan.
-    most
+    reach
         How far indices may reach.
     limit
         Tasks that this array may have.
     """
-    first = 0 if wanted[min(limit, len(wanted)) - 1] < most else wanted[0]
-    taken = [number for number in wanted[:limit] if number - first < most]
+    first = 0 if wanted[min(limit, len(wanted)) - 1] < reach else wanted[0]
+    taken = [number for number in wanted[:limit] if number - first < reach]
     while len(spec := ranges(number - first for number in taken)) > _MAX_SPEC:
         taken = taken[: len(taken) * _MAX_SPEC // len(spec)]
     return first, tuple(taken)
@@ -230,7 +244,7 @@ def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
             where, ending = nodes or state.lower(), state == "COMPLETING"
             found.append(Tasks(number, name, known, where, ending=ending))
             continue
-        misfired = reason.replace("_", " ").lower() == _MISFIRED
+        misfired = reason.replace("_", " ").lower() in _MISFIRED
         trouble = f"{state} ({reason})" if misfired or reason in _HOPELESS else ""
         held = reason == "JobHeldUser"
         found.append(Tasks(number, name, known, "", trouble, bool(trouble) and not misfired, held))
@@ -258,7 +272,7 @@ def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
         words = state + (f" on {nodes}" if nodes else "")
         words += f" ({reason})" if reason not in ("", "None") else ""
         for index in numbers(spec):
-            found[name, index] = Fate(words, state in _ENDED_BY_SLURM)
+            found[name, index] = Fate(words, state in _ENDED_BY_SLURM, state == "COMPLETED")
     return found
 
 

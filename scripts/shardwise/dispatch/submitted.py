@@ -73,11 +73,13 @@ class Tasks:
 class Fate:
     """How a task ended, in the scheduler's words.
 
-    ``certain`` says that the scheduler ended it; else what the task itself left may still arrive.
+    ``certain`` says that the scheduler ended it; else what the task itself left may still arrive:
+    its receipt, where it ended ``well``.
     """
 
     words: str
     certain: bool
+    well: bool = False
 
 
 def ranges(numbers: Iterable[int]) -> str:

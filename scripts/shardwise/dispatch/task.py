@@ -9,22 +9,34 @@ _FIRST = {"SLURM_ARRAY_TASK_ID": 0, "SGE_TASK_ID": 1}
 """The variables that hold the number of a task, and the number of the first one by default."""
 
 
-def shard(plan: Plan, first: int, environ: Mapping[str, str]) -> str:
-    """The shard of this task: the one whose number in the plan, from 0 on, is first + index.
+def number(first: int, environ: Mapping[str, str]) -> int:
+    """The number in the plan, from 0 on, of the shard of this task: first + index.
 
     Raises
     ------
     InputError
-        Outside of an array job, or where the plan has no such shard.
+        Outside of an array job.
     """
-    number, ids = first + _index(environ), list(plan.shards)
-    if not 0 <= number < len(ids):
+    return first + _index(environ)
+
+
+def shard(plan: Plan, number: int) -> str:
+    """The shard of a number; the plan may hold no other rows but the first and the last.
+
+    Raises
+    ------
+    InputError
+        Where the plan has no such shard.
+    """
+    ids = list(plan.shards)
+    last = int(ids[-1])
+    if not 0 <= number <= last:
         raise InputError(
             f"this task of the array stands for shard number {number}, but {plan.results.plan} "
-            f"has 0 to {len(ids) - 1}; submit with --array=0-{len(ids) - 1} under Slurm, "
-            f"-t 1-{len(ids)} under Grid Engine"
+            f"has 0 to {last}; submit with --array=0-{last} under Slurm, -t 1-{last + 1} under "
+            "Grid Engine"
         )
-    return ids[number]
+    return f"{number:0{len(ids[-1])}}"
 
 
 def _index(environ: Mapping[str, str]) -> int:

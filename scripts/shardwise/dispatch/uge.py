@@ -212,19 +212,19 @@ def _own_words(name: str, output: str, exported: Iterable[str]) -> list[str]:
 # shard among those of its array.
 
 
-def cut(wanted: Sequence[int], most: int, limit: int) -> tuple[int, tuple[int, ...]]:
+def cut(wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
     """The next array: 0, and the numbers of its shards.
 
     Parameters
     ----------
     wanted
         Ascending numbers in the plan.
-    most
-        Tasks that an array may have in this cluster.
+    reach
+        How far indices may reach.
     limit
         Tasks that this array may have.
     """
-    return 0, tuple(wanted[: min(most, limit)])
+    return 0, tuple(wanted[: min(reach, limit)])
 
 
 def indices(array: Array) -> list[int]:
@@ -475,8 +475,8 @@ def delete(numbers: Iterable[str]) -> None:
             call(["qdel", *words])
 
 
-def most_tasks() -> int:
-    """The most tasks that an array may have.
+def limits() -> tuple[int, int]:
+    """How far the indices of an array may reach, and how many tasks it may have: the same.
 
     Raises
     ------
@@ -484,7 +484,8 @@ def most_tasks() -> int:
         Where Grid Engine does not answer.
     """
     match = re.search(r"^max_aj_tasks\s+(\d+)", call(["qconf", "-sconf"]), re.MULTILINE)
-    return (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
+    most = (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
+    return most, most
 
 
 def submit(array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
@@ -536,7 +537,7 @@ def fates(
     with contextlib.suppress(TryAgain):
         for name, number, index in asked[:_RECORDS_AT_ONCE]:
             if (known := record(number, name, index)) is not None:
-                found[name, index] = Fate(describe(known), not known.well)
+                found[name, index] = Fate(describe(known), not known.well, known.well)
     return found
 
 
