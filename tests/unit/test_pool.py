@@ -438,6 +438,19 @@ def test_a_shard_given_ahead_is_dealt_again_untouched(tmp_path):
     assert stage.turn(ready(1))[0].shard == "00002"
 
 
+def test_a_worker_that_cannot_go_on_loses_no_shard(tmp_path):
+    """It fails with two shards and blames none: one is tried again, the other comes first again."""
+    stage = Stage(tmp_path, 2)
+    (first,) = stage.turn(ready(0))
+    stage.turn(Event(0, "done", first.shard))
+    (ahead,) = stage.turn(Event(0, "read", "00001"))
+    (order,) = stage.turn(Event(0, "failed", code=75, reason="a full disk"))
+    assert (order.worker, order.kind) == (0, "restart")
+    assert not stage.tally.running
+    assert "00001" in stage.tally.waiting
+    assert stage.turn(ready(1))[0].shard == ahead.shard == "00002"
+
+
 def test_failures_of_one_shard_blame_no_device(tmp_path):
     """The same shard dies again and again; with a success between, two different ones may."""
     stage = Stage(tmp_path, 1, shards=2, retries=9)

@@ -136,9 +136,10 @@ class Leader:
     def _take(self, event: Event, worker: _Worker, now: float) -> list[Order]:
         if event.kind == "ready":
             return self._ready(event, worker)
-        if event.kind == "died":
+        cannot_go_on = event.kind == "failed" and event.shard is None
+        if event.kind == "died" or (cannot_go_on and worker.joined):
             return self._died(event, worker)
-        if event.kind == "failed" and event.shard is None:
+        if cannot_go_on:
             self._refusals[event.reason] = event.code or TryAgain.exit_code
             self._tally.note(f"a worker on {worker.where} cannot begin: {event.reason}")
             return self._give_up(event.worker)
