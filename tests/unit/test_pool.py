@@ -451,6 +451,25 @@ def test_a_worker_that_cannot_go_on_loses_no_shard(tmp_path):
     assert stage.turn(ready(1))[0].shard == ahead.shard == "00002"
 
 
+def test_a_late_word_of_an_earlier_shard_asks_for_nothing(tmp_path):
+    """Slabs of a shard are released by another thread: that may be told after the shard's end."""
+    stage = Stage(tmp_path, 1)
+    (first,) = stage.turn(ready(0))
+    (second,) = stage.turn(Event(0, "done", first.shard))
+    assert stage.turn(Event(0, "read", first.shard)) == []
+    assert len(stage.turn(Event(0, "read", second.shard))) == 1
+
+
+def test_a_late_word_does_not_let_a_worker_forget_that_it_is_idle(tmp_path):
+    """Nothing waits for it when it says so; a shard that comes back later is its own."""
+    stage = Stage(tmp_path, 2, shards=2)
+    stage.turn(ready(0))
+    stage.turn(ready(1))
+    assert stage.turn(Event(0, "done", "00000"), Event(0, "read", "00000")) == []
+    orders = stage.turn(died(1, "00001"))
+    assert [(order.worker, order.kind) for order in orders] == [(1, "restart"), (0, "assign")]
+
+
 def test_failures_of_one_shard_blame_no_device(tmp_path):
     """The same shard dies again and again; with a success between, two different ones may."""
     stage = Stage(tmp_path, 1, shards=2, retries=9)

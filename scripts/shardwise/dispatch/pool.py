@@ -150,8 +150,8 @@ class Leader:
             self._dealer.done(event.worker, event.shard, now)
             self._tally.done(event.shard)
             self._next(worker, event.shard)
-        elif event.kind == "read":
-            worker.wants = len(worker.shards) == 1
+        elif event.kind == "read" and worker.shards == [event.shard]:  # else it comes too late
+            worker.wants = True
         return []
 
     def _ready(self, event: Event, worker: _Worker) -> list[Order]:
