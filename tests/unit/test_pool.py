@@ -186,6 +186,18 @@ def test_a_shard_log_is_that_of_a_job(tmp_path):
     np.testing.assert_array_equal(factories.products(made), expected(made))
 
 
+def test_no_room_for_a_log_costs_no_shard(tmp_path):
+    """Where the disk of the logs is full, shards are computed all the same, at the first try."""
+    made = planned(tmp_path, shards=3)
+    path = made.results.log("multiply", "00001")
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+    done = pooled(made, devices=1)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    assert [receipt(made, n)["attempt"] for n in range(3)] == [1, 1, 1]
+
+
 def test_only_what_is_missing_is_computed(tmp_path):
     """A second run has nothing to do; one lost product is made again, and no other."""
     made = planned(tmp_path, shards=3)

@@ -179,7 +179,8 @@ class _Logs:
         finally:
             del self._shards[threading.get_ident()]
             logging.getLogger().removeHandler(handler)
-            handler.close()
+            with contextlib.suppress(OSError):  # a full disk: see `_handler`
+                handler.close()
 
     def _handler(self, path: Path, mode: str) -> logging.Handler:
         # Without room for a log the shard goes on: it will say so itself, where it needs room.
