@@ -93,8 +93,7 @@ class Leader:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to do, or nobody to do it."""
-        idle = not self._tally.waiting and not self._tally.running
-        return idle or not self._workers
+        return self._tally.ended or not self._workers
 
     def expect(self, worker: Hashable, node: str) -> None:
         """Count on a worker whose process was started on a node."""
@@ -251,7 +250,7 @@ class Leader:
 
     def _nobody(self) -> ShardwiseError | None:
         """Why shards wait although nothing is done about it."""
-        if self._workers or not self._tally.waiting:
+        if self._workers or self._tally.ended:
             return None
         devices_out = [f"{device} ({reason})" for device, reason in self._left_out.items()]
         words = list(self._refusals)
