@@ -402,7 +402,7 @@ def test_what_makes_a_device_suspect(tmp_path, error, code, suspect):
     begun: Future = Future()
     begun.set_exception(error)
     own = _Worker(planned(tmp_path), None, wire, session)
-    assert own._finish("00000", begun, 0.0) is not suspect
+    assert own._finish("00000", begun) is not suspect
     ((words, facts),) = said
     assert words == ("failed", "00000")
     assert (facts["code"], facts["suspect"], facts["device"]) == (code, suspect, "GPU-0")
@@ -442,7 +442,7 @@ def test_a_shard_given_ahead_is_dealt_again_untouched(tmp_path):
     """A worker dies with two shards: one was tried, the other comes first again."""
     stage = Stage(tmp_path, 2, retries=0)
     (first,) = stage.turn(ready(0))
-    orders = stage.turn(Event(0, "done", first.shard, seconds=1.0))
+    orders = stage.turn(Event(0, "done", first.shard))
     (ahead,) = stage.turn(Event(0, "read", orders[0].shard))
     assert ahead.shard == "00002"
     assert stage.turn(died(0, "00001"))[0].kind == "restart"
@@ -502,7 +502,7 @@ def test_two_poisonous_shards_do_not_take_the_last_device(tmp_path):
         assert [o.kind for o in stage.turn(died(0, order.shard))] == ["restart"]
         (order,) = stage.turn(ready(0))
     while not stage.leader.ended:
-        orders = stage.turn(Event(0, "done", order.shard, seconds=1.0))
+        orders = stage.turn(Event(0, "done", order.shard))
         order = orders[0] if orders else order
     assert len(stage.tally.whole) == SHARDS - 2
     assert list(stage.tally.lost) == ["00000", "00001"]

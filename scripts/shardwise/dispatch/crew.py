@@ -46,8 +46,6 @@ class Event:
         Of a failure: the exit code that a job would have ended with, None where it was killed.
     device
         UUID of its device; None on NumPy, and before it has one.
-    seconds
-        What the shard took, from the first byte read or the end of the shard before, if later.
     suspect
         Whether the device may be at fault. The process is not to be used any more.
     """
@@ -58,7 +56,6 @@ class Event:
     code: int | None = None
     reason: str = ""
     device: str | None = None
-    seconds: float = 0.0
     suspect: bool = False
 
 

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -99,14 +98,13 @@ class _Worker:
         """Take shards until a device fails, or for ever."""
         threading.Thread(target=self._begin_all, daemon=True).start()
         self._wire.send("ready", device=self._device)
-        usable, ended = True, time.time()
+        usable = True
         while usable:
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
             signal.siginterrupt(signal.SIGTERM, True)
             shard, begun = self._begun.get()
             with self._logs.of(shard):
-                usable = self._finish(shard, begun, ended)
-            ended = time.time()
+                usable = self._finish(shard, begun)
 
     def _begin_all(self) -> None:
         while True:
@@ -117,7 +115,7 @@ class _Worker:
         with self._logs.of(shard, new=True):
             return self._session.begin(shard)
 
-    def _finish(self, shard: str, begun: "Future[multiply.Reading]", ended: float) -> bool:
+    def _finish(self, shard: str, begun: "Future[multiply.Reading]") -> bool:
         """Compute a shard and tell the parent; whether the device can still be used."""
         try:
             reading = begun.result()
@@ -130,8 +128,7 @@ class _Worker:
             code, words = cli.explain(error)
         else:
             log.info("%s written", self._plan.results.receipt(shard))
-            seconds = time.time() - max(reading.started, ended)
-            self._wire.send("done", shard, device=self._device, seconds=seconds)
+            self._wire.send("done", shard, device=self._device)
             return True
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks
         facts = {"code": code, "reason": words, "device": self._device}
