@@ -245,7 +245,7 @@ class Run:
     def input_files(self) -> Any:
         """The input files that hold a shard's matrices."""
         if self._sources is None:
-            self._sources = planfile.load_sources(self.plan)
+            self._sources = self.plan.sources
         if len(self._sources) == 1:
             return [self._sources[0].path]
         return self._own_input_files
