@@ -51,7 +51,9 @@ def trouble(first):
 """
 
 
-def planned(folder: Path, trouble: str = "pass", shards: int = SHARDS, **over: object) -> Plan:
+def planned(
+    folder: Path, trouble: str = "pass", shards: int = SHARDS, materialize: bool = False
+) -> Plan:
     """A plan of small shards of two matrices, whose function runs some lines before each shard.
 
     ``first``, in these lines, is the index of the shard's first matrix.
@@ -61,7 +63,7 @@ def planned(folder: Path, trouble: str = "pass", shards: int = SHARDS, **over: o
     left = factories.stack((2 * shards, 6, 6), "float64")
     left[:, 0, 0] = np.arange(2 * shards)
     product = f"{folder / 'own.py'}:square"
-    made = factories.plan(folder, left, product=product, shards=shards, materialize=False, **over)
+    made = factories.plan(folder, left, product=product, shards=shards, materialize=materialize)
     (folder / "begun").touch()
     return made
 
@@ -304,20 +306,35 @@ def test_a_leased_device_is_not_waited_for_in_the_end(tmp_path):
 
 HANG = "if first >= 4:\n    (HERE / f'{first}.hangs').touch()\n    until((HERE / 'go').exists)"
 
+HANG_IN_COPY = """
+from shardwise import shard
+copy = shard._copy
+
+def wait(stack, writer, row, *others):
+    if row.start >= 4:
+        (HERE / f"{row.start}.hangs").touch()
+        until((HERE / "go").exists)
+    copy(stack, writer, row, *others)
+
+if copy.__name__ != "wait":
+    shard._copy = wait
+"""
+
 
 def hanging(made: Plan) -> bool:
     """Whether two workers have come to where they hang."""
     return len(list(made.results.root.parent.glob("*.hangs"))) == 2
 
 
+@pytest.mark.parametrize("copies", [True, False], ids=["copies", "in place"])
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
     ids=["KILL", "TERM", "INT"],
 )
-def test_no_worker_outlives_its_pool(tmp_path, number, code):
-    """However the pool ends, workers end, their devices are free, and a rerun does the rest."""
-    made = planned(tmp_path, HANG)
+def test_no_worker_outlives_its_pool(tmp_path, number, code, copies):
+    """However the pool ends, workers end and leave nothing, and a rerun does the rest."""
+    made = planned(tmp_path, HANG_IN_COPY if copies else HANG, materialize=copies)
     run = started(made)
     processes.until(lambda: hanging(made))
     family = processes.descendants([run.pid])
@@ -325,8 +342,7 @@ def test_no_worker_outlives_its_pool(tmp_path, number, code):
     run.communicate()
     assert run.returncode == code
     processes.until(lambda: not processes.living(family))
-    if number != signal.SIGKILL:
-        assert factories.leftovers(tmp_path) == []
+    assert factories.leftovers(tmp_path) == []
     before = whole(made)
     assert before[:2] == [0, 1]
     (tmp_path / "go").touch()

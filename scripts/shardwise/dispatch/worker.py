@@ -17,10 +17,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 import shardwise
-from shardwise import cli, devices, multiply, planfile
+from shardwise import arrays, cli, devices, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, WrongProduct
@@ -38,9 +38,14 @@ def main(pipe: Connection, worker: int, task: Task, choice: devices.Choice) -> N
         _work(_Wire(pipe, worker), task, choice)
         threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
     except cli.Terminated:
-        # What was begun ahead is dropped as it is: its threads must not hold up the end.
         logging.shutdown()
-        os._exit(128 + signal.SIGTERM)
+        _exit(128 + signal.SIGTERM)
+
+
+def _exit(code: int) -> NoReturn:
+    """End at once: what was begun ahead must not hold up the end."""
+    arrays.abandon()
+    os._exit(code)
 
 
 def _work(wire: "_Wire", task: Task, choice: devices.Choice) -> None:
@@ -71,7 +76,7 @@ class _Wire:
             try:
                 self.assigned.put(self._pipe.recv())
             except (EOFError, OSError):
-                os._exit(1)
+                _exit(1)
 
     def send(self, kind: str, shard: str | None = None, **facts: Any) -> None:
         """Tell the parent of an event."""
