@@ -37,7 +37,9 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
     stack = StackReader(plan.sources, problem.left, plan.dtype)  # type: ignore[arg-type]
     shape = (shard.stop - shard.start, *problem.left)
     path = plan.results.shard(shard_id)
-    with commit(path, sweep=True) as file:
+    attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
+    # Only an earlier attempt can have left something: else the folder need not be listed.
+    with commit(path, sweep=attempt > 1) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
             _copy(stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs)
         checksum = writer.checksum()
