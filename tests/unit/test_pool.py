@@ -78,12 +78,14 @@ def environment(folder: Path, devices: int) -> dict[str, str]:
     return os.environ | fake_devices.environment(devices, folder / "leases")
 
 
-def pooled(made: Plan, *words: object, devices: int = 2) -> subprocess.CompletedProcess:
+def pooled(
+    made: Plan, *words: object, devices: int = 2, cwd: Path | None = None, **variables: object
+) -> subprocess.CompletedProcess:
     """Compute what is missing on some fake devices."""
+    env = environment(made.results.root.parent, devices) | {k: str(v) for k, v in variables.items()}
     return subprocess.run(
-        command(made, *words), capture_output=True, text=True, check=False,
-        env=environment(made.results.root.parent, devices),
-    )  # fmt: skip
+        command(made, *words), capture_output=True, text=True, check=False, env=env, cwd=cwd
+    )
 
 
 def started(made: Plan, devices: int = 2) -> subprocess.Popen:
@@ -384,6 +386,23 @@ def test_memory_does_not_grow_with_the_number_of_shards(tmp_path):
     kib = [int(line) for line in (tmp_path / "memory").read_text().splitlines()]
     assert len(kib) == 60
     assert kib[-1] - kib[10] < 8 * 1024
+
+
+def test_modules_in_the_present_folder_are_not_loaded(tmp_path):
+    """A file named like one of Python's ends nothing, and no variable that hides it is left."""
+    (tmp_path / "signal.py").write_text("raise RuntimeError('not this one')\n")
+    made = planned(tmp_path, "assert 'PYTHONSAFEPATH' not in os.environ", shards=2)
+    done = pooled(made, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_long_name_of_the_folder_of_temporary_files(tmp_path):
+    """The name of a socket has 107 bytes at most; that of TMPDIR may be longer."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    made = planned(tmp_path, shards=2)
+    done = pooled(made, TMPDIR=long)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_parent_loads_nothing_that_computes():
