@@ -405,6 +405,45 @@ def test_a_long_name_of_the_folder_of_temporary_files(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+# A crew whose only worker hangs in the driver: signals reach nobody.
+HANGING_CREW = """
+import sys, time
+from multiprocessing.popen_fork import Popen
+from pathlib import Path
+from shardwise.dispatch import crew
+
+crew._GRACE_SECONDS = crew._EXIT_SECONDS = 0.1
+Popen._send_signal = lambda self, number: None
+with crew.Crew(Path(sys.argv[1]), 1) as own:
+    while not own.poll(1):
+        pass
+    own.assign(0, "00000")
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.05)
+"""
+
+
+def test_a_worker_that_nothing_ends_is_left(tmp_path):
+    """The command names it and ends, instead of waiting for it for ever."""
+    hang = (
+        "os._exit = time.sleep\n"
+        "(HERE / 'hangs').write_text(str(os.getpid()))\n"
+        "time.sleep(600)"
+    )  # fmt: skip
+    made = planned(tmp_path, hang, shards=1)
+    words = [sys.executable, "-c", HANGING_CREW, made.results.plan, tmp_path / "hangs"]
+    env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
+    try:
+        with open(tmp_path / "said", "w") as said:
+            done = subprocess.run(words, stderr=said, env=env, check=False, timeout=60)
+    finally:
+        pid = (tmp_path / "hangs").read_text()
+        os.kill(int(pid), signal.SIGKILL)
+    assert done.returncode == 0
+    assert (tmp_path / "said").read_text().startswith(f"process {pid} did not end")
+    assert f"process {pid} cannot be ended" in (tmp_path / "said").read_text()
+
+
 def test_the_parent_loads_nothing_that_computes():
     """What the parent imports is the standard library: nothing of CUDA, MPI or NumPy is in it."""
     look = (

@@ -265,10 +265,18 @@ def _work(*arguments: Any) -> None:
 
 
 def _gone(member: _Member) -> int | None:
-    """Wait for the end of a process, and give its exit code."""
-    member.process.join(_EXIT_SECONDS)
+    """Wait for the end of a process, and give its exit code; None where it does not end."""
+    process = member.process
+    process.join(_EXIT_SECONDS)
     member.pipe.close()
-    return member.process.exitcode
+    if process.exitcode is None:
+        log.warning(
+            "process %d cannot be ended: it hangs, maybe in the driver, and keeps its device%s",
+            process.pid, f" {member.device}" if member.device else "",
+        )  # fmt: skip
+        # Else Python would wait for it at its own end, for ever.
+        multiprocessing.process._children.discard(process)
+    return process.exitcode
 
 
 def _death(code: int | None) -> str:
