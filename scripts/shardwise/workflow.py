@@ -349,11 +349,8 @@ class Run:
 
     @property
     def _task_memory(self) -> int:
-        """Host bytes of a shard's task; outside of jobs it may have to copy its shard as well."""
-        most = max(row.memory for row in self.plan.shards.values())
-        if self._copies:
-            most += sizes.copy_memory(self.plan.problem) - sizes.PYTHON_BYTES
-        return most
+        """Host bytes of a shard's task; a copy that it makes itself goes through the same slabs."""
+        return max(row.memory for row in self.plan.shards.values())
 
     @property
     def _task_minutes(self) -> int:
@@ -363,14 +360,10 @@ class Run:
             for r in self.plan.shards.values()
         )
 
-    @property
-    def _copies(self) -> bool:
-        """Whether the tasks copy their shards themselves."""
-        return self.dispatch != "jobs" and self.plan.settings["materialize"]
-
     def _copied(self, rows: Iterable[Shard]) -> int:
-        """Bytes that are read and written to copy some shards."""
-        return 2 * sum(row.bytes for row in rows) if self._copies else 0
+        """Bytes that tasks read and write to copy some shards; under jobs others do that."""
+        copies = self.dispatch != "jobs" and self.plan.settings["materialize"]
+        return 2 * sum(row.bytes for row in rows) if copies else 0
 
     @property
     def reduce_mb(self) -> Growing:
