@@ -14,7 +14,7 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -33,6 +33,8 @@ CHUNK_BYTES = 8 * 1024**2
 DATA_OFFSET = disk.PAGE
 """Byte at which the elements of our own files begin: a page, for direct I/O."""
 _UMASK = threading.Lock()
+_UNDER_WAY: set[Path] = set()
+"""Temporary files of this process."""
 
 _TOO_MUCH = "there are more bytes than the header says"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
@@ -426,6 +428,7 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
         _sweep(path)
     name = f".{path.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     temporary = path.with_name(name)
+    _UNDER_WAY.add(temporary)
     try:
         with open(temporary, "w+b", opener=_create) as file:
             yield file
@@ -434,6 +437,15 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        _UNDER_WAY.discard(temporary)
+
+
+def abandon() -> None:
+    """Remove the files of all commits under way, for who ends without waiting for its threads."""
+    for temporary in list(_UNDER_WAY):
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def publish(file: BinaryIO, temporary: Path, path: Path) -> None:

@@ -27,7 +27,7 @@ from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain
 from shardwise.lanes import CudaLane, HostLane
 from shardwise.pipeline import Drain, Feed, Stopwatch
 from shardwise.plan import Shard, Source
-from shardwise.planfile import Plan, load_sources
+from shardwise.planfile import Plan
 from shardwise.shard import materialize
 from shardwise.sources import StackReader
 from shardwise.tiles import TileWorker
@@ -415,7 +415,7 @@ def _left_reader(plan: Plan, shard: Shard) -> StackReader:
         path = str(plan.results.shard(shard.shard))
         sources = [Source(path, shard.start, shard.stop - shard.start, "")]
     else:
-        sources = load_sources(plan)
+        sources = plan.sources
     return StackReader(sources, plan.problem.left, plan.dtype)  # type: ignore[arg-type]
 
 

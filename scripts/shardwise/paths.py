@@ -117,9 +117,9 @@ class Results:
         """A result over all matrices, such as ``sum.npy``."""
         return self.root / f"{name}.npy"
 
-    def starts(self, shard: str) -> Path:
-        """The journal of a shard's attempts: one line each."""
-        return self.root / "logs" / "multiply" / f"{shard}.starts"
+    def starts(self, shard: str, rule: str = "multiply") -> Path:
+        """The journal of a rule's attempts at a shard: one line each."""
+        return self.root / "logs" / rule / f"{shard}.starts"
 
     def log(self, rule: str, shard: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""

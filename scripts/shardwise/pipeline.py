@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import PieceChecksum, StackWriter
-from shardwise.disk import ExtentReader
+from shardwise.disk import PAGE, ExtentReader
 from shardwise.sources import SPARE_BYTES, StackReader
 
 
@@ -81,8 +81,8 @@ class Feed:
     def start(self) -> None:
         """Take the memory of the slabs and begin to read; from here on `close` is needed."""
         size = max((high - low for low, high in self._first), default=0)
-        for piece in self._first:
-            self._read_ahead(self._lane.slab(size + SPARE_BYTES), None, piece)
+        for piece in self._first:  # a page more than needed: so a copy (shard.py) can use them, too
+            self._read_ahead(self._lane.slab(PAGE + size + SPARE_BYTES), None, piece)
 
     def release(self) -> None:
         """Give the slabs back, once all bytes were taken and copied."""

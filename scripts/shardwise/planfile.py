@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,25 @@ class Plan:
     dtype: str
     settings: dict[str, Any]
     facts: dict[str, Any]
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """The input files, read from ``sources.tsv`` once: there may be 100,000 of them.
+
+        Raises
+        ------
+        IntegrityError
+            Where the table is missing or damaged.
+        """
+        path = self.results.sources
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise IntegrityError(
+                f"{path}: {error.strerror}; remove {self.results.plan} too"
+            ) from error
+        _check(raw, self.facts, path)
+        return from_tsv(raw, Source, path)
 
     def shard(self, shard: str) -> Shard:
         """The row of a shard.
@@ -166,17 +186,6 @@ def _checked(path: Path) -> tuple[bytes, dict[str, Any]]:
     _check(dumps(facts), facts, results.plan_facts)
     _check(raw, facts, path)
     return raw, facts
-
-
-def load_sources(plan: Plan) -> list[Source]:
-    """The input files of a plan."""
-    path = plan.results.sources
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise IntegrityError(f"{path}: {error.strerror}; remove {plan.results.plan} too") from error
-    _check(raw, plan.facts, path)
-    return from_tsv(raw, Source, path)
 
 
 def checksum(raw: bytes) -> str:

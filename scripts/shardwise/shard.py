@@ -11,7 +11,7 @@ from shardwise import disk, receipts, sizes
 from shardwise.arrays import StackWriter, commit
 from shardwise.lanes import HostLane
 from shardwise.plan import Shard
-from shardwise.planfile import Plan, load_sources
+from shardwise.planfile import Plan
 from shardwise.sources import SPARE_BYTES, StackReader
 
 
@@ -34,10 +34,12 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
     """
     started = time.time()
     shard, problem = plan.shard(shard_id), plan.problem
-    stack = StackReader(load_sources(plan), problem.left, plan.dtype)  # type: ignore[arg-type]
+    stack = StackReader(plan.sources, problem.left, plan.dtype)  # type: ignore[arg-type]
     shape = (shard.stop - shard.start, *problem.left)
     path = plan.results.shard(shard_id)
-    with commit(path, sweep=True) as file:
+    attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
+    # Only an earlier attempt can have left something: else the folder need not be listed.
+    with commit(path, sweep=attempt > 1) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
             _copy(stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs)
         checksum = writer.checksum()

@@ -351,7 +351,7 @@ def stream(
     checksum
         Takes the shard's own bytes, once.
     read
-        Called when all has been read, and is on its way to the device.
+        Called when all has been read, and the slabs to read into are free.
 
     Raises
     ------
@@ -371,8 +371,6 @@ def stream(
                 feed.start()
             drain = stack.enter_context(closing(Scatter(lane, writer, slabs[1], watch)))
             _run(shard, lane, worker, feeds, drain, watch, read)
-            for feed in feeds.values():
-                feed.release()
     except lane.memory_errors as error:
         raise does_not_fit(lane, "a product in panels", worker.needed) from error
 
@@ -398,6 +396,8 @@ def _run(
                 if time.monotonic() - last > _PROGRESS_SECONDS:
                     log.info("matrix %d, rows from %d on", step.matrix, step.panel.start)
                     last = time.monotonic()
+            for feed in feeds.values():
+                feed.release()
             read()
             for future in drained:
                 watch.timed("waited_for_batches", future.result)

@@ -245,7 +245,7 @@ class Run:
     def input_files(self) -> Any:
         """The input files that hold a shard's matrices."""
         if self._sources is None:
-            self._sources = planfile.load_sources(self.plan)
+            self._sources = self.plan.sources
         if len(self._sources) == 1:
             return [self._sources[0].path]
         return self._own_input_files
@@ -349,11 +349,8 @@ class Run:
 
     @property
     def _task_memory(self) -> int:
-        """Host bytes of a shard's task; outside of jobs it may have to copy its shard as well."""
-        most = max(row.memory for row in self.plan.shards.values())
-        if self._copies:
-            most += sizes.copy_memory(self.plan.problem) - sizes.PYTHON_BYTES
-        return most
+        """Host bytes of a shard's task; a copy that it makes itself goes through the same slabs."""
+        return max(row.memory for row in self.plan.shards.values())
 
     @property
     def _task_minutes(self) -> int:
@@ -363,14 +360,10 @@ class Run:
             for r in self.plan.shards.values()
         )
 
-    @property
-    def _copies(self) -> bool:
-        """Whether the tasks copy their shards themselves."""
-        return self.dispatch != "jobs" and self.plan.settings["materialize"]
-
     def _copied(self, rows: Iterable[Shard]) -> int:
-        """Bytes that are read and written to copy some shards."""
-        return 2 * sum(row.bytes for row in rows) if self._copies else 0
+        """Bytes that tasks read and write to copy some shards; under jobs others do that."""
+        copies = self.dispatch != "jobs" and self.plan.settings["materialize"]
+        return 2 * sum(row.bytes for row in rows) if copies else 0
 
     @property
     def reduce_mb(self) -> Growing:

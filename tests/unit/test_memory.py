@@ -63,6 +63,38 @@ def test_multiply_stays_within_its_model(tmp_path, case):
     assert peak(multiply(made)) <= made.shards["00000"].memory - GENEROUS
 
 
+AHEAD = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[2])
+from shardwise import multiply, planfile
+
+plan = planfile.load(Path(sys.argv[1]))
+session, left = multiply.Session(plan, 0), list(plan.shards)
+begun = [session.begin(left.pop())]
+
+def ahead():
+    reading.release()
+    if left:
+        begun.append(session.begin(left.pop()))
+
+while begun:
+    reading = begun.pop()
+    session.finish(reading, ahead)
+"""
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_copies_that_a_worker_makes_stay_within_its_model(tmp_path, order):
+    """A task that copies its shards itself, the next while one is computed, takes no more."""
+    path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
+    made = factories.plan(tmp_path, input=str(path), shards=3, materialize=True)
+    used = peak([sys.executable, "-c", AHEAD, made.results.plan, str(factories.SCRIPTS)])
+    assert all(made.results.shard_receipt(shard).exists() for shard in made.shards)
+    assert used <= made.shards["00000"].memory - GENEROUS
+
+
 def test_a_task_with_less_memory_takes_less(tmp_path):
     """--mem-mb below the plan: the peak is at most that, and fewer slabs are under way."""
     path = save(tmp_path / "a.npy", np.ones((170, 640, 640), "float32"))

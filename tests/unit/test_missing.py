@@ -21,7 +21,7 @@ def computed(tmp_path_factory):
 @pytest.fixture
 def made(computed, tmp_path):
     """The same in a folder of its own."""
-    planner.write(computed, planfile.load_sources(computed))
+    planner.write(computed, computed.sources)
     (tmp_path / "results" / "products").mkdir(parents=True)
     for path in computed.results.product("0").parent.iterdir():
         (tmp_path / "results" / "products" / path.name).write_bytes(path.read_bytes())

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from shardwise import bins, devices, kernels, multiply, receipts, sizes
+from shardwise import bins, devices, kernels, lanes, multiply, receipts, shard, sizes
 from shardwise.arrays import file_checksum
 from shardwise.errors import InputError, IntegrityError
 
@@ -405,6 +405,29 @@ def recomputed(made):
     """The products of the first shard of a plan, computed now."""
     multiply.run_shard(made, "00000")
     return np.load(made.results.product("00000"))
+
+
+def test_a_copy_that_is_made_ahead_takes_no_slab_of_its_own(tmp_path, monkeypatch):
+    """It goes through the slabs that the shard before was read into, whose copy was there."""
+    made = factories.plan(tmp_path, noise((8, 9, 9)), shards=2, materialize=True)
+    shard.materialize(made, "00000")
+    taken, new_slab = [], lanes.HostLane._new_slab
+
+    def counted(self, nbytes):
+        taken.append(nbytes)
+        return new_slab(self, nbytes)
+
+    monkeypatch.setattr(lanes.HostLane, "_new_slab", counted)
+    session = multiply.Session(made, 0)
+    first, begun = session.begin("00000"), []
+
+    def ahead() -> None:
+        first.release()
+        begun.append(session.begin("00001"))
+
+    session.finish(first, ahead)
+    session.finish(*begun)
+    assert len(taken) == 2  # one to read into, one to write from
 
 
 @pytest.mark.parametrize("kind", ["shard", "shard_receipt"])

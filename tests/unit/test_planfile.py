@@ -24,7 +24,7 @@ def test_any_file_name_survives_the_plan(tmp_path, name):
     for i in range(3):
         save(folder / f"{name}{i}.npy", stack((2, 2), seed=i))
     made = factories.plan(folder, input=str(folder), results=str(tmp_path / f"{name}-results"))
-    back = planfile.load_sources(made)
+    back = made.sources
     assert sorted(source.path for source in back) == [
         str(p) for p in sorted(folder.glob("*.npy"), key=str)
     ]
@@ -64,7 +64,7 @@ def test_a_plan_is_read_as_it_was_made(tmp_path):
     assert back.shards == made.shards
     assert back.problem == made.problem
     assert back.settings == made.settings
-    assert planfile.load_sources(back) == sources
+    assert back.sources == sources
     assert back.problem.right == (3, 5)
     assert back.problem.shared_right is True
 
@@ -114,7 +114,15 @@ def test_missing_sources_are_noticed(tmp_path):
     made = factories.plan(tmp_path, stack((4, 2, 2)))
     made.results.sources.unlink()
     with pytest.raises((InputError, IntegrityError), match=r"sources\.tsv"):
-        planfile.load_sources(made)
+        _ = made.sources
+
+
+def test_sources_are_read_once(tmp_path):
+    """All shards of a process share them: the table may be long."""
+    made = factories.plan(tmp_path, stack((4, 2, 2)))
+    before = made.sources
+    made.results.sources.unlink()
+    assert made.sources is before
 
 
 @pytest.mark.parametrize("name", ["plan.tsv", "sources.tsv"])
@@ -138,7 +146,7 @@ def test_damaged_tables_are_noticed(tmp_path, name, damage):
         }[damage]
     )
     with pytest.raises(IntegrityError, match="does not fit"):
-        planfile.load_sources(planfile.load(made.results.plan))
+        _ = planfile.load(made.results.plan).sources
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"{}", b'"x"', b"5"])

@@ -51,7 +51,9 @@ def trouble(first):
 """
 
 
-def planned(folder: Path, trouble: str = "pass", shards: int = SHARDS, **over: object) -> Plan:
+def planned(
+    folder: Path, trouble: str = "pass", shards: int = SHARDS, materialize: bool = False
+) -> Plan:
     """A plan of small shards of two matrices, whose function runs some lines before each shard.
 
     ``first``, in these lines, is the index of the shard's first matrix.
@@ -61,7 +63,7 @@ def planned(folder: Path, trouble: str = "pass", shards: int = SHARDS, **over: o
     left = factories.stack((2 * shards, 6, 6), "float64")
     left[:, 0, 0] = np.arange(2 * shards)
     product = f"{folder / 'own.py'}:square"
-    made = factories.plan(folder, left, product=product, shards=shards, materialize=False, **over)
+    made = factories.plan(folder, left, product=product, shards=shards, materialize=materialize)
     (folder / "begun").touch()
     return made
 
@@ -76,12 +78,14 @@ def environment(folder: Path, devices: int) -> dict[str, str]:
     return os.environ | fake_devices.environment(devices, folder / "leases")
 
 
-def pooled(made: Plan, *words: object, devices: int = 2) -> subprocess.CompletedProcess:
+def pooled(
+    made: Plan, *words: object, devices: int = 2, cwd: Path | None = None, **variables: object
+) -> subprocess.CompletedProcess:
     """Compute what is missing on some fake devices."""
+    env = environment(made.results.root.parent, devices) | {k: str(v) for k, v in variables.items()}
     return subprocess.run(
-        command(made, *words), capture_output=True, text=True, check=False,
-        env=environment(made.results.root.parent, devices),
-    )  # fmt: skip
+        command(made, *words), capture_output=True, text=True, check=False, env=env, cwd=cwd
+    )
 
 
 def started(made: Plan, devices: int = 2) -> subprocess.Popen:
@@ -184,6 +188,18 @@ def test_a_shard_log_is_that_of_a_job(tmp_path):
         path.unlink()
     subprocess.run(by_hand, shell=True, check=True, capture_output=True)
     np.testing.assert_array_equal(factories.products(made), expected(made))
+
+
+def test_no_room_for_a_log_costs_no_shard(tmp_path):
+    """Where the disk of the logs is full, shards are computed all the same, at the first try."""
+    made = planned(tmp_path, shards=3)
+    path = made.results.log("multiply", "00001")
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+    done = pooled(made, devices=1)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    assert [receipt(made, n)["attempt"] for n in range(3)] == [1, 1, 1]
 
 
 def test_only_what_is_missing_is_computed(tmp_path):
@@ -292,20 +308,35 @@ def test_a_leased_device_is_not_waited_for_in_the_end(tmp_path):
 
 HANG = "if first >= 4:\n    (HERE / f'{first}.hangs').touch()\n    until((HERE / 'go').exists)"
 
+HANG_IN_COPY = """
+from shardwise import shard
+copy = shard._copy
+
+def wait(stack, writer, row, *others):
+    if row.start >= 4:
+        (HERE / f"{row.start}.hangs").touch()
+        until((HERE / "go").exists)
+    copy(stack, writer, row, *others)
+
+if copy.__name__ != "wait":
+    shard._copy = wait
+"""
+
 
 def hanging(made: Plan) -> bool:
     """Whether two workers have come to where they hang."""
     return len(list(made.results.root.parent.glob("*.hangs"))) == 2
 
 
+@pytest.mark.parametrize("copies", [True, False], ids=["copies", "in place"])
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
     ids=["KILL", "TERM", "INT"],
 )
-def test_no_worker_outlives_its_pool(tmp_path, number, code):
-    """However the pool ends, workers end, their devices are free, and a rerun does the rest."""
-    made = planned(tmp_path, HANG)
+def test_no_worker_outlives_its_pool(tmp_path, number, code, copies):
+    """However the pool ends, workers end and leave nothing, and a rerun does the rest."""
+    made = planned(tmp_path, HANG_IN_COPY if copies else HANG, materialize=copies)
     run = started(made)
     processes.until(lambda: hanging(made))
     family = processes.descendants([run.pid])
@@ -313,8 +344,7 @@ def test_no_worker_outlives_its_pool(tmp_path, number, code):
     run.communicate()
     assert run.returncode == code
     processes.until(lambda: not processes.living(family))
-    if number != signal.SIGKILL:
-        assert factories.leftovers(tmp_path) == []
+    assert factories.leftovers(tmp_path) == []
     before = whole(made)
     assert before[:2] == [0, 1]
     (tmp_path / "go").touch()
@@ -358,6 +388,62 @@ def test_memory_does_not_grow_with_the_number_of_shards(tmp_path):
     assert kib[-1] - kib[10] < 8 * 1024
 
 
+def test_modules_in_the_present_folder_are_not_loaded(tmp_path):
+    """A file named like one of Python's ends nothing, and no variable that hides it is left."""
+    (tmp_path / "signal.py").write_text("raise RuntimeError('not this one')\n")
+    made = planned(tmp_path, "assert 'PYTHONSAFEPATH' not in os.environ", shards=2)
+    done = pooled(made, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_long_name_of_the_folder_of_temporary_files(tmp_path):
+    """The name of a socket has 107 bytes at most; that of TMPDIR may be longer."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    made = planned(tmp_path, shards=2)
+    done = pooled(made, TMPDIR=long)
+    assert done.returncode == 0, done.stderr
+
+
+# A crew whose only worker hangs in the driver: signals reach nobody.
+HANGING_CREW = """
+import sys, time
+from multiprocessing.popen_fork import Popen
+from pathlib import Path
+from shardwise.dispatch import crew
+
+crew._GRACE_SECONDS = crew._EXIT_SECONDS = 0.1
+Popen._send_signal = lambda self, number: None
+with crew.Crew(Path(sys.argv[1]), 1) as own:
+    while not own.poll(1):
+        pass
+    own.assign(0, "00000")
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.05)
+"""
+
+
+def test_a_worker_that_nothing_ends_is_left(tmp_path):
+    """The command names it and ends, instead of waiting for it for ever."""
+    hang = (
+        "os._exit = time.sleep\n"
+        "(HERE / 'hangs').write_text(str(os.getpid()))\n"
+        "time.sleep(600)"
+    )  # fmt: skip
+    made = planned(tmp_path, hang, shards=1)
+    words = [sys.executable, "-c", HANGING_CREW, made.results.plan, tmp_path / "hangs"]
+    env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
+    try:
+        with open(tmp_path / "said", "w") as said:
+            done = subprocess.run(words, stderr=said, env=env, check=False, timeout=60)
+    finally:
+        pid = (tmp_path / "hangs").read_text()
+        os.kill(int(pid), signal.SIGKILL)
+    assert done.returncode == 0
+    assert (tmp_path / "said").read_text().startswith(f"process {pid} did not end")
+    assert f"process {pid} cannot be ended" in (tmp_path / "said").read_text()
+
+
 def test_the_parent_loads_nothing_that_computes():
     """What the parent imports is the standard library: nothing of CUDA, MPI or NumPy is in it."""
     look = (
@@ -390,7 +476,7 @@ def test_what_makes_a_device_suspect(tmp_path, error, code, suspect):
     begun: Future = Future()
     begun.set_exception(error)
     own = _Worker(planned(tmp_path), None, wire, session)
-    assert own._finish("00000", begun, 0.0) is not suspect
+    assert own._finish("00000", begun) is not suspect
     ((words, facts),) = said
     assert words == ("failed", "00000")
     assert (facts["code"], facts["suspect"], facts["device"]) == (code, suspect, "GPU-0")
@@ -430,12 +516,44 @@ def test_a_shard_given_ahead_is_dealt_again_untouched(tmp_path):
     """A worker dies with two shards: one was tried, the other comes first again."""
     stage = Stage(tmp_path, 2, retries=0)
     (first,) = stage.turn(ready(0))
-    orders = stage.turn(Event(0, "done", first.shard, seconds=1.0))
+    orders = stage.turn(Event(0, "done", first.shard))
     (ahead,) = stage.turn(Event(0, "read", orders[0].shard))
     assert ahead.shard == "00002"
     assert stage.turn(died(0, "00001"))[0].kind == "restart"
     assert list(stage.tally.lost) == ["00001"]
     assert stage.turn(ready(1))[0].shard == "00002"
+
+
+def test_a_worker_that_cannot_go_on_loses_no_shard(tmp_path):
+    """It fails with two shards and blames none: one is tried again, the other comes first again."""
+    stage = Stage(tmp_path, 2)
+    (first,) = stage.turn(ready(0))
+    stage.turn(Event(0, "done", first.shard))
+    (ahead,) = stage.turn(Event(0, "read", "00001"))
+    (order,) = stage.turn(Event(0, "failed", code=75, reason="a full disk"))
+    assert (order.worker, order.kind) == (0, "restart")
+    assert not stage.tally.running
+    assert "00001" in stage.tally.waiting
+    assert stage.turn(ready(1))[0].shard == ahead.shard == "00002"
+
+
+def test_a_late_word_of_an_earlier_shard_asks_for_nothing(tmp_path):
+    """Slabs of a shard are released by another thread: that may be told after the shard's end."""
+    stage = Stage(tmp_path, 1)
+    (first,) = stage.turn(ready(0))
+    (second,) = stage.turn(Event(0, "done", first.shard))
+    assert stage.turn(Event(0, "read", first.shard)) == []
+    assert len(stage.turn(Event(0, "read", second.shard))) == 1
+
+
+def test_a_late_word_does_not_let_a_worker_forget_that_it_is_idle(tmp_path):
+    """Nothing waits for it when it says so; a shard that comes back later is its own."""
+    stage = Stage(tmp_path, 2, shards=2)
+    stage.turn(ready(0))
+    stage.turn(ready(1))
+    assert stage.turn(Event(0, "done", "00000"), Event(0, "read", "00000")) == []
+    orders = stage.turn(died(1, "00001"))
+    assert [(order.worker, order.kind) for order in orders] == [(1, "restart"), (0, "assign")]
 
 
 def test_failures_of_one_shard_blame_no_device(tmp_path):
@@ -458,7 +576,7 @@ def test_two_poisonous_shards_do_not_take_the_last_device(tmp_path):
         assert [o.kind for o in stage.turn(died(0, order.shard))] == ["restart"]
         (order,) = stage.turn(ready(0))
     while not stage.leader.ended:
-        orders = stage.turn(Event(0, "done", order.shard, seconds=1.0))
+        orders = stage.turn(Event(0, "done", order.shard))
         order = orders[0] if orders else order
     assert len(stage.tally.whole) == SHARDS - 2
     assert list(stage.tally.lost) == ["00000", "00001"]

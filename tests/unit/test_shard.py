@@ -2,10 +2,12 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from shardwise import disk, multiply, receipts, shard, sizes
+from shardwise import arrays, disk, multiply, receipts, shard, sizes
 from shardwise.arrays import file_checksum, read_header
 from shardwise.errors import IntegrityError, TryAgain
 
@@ -110,6 +112,39 @@ def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypat
     with pytest.raises(IntegrityError, match=r"became shorter|has changed"):
         shard.materialize(made, "00000")
     assert list((made.results.root / "shards").iterdir()) == []
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from shardwise import planfile, shard
+shard._copy = lambda *words: os.kill(os.getpid(), 9)
+shard.materialize(planfile.load(Path(sys.argv[1])), "00000")
+"""
+
+
+def test_what_a_killed_copy_left_is_removed_by_the_next(tmp_path):
+    """After kill -9 in the middle of a copy its temporary file stays until the next attempt."""
+    made = factories.plan(tmp_path, noise((5, 10, 10)), shards=1)
+    subprocess.run(
+        [sys.executable, "-c", KILLED, made.results.plan],
+        env=os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}, check=False,
+    )  # fmt: skip
+    assert len(leftovers(tmp_path)) == 1
+    shard.materialize(made, "00000")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_first_copy_lists_no_folder(tmp_path, monkeypatch):
+    """The folder has an entry or two for every shard: to list it for each would be quadratic."""
+    made = factories.plan(tmp_path, noise((5, 10, 10)), shards=2)
+
+    def listed(path):
+        raise AssertionError(f"{path} was looked for")
+
+    monkeypatch.setattr(arrays, "_sweep", listed)
+    for shard_id in made.shards:
+        shard.materialize(made, shard_id)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):

@@ -60,6 +60,17 @@ def test_a_shard_goes_from_waiting_to_running_to_whole(plan):
     count.done("00001")
     assert count.waiting == ["00000", "00003", "00004", "00005"]
     assert (count.running, count.whole, count.lost) == ({"00002": "gpu2"}, {"00001"}, {})
+    assert not count.ended
+
+
+def test_it_has_ended_once_nothing_waits_or_runs(plan):
+    """Shards that failed for good are not waited for."""
+    count = Tally(plan, IDS[:2], 0)
+    count.began("00000", "gpu0")
+    count.failed("00001", 2, "x")
+    assert not count.ended
+    count.done("00000")
+    assert count.ended
 
 
 def test_going_back_counts_as_no_try(plan):

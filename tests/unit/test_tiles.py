@@ -11,6 +11,8 @@ from shardwise.arrays import StackWriter
 from shardwise.bins import BinnedSum
 from shardwise.disk import PAGE
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.lanes import HostLane
+from shardwise.pipeline import Feed
 from shardwise.problem import Problem
 from shardwise.proof import PanelChecker
 from shardwise.tiles import panels
@@ -125,6 +127,23 @@ def test_slabs_change_no_bit(tmp_path, monkeypatch, keep):
         made = computed(tmp_path / str(slab), left, right, product="A @ B", keep=keep, shards=1)
         seen.add(np.load(made.results.product("00000")).tobytes())
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_slabs_are_given_back_before_the_next_shard_is_read(tmp_path, monkeypatch, product):
+    """Its copy is made in them: slabs of its own beside them are not in the plan."""
+    said, release = [], Feed.release
+
+    def noted(self):
+        release(self)
+        said.append("released")
+
+    monkeypatch.setattr(Feed, "release", noted)
+    left, right = factors(product, (2, 17, 17), "float32")
+    made = factories.plan(tmp_path, left, right, product=product, materialize=False, shards=1)
+    session = multiply.Session(made, 0)
+    session.finish(session.begin("00000"), lambda: said.append("read"))
+    assert said == ["released", "released", "released", "read"]
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
@@ -377,20 +396,15 @@ def test_panels_stay_within_the_model(tmp_path, monkeypatch, keep, dtype):
     assert int(done.stdout) <= allowed + 64 * 2**20
 
 
-class _Full:
+class _Full(HostLane):
     """A lane whose memory is too small, of a device of some size."""
 
-    xp = np
-    memory_errors = (MemoryError,)
-
     def __init__(self, total):
+        super().__init__()
         self._total = total
 
     def zeros(self, shape, dtype):
         raise MemoryError
-
-    def release(self):
-        pass
 
     def free(self):
         return "the device has less"

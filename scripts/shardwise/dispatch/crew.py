@@ -8,11 +8,14 @@ When the parent dies, however it dies, the workers end at once.
 import contextlib
 import logging
 import multiprocessing
+import os
 import signal
+import tempfile
 import time
-from collections.abc import Collection, Hashable
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +30,12 @@ _GRACE_SECONDS = 10.0
 
 _EXIT_SECONDS = 5.0
 """How long to wait for the exit code of a worker whose pipe is closed already."""
+
+_SAFE_PATH = "PYTHONSAFEPATH"
+_OURS = "for the fork server"
+
+_LONGEST_FOLDER = 70
+"""Bytes of a folder of temporary files in which a socket can still have a name."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,6 @@ class Event:
         Of a failure: the exit code that a job would have ended with, None where it was killed.
     device
         UUID of its device; None on NumPy, and before it has one.
-    seconds
-        What the shard took, from the first byte read or the end of the shard before, if later.
     suspect
         Whether the device may be at fault. The process is not to be used any more.
     """
@@ -58,7 +65,6 @@ class Event:
     code: int | None = None
     reason: str = ""
     device: str | None = None
-    seconds: float = 0.0
     suspect: bool = False
 
 
@@ -113,8 +119,7 @@ class Crew(AbstractContextManager):
 
     def __enter__(self) -> "Crew":
         """Start the workers; none of them is ready yet."""
-        # Python 3.11 does not tell the fork server where this library lies: it might find another.
-        self._context.set_forkserver_preload(["numpy"])
+        start_fork_server()
         try:
             for worker in range(self._count):
                 self._start(worker, ())
@@ -217,18 +222,61 @@ class Crew(AbstractContextManager):
         )  # fmt: skip
 
 
+def start_fork_server() -> None:
+    """Start the process that all workers are forked from, where it does not run yet."""
+    # Python 3.11 does not tell the fork server where this library lies: it might find another.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy"])
+    with _safe_path(), _short_folder():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Let a Python that is started find no module in the present folder, such as a signal.py."""
+    if os.environ.get(_SAFE_PATH):
+        yield
+        return
+    os.environ[_SAFE_PATH] = _OURS
+    try:
+        yield
+    finally:
+        del os.environ[_SAFE_PATH]
+
+
+@contextmanager
+def _short_folder() -> Iterator[None]:
+    """Let the socket of the fork server lie in /tmp where TMPDIR is too long for its name."""
+    before = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
 def _work(*arguments: Any) -> None:
     """In the new process: what computes is loaded here."""
+    if os.environ.get(_SAFE_PATH) == _OURS:  # a user's function may start a Python of its own
+        del os.environ[_SAFE_PATH]
     from shardwise.dispatch import worker
 
     worker.main(*arguments)
 
 
 def _gone(member: _Member) -> int | None:
-    """Wait for the end of a process, and give its exit code."""
-    member.process.join(_EXIT_SECONDS)
+    """Wait for the end of a process, and give its exit code; None where it does not end."""
+    process = member.process
+    process.join(_EXIT_SECONDS)
     member.pipe.close()
-    return member.process.exitcode
+    if process.exitcode is None:
+        log.warning(
+            "process %d cannot be ended: it hangs, maybe in the driver, and keeps its device%s",
+            process.pid, f" {member.device}" if member.device else "",
+        )  # fmt: skip
+        # Else Python would wait for it at its own end, for ever.
+        multiprocessing.process._children.discard(process)
+    return process.exitcode
 
 
 def _death(code: int | None) -> str:

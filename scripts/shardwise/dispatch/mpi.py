@@ -10,18 +10,16 @@ With reduce.py and collectives.py the only importer of mpi4py, late.
 import dataclasses
 import json
 import logging
-import multiprocessing
 import os
 import time
 from argparse import Namespace
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from multiprocessing import forkserver
 from typing import Any
 
 from shardwise import cli, devices, grants, launch
 from shardwise.dispatch import pool
-from shardwise.dispatch.crew import Crew, Event
+from shardwise.dispatch.crew import Crew, Event, start_fork_server
 from shardwise.dispatch.missing import describe, missing
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
@@ -56,13 +54,8 @@ def ranks(options: Namespace) -> Any:
     def fitting() -> int:
         return devices.workers("auto") if options.workers == "device" else 1
 
-    return launch.ranks(options, fitting, _start_fork_server)
-
-
-def _start_fork_server() -> None:
-    """Before MPI, so that nothing of it, not even its environment, reaches the workers."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy"])
-    forkserver.ensure_running()
+    # Before MPI, so that nothing of it, not even its environment, reaches the workers.
+    return launch.ranks(options, fitting, start_fork_server)
 
 
 def run(

@@ -93,8 +93,7 @@ class Leader:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to do, or nobody to do it."""
-        idle = not self._tally.waiting and not self._tally.running
-        return idle or not self._workers
+        return self._tally.ended or not self._workers
 
     def expect(self, worker: Hashable, node: str) -> None:
         """Count on a worker whose process was started on a node."""
@@ -136,9 +135,10 @@ class Leader:
     def _take(self, event: Event, worker: _Worker, now: float) -> list[Order]:
         if event.kind == "ready":
             return self._ready(event, worker)
-        if event.kind == "died":
+        cannot_go_on = event.kind == "failed" and event.shard is None
+        if event.kind == "died" or (cannot_go_on and worker.joined):
             return self._died(event, worker)
-        if event.kind == "failed" and event.shard is None:
+        if cannot_go_on:
             self._refusals[event.reason] = event.code or TryAgain.exit_code
             self._tally.note(f"a worker on {worker.where} cannot begin: {event.reason}")
             return self._give_up(event.worker)
@@ -149,8 +149,8 @@ class Leader:
             self._dealer.done(event.worker, event.shard, now)
             self._tally.done(event.shard)
             self._next(worker, event.shard)
-        elif event.kind == "read":
-            worker.wants = len(worker.shards) == 1
+        elif event.kind == "read" and worker.shards == [event.shard]:  # else it comes too late
+            worker.wants = True
         return []
 
     def _ready(self, event: Event, worker: _Worker) -> list[Order]:
@@ -250,7 +250,7 @@ class Leader:
 
     def _nobody(self) -> ShardwiseError | None:
         """Why shards wait although nothing is done about it."""
-        if self._workers or not self._tally.waiting:
+        if self._workers or self._tally.ended:
             return None
         devices_out = [f"{device} ({reason})" for device, reason in self._left_out.items()]
         words = list(self._refusals)

@@ -83,6 +83,11 @@ class Tally:
         """Shards that nobody computes, those that failed behind the others."""
         return list(self._waiting)
 
+    @property
+    def ended(self) -> bool:
+        """Whether each shard is whole or has failed for good."""
+        return not self._waiting and not self.running
+
     def began(self, shard: str, where: str) -> None:
         """A shard is being computed, somewhere."""
         self._waiting.pop(shard, None)
@@ -155,11 +160,10 @@ class Tally:
         Call it as often as you like.
         """
         now, text = self._clock(), self._line()
-        ended = not self._waiting and not self.running
         if text == self._said:
             return
         pause = min(max(LINE_SECONDS, (now - self._began) / 100), LONGEST_LINE_SECONDS)
-        if now - self._said_at < pause and not self._news and not ended:
+        if now - self._said_at < pause and not self._news and not self.ended:
             return
         self._said, self._said_at, self._news = text, now, False
         log.info("%s", text)

@@ -12,16 +12,15 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 import shardwise
-from shardwise import cli, devices, multiply, planfile
+from shardwise import arrays, cli, devices, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, WrongProduct
@@ -39,9 +38,14 @@ def main(pipe: Connection, worker: int, task: Task, choice: devices.Choice) -> N
         _work(_Wire(pipe, worker), task, choice)
         threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
     except cli.Terminated:
-        # What was begun ahead is dropped as it is: its threads must not hold up the end.
         logging.shutdown()
-        os._exit(128 + signal.SIGTERM)
+        _exit(128 + signal.SIGTERM)
+
+
+def _exit(code: int) -> NoReturn:
+    """End at once: what was begun ahead must not hold up the end."""
+    arrays.abandon()
+    os._exit(code)
 
 
 def _work(wire: "_Wire", task: Task, choice: devices.Choice) -> None:
@@ -72,7 +76,7 @@ class _Wire:
             try:
                 self.assigned.put(self._pipe.recv())
             except (EOFError, OSError):
-                os._exit(1)
+                _exit(1)
 
     def send(self, kind: str, shard: str | None = None, **facts: Any) -> None:
         """Tell the parent of an event."""
@@ -99,14 +103,13 @@ class _Worker:
         """Take shards until a device fails, or for ever."""
         threading.Thread(target=self._begin_all, daemon=True).start()
         self._wire.send("ready", device=self._device)
-        usable, ended = True, time.time()
+        usable = True
         while usable:
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
             signal.siginterrupt(signal.SIGTERM, True)
             shard, begun = self._begun.get()
             with self._logs.of(shard):
-                usable = self._finish(shard, begun, ended)
-            ended = time.time()
+                usable = self._finish(shard, begun)
 
     def _begin_all(self) -> None:
         while True:
@@ -117,7 +120,7 @@ class _Worker:
         with self._logs.of(shard, new=True):
             return self._session.begin(shard)
 
-    def _finish(self, shard: str, begun: "Future[multiply.Reading]", ended: float) -> bool:
+    def _finish(self, shard: str, begun: "Future[multiply.Reading]") -> bool:
         """Compute a shard and tell the parent; whether the device can still be used."""
         try:
             reading = begun.result()
@@ -130,8 +133,7 @@ class _Worker:
             code, words = cli.explain(error)
         else:
             log.info("%s written", self._plan.results.receipt(shard))
-            seconds = time.time() - max(reading.started, ended)
-            self._wire.send("done", shard, device=self._device, seconds=seconds)
+            self._wire.send("done", shard, device=self._device)
             return True
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks
         facts = {"code": code, "reason": words, "device": self._device}
@@ -179,7 +181,8 @@ class _Logs:
         finally:
             del self._shards[threading.get_ident()]
             logging.getLogger().removeHandler(handler)
-            handler.close()
+            with contextlib.suppress(OSError):  # a full disk: see `_handler`
+                handler.close()
 
     def _handler(self, path: Path, mode: str) -> logging.Handler:
         # Without room for a log the shard goes on: it will say so itself, where it needs room.
