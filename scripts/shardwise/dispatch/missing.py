@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from shardwise.planfile import Plan
 from shardwise.units import human_bytes
 
+NO_PRODUCTS = "have no products yet"
+
 _SIZE = re.compile(rb'"file": {[^{}]*"bytes": (\d+)')
 """The size of the product, in a receipt as `receipts.write` leaves it.
 
@@ -90,20 +92,22 @@ def _text(path: str) -> tuple[bytes, int]:
         os.close(descriptor)
 
 
-def describe(plan: Plan, shards: Sequence[str]) -> str:
+def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:
     """What is still to be computed, for the log and the dry run.
 
     Parameters
     ----------
     shards
         The ids that are missing.
+    why
+        What is said of them.
     """
     if not shards:
         return f"all {len(plan.shards)} shards have their products"
     read, written = amounts(plan, shards)
     device = max(plan.shards[shard].device_memory for shard in shards)
     words = [
-        f"{len(shards)} of {len(plan.shards)} shards have no products yet",
+        f"{len(shards)} of {len(plan.shards)} shards {why}",
         f"{human_bytes(read)} to read and {human_bytes(written)} to write",
     ]
     words += [f"{human_bytes(device)} of device memory each on a GPU"] if device else []
