@@ -55,10 +55,11 @@ def asked(resources: Mapping[str, str]) -> int:
 
     ``gres: "gpu:a100:4"`` for Slurm, ``uge_gpu: "-l gpu=4"`` for Grid Engine (or any other word of
     it that begins with ``uge_``) are those of a node. ``gpu`` and ``tasks``, a GPU each, are those
-    of all ``nodes``, and may lie on one where nothing is said of nodes. 1 where nothing says more.
+    of all ``nodes``, and may lie on one where nothing is said of nodes. 1 where nothing says more,
+    or an expression says it, such as ``2 * attempt``.
     """
     slurm = sum(map(int, _SLURM_COUNT.findall(resources.get("gres", ""))))
-    everywhere = max(int(resources.get(name, 1)) for name in ("gpu", "tasks"))
+    everywhere = max(_number(resources, name) for name in ("gpu", "tasks"))
     return max(1, slurm + counted(resources), -(-everywhere // nodes(resources)))
 
 
@@ -73,7 +74,13 @@ def counted(resources: Mapping[str, str]) -> int:
 
 def nodes(resources: Mapping[str, str]) -> int:
     """Nodes that the resources of a job ask for."""
-    return int(resources.get("nodes", 1))
+    return _number(resources, "nodes")
+
+
+def _number(resources: Mapping[str, str], name: str) -> int:
+    """A resource that is a number; 1 where it is none, or an expression of Snakemake's."""
+    word = resources.get(name, "")
+    return max(1, int(word)) if word.isdecimal() else 1
 
 
 def job(environ: Mapping[str, str]) -> str | None:
