@@ -6,7 +6,7 @@ before a run says its first word.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardwise.planfile import Plan
@@ -33,9 +33,12 @@ class Standing:
     newest: str | None
 
 
-def missing(plan: Plan) -> list[str]:
-    """The shards, in the plan's order, whose product or receipt is not whole under this plan."""
-    return standing(plan).missing
+def missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+    """The shards, in the plan's order, whose product or receipt is not whole under this plan.
+
+    ``meanwhile`` is called at each shard, as many of them on a slow disk take minutes.
+    """
+    return standing(plan, meanwhile).missing
 
 
 def is_whole(plan: Plan, shard: str) -> bool:
@@ -44,7 +47,7 @@ def is_whole(plan: Plan, shard: str) -> bool:
     return _written(path, plan.shards[shard].fingerprint) is not None
 
 
-def standing(plan: Plan) -> Standing:
+def standing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> Standing:
     """Look at the receipt of every shard, and at the size of its product.
 
     The elements of a product, and the rest of its receipt, are left to ledger and reduce.
@@ -52,6 +55,7 @@ def standing(plan: Plan) -> Standing:
     folder = str(plan.results.product("").parent)
     lacking, newest, latest = [], None, 0
     for shard, row in plan.shards.items():
+        meanwhile()
         written = _written(f"{folder}/{shard}", row.fingerprint)
         if written is None:
             lacking.append(shard)

@@ -133,7 +133,8 @@ def _views(comm: Any, backend: str) -> list[View]:
 
 def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:
     """Rank 0: hand out the missing shards until each is whole or has failed for good."""
-    shards = missing(plan)
+    # With signs of life: the others say nothing else before they begin.
+    shards = missing(plan, meanwhile=wire.received)
     log.info("%s", describe(plan, shards))
     if not shards:
         return
