@@ -93,6 +93,12 @@ def job(environ: Mapping[str, str]) -> str | None:
     return None
 
 
+def variables(environ: Mapping[str, str]) -> list[str]:
+    """The names of all that may speak of devices; it holds on the host where it was said."""
+    plain = (VISIBLE, "SGE_GPU")
+    return [name for name in environ if name in plain or _GRID_ENGINE.fullmatch(name)]
+
+
 def read(environ: Mapping[str, str]) -> Grant | None:
     """What the environment says about this task's devices; None where it says nothing.
 
@@ -110,8 +116,7 @@ def read(environ: Mapping[str, str]) -> Grant | None:
             )
         return Grant("slurm", VISIBLE, visible)
     if "JOB_ID" in environ and "SGE_ROOT" in environ:
-        names = [name for name in environ if _GRID_ENGINE.fullmatch(name)]
-        names += ["SGE_GPU"] if "SGE_GPU" in environ else []
+        names = [name for name in variables(environ) if name != VISIBLE]
         if names:
             # A task's own part before the whole job's, and the plain name before longer ones.
             first = min(names, key=lambda name: ("_TASK_" not in name, len(name), name))
