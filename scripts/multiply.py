@@ -157,14 +157,8 @@ def _add_all(arguments: ArgumentParser) -> None:
         help="mpi: a rank on each GPU (device, also where this is left out), or a rank on each "
         "node that works on all its GPUs",
     )
-    group.add_argument(
-        "--ranks",
-        type=cli.natural,
-        help="mpi: ranks to start; 0: one for each GPU of this machine; left out, the tasks of the "
-        f"Slurm job or the slots of the Grid Engine job, else {launch.DEFAULT_RANKS}",
-    )
-    cli.add_launcher(group)
-    arguments.set_defaults(launcher=None)
+    cli.add_ranks(group, "one for each GPU of this machine, with --workers node one")
+    arguments.set_defaults(launcher=None)  # so that `_check` sees where it is given
     group.add_argument(
         "--array-limit",
         type=cli.positive,

@@ -60,6 +60,10 @@ def test_a_cancelled_job_leaves_no_process(site: Site) -> None:
     site.all_at_work()
     site.cancel(job)
     processes.until(lambda: not site.spread.living(), 60)
+    site.spread.take_away("hold")
+    job = site.submit()
+    assert site.finish(job)[0] == 0, site.printed(job)
+    site.spread.check()
 
 
 def test_a_second_run_is_told_of_the_first(site: Site) -> None:

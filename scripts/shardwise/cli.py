@@ -62,7 +62,7 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
 
 
 def add_ranks(
-    arguments: argparse.ArgumentParser, otherwise: str = str(launch.DEFAULT_RANKS)
+    arguments: argparse._ActionsContainer, otherwise: str = str(launch.DEFAULT_RANKS)
 ) -> None:
     """Add ``--ranks`` and ``--launcher``, for a stage that starts its MPI ranks itself.
 

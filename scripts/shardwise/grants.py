@@ -55,10 +55,11 @@ def asked(resources: Mapping[str, str]) -> int:
 
     ``gres: "gpu:a100:4"`` for Slurm, ``uge_gpu: "-l gpu=4"`` for Grid Engine (or any other word of
     it that begins with ``uge_``) are those of a node. ``gpu`` and ``tasks``, a GPU each, are those
-    of all ``nodes``, and may lie on one where nothing is said of nodes. 1 where nothing says more.
+    of all ``nodes``, and may lie on one where nothing is said of nodes. 1 where nothing says more,
+    or an expression says it, such as ``2 * attempt``.
     """
     slurm = sum(map(int, _SLURM_COUNT.findall(resources.get("gres", ""))))
-    everywhere = max(int(resources.get(name, 1)) for name in ("gpu", "tasks"))
+    everywhere = max(_number(resources, name) for name in ("gpu", "tasks"))
     return max(1, slurm + counted(resources), -(-everywhere // nodes(resources)))
 
 
@@ -73,7 +74,13 @@ def counted(resources: Mapping[str, str]) -> int:
 
 def nodes(resources: Mapping[str, str]) -> int:
     """Nodes that the resources of a job ask for."""
-    return int(resources.get("nodes", 1))
+    return _number(resources, "nodes")
+
+
+def _number(resources: Mapping[str, str], name: str) -> int:
+    """A resource that is a number; 1 where it is none, or an expression of Snakemake's."""
+    word = resources.get(name, "")
+    return max(1, int(word)) if word.isdecimal() else 1
 
 
 def job(environ: Mapping[str, str]) -> str | None:
@@ -84,6 +91,12 @@ def job(environ: Mapping[str, str]) -> str | None:
         task = environ.get("SGE_TASK_ID", "undefined")  # which all tasks of an array job have
         return f"grid engine {environ['JOB_ID']}" + (f".{task}" if task != "undefined" else "")
     return None
+
+
+def variables(environ: Mapping[str, str]) -> list[str]:
+    """The names of all that may speak of devices; it holds on the host where it was said."""
+    plain = (VISIBLE, "SGE_GPU")
+    return [name for name in environ if name in plain or _GRID_ENGINE.fullmatch(name)]
 
 
 def read(environ: Mapping[str, str]) -> Grant | None:
@@ -103,8 +116,7 @@ def read(environ: Mapping[str, str]) -> Grant | None:
             )
         return Grant("slurm", VISIBLE, visible)
     if "JOB_ID" in environ and "SGE_ROOT" in environ:
-        names = [name for name in environ if _GRID_ENGINE.fullmatch(name)]
-        names += ["SGE_GPU"] if "SGE_GPU" in environ else []
+        names = [name for name in variables(environ) if name != VISIBLE]
         if names:
             # A task's own part before the whole job's, and the plain name before longer ones.
             first = min(names, key=lambda name: ("_TASK_" not in name, len(name), name))

@@ -5,12 +5,14 @@ only in a process that is one: whoever imports it is a rank already.
 """
 
 import ctypes
+import json
 import logging
 import os
 import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from argparse import Namespace
@@ -31,6 +33,9 @@ _SQUEUE_SECONDS = 30
 
 _STARTED = "SHARDWISE_RANKS"
 """Set for the ranks that were started here: whatever else they see, they start none."""
+
+_FIRST_NODE = "SHARDWISE_FIRST_NODE"
+"""For ranks: the name of the node where they were started, and what names its GPUs, as JSON."""
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("PMI_RANK", "PMI_ID", "PMIX_RANK")
@@ -232,15 +237,25 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without_grant(environ: dict[str, str], mpi: Callable[[], str]) -> dict[str, str]:
-    """The environment for mpiexec in a Slurm job of several nodes: without the first node's GPUs.
+    """The environment for mpiexec in a job of several nodes: without the first node's GPUs.
 
     MPICH's gives its own environment to all ranks, also on other nodes. Where it has none of a
-    variable, the ranks keep what Slurm tells them on their nodes, where it starts them by srun.
+    variable, the ranks keep what the scheduler tells them on their nodes: Slurm by srun, Grid
+    Engine by qrsh. But the latter starts no ranks of the first node: `_own_grant`.
     """
-    several = environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
-    if several and grants.VISIBLE in environ and mpi() == "MPICH":
-        return {name: value for name, value in environ.items() if name != grants.VISIBLE}
-    return environ
+    several = environ.get("SLURM_JOB_NUM_NODES", environ.get("NHOSTS", "1")) != "1"
+    first = {name: environ[name] for name in grants.variables(environ)}
+    if not several or not first or mpi() != "MPICH":
+        return environ
+    others = {name: value for name, value in environ.items() if name not in first}
+    return {**others, _FIRST_NODE: json.dumps([socket.gethostname(), first])}
+
+
+def _own_grant(environ: MutableMapping[str, str]) -> None:
+    """On the first node, and in a rank: what `_without_grant` took, where nothing else says it."""
+    host, first = json.loads(environ.pop(_FIRST_NODE, "[null, {}]"))
+    if host == socket.gethostname():
+        environ.update({name: value for name, value in first.items() if name not in environ})
 
 
 def relaunch(ranks: int, launcher: str | None = None) -> None:
@@ -258,6 +273,7 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     """
     if inside():
         _end_with_parent()
+        _own_grant(os.environ)
         return
     if ranks == 1 and launcher in (None, "auto"):
         return

@@ -96,7 +96,10 @@ class Listener(logging.Handler):
             dict(record.wildcards or {}).get("shard", ""),
         )
         if self._for_all(record.rule_name):
-            self._follower = Follower(_log_of(record))
+            log = _log_of(record)
+            if log:  # that of an earlier run, or try: Snakemake removes it when the job starts
+                log.unlink(missing_ok=True)
+            self._follower = Follower(log)
 
     def _on_job_finished(self, record: Any) -> None:
         rule, _ = self._state.names.get(record.job_id, ("", ""))

@@ -4,6 +4,7 @@ The Snakefile is parsed again inside every job. There the plan on disk is read, 
 library alone. Only the main process checks the config and the headers of the input.
 """
 
+import functools
 import inspect
 import json
 import logging
@@ -41,11 +42,8 @@ class Run:
     ----------
     config
         The merged config of Snakemake.
-    main
-        Whether this is the process that the user started, and not a job.
-    asked
-        What the profile asks for, by rule, in place of the rule's own resources, as Snakemake has
-        read it.
+    workflow
+        Snakemake's.
 
     Attributes
     ----------
@@ -59,17 +57,12 @@ class Run:
     main: "Run"
     """That of the main process: hooks of Snakemake are given nothing of ours."""
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        main: bool,
-        asked: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
+        self._workflow, main = workflow, workflow.is_main_process
         self.results = Results(Path(results_folder(config)))
         self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
-        self._asked = asked or {}
         self.plan = self._checked_plan() if main else planfile.load(self.results.plan)
         self.reduce = reduce_settings(config)
         self._before = self._facts_on_disk() if main else None
@@ -98,6 +91,30 @@ class Run:
             return planfile.load_facts(self.results.plan)
         except ShardwiseError:
             return None
+
+    @property
+    def rule_for_all(self) -> str | None:
+        """The rule whose one job computes all shards; None under ``dispatch: jobs``."""
+        return {"jobs": None, "array": recipe.RULE}.get(self.dispatch, self.dispatch)
+
+    @functools.cached_property
+    def forced(self) -> bool:
+        """Whether Snakemake is told to run the one job for all in any case; it says so once.
+
+        Snakemake itself knows that only after it has read the rules.
+        """
+        told = self._workflow.dag_settings
+        named = {*told.forcerun, *(told.targets if told.forcetargets else ())}
+        if self.standing is None or not (told.forceall or self.rule_for_all in named):
+            return False
+        again = missing.describe(self.plan, list(self.plan.shards), "are computed again")
+        log.info(f"shardwise: as you force it, {again}")
+        return True
+
+    @property
+    def to_compute(self) -> list[str]:
+        """The shards that the one job for all computes."""
+        return list(self.plan.shards) if self.forced else self.standing.missing
 
     def _looked(self) -> missing.Standing:
         """Which shards are missing; where some are, the job that computes them is made to run.
@@ -170,11 +187,11 @@ class Run:
         """What makes the ledger again when it is newer: every receipt of the plan.
 
         Under any dispatch but jobs it stands for them what the one job leaves that computes all;
-        where no shard is missing, the newest receipt.
+        where none has anything to do, the newest receipt.
         """
         if self.dispatch == "jobs":
             return self._each(self.results.receipt)
-        if self.standing and self.standing.newest and not self.standing.missing:
+        if self.standing and not self.to_compute:
             return [str(self.results.receipt(self.standing.newest))]
         return [str(self.results.multiplied)]
 
@@ -325,16 +342,15 @@ class Run:
         """Memory of a node that computes a shard on each device it was asked for."""
         return _growing(-(-self._task_memory * grants.asked(self._node_words) // MIB))
 
-    @property
-    def node_minutes(self) -> Growing:
-        """Run time of all shards that are missing, on all devices that were asked for."""
-        shards = list(self.plan.shards) if self.standing is None else self.standing.missing
+    def node_minutes(self, wildcards: Any, attempt: int) -> int:
+        """Run time of all shards to compute, on all devices that were asked for."""
+        shards = list(self.plan.shards) if self.standing is None else self.to_compute
         rows = [self.plan.shards[shard] for shard in shards]
         nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
         devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
         shared = counts.minutes(nbytes // devices, flop // devices)
-        return _growing(max(shared, self._task_minutes))
+        return attempt * max(shared, self._task_minutes)
 
     @property
     def most_devices(self) -> int:
@@ -344,8 +360,9 @@ class Run:
     @property
     def _node_words(self) -> dict[str, str]:
         """What the profile's block for `pool` or `mpi` asks for."""
+        asked = self._workflow.resource_settings.overwrite_resources
         # Snakemake wraps them; `raw` is what stands in the profile.
-        return {name: str(own.raw) for name, own in self._asked.get(self.dispatch, {}).items()}
+        return {name: str(own.raw) for name, own in asked.get(self.dispatch, {}).items()}
 
     @property
     def _task_memory(self) -> int:
@@ -410,12 +427,20 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     try:
         needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
-        if run.dispatch == "array":
-            for job in (job for job in needed if job.rule.name == recipe.RULE):
+        for job in (job for job in needed if job.rule.name == run.rule_for_all):
+            if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)
+            if run.forced and not workflow.touch:
+                _disown(run)
     except InputError as error:
         log.error(str(error))
         sys.exit(error.exit_code)
+
+
+def _disown(run: Run) -> None:
+    """Remove the receipts of products that are to be computed again: no receipt, no result."""
+    for shard in run.to_compute:
+        run.results.receipt(shard).unlink(missing_ok=True)
 
 
 def _forget(persistence: Any, run: Run) -> None:
@@ -424,7 +449,7 @@ def _forget(persistence: Any, run: Run) -> None:
     It speaks of products of an earlier plan under `dispatch: jobs`. Back there, Snakemake would
     take the new ones for them, and compute all of them again.
     """
-    for shard in run.standing.missing if run.standing else ():
+    for shard in run.to_compute if run.standing else ():
         for name in (run.results.shard, run.results.product, run.results.receipt):
             persistence.cleanup_metadata(IOFile(str(name(shard))))
 

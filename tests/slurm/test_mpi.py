@@ -7,6 +7,7 @@ import pytest
 
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.spread import SlurmSite
+from tests.slurm.test_pool import test_a_requeued_job_goes_on
 from tests.slurm.test_run import night
 from tests.spread import Spread
 from tests.spread_situations import (
@@ -27,6 +28,7 @@ __all__ = [  # what is the same under every scheduler
     "test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest",
     "test_a_killed_snakemake_never_costs_a_shard_twice",
     "test_a_killed_worker_is_replaced",
+    "test_a_requeued_job_goes_on",
     "test_a_second_run_is_told_of_the_first",
     "test_a_shard_that_always_fails_costs_itself",
     "test_the_digits_have_the_same_bits",

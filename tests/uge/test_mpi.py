@@ -1,4 +1,7 @@
-"""Shards over MPI ranks in a parallel environment: any placement, and what outlives what."""
+"""Shards over MPI ranks in a parallel environment: any placement, and what outlives what.
+
+No job is requeued here: the project submits with `-r n`, and a job that was ended is run again.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

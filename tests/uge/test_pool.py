@@ -1,4 +1,7 @@
-"""All shards by one job on one host of a real Grid Engine, a process on each of its devices."""
+"""All shards by one job on one host of a real Grid Engine, a process on each of its devices.
+
+No job is requeued here: the project submits with `-r n`, and a job that was ended is run again.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

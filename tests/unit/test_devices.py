@@ -676,6 +676,8 @@ def test_cupy_follows_the_driver_or_the_schedulers_client(
         ({"gres": "gpu:4", "tasks": "2", "nodes": "2"}, 4),
         ({"uge_gpu": "-l gpu=1", "tasks": "3"}, 3),
         ({"tasks": "0"}, 1),
+        ({"tasks": "2*attempt", "nodes": "attempt"}, 1),
+        ({"gres": "gpu:2", "tasks": "lambda wildcards: 4"}, 2),
     ],
 )
 def test_how_many_devices_a_node_is_asked_for(words, count):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import launch, ledger
+from shardwise import grants, launch, ledger
 from shardwise.errors import InputError
 
 from tests import factories
@@ -155,6 +155,34 @@ def test_the_environment_keeps_what_the_user_set():
     assert made["OMPI_ALLOW_RUN_AS_ROOT"] == made["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
     assert launch.inside(made)
     assert launch.default_ranks(made) == 4
+
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "CUDA_VISIBLE_DEVICES": "0"}
+GRID = {"JOB_ID": "7", "NHOSTS": "2", "SGE_HGR_gpu": "gpu0", "SGE_HGR_TASK_gpu": "0"}
+
+
+@pytest.mark.parametrize("job", [SLURM, GRID | {"CUDA_VISIBLE_DEVICES": "0", "SGE_GPU": "0"}])
+def test_the_devices_of_the_first_node_are_those_of_no_other(monkeypatch, job):
+    """What mpiexec gives to all names none; a rank knows those of its node, or is told."""
+    given = launch._without_grant(job | {"HOME": "/home"}, mpich)
+    assert not grants.variables(given)
+    assert given["HOME"] == "/home"
+    first, elsewhere = dict(given), given | {"SGE_HGR_gpu": "gpu1"}
+    launch._own_grant(first)
+    assert first == job | {"HOME": "/home"}
+    monkeypatch.setattr(launch.socket, "gethostname", lambda: "another")
+    launch._own_grant(elsewhere)
+    assert {name: elsewhere[name] for name in grants.variables(elsewhere)} == {
+        "SGE_HGR_gpu": "gpu1"
+    }
+
+
+@pytest.mark.parametrize("job", [GRID | {"NHOSTS": "1"}, SLURM | {"SLURM_JOB_NUM_NODES": "1"}])
+def test_the_devices_of_one_node_are_left_alone(job):
+    """Nor are they hidden from ranks of an MPI whose launcher does not pass them on."""
+    assert launch._without_grant(job, never) == job
+    assert launch._without_grant(GRID, lambda: "Open MPI") == GRID
+    assert launch._without_grant({"NHOSTS": "2"}, never) == {"NHOSTS": "2"}
 
 
 def test_the_mpi_of_this_environment_is_seen():

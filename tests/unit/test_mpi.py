@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from shardwise.dispatch.crew import Crew, Event
 from shardwise.dispatch.seats import View, seated, shown
 from shardwise.errors import TryAgain
 
-from tests import processes
+from tests import factories, processes
 from tests.spread import BAD, Spread
 
 ALL = ["a", "b", "c", "d"]
@@ -143,6 +144,37 @@ def test_a_rank_that_says_nothing_ends_all() -> None:
     wire = mpi.Wire(comm, limit=0.05)
     processes.until(lambda: wire.received() or comm.code)
     assert comm.code == 75
+
+
+class Slow(Silence):
+    """Rank 0 of two, whose clock goes on by a second at each look; the other rank waits."""
+
+    rank = 0
+
+    def __init__(self) -> None:
+        self.now, self.signs = 0.0, []
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        self.now += 1
+        return self.now
+
+    def Isend(self, *_: object) -> "Slow":  # noqa: N802
+        """A sign of life at this time."""
+        self.signs.append(self.now)
+        return self
+
+
+def test_rank_0_lives_while_it_looks_for_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes: a sign of life in time, from the first shard to the last."""
+    made = factories.plan(tmp_path, factories.stack((40, 3, 3)), shards=40, materialize=False)
+    plan, comm = factories.computed(made), Slow()
+    monkeypatch.setattr(mpi.time, "monotonic", comm.monotonic)
+    mpi._lead(mpi.Wire(comm, limit=60.0), None, [], plan, 0)
+    assert comm.now > 40
+    assert max(b - a for a, b in pairwise([0.0, *comm.signs, comm.now])) < 10
 
 
 class Mailbox:

@@ -1,10 +1,12 @@
 """The last words of a run: why a job failed, and the command that goes on."""
 
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from shardwise import progress
-from shardwise.progress import Failure, Follower, explain, rerun_command, shard_failures
+from shardwise.progress import Failure, Follower, Listener, explain, rerun_command, shard_failures
 
 OWN = "2026-01-02 03:04:05,678 {} {}\n"
 SLURM = "SLURM-job '12' failed, SLURM status is: 'TIMEOUT'. Detailed failure reason unavailable."
@@ -71,6 +73,33 @@ def test_a_job_for_all_shows_counts_and_notes(
     assert follower._look() == "5 of 9 shards done"
     follower.end()
     assert capsys.readouterr().err == "shardwise: multiply: Slurm does not answer\n"
+
+
+def test_the_log_of_the_night_before_says_nothing_of_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job for all that waits in the queue, or never starts, is not taken for its forerunner."""
+    monkeypatch.setattr(progress, "_FOLLOW_SECONDS", 3600)
+    log = tmp_path / "pool.log"
+    log.write_text(
+        OWN.format("INFO", "3 of 9 shards done, 6 waiting")
+        + OWN.format("WARNING", "a device is left out")
+        + OWN.format("ERROR", "shard 00002: it failed (log: results/logs/2.log)")
+    )
+    run = SimpleNamespace(dispatch="pool", plan=SimpleNamespace(shards={}))
+    listener = Listener(SimpleNamespace(dryrun=False), run)
+    monkeypatch.setattr(progress.missing, "missing", lambda plan: [])
+
+    def happens(name: str, **facts: object) -> None:
+        record = logging.makeLogRecord({"event": SimpleNamespace(value=name), **facts})
+        listener.emit(record)
+
+    happens("job_info", jobid=1, rule_name="pool", wildcards=None, log=[str(log)])
+    happens("job_error", jobid=1, rule_name="pool", log=[str(log)], rule_msg=None)
+    (failure,) = listener._failures()
+    assert failure.name == "pool"
+    assert failure.reason.startswith("it left no error in its log")
+    assert "a device is left out" not in capsys.readouterr().err
 
 
 def test_the_shards_that_a_job_for_all_names(tmp_path: Path) -> None:

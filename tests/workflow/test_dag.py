@@ -248,6 +248,32 @@ def test_what_pool_computed_is_not_computed_again_by_jobs(workspace: Workspace) 
     assert workspace.dry_run() == set()
 
 
+@pytest.mark.parametrize("words", [["--forceall"], ["-R", "pool"], ["-f", "pool"]])
+def test_what_is_forced_is_computed_again(pool: Workspace, words: list[str]) -> None:
+    """All products, with the same bits; a dry run and --touch only speak of it."""
+    before = {path: path.stat().st_mtime_ns for path in pool.file("products").glob("*.json")}
+    done = pool.run("--dry-run", *words)
+    assert "pool" in done.jobs
+    assert "4 of 4 shards are computed again; " in done.output
+    assert pool.run("--touch", *words).code == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert pool.dry_run() == set()
+    total = pool.file("sum.npy").read_bytes()
+    assert pool.run(*words).code == 0
+    assert all(path.stat().st_mtime_ns > written for path, written in before.items())
+    assert pool.file("sum.npy").read_bytes() == total
+    assert pool.run().code == 0
+    assert pool.dry_run() == set()
+
+
+def test_what_is_forced_beside_the_products_keeps_them(pool: Workspace) -> None:
+    """The receipts are removed only by a run that makes them again."""
+    before = pool.file("products/00001.json").read_bytes()
+    done = pool.run("--forceall", "results/plan.tsv")
+    assert done.code == 0, done.output
+    assert pool.file("products/00001.json").read_bytes() == before
+
+
 def test_a_run_that_ended_before_the_ledger_makes_it(pool: Workspace) -> None:
     """Products that are all there, and newer than ledger and sum, are summed, not made again."""
     later(pool.file("products/00003.json"))

@@ -22,11 +22,7 @@ from shardwise.workflow import Run, shell_prefix
 # garbage collector would walk them again and again, and find nothing.
 gc.set_threshold(200_000, 100, 100)
 
-run = Run(
-    config,
-    main=workflow.is_main_process,
-    asked=workflow.resource_settings.overwrite_resources,
-)
+run = Run(config, workflow)
 progress.attach(workflow, run)
 shell.prefix(shell_prefix(config))
 

@@ -6,11 +6,13 @@ before a run says its first word.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardwise.planfile import Plan
 from shardwise.units import human_bytes
+
+NO_PRODUCTS = "have no products yet"
 
 _SIZE = re.compile(rb'"file": {[^{}]*"bytes": (\d+)')
 """The size of the product, in a receipt as `receipts.write` leaves it.
@@ -31,9 +33,12 @@ class Standing:
     newest: str | None
 
 
-def missing(plan: Plan) -> list[str]:
-    """The shards, in the plan's order, whose product or receipt is not whole under this plan."""
-    return standing(plan).missing
+def missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+    """The shards, in the plan's order, whose product or receipt is not whole under this plan.
+
+    ``meanwhile`` is called at each shard, as many of them on a slow disk take minutes.
+    """
+    return standing(plan, meanwhile).missing
 
 
 def is_whole(plan: Plan, shard: str) -> bool:
@@ -42,7 +47,7 @@ def is_whole(plan: Plan, shard: str) -> bool:
     return _written(path, plan.shards[shard].fingerprint) is not None
 
 
-def standing(plan: Plan) -> Standing:
+def standing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> Standing:
     """Look at the receipt of every shard, and at the size of its product.
 
     The elements of a product, and the rest of its receipt, are left to ledger and reduce.
@@ -50,6 +55,7 @@ def standing(plan: Plan) -> Standing:
     folder = str(plan.results.product("").parent)
     lacking, newest, latest = [], None, 0
     for shard, row in plan.shards.items():
+        meanwhile()
         written = _written(f"{folder}/{shard}", row.fingerprint)
         if written is None:
             lacking.append(shard)
@@ -90,20 +96,22 @@ def _text(path: str) -> tuple[bytes, int]:
         os.close(descriptor)
 
 
-def describe(plan: Plan, shards: Sequence[str]) -> str:
+def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:
     """What is still to be computed, for the log and the dry run.
 
     Parameters
     ----------
     shards
         The ids that are missing.
+    why
+        What is said of them.
     """
     if not shards:
         return f"all {len(plan.shards)} shards have their products"
     read, written = amounts(plan, shards)
     device = max(plan.shards[shard].device_memory for shard in shards)
     words = [
-        f"{len(shards)} of {len(plan.shards)} shards have no products yet",
+        f"{len(shards)} of {len(plan.shards)} shards {why}",
         f"{human_bytes(read)} to read and {human_bytes(written)} to write",
     ]
     words += [f"{human_bytes(device)} of device memory each on a GPU"] if device else []

@@ -126,7 +126,8 @@ def _views(comm: Any, backend: str) -> list[View]:
 
 def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:
     """Rank 0: hand out the missing shards until each is whole or has failed for good."""
-    shards = missing(plan)
+    # With signs of life: the others say nothing else before they begin.
+    shards = missing(plan, meanwhile=wire.received)
     log.info("%s", describe(plan, shards))
     if not shards:
         return
@@ -176,11 +177,10 @@ def _serve(wire: "Wire", own: Crew, stack: ExitStack) -> tuple[int, str]:
 
 
 def _obey(own: Crew, order: "pool.Order", restarts: dict[int, int]) -> None:
-    """Do what rank 0 says; it may not know yet that the worker of a new shard has just died."""
+    """Do what rank 0 says, and count the processes that each worker has had."""
     if order.kind == "restart":
         restarts[order.worker] = restarts.get(order.worker, 0) + 1
-    if order.kind != "assign" or order.worker in own.living:
-        pool.obey(own, [order])
+    pool.obey(own, [order])
 
 
 def _end(wire: "Wire") -> tuple[int, str]:
