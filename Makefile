@@ -44,9 +44,9 @@ data-parallel: .venv/.examples-$(CUDA)
 doctor: .venv/.run-$(CUDA)
 	$(BIN)/python scripts/doctor.py $(ARGS)
 
-# Two files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
+# Three files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 nightly: .venv/.test-$(CUDA)
 	$(BIN)/pytest -m nightly $(ARGS)
