@@ -4,6 +4,7 @@ The Snakefile is parsed again inside every job. There the plan on disk is read, 
 library alone. Only the main process checks the config and the headers of the input.
 """
 
+import base64
 import functools
 import inspect
 import json
@@ -31,6 +32,9 @@ from shardwise.sizes import MIB
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 SCRIPTS = Path(__file__).parents[1]
+_RECORD_LETTERS = 100
+"""So much of the name of a record is compared; file names on any disk may be longer."""
+
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
 
@@ -449,9 +453,31 @@ def _forget(persistence: Any, run: Run) -> None:
     It speaks of products of an earlier plan under `dispatch: jobs`. Back there, Snakemake would
     take the new ones for them, and compute all of them again.
     """
-    for shard in run.to_compute if run.standing else ():
-        for name in (run.results.shard, run.results.product, run.results.receipt):
+    kinds = (run.results.shard, run.results.product, run.results.receipt)
+    known = [name for name in kinds if _remembers(Path(persistence.path), name("").parent)]
+    for shard in run.to_compute if run.standing and known else ():
+        for name in known:
             persistence.cleanup_metadata(IOFile(str(name(shard))))
+
+
+def _remembers(path: Path, folder: Path) -> bool:
+    """Whether Snakemake remembers any file of a folder; to ask it for each file takes minutes.
+
+    It keeps a record a file, named by the file's path in base64, or what of that fits a file name.
+    Where it keeps none in this way, it is taken to remember.
+
+    Parameters
+    ----------
+    path
+        Snakemake's own folder, ``.snakemake``.
+    """
+    text = f"{folder}/".encode()
+    begin = base64.urlsafe_b64encode(text[: len(text) // 3 * 3]).decode()[:_RECORD_LETTERS]
+    try:
+        records = [*os.listdir(path / "metadata"), *os.listdir(path / "incomplete")]
+    except OSError:
+        return True
+    return any(record.lstrip("@").startswith(begin) for record in records)
 
 
 def shell_prefix(config: Mapping[str, Any]) -> str:

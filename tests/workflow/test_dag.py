@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shardwise.workflow import _remembers
 
 from tests.workspace import Workspace
 
@@ -272,6 +273,17 @@ def test_what_is_forced_beside_the_products_keeps_them(pool: Workspace) -> None:
     done = pool.run("--forceall", "results/plan.tsv")
     assert done.code == 0, done.output
     assert pool.file("products/00001.json").read_bytes() == before
+
+
+def test_snakemake_remembers_products_of_its_own_jobs_alone(
+    finished: Workspace, pooled: Workspace
+) -> None:
+    """So a start under pool need not ask for each file, unless jobs were used before."""
+    for kind in ("products", "shards"):
+        folder = Path("results", kind)
+        assert _remembers(finished.root / ".snakemake", folder)
+        assert not _remembers(pooled.root / ".snakemake", folder)
+    assert _remembers(pooled.root / "nowhere", folder)
 
 
 def test_a_run_that_ended_before_the_ledger_makes_it(pool: Workspace) -> None:
