@@ -156,7 +156,7 @@ class Dispatch:
             Where tasks of another plan live, or snakemake has ended.
         """
         start = time.monotonic()
-        while self._tally.waiting or self._tally.running:
+        while not self._tally.ended:
             began = time.monotonic()
             try:
                 self._look()
@@ -170,7 +170,7 @@ class Dispatch:
                 )
                 self._take_whole()
             self._tally.report()
-            if self._tally.waiting or self._tally.running:
+            if not self._tally.ended:
                 now = time.monotonic()
                 late = min(_LONG_LOOK_SECONDS, (now - start) / 50)
                 slow = min(_SLOW_LOOK_SECONDS, 5 * (now - began))
