@@ -91,12 +91,13 @@ class UgeNight(Night):
         """How many ranks the reduce had."""
         return json.loads(self.workspace.file("summary.json").read_text())["ranks"]
 
-    def change_profile(self, old: str, new: str) -> None:
-        """Change a line of the workspace's own profile."""
+    def change_profile(self, rule: str, old: str, new: str) -> None:
+        """Change what a rule asks for, in the workspace's own profile."""
         path = self.workspace.root / "profiles" / "uge" / "config.yaml"
-        text = path.read_text()
-        assert text.count(old) == 1, f"the profile has not one line with {old}"
-        path.write_text(text.replace(old, new))
+        before, block, after = path.read_text().partition(f"\n  {rule}:")
+        assert block, f"the profile has no block of {rule}"
+        assert old in after, f"the profile has no {old} in the block of {rule}"
+        path.write_text(before + block + after.replace(old, new, 1))
 
 
 def name(job: Job | Record) -> str:
@@ -274,7 +275,7 @@ def test_the_digits_on_a_site_that_counts_devices_by_slot(night: UgeNight) -> No
     """A parallel environment for each shard, a consumable a slot: one line of the profile."""
     digits = load_digits().images
     np.save(night.workspace.root / "examples" / "digits" / "input.npy", digits)
-    night.change_profile('"-l gpu=1"', '"-pe smp 2 -l gpuslot=1,gputype=a100"')
+    night.change_profile("multiply", '"-l gpu=1"', '"-pe smp 2 -l gpuslot=1,gputype=a100"')
     done = night.run("--configfile", "examples/digits/config.yaml", "--config", "materialize=False")
     assert done.code == 0, done.output
     slots = {job: record.slots for job, record in night.ended().items()}
@@ -286,7 +287,7 @@ def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(
     night: UgeNight,
 ) -> None:
     """Not when the shards are done: the run ends with 2, and names the line of the profile."""
-    night.change_profile('"-pe mpi {ranks}"', '"-pe nope {ranks}"')
+    night.change_profile("reduce", '"-pe mpi {ranks}"', '"-pe nope {ranks}"')
     night.folder_of(2)
     night.workspace.configure(input="stack", shards=2)
     done = night.run()
