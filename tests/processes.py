@@ -12,6 +12,11 @@ from pathlib import Path
 PROC = Path("/proc")
 
 
+def heed_interrupts() -> None:
+    """In a new process: Ctrl-C counts. Who runs in the background ignores it, and so would these."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def running() -> list[int]:
     """Return the ids of all processes but this one."""
     own = os.getpid()

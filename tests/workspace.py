@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+
+from tests import processes
 
 REPO = Path(__file__).parents[1]
 SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
@@ -84,8 +85,7 @@ class Workspace:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                # A parent that runs in the background ignores Ctrl-C, and so would its children.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads
+                preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
             )
 
     def dry_run(self, *arguments: str) -> set[str]:

@@ -93,6 +93,7 @@ def started(made: Plan, devices: int = 2) -> subprocess.Popen:
     return subprocess.Popen(
         command(made), stderr=subprocess.PIPE, text=True,
         env=environment(made.results.root.parent, devices),
+        preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
     )  # fmt: skip
 
 
