@@ -13,7 +13,7 @@ PROC = Path("/proc")
 
 
 def heed_interrupts() -> None:
-    """In a new process: Ctrl-C counts. Who runs in the background ignores it, and so would these."""
+    """In a new process: Ctrl-C counts, which a parent in the background of a shell ignores."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
