@@ -231,7 +231,8 @@ class UgeCluster(Cluster):
         processes.kill_all(self.own_processes)
         layout = self.layout
         layout.run_dir.mkdir(parents=True, exist_ok=True)
-        for folder in (layout.root, layout.master_spool.parent, layout.settings):
+        temporary = layout.run_dir / "tmp"
+        for folder in (layout.root, layout.master_spool.parent, layout.settings, temporary):
             if folder.exists():
                 shutil.rmtree(folder)
         for output in layout.run_dir.glob("*.out"):
@@ -243,6 +244,8 @@ class UgeCluster(Cluster):
         folders = (layout.common, layout.settings, layout.master_spool / "job_scripts")
         for folder in (*folders, layout.host_spool):
             folder.mkdir(parents=True)
+        for host in self.machines.hosts:
+            layout.temporary(host.name).mkdir(parents=True)
         architecture = packages.architecture(self.prefix)
         for name in ("bin", "lib", "utilbin"):
             (layout.root / name).mkdir()
@@ -283,7 +286,7 @@ class UgeCluster(Cluster):
         for name in config.PARALLEL:
             settings = self._setting(f"pe.{name}", config.parallel_environment(name))
             self.call("qconf", "-Ap", settings)
-        queue = config.queue(self.call("qconf", "-sq"), self.machines.hosts)
+        queue = config.queue(self.layout, self.call("qconf", "-sq"), self.machines.hosts)
         self.call("qconf", "-Aq", self._setting("queue", queue))
 
     def _setting(self, name: str, text: str) -> str:

@@ -57,6 +57,13 @@ class Layout:
         """The folder with what was given to ``qconf``, to be read after a failure."""
         return self.run_dir / "settings"
 
+    def temporary(self, host: str) -> Path:
+        """The folder with the ``TMPDIR`` of each job on a host.
+
+        One for each host and cluster: they have job numbers in common, and remove what has theirs.
+        """
+        return self.run_dir / "tmp" / host
+
     def output(self, daemon: str) -> Path:
         """Return what takes a daemon's prints."""
         return self.run_dir / f"{daemon}.out"
@@ -206,9 +213,10 @@ def parallel_environment(name: str) -> str:
     )
 
 
-def queue(defaults: str, hosts: Iterable[Host]) -> str:
+def queue(layout: Layout, defaults: str, hosts: Iterable[Host]) -> str:
     """Return the one queue, on all hosts; the load of this machine is no reason to wait."""
     hosts = list(hosts)
+    temporary = [f"[{host.name}={layout.temporary(host.name)}]" for host in hosts]
     return text(
         attributes(defaults)
         | {
@@ -217,6 +225,7 @@ def queue(defaults: str, hosts: Iterable[Host]) -> str:
             "load_thresholds": "NONE",
             "pe_list": " ".join(PARALLEL),
             "slots": ",".join(("1", *(f"[{host.name}={host.slots}]" for host in hosts))),
+            "tmpdir": ",".join(("/tmp", *temporary)),
             "shell": "/bin/sh",
             "shell_start_mode": "unix_behavior",
             "rerun": "FALSE",
