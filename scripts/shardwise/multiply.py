@@ -63,6 +63,8 @@ class Reading:
         The streams of A, and of B where there is one B a matrix; none where panels stream.
     open
         What is to be closed in the end.
+    started
+        Seconds of Unix time at which it was begun, a copy that had to be made included.
     """
 
     shard: Shard
@@ -71,9 +73,9 @@ class Reading:
     checksum: PieceChecksum
     files: ExtentReader
     open: ExitStack
+    started: float
     feeds: list[Feed] = field(default_factory=list)
     watch: Stopwatch = field(default_factory=Stopwatch)
-    started: float = field(default_factory=time.time)
 
     def release(self) -> None:
         """Give the slabs back, once all bytes were read and copied; the next shard can use them."""
@@ -134,13 +136,13 @@ class Session:
         return reading
 
     def _opened(self, shard: Shard, stack: ExitStack) -> Reading:
-        plan, cuda = self._plan, self._xp is not np
+        plan, cuda, started = self._plan, self._xp is not np, time.time()
         count, keep = shard.stop - shard.start, plan.settings["keep"]
         slabs = sizes.slabs_within(plan.problem, count, keep, cuda, self._memory or shard.memory)
         expected = _expected_checksum(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]))
         checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
         files = stack.enter_context(ExtentReader())
-        reading = Reading(shard, expected, slabs, checksum, files, stack)
+        reading = Reading(shard, expected, slabs, checksum, files, stack, started)
         if not sizes.tiled(plan.problem):
             _start_feeds(plan, reading, self._lane)
         return reading

@@ -118,8 +118,8 @@ def test_scaling(tmp_path: Path) -> None:
     rows = figures["scaling"]["rows"]
     assert [row["cells"]["speed-up"] for row in rows] == ["1", "1"], text
     assert [row["rate"] > 0 for row in rows] == [True, True]
-    assert {"page cache", "GEMM"} == rows[0]["limits"].keys()
-    assert {"disk", "GEMM"} == rows[1]["limits"].keys()
+    assert {"page cache", "GEMM", "sums to the disk"} == rows[0]["limits"].keys()
+    assert {"disk", "GEMM", "sums to the disk"} == rows[1]["limits"].keys()
     assert list((tmp_path / "work").iterdir()) == []
 
 
