@@ -192,13 +192,14 @@ def test_a_task_that_is_killed_without_a_word_is_tried_again(night: ArrayNight) 
     """All processes of a task end by SIGKILL, its script too: the scheduler's word decides."""
     night.of(2)
     run = night.start(*MULTIPLY, *night.gated())
-    night.wait_for("both run", lambda: len(night.tasks("running")) == 2)
-    gates = {
-        pid
-        for pid in processes.running()
-        if f"{night.workspace.root}/gate.sh 00001" in _command(pid)
-    }
-    assert gates
+    gate = f"{night.workspace.root}/gate.sh 00001"
+    gates: set[int] = set()
+
+    def at_the_gate() -> bool:  # the scheduler calls a task running before its script has begun
+        gates.update(pid for pid in processes.running() if gate in _command(pid))
+        return bool(gates) and len(night.tasks("running")) == 2
+
+    night.wait_for("both run", at_the_gate)
     processes.kill([*processes.parents(gates), *gates])  # the scripts first: no last words
     night.wait_for("it is tried again", lambda: "shard 00001: the scheduler says" in night.log())
     night.open_gate()
