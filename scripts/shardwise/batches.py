@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import functions, proof, sizes
+from shardwise import functions, proof, sizes, witness
 from shardwise.arrays import raw_bytes
 from shardwise.bins import BinnedSum, plane_shape
 from shardwise.errors import InputError, TryAgain, WrongProduct
@@ -31,6 +31,8 @@ class Report:
     ratio
         How far products are from those of their factors, in units of the tolerance. One number
         where the products were added up before.
+    forms
+        What `witness.Tally` adds up; a row for each ratio.
     """
 
     first: int
@@ -39,6 +41,7 @@ class Report:
     right: Any = None
     product: Any = None
     ratio: Any = None
+    forms: Any = None
 
     def fetched(self, lane: Any) -> "Report":
         """The same in host memory."""
@@ -53,8 +56,8 @@ class Worker:
     ----------
     lane
         Where the batches live.
-    count
-        Matrices of the shard.
+    start, count
+        The first of the shard's matrices, and their number.
 
     Attributes
     ----------
@@ -64,6 +67,8 @@ class Worker:
         Name of the arithmetic that products are accumulated in.
     proof
         What the receipt says of the proof; None where there is none.
+    tally
+        The forms of all batches that were examined.
 
     Raises
     ------
@@ -73,18 +78,19 @@ class Worker:
         Where it does not fit the device at all.
     """
 
-    def __init__(self, lane: Any, plan: Plan, count: int) -> None:
+    def __init__(self, lane: Any, plan: Plan, start: int, count: int) -> None:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         problem, settings = plan.problem, plan.settings
         self._sums = settings["keep"] == "sum"
         self._exact = sizes.exact_sum(problem, settings["reproducible"])
-        self._in_gemm = self._sums and not self._exact and sizes.sums_in_gemm(problem)
+        self._in_gemm = in_gemm(plan)
         provable = settings["verify"] and problem.result is None
         self._seed = int.from_bytes(os.urandom(6))
         self.proof = None
         if provable:
             self.proof = {"method": "freivalds", "vectors": proof.VECTORS, "seed": self._seed}
         self._function = self._kernel = self._checker = None
+        self.tally = witness.Tally(start, sampled=not self._in_gemm)
         if problem.result:
             self._function = functions.load(problem.product, plan.facts["function"])
             self.compute = problem.product_dtype
@@ -233,6 +239,7 @@ class Worker:
         self._kernel.multiply(left, right, out, count)
         if self.proof:
             report.ratio = self._checker.check(_signed(block), _signed(other), product)
+            report.forms = self._checker.forms
         strict = self._plan.settings["nonfinite"] == "error"
         # A finite ratio says that the product is finite as well: one pass less.
         if product.dtype.kind != "i" and not (self.proof and strict):
@@ -259,12 +266,13 @@ class Worker:
         report.product = _largest(self._lane.xp, total)
         if self.proof:
             report.ratio = self._checker.check(block, other, total)
+            report.forms = self._checker.forms
         self._total += total[0]
 
     # What came out.
 
     def examine(self, report: Report, xp: Any = np) -> None:
-        """Refuse what a batch's report says is wrong.
+        """Refuse what a batch's report says is wrong, and count what it says of the products.
 
         Raises
         ------
@@ -297,6 +305,26 @@ class Worker:
                 f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "
                 "another"
             )
+        self.tally.add(report.first, report.forms)
+
+    def witness(self) -> witness.Account | str:
+        """What the products of the shard come to on the device, or why nothing is known.
+
+        Raises
+        ------
+        IntegrityError
+            Where products and factors disagree by more than each single product may.
+        """
+        problem = self._problem
+        if problem.result:
+            return "a user's function has no factors to compare with"
+        if not self.proof:
+            return "verify: false"
+        total, rows, bound = self.tally.total(), self.tally.rows, self._checker.bound
+        tolerance = witness.product_bound(problem, total, rows, bound)
+        if not np.isfinite([*total, tolerance]).all():
+            return "a product, or what proves it, is not finite in double precision"
+        return witness.Account.of(total, tolerance)
 
     def _product(self, report: Report, i: int) -> str:
         """A product by name, or the sum of all of a batch."""
@@ -321,6 +349,13 @@ class Worker:
             f"{self._product(report, i)} overflows {dtype}, although its factors are finite; "
             "save the input as float64 (or scale it), or set nonfinite: allow"
         )
+
+
+def in_gemm(plan: Plan) -> bool:
+    """Whether the products of a batch are added up inside the matrix product."""
+    problem, settings = plan.problem, plan.settings
+    exact = sizes.exact_sum(problem, settings["reproducible"])
+    return settings["keep"] == "sum" and not exact and sizes.sums_in_gemm(problem)
 
 
 def does_not_fit(lane: Any, what: str, needed: int) -> Exception:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from shardwise import receipts, sizes
+from shardwise import receipts, sizes, witness
 from shardwise.arrays import commit
 from shardwise.errors import IntegrityError
 from shardwise.planfile import Plan
@@ -32,8 +32,8 @@ def write(plan: Plan) -> None:
         table.to_csv(file, sep="\t", index=False, lineterminator="\n")
 
 
-def read(plan: Plan) -> list[str]:
-    """The checksums of the shards' files in the plan's order, by a ledger that is still true.
+def read(plan: Plan) -> list[dict[str, Any]]:
+    """The receipts of the shards in the plan's order, by a ledger that is still true.
 
     Raises
     ------
@@ -41,7 +41,8 @@ def read(plan: Plan) -> list[str]:
         Where the ledger, a receipt or a file does not fit the plan.
     """
     path = plan.results.ledger
-    now = [{k: str(v) for k, v in _row(r).items()} for r in checked_receipts(plan)]
+    found = checked_receipts(plan)
+    now = [{k: str(v) for k, v in _row(receipt).items()} for receipt in found]
     try:
         with open(path, newline="") as file:
             table = list(csv.DictReader(file, delimiter="\t"))
@@ -51,7 +52,7 @@ def read(plan: Plan) -> list[str]:
         raise IntegrityError(
             f"{path}: does not fit the receipts; remove it and run snakemake again"
         )
-    return [row["checksum"] for row in now]
+    return found
 
 
 def checked_receipts(plan: Plan) -> list[dict[str, Any]]:
@@ -78,6 +79,7 @@ def _checked(plan: Plan, shard_id: str) -> dict[str, Any]:
     try:
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "fingerprint"))
         facts, stated = receipt["file"], _row(receipt)
+        witness.account(receipt, plan.problem)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise IntegrityError(f"{path}: is damaged ({error!r})") from None
     if said != (shard_id, row.start, row.stop, row.fingerprint):

@@ -13,28 +13,31 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from shardwise import devices, grants, receipts, sizes, tiles
+from shardwise import batches, devices, grants, receipts, sizes, tiles, witness
 from shardwise.arrays import PieceChecksum, StackWriter, commit
 from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
-from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain
+from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain, WrongProduct
 from shardwise.lanes import CudaLane, HostLane
-from shardwise.pipeline import Drain, Feed, Stopwatch
+from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
-from shardwise.shard import materialize
+from shardwise.shard import materialize, reference_of
 from shardwise.sources import StackReader
 from shardwise.tiles import TileWorker
 
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 10.0
+_SUSPECT = (
+    "Suspect the device, or the memory of its node: run snakemake again, elsewhere if you can"
+)
 
 
 def run_shard(
@@ -55,12 +58,14 @@ class Reading:
 
     Attributes
     ----------
-    expected
-        Checksum of its matrices, where they were copied.
+    copy
+        What the receipt of their copy says of its matrices; None where they are not copied.
     slabs
         To read into, for each factor, and to write from.
     feeds
         The streams of A, and of B where there is one B a matrix; none where panels stream.
+    reference
+        The CPU's own number of some matrices, where no copy has it of all.
     open
         What is to be closed in the end.
     started
@@ -68,14 +73,22 @@ class Reading:
     """
 
     shard: Shard
-    expected: str | None
+    copy: "_Copy | None"
     slabs: tuple[int, int]
     checksum: PieceChecksum
     files: ExtentReader
     open: ExitStack
     started: float
+    reference: witness.Reference | None = None
     feeds: list[Feed] = field(default_factory=list)
     watch: Stopwatch = field(default_factory=Stopwatch)
+
+    @property
+    def takers(self) -> Takers:
+        """Who takes the bytes of A on their way."""
+        if self.reference is None:
+            return {"checksum": self.checksum}
+        return {"checksum": self.checksum, "witness": self.reference}
 
     def release(self) -> None:
         """Give the slabs back, once all bytes were read and copied; the next shard can use them."""
@@ -139,10 +152,12 @@ class Session:
         plan, cuda, started = self._plan, self._xp is not np, time.time()
         count, keep = shard.stop - shard.start, plan.settings["keep"]
         slabs = sizes.slabs_within(plan.problem, count, keep, cuda, self._memory or shard.memory)
-        expected = _expected_checksum(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]))
+        copy = _copied(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]))
         checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
         files = stack.enter_context(ExtentReader())
-        reading = Reading(shard, expected, slabs, checksum, files, stack, started)
+        reading = Reading(shard, copy, slabs, checksum, files, stack, started)
+        if copy is None and not batches.in_gemm(plan):  # there single matrices have no numbers
+            reading.reference = reference_of(plan, shard, witness.SAMPLE)
         if not sizes.tiled(plan.problem):
             _start_feeds(plan, reading, self._lane)
         return reading
@@ -303,7 +318,7 @@ def _compute(
     """Stream a shard through the pipeline into its file; the receipt's account of it."""
     shard, watch = reading.shard, reading.watch
     count, tiled = shard.stop - shard.start, sizes.tiled(plan.problem)
-    worker = (TileWorker if tiled else Worker)(lane, plan, count)
+    worker = (TileWorker if tiled else Worker)(lane, plan, shard.start, count)
     if plan.problem.shared_right and not tiled:
         worker.share(_right_reader(plan).read(0, 1)[0])
     path, shape = plan.results.product(shard.shard), worker.shape(count)
@@ -317,13 +332,14 @@ def _compute(
                 readers = partial(_left_reader, plan, shard), partial(_right_reader, plan)
                 tiles.stream(
                     shard, lane, worker, readers, reading.files, writer, reading.slabs,
-                    reading.checksum, watch, read,
+                    reading.takers, watch, read,
                 )  # fmt: skip
             else:
                 drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
                 _stream(reading, lane, worker, drain, read)
         found = reading.checksum.hexdigest()
-        _check_input(plan, shard, reading.expected, found)
+        _check_input(plan, shard, reading.copy, found)
+        told = _witness(plan, reading, worker)
         product_checksum = writer.checksum()
     return {
         "file": receipts.file_facts(
@@ -331,6 +347,7 @@ def _compute(
         ),
         "input_checksum": found,
         "proof": worker.proof,
+        **told,
         "compute": worker.compute,
         "tiled": tiled,
         "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
@@ -399,9 +416,9 @@ def _drain_batch(
 def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
     """Open the streams of A, and of B where there is one B a matrix, and begin to read."""
     problem, shard = plan.problem, reading.shard
-    streams = [(_left_reader(plan, shard), problem.matrix_bytes, reading.checksum)]
+    streams = [(_left_reader(plan, shard), problem.matrix_bytes, reading.takers)]
     if problem.right and not problem.shared_right:
-        streams.append((_right_reader(plan), problem.right_bytes, None))
+        streams.append((_right_reader(plan), problem.right_bytes, {}))
     for reader, nbytes, own in streams:
         runs = [(shard.start * nbytes, shard.stop * nbytes)]
         feed = Feed(
@@ -426,37 +443,105 @@ def _right_reader(plan: Plan) -> StackReader:
     return StackReader(sources, plan.problem.right, plan.dtype)  # type: ignore[arg-type]
 
 
-def _check_input(plan: Plan, shard: Shard, expected: str | None, found: str) -> None:
-    if expected not in (None, found):
+def _check_input(plan: Plan, shard: Shard, copy: "_Copy | None", found: str) -> None:
+    if copy is not None and copy.checksum != found:
         raise IntegrityError(
             f"{plan.results.shard(shard.shard)}: is damaged: its checksum differs from its "
-            f"receipt; rm {shlex.quote(str(plan.results.shard_receipt(shard.shard)))}, then "
-            "snakemake as before"
+            f"receipt; {_copy_again(plan, shard)}"
         )
 
 
-def _expected_checksum(plan: Plan, shard: Shard, lane: Any, slabs: int) -> str | None:
-    """What the receipt of the shard's copy says of its elements; None where nothing is copied.
+def _copy_again(plan: Plan, shard: Shard) -> str:
+    receipt = shlex.quote(str(plan.results.shard_receipt(shard.shard)))
+    return f"rm {receipt}, then snakemake as before"
+
+
+def _witness(plan: Plan, reading: Reading, worker: Worker) -> dict[str, Any]:
+    """What the receipt says of the end-to-end proof, once the device's numbers fit the CPU's.
+
+    Raises
+    ------
+    WrongProduct
+        Where they do not: the device has multiplied other matrices than were read.
+    """
+    own = worker.witness()
+    if isinstance(own, str):
+        return {"witness": None, "no_witness": own}
+    if reading.copy is not None:
+        host = _compared_with_copy(plan, reading, own, worker.tally.rows)
+    else:
+        host = _compared_by_sample(plan, reading, worker)
+    return {"witness": replace(own, host=host).told()}
+
+
+def _compared_with_copy(plan: Plan, reading: Reading, own: witness.Account, rows: int) -> str:
+    """Compare the shard's reference with that of its copy; for how many matrices that is."""
+    shard, copied = reading.shard, reading.copy.reference
+    if copied is None:
+        return "none"
+    if witness.differ(plan.problem, own.reference, copied, own.mass, rows):
+        raise WrongProduct(
+            f"shard {shard.shard}: the matrices that the device has multiplied are not those that "
+            f"were copied; nothing was written. {_SUSPECT}. If this comes again on another device, "
+            f"the copy or its receipt is wrong: {_copy_again(plan, shard)}"
+        )
+    return "all"
+
+
+def _compared_by_sample(plan: Plan, reading: Reading, worker: Worker) -> str:
+    """Compare the references of some matrices; for how many of how many that is."""
+    if reading.reference is None:
+        return "none"
+    shard, found = reading.shard, worker.tally.references
+    for i, own in found.items():
+        mass, values = worker.tally.masses[i], reading.reference.values[i // witness.SAMPLE]
+        if witness.differ(plan.problem, own, values, mass, 1):
+            raise WrongProduct(
+                f"shard {shard.shard}: the device has multiplied another matrix "
+                f"{shard.start + i} than was read; nothing was written. {_SUSPECT}"
+            )
+    count = shard.stop - shard.start
+    return "all" if len(found) == count else f"{len(found)} of {count}"
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """What the receipt of a shard's copy says of its matrices.
+
+    Attributes
+    ----------
+    checksum
+        Of their elements.
+    reference
+        The CPU's number of them all, taken while they were copied; None where there is none.
+    """
+
+    checksum: str
+    reference: np.ndarray | None
+
+
+def _copied(plan: Plan, shard: Shard, lane: Any, slabs: int) -> _Copy | None:
+    """What the receipt of the shard's copy says; None where nothing is copied.
 
     A copy that is not there, or not of this plan, is made first.
     """
     if not plan.settings["materialize"]:
         return None
     path = plan.results.shard(shard.shard)
-    if (known := _copy_checksum(plan, shard)) is None or not path.exists():
+    if (known := _known_copy(plan, shard)) is None or not path.exists():
         log.info("%s: copying the matrices of the shard", path)
         materialize(plan, shard.shard, lane, slabs)
-        return _copy_checksum(plan, shard)
+        return _known_copy(plan, shard)
     return known
 
 
-def _copy_checksum(plan: Plan, shard: Shard) -> str | None:
+def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
     """What the receipt of the shard's copy says; None where this plan has no whole one."""
     try:
         receipt = receipts.read(plan.results.shard_receipt(shard.shard))
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "matrices"))
-        checksum = str(receipt["file"]["checksum"])
-    except (IntegrityError, KeyError, TypeError):
+        found = _Copy(str(receipt["file"]["checksum"]), witness.reference_in(receipt, plan.problem))
+    except (IntegrityError, KeyError, TypeError, ValueError):
         return None
     own = (shard.shard, shard.start, shard.stop, shard.matrices)
-    return checksum if said == own else None
+    return found if said == own else None

@@ -7,16 +7,27 @@ slabs is fixed before, so memory is too: whoever is ahead waits for a slab.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from shardwise.arrays import PieceChecksum, StackWriter
+from shardwise.arrays import StackWriter
 from shardwise.disk import PAGE, ExtentReader
 from shardwise.sources import SPARE_BYTES, StackReader
+
+
+class Taker(Protocol):
+    """Whoever takes the bytes of a file on their way."""
+
+    def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
+        """Take bytes that begin at byte ``offset`` and follow each other; from any thread."""
+
+
+Takers = Mapping[str, Taker]
+"""Takers by the names of what they do, as a stopwatch notes it."""
 
 
 class Stopwatch:
@@ -53,8 +64,8 @@ class Feed:
         First and last byte, the last exclusive, of runs of the stack that follow each other.
     slab_bytes, slabs
         Size and number of slabs.
-    checksum
-        Takes the bytes as they come, or None.
+    takers
+        Take the bytes as they come.
     """
 
     def __init__(
@@ -65,11 +76,11 @@ class Feed:
         runs: Iterable[tuple[int, int]],
         slab_bytes: int,
         slabs: int,
-        checksum: PieceChecksum | None,
+        takers: Takers,
         watch: Stopwatch,
     ) -> None:
         self._lane, self._stack, self._files = lane, stack, files
-        self._checksum, self._watch = checksum, watch
+        self._takers, self._watch = takers, watch
         self._pieces = _pieces(runs, slab_bytes)
         self._first = list(islice(self._pieces, slabs))
         self._begin = self._first[0][0] if self._first else 0
@@ -100,7 +111,7 @@ class Feed:
         self._take(target.nbytes, target)
 
     def skip(self, nbytes: int) -> None:
-        """Read the next bytes for the checksum alone."""
+        """Read the next bytes for the takers alone."""
         self._take(nbytes, None)
 
     def _take(self, nbytes: int, target: Any) -> None:
@@ -131,8 +142,8 @@ class Feed:
         views = self._watch.timed(
             "read", lambda: self._stack.read_bytes(self._files, slab, low, high)
         )
-        if self._checksum is not None:
-            self._watch.timed("checksum", lambda: self._checksum.update(low - self._begin, views))
+        for what, taker in self._takers.items():
+            self._watch.timed(what, lambda taker=taker: taker.update(low - self._begin, views))
         return views
 
 

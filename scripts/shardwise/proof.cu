@@ -39,6 +39,13 @@ typedef double2 Pair;
 #endif
 #define PLANES (VECTORS * PARTS + 1)
 
+// What an element counts for in the moduli at least: the smallest normal number, see `tolerance`.
+#if defined(FLOAT64) || defined(COMPLEX128)
+#define LEAST (PARTS * 2.2250738585072014e-308)
+#else
+#define LEAST 0.0
+#endif
+
 #if defined(FLOAT16)
 __device__ double wide(Real bits) {  // without cuda_fp16.h, which not every machine has
     float number;
@@ -264,16 +271,20 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const d
     if (team.idle) return;
     for (int i = team.rank; i < ROWS * PLANES; i += size) {
         i64 r = team.row + i / PLANES;
-        if (r < rows) y[(team.matrix * PLANES + i % PLANES) * y_length + r] = total(size, shared, i);
+        double least = i % PLANES == PLANES - 1 ? LEAST * cols : 0;
+        if (r < rows)
+            y[(team.matrix * PLANES + i % PLANES) * y_length + r] = total(size, shared, i) + least;
     }
 }
 
 // The largest of |C v - y| / (relative * w + absolute) of each matrix, by its bits; y and w are the
-// planes of A (B v). NaN where anything is not finite. A team for ROWS rows.
+// planes of A (B v). NaN where anything is not finite. What C makes of the last vector is left in
+// own, (n, PARTS, y_length), unless that is null. A team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v, i64 length,
         const double* y, i64 y_length, double relative, double absolute, int size,
-        const u64* top_left, const u64* top_right, i64 right_step, const int* only, u64* ratio) {
+        const u64* top_left, const u64* top_right, i64 right_step, const int* only, u64* ratio,
+        double* own) {
     __shared__ Shared shared;
     Team team = my_team(n, rows, size, only);
     const Real* row[ROWS];
@@ -290,14 +301,18 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const doub
         int r = i / VECTORS, p = i % VECTORS;
         if (team.row + r >= rows) break;
         const double* found = y + team.matrix * PLANES * y_length + team.row + r;
-        double gap = fabs(total(size, shared, r * PLANES + p) - found[p * y_length]);
-#if PARTS == 2
-        gap += fabs(total(size, shared, r * PLANES + VECTORS + p) - found[(VECTORS + p) * y_length]);
-#endif
+        double sums[PARTS], gap = 0;
+#pragma unroll
+        for (int k = 0; k < PARTS; ++k) {
+            sums[k] = total(size, shared, r * PLANES + k * VECTORS + p);
+            gap += fabs(sums[k] - found[(k * VECTORS + p) * y_length]);
+            if (own && p == VECTORS - 1)
+                own[(team.matrix * PARTS + k) * y_length + team.row + r] = sums[k];
+        }
         double bound = relative * found[(PLANES - 1) * y_length] + absolute;
         // Within an infinite bound nothing is proven.
-        u64 own = is_finite(bits_of(bound)) ? bits_of(gap / bound) : 0x7ff8000000000000ull;
-        worst = own > worst ? own : worst;
+        u64 value = is_finite(bits_of(bound)) ? bits_of(gap / bound) : 0x7ff8000000000000ull;
+        worst = value > worst ? value : worst;
     }
     raise(ratio + team.matrix, worst, size < 32 ? size : 32, team.idle);
 }
@@ -377,6 +392,7 @@ columns_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, cons
 #pragma unroll
         for (int q = 0; q < PLANES; ++q) {
             if (c + k >= cols) continue;
+            if (q == PLANES - 1) sum[k][q] += LEAST * rows;
             if (chunks == 1) y[q * y_length + k] = sum[k][q];
             else atomicAdd(y + q * y_length + k, sum[k][q]);
         }

@@ -8,6 +8,9 @@ bounds the rounding of an honest product computed in any order, so an honest pro
 ``|A| (|B| 1)``, to which rounding is relative. So every matrix is read once for each time it
 stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (complex128). The modulus of a complex
 number is ``|re| + |im|`` throughout: never below the true one, and cheap.
+
+The last of the vectors is no random one: it holds the fixed weights r of the end-to-end proof
+(witness.py). What the check finds for it is weighed with ``l``, and left for whoever adds it up.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.witness import gamma, weights
+
 VECTORS = 4
-"""Random ±1 vectors a product is checked with; each misses a wrong product with at most 1/2."""
+"""Vectors a product is checked with: random ±1, each of which misses a wrong product with at most
+1/2, and last the weights of the end-to-end proof."""
 
 TF32_FLOOR = float(np.finfo("float32").tiny)
 """Below this, rounding to the 11 bits of tf32 is no longer relative: moduli count as this much."""
@@ -39,14 +45,16 @@ _DEVICE_BLOCK = 2**22
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
     """Random vectors as columns, shape ``(length, VECTORS)``.
 
-    ±1 for floating point; any int64 for integers, whose check is exact modulo 2⁶⁴.
+    ±1 for floating point; any int64 for integers, whose check is exact modulo 2⁶⁴. The last column
+    does not depend on the seed: it is the r of :func:`witness.weights`, of modulus 1 at most.
     """
-    random = np.random.default_rng(seed)
+    random, fixed = np.random.default_rng(seed), weights("r", length, integer)[:, np.newaxis]
+    shape = (length, VECTORS - 1)
     if integer:
-        return random.integers(
-            -(2**63), 2**63 - 1, (length, VECTORS), dtype=np.int64, endpoint=True
-        )
-    return 1.0 - 2.0 * random.integers(0, 2, (length, VECTORS))
+        free = random.integers(-(2**63), 2**63 - 1, shape, dtype=np.int64, endpoint=True)
+    else:
+        free = 1.0 - 2.0 * random.integers(0, 2, shape)
+    return np.concatenate([free, fixed], axis=1)
 
 
 def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
@@ -60,6 +68,10 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     imaginary part; with moduli ``|re| + |im|`` both errors together are at most ``γ(2 n, u)``
     times the product of moduli. Underflow, or a device that flushes subnormal numbers, adds at
     most the smallest normal number an operation.
+
+    The moduli of r are at most 1, those of the last vector as well. Its products with subnormal
+    elements of B are rounded, by 2⁻¹⁰⁷⁵ at most, and A may be large. So ``|B| 1`` counts as more by
+    the smallest normal number for each element of a row: times ``relative`` that covers it.
 
     Tensor cores multiply float16 and tf32 exactly, but add otherwise than IEEE 754 has it: they
     align a block of b ≥ 4 products and the running sum to the largest of them and cut off what is
@@ -87,20 +99,16 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     tensor_cores = compute in ("tf32", "tensor") or stored == "float16"
     in_product = np.finfo("float32" if compute in ("tf32", "tensor") else compute)
     in_store = np.finfo(stored)
-    own = _gamma(parts * k, 2.0**-22 if tensor_cores else float(in_product.eps) / 2)
+    own = gamma(parts * k, 2.0**-22 if tensor_cores else float(in_product.eps) / 2)
     own += (2 * short + short**2) * (1 + own)
     if in_store.bits < in_product.bits or short:
         own = own * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
     unit = float(np.finfo("float64").eps) / 2
-    check = _gamma(parts * k, unit) + 2 * _gamma(p, unit)
+    check = gamma(parts * k, unit) + 2 * gamma(p, unit)
     # 1 % covers the products of these small numbers and the rounding of the moduli themselves.
     relative = 1.01 * (own + check)
     absolute = p * (2 * parts * k * float(in_product.tiny) + float(in_store.smallest_subnormal))
     return relative, max(absolute, _TINY)
-
-
-def _gamma(n: int, u: float) -> float:
-    return n * u / (1 - n * u)
 
 
 class Checker:
@@ -129,6 +137,14 @@ class Checker:
         Where the products of a call come added up, as one matrix in the dtype that they were
         accumulated in: the most of them. Sums of the check that leave the range of float64 prove
         nothing then. 0: each by itself.
+
+    Attributes
+    ----------
+    bound
+        Relative and absolute :func:`tolerance`; 0 for integers.
+    forms
+        Of the last check, for `witness.Tally`: a row for each ratio. Not finite where the sums of
+        the check left the range of float64.
     """
 
     def __init__(
@@ -148,23 +164,24 @@ class Checker:
         columns = (right or left)[1] if product != "A @ A.T" else left[0]
         inner = left[0] if product == "A.T @ A" else left[1]
         integer = np.dtype(dtype).kind in "iu"
-        signs = vectors(seed, columns, integer)
+        rows = left[1] if product == "A.T @ A" else left[0]
+        signs, own = vectors(seed, columns, integer), weights("l", rows, integer)
         self._engine: Any
+        self.bound, self.forms = (0.0, 0.0), None
         if integer:
-            self._engine = _Whole(xp, signs)
+            self._engine = _Whole(xp, signs, own)
             return
         stored = dtype
         if together and dtype == "float16":
             stored, compute = "float32", "tensor"
         # A sum of n products is rounded as one product whose inner length is n times as large.
-        bound = tolerance(inner * max(1, together), columns, stored, compute)
+        self.bound = tolerance(inner * max(1, together), columns, stored, compute)
         floor = TF32_FLOOR if compute == "tf32" else 0.0
         if xp is np:
-            self._engine = _Host(signs, bound, dtype, floor, group if together else 0)
+            self._engine = _Host(signs, own, self.bound, dtype, floor, group if together else 0)
         else:
-            rows = left[1] if product == "A.T @ A" else left[0]
             self._engine = _Device(
-                xp, signs, bound, dtype, floor, group, (inner, rows), stored if together else None
+                xp, signs, own, self.bound, dtype, floor, group, inner, stored if together else None
             )
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
@@ -187,12 +204,17 @@ class Checker:
         stacks = {"left": left, "right": None if right is None else _as_stack(right)}
         steps = [(stacks[name], transposed) for name, transposed in self._steps]
         if self._together:
-            return self._engine.check(steps, product)
+            ratio, self.forms = self._engine.check(steps, product)
+            return ratio
         found = [
             self._engine.check(part, product[low : low + self._group])
             for low, part in _groups(steps, len(product), self._group)
         ]
-        return found[0] if len(found) == 1 else self._xp.concatenate(found)
+        ratio, self.forms = (
+            own[0] if len(own) == 1 else self._xp.concatenate(own)
+            for own in zip(*found, strict=True)
+        )
+        return ratio
 
     def largest(self, stack: Any) -> Any:
         """The largest modulus of each matrix of a stack, a device array ``(n,)`` of float64.
@@ -217,6 +239,11 @@ class PanelChecker:
     ----------
     xp, product, left, right, dtype, compute, seed
         As those of :class:`Checker`.
+
+    Attributes
+    ----------
+    bound, forms
+        As those of :class:`Checker`; one row for the rows of the last check.
     """
 
     def __init__(
@@ -237,12 +264,17 @@ class PanelChecker:
         self._integer, self._parts = kind in "iu", 2 if kind == "c" else 1
         self._length = left[1]  # of what the first factor makes of a vector
         signs, scale, self._floor = vectors(seed, columns, self._integer), 1.0, 0.0
+        self.bound, self.forms = (0.0, 0.0), None
         if not self._integer:
             self._relative, self._absolute = tolerance(inner, columns, dtype, compute)
             self._floor = TF32_FLOOR if compute == "tf32" else 0.0
         if dtype in ("float64", "complex128"):
             exponent = int(8 * inner * columns).bit_length()
             scale, self._floor = 2.0**-exponent, 2.0 ** (exponent - 1000)
+        if not self._integer:
+            self.bound = self._relative, self._absolute / scale
+        rows = left[1] if product == "A.T @ A" else left[0]
+        self._left, self._scale = xp.asarray(weights("l", rows, self._integer)), scale
         # A column of moduli beside the vectors; integers have none.
         self._signs = xp.asarray(signs if self._integer else signs * scale).astype(self._wide)
         self._ones = None if self._integer else xp.full((columns, 1), scale)
@@ -293,15 +325,19 @@ class PanelChecker:
         array of float64, shape ``(1,)``
             As :meth:`Checker.check` returns for one matrix.
         """
-        worst = self._xp.zeros(1)
+        worst, self.forms = self._xp.zeros(1), 0
         for band in self._bands(product if self._product == "A.T @ A" else left, product):
+            here = slice(rows.start + band.start, rows.start + band.stop)
             if self._product == "A.T @ A":
-                here = slice(rows.start + band.start, rows.start + band.stop)
                 found, size = self._found[here], self._part(self._size, here)
             else:
                 found, size = self._times(*self._widened(left[band]), self._found, self._size)
             block, _ = self._widened(product[band], moduli=False)
-            worst = self._xp.maximum(worst, self._gap(block @ self._signs, found, size))
+            own = block @ self._signs
+            worst = self._xp.maximum(worst, self._gap(own, found, size))
+            self.forms += _forms(self._xp, self._left[here], own[None], found[None], size)
+        if not self._integer:
+            self.forms /= self._scale
         return worst
 
     def _gap(self, own: Any, found: Any, size: Any) -> Any:
@@ -370,6 +406,15 @@ def _together(steps: list[tuple[Any, bool]], group: int, taken: Callable) -> Any
     return total
 
 
+def _forms(xp: Any, left: Any, own: Any, found: Any, size: Any) -> Any:
+    """What `witness.Tally` adds up, from C r, A (B r) and their moduli, each ``(n, rows, .)``."""
+    pair = [(x[..., -1] * left).sum(axis=-1)[:, np.newaxis] for x in (own, found)]
+    if size is not None:
+        moduli = size.reshape(len(own), -1)
+        pair = [x.view("float64") for x in pair] + [moduli @ xp.abs(left)[:, np.newaxis]]
+    return xp.concatenate(pair, axis=1)
+
+
 def _as_stack(block: Any) -> Any:
     return block if block.ndim == 3 else block[np.newaxis]
 
@@ -377,15 +422,16 @@ def _as_stack(block: Any) -> Any:
 class _Whole:
     """Integers: exact modulo 2⁶⁴, without any tolerance."""
 
-    def __init__(self, xp: Any, signs: np.ndarray) -> None:
-        self._xp, self._signs = xp, xp.asarray(signs)
+    def __init__(self, xp: Any, signs: np.ndarray, left: np.ndarray) -> None:
+        self._xp, self._signs, self._left = xp, xp.asarray(signs), xp.asarray(left)
 
-    def check(self, steps: list[tuple[Any, bool]], product: Any) -> Any:
+    def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[Any, Any]:
         found = self._signs
         for stack, transposed in steps:
             found = (stack.transpose(0, 2, 1) if transposed else stack) @ found
-        wrong = product @ self._signs != found
-        return self._xp.where(wrong.any(axis=(1, 2)), np.inf, 0.0)
+        own = product @ self._signs
+        ratio = self._xp.where((own != found).any(axis=(1, 2)), np.inf, 0.0)
+        return ratio, _forms(self._xp, self._left, own, found, None)
 
 
 class _Host:
@@ -394,6 +440,7 @@ class _Host:
     def __init__(
         self,
         signs: np.ndarray,
+        left: np.ndarray,
         bound: tuple[float, float],
         dtype: str,
         floor: float,
@@ -402,17 +449,19 @@ class _Host:
         self._wide = np.dtype("complex128" if "complex" in dtype else "float64")
         self._parts = self._wide.itemsize // 8
         self._signs = signs.astype(self._wide)[np.newaxis]
-        self._ones = np.ones((1, len(signs), 1))
+        self._ones, self._left = np.ones((1, len(signs), 1)), left
         self._relative, self._absolute = bound
+        # What an element of the moduli counts for at least, see `tolerance`.
+        self._least = _TINY * self._parts if dtype == self._wide else 0.0
         self._floor, self._together = floor, together
 
-    def check(self, steps: list[tuple[Any, bool]], product: Any) -> np.ndarray:
+    def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
-            ratio = self._ratio(steps, product, np.ones(len(product)))
+            ratio, forms = self._ratio(steps, product, np.ones(len(product)))
             again = np.flatnonzero(~np.isfinite(ratio))
             if again.size and product.dtype == self._wide and not self._together:
                 ratio[again] = self._scaled(steps, product, again)
-        return ratio
+        return ratio, forms
 
     def _scaled(self, steps: list[tuple[Any, bool]], product: Any, which: Any) -> np.ndarray:
         """The ratios where sums of the check, not the product, left the range of float64.
@@ -424,19 +473,23 @@ class _Host:
         scaled = [_times(stack, root) for stack, root in zip(stacks, roots, strict=True)]
         root = np.broadcast_to(roots[0] * roots[1], (len(which), 1, 1))
         turned = [(stack, steps[i][1]) for i, stack in enumerate(scaled)]
-        return self._ratio(turned, _times(product[which], root), (root * root).ravel())
+        return self._ratio(turned, _times(product[which], root), (root * root).ravel())[0]
 
-    def _ratio(self, steps: list[tuple[Any, bool]], product: Any, scale: np.ndarray) -> np.ndarray:
+    def _ratio(
+        self, steps: list[tuple[Any, bool]], product: Any, scale: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         if self._together:
             found, size = _together(steps, self._together, self._taken)
         else:
             found, size = self._taken(steps)
-        gap = self._times(product, False, self._signs, None)[0] - found
+        own = self._times(product, False, self._signs, None)[0]
+        gap = own - found
         gap = np.abs(gap.view("float64")).reshape(*gap.shape, self._parts).sum(axis=-1)
         absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
         bound = self._relative * size + absolute
         # Within an infinite bound nothing is proven.
-        return np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=(1, 2))
+        ratio = np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=(1, 2))
+        return ratio, _forms(np, self._left, own, found, size)
 
     def _taken(self, steps: list[tuple[Any, bool]]) -> tuple[np.ndarray, np.ndarray]:
         """The vectors after all steps, and the moduli."""
@@ -471,7 +524,7 @@ class _Host:
                 moduli[part] += both.reshape(len(both), cols, -1).sum(axis=2, keepdims=True)
             else:
                 moduli[part, band] = own @ size[which]
-        return found, moduli
+        return found, moduli + (rows if transposed else cols) * self._least
 
     def largest(self, stack: Any) -> np.ndarray:
         n, rows, cols = stack.shape
@@ -516,11 +569,12 @@ class _Device:
         self,
         xp: Any,
         signs: np.ndarray,
+        left: np.ndarray,
         bound: tuple[float, float],
         dtype: str,
         floor: float,
         group: int,
-        lengths: tuple[int, int],
+        inner: int,
         summed: str | None,
     ) -> None:
         self._xp = xp
@@ -538,7 +592,12 @@ class _Device:
         self._planes = VECTORS * self._parts + 1
         self._signs = xp.asarray(self._as_planes(signs))
         # Lengths are even, and what lies past a vector stays 0: kernels read pairs.
-        self._found = [xp.zeros((group, self._planes, n + n % 2)) for n in lengths]
+        lengths = [n + n % 2 for n in (inner, len(left))]
+        self._found = [xp.zeros((group, self._planes, n)) for n in lengths]
+        self._own = xp.zeros((group, self._parts, lengths[1]))  # C r of the last vector
+        padded = np.zeros((lengths[1], 2))
+        padded[: len(left)] = np.stack([left, np.abs(left)], axis=1)
+        self._left = xp.asarray(padded)
         self._again = xp.zeros(group + 1, xp.int32)
         self._tops: list[Any] = []
         if dtype in ("float64", "complex128") and not self._together:
@@ -552,10 +611,10 @@ class _Device:
         planes[0, -1, :length] = 1.0
         return planes
 
-    def check(self, steps: list[tuple[Any, bool]], product: Any) -> Any:
+    def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[Any, Any]:
         n = len(product)
         ratio = self._xp.zeros(n)
-        self._round(steps, product, ratio, [0, 0], None)
+        forms = self._forms(self._round(steps, product, ratio, [0, 0], None), n)
         if self._tops:
             self._again.fill(0)
             self._launch("mark", -(-n // self._BLOCK), n, ratio, self._again)
@@ -564,12 +623,26 @@ class _Device:
                 for (stack, _), top in zip(steps, self._tops, strict=True)
             ]
             self._round(steps, product, ratio, tops, self._again)
-        return ratio
+        return ratio, forms
+
+    def _forms(self, v: Any, n: int) -> Any:
+        """The forms of n products, of the planes of A (B r) and of what `compare` has left."""
+        weighed, own = (
+            (x.reshape(-1, x.shape[2]) @ self._left).reshape(n, -1, 2) for x in (v, self._own[:n])
+        )
+        reference, mass = weighed[:, VECTORS - 1 : -1 : VECTORS, 0], weighed[:, -1:, 1]
+        return self._xp.concatenate([own[:, :, 0], reference, mass], axis=1)
 
     def _round(
         self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, tops: list[Any], only: Any
-    ) -> None:
-        """Raise the ratios; with ``tops`` scaled, and with ``only`` of the marked matrices."""
+    ) -> Any:
+        """Raise the ratios; with ``tops`` scaled, and with ``only`` of the marked matrices.
+
+        Returns
+        -------
+        array
+            The planes of A (B r), ``(n, planes, rows)``.
+        """
         if self._together:
             (v,) = _together(steps, self._together, lambda part: [self._taken(part, tops, only)])
         else:
@@ -581,8 +654,9 @@ class _Device:
             *(product, *_geometry(product)),
             *(self._signs, self._signs.shape[2], v, v.shape[2], self._relative, self._absolute),
             *(np.int32(size), tops[1], tops[0], int(len(steps[0][0]) > 1)),
-            *(0 if only is None else only, ratio),
+            *(0 if only is None else only, ratio, self._own if only is None else 0),
         )
+        return v
 
     def _taken(self, steps: list[tuple[Any, bool]], tops: list[Any], only: Any) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""

@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from shardwise import ALGORITHM, config, devices, ledger, planfile, receipts, sizes, statistics
+from shardwise import witness as witnesses
 from shardwise.arrays import read_header
+from shardwise.bins import plane_shape, rounded
 from shardwise.errors import InputError, IntegrityError
 from shardwise.outputs import Outputs
 from shardwise.partial import Partial, Record, alone
@@ -135,15 +137,23 @@ class _Job:
         self._layout = layout_of(plan)
         self._shards = list(plan.shards.values())
         found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
-        own = np.frombuffer(bytes.fromhex("".join(found)), np.uint8)
+        checksums = "".join(receipt["file"]["checksum"] for receipt in found)
+        own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
         self._expected = peers.broadcast(own).reshape(-1, 16)
-        facts = [plan.facts["digest"], names, ALGORITHM["reduce"], self._expected.tobytes().hex()]
+        self._accounts = [
+            witnesses.account(receipt, plan.problem) for receipt in found
+        ]  # on rank 0
+        facts = [
+            plan.facts["digest"], names, ALGORITHM["reduce"], self._expected.tobytes().hex(),
+            witnesses.SEED,
+        ]  # fmt: skip
         self.partial = Partial(plan.results.partial, planfile.digest(facts))
         self._outputs = Outputs(self.partial, plan.problem, names)
         self._digests = np.zeros_like(self._expected)
         self._finished: list[int] = []
         self._begun: set[int] = set()  # stripes with a record of this rank
         self._scalars = Scalars(plan.problem.matrices, plan.problem.product_shape[1])
+        self._form = witnesses.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._resume()
 
     def _resume(self) -> None:
@@ -166,9 +176,9 @@ class _Job:
             log.info("reduce: goes on from what an earlier one has left in %s", self.partial.folder)
             for record in records:
                 if record.finished:
-                    digests, *scalars = record.arrays()
+                    digests, *state = record.arrays()
                     self._digests ^= digests
-                    self._scalars.merge(scalars)
+                    self._merge(state)
             self._finished = sorted(self._before)
 
     # Reading.
@@ -239,6 +249,8 @@ class _Job:
             self._refuse_nonfinite(results, work.low)
         self._outputs.write(results, work.low)
         self._scalars.add(results, work.low)
+        if "sum" in results:
+            self._form.add(results["sum"], work.low)
         self._digests ^= work.digests
         self._finished.append(work.stripe)
 
@@ -256,7 +268,7 @@ class _Job:
         """Commit what this rank has: stripes that are finished, and the one it works on."""
         if self._finished:
             self._outputs.sync()
-            arrays = [self._digests, *self._scalars.dump()]
+            arrays = [self._digests, *self._dump()]
             record = Record(finished=self._finished)
             self.partial.save(f"{self._token}-{self._peers.rank}-done", record, arrays)
         record = Record(work.runs, work.stripe)
@@ -269,21 +281,107 @@ class _Job:
     def _record_name(self, stripe: int) -> str:
         return f"{self._token}-{self._peers.rank}-{stripe}"
 
+    def _dump(self) -> list[np.ndarray]:
+        """What is known of the stripes that this rank has finished."""
+        return [self._form.dump(), *self._scalars.dump()]
+
+    def _merge(self, dump: list[np.ndarray]) -> None:
+        form, *scalars = dump
+        self._form.merge(form)
+        self._scalars.merge(scalars)
+
     # What it has come to.
 
     def publish(self, started: float) -> None:
-        """Compare all checksums, then commit the results and ``summary.json``."""
+        """Compare all checksums and the sum, then commit the results and ``summary.json``."""
         peers = self._peers
         found = peers.xor(self._digests)
         wrong = np.flatnonzero((found != self._expected).any(axis=1)).tolist()
         if wrong:
             raise self._damaged(wrong, "checksums differ from their receipts")
         checksums = self._outputs.checksums(peers)
-        first = peers.merged(range(peers.size), self._scalars.dump, self._scalars.merge)
+        first = peers.merged(range(peers.size), self._dump, self._merge)
+        self._prove(first)
         nodes = self._nodes()
         peers.agree(
             lambda: self._commit(checksums, nodes, started) if first else None, "the results"
         )
+
+    def _prove(self, first: bool) -> None:
+        """Compare the sum with what the receipts say of it; where they differ, find out why."""
+        peers, self._end = self._peers, {}
+        if first:
+            self._end = self._end_to_end()
+        state = np.frombuffer(json.dumps(self._end).encode(), np.uint8)
+        told = json.loads(peers.broadcast(state).tobytes())
+        if told["end_to_end"] is None:
+            return
+        if told["wrong"]:
+            raise self._damaged(
+                told["wrong"], "its products, by its receipt, do not come to what its factors do"
+            )
+        if not told["end_to_end"]["off"] <= 1:
+            self._blame(told["accounts"])
+
+    def _end_to_end(self) -> dict[str, Any]:
+        """The verdict on rank 0, and what other ranks need where it is a bad one."""
+        why = next((own for own in self._accounts if isinstance(own, str)), None)
+        if "sum" not in self._names and "mean" not in self._names:
+            why = "there is no sum among the statistics"
+        found = self._form.value()
+        if why is None and not np.isfinite(found).all():
+            why = "the sum is not finite"
+        if why is not None:
+            return {"end_to_end": None, "no_end_to_end": why}
+        own = witnesses.judged(self._plan.problem, self._accounts, found, self._plain())
+        if math.isnan(own.off):
+            return {"end_to_end": None, "no_end_to_end": "its numbers are too large for float64"}
+        facts = {"shards": own.shards, "off": own.off, "host": own.host}
+        told = [] if own.off <= 1 else [account.told() for account in self._accounts]
+        return {"end_to_end": facts, "wrong": own.wrong, "accounts": told}
+
+    def _plain(self) -> bool:
+        """Whether the shards have added products in double precision, not in bins."""
+        return self._plan.settings["keep"] == "sum" and not adds_planes(self._plan)
+
+    def _blame(self, told: list[dict[str, Any]]) -> None:
+        """Read all files again, and name those that do not come to what their receipts say."""
+        problem, peers = self._plan.problem, self._peers
+        wrong = np.zeros(len(self._shards), np.uint8)
+        if peers.rank == 0:
+            log.error("reduce: the sum does not come to what the receipts say; reading all again")
+        with peers.telling():
+            for i in range(peers.rank, len(wrong), peers.size):
+                own = witnesses.account({"witness": told[i]}, problem)
+                wrong[i] = not witnesses.fits(problem, own, self._form_of(i), self._plain())
+        found = np.flatnonzero(peers.xor(wrong)).tolist()
+        if found:
+            raise self._damaged(found, "its file does not come to what its receipt says")
+        raise IntegrityError(
+            "the sum does not come to what the receipts say, and all files of shards do: a rank "
+            "went wrong, in its memory or on the network; nothing was written. Run snakemake again"
+        )
+
+    def _form_of(self, shard: int) -> np.ndarray:
+        """What the file of a shard comes to."""
+        problem = self._plan.problem
+        shape, dtype = problem.product_shape, problem.product_dtype
+        path = self._plan.results.product(self._shards[shard].shard)
+        array, planes = np.load(path, "r"), adds_planes(self._plan)
+        elements = math.prod(shape)
+        rows = array.reshape(self._layout.rows[shard], -1)
+        total = witnesses.SumForm(shape, problem.sum_dtype)
+        step = sizes.REDUCE_BATCH_BYTES // 8 // max(1, len(rows) if planes else 1)
+        for row in [rows] if planes else rows:
+            for low in range(0, elements, step):
+                parts = _parts(dtype) if planes else 1
+                part = row[..., parts * low : parts * min(low + step, elements)]
+                if planes:
+                    width = part.shape[1] // parts
+                    part = rounded(np.array(part).reshape(plane_shape((width,), dtype)), dtype)
+                total.add(np.array(part), low)
+                self._peers.beat()
+        return total.value()
 
     def _nodes(self) -> dict[str, int]:
         """How many ranks each node has, by its name."""
@@ -303,6 +401,7 @@ class _Job:
             "product": plan.problem.product,
             "keep": plan.settings["keep"],
             "proven": plan.settings["verify"] and plan.problem.result is None,
+            **{key: self._end[key] for key in ("end_to_end", "no_end_to_end") if key in self._end},
             "plan": plan.facts["digest"],
             "ranks": self._peers.size,
             "nodes": nodes,

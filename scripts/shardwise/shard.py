@@ -2,15 +2,17 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from shardwise import disk, receipts, sizes
+from shardwise import disk, receipts, sizes, witness
 from shardwise.arrays import StackWriter, commit
 from shardwise.lanes import HostLane
-from shardwise.plan import Shard
+from shardwise.pipeline import Taker
+from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.sources import SPARE_BYTES, StackReader
 
@@ -38,10 +40,12 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
     shape = (shard.stop - shard.start, *problem.left)
     path = plan.results.shard(shard_id)
     attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
+    reference = reference_of(plan, shard)
     # Only an earlier attempt can have left something: else the folder need not be listed.
     with commit(path, sweep=attempt > 1) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
-            _copy(stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs)
+            takers = [] if reference is None else [reference]
+            _copy(stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs, takers)
         checksum = writer.checksum()
     receipt = {
         "shard": shard_id,
@@ -51,14 +55,55 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
         "file": receipts.file_facts(
             path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
         ),
+        "witness": _witness(reference),
         **receipts.provenance("shard", started, {"numpy": np.__version__}),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
 
 
+def reference_of(plan: Plan, shard: Shard, every: int = 1) -> witness.Reference | None:
+    """Who takes the CPU's own number of a shard's matrices, one in ``every``, while they are read.
+
+    None where nothing is proven, or where each matrix has a B of its own: that is not read with A.
+    """
+    problem = plan.problem
+    provable = plan.settings["verify"] and problem.result is None
+    if not provable or (problem.right and not problem.shared_right):
+        return None
+    right = None
+    if problem.right:
+        sources = tuple(Source(**source) for source in plan.facts["right_sources"])
+        right = _right_vector(sources, problem.right, plan.dtype)
+    return witness.Reference(problem, shard.stop - shard.start, every, right)
+
+
+@lru_cache(maxsize=1)
+def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: str) -> np.ndarray:
+    """``B r`` of the one B that serves all; a process takes it once."""
+    stack, found = StackReader(sources, shape, dtype), witness.RightVector(shape, dtype)
+    total = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    buffer = disk.aligned_empty(min(sizes.SLAB_BYTES, total) + SPARE_BYTES)
+    with disk.ExtentReader() as files:
+        for low in range(0, total, sizes.SLAB_BYTES):
+            high = min(low + sizes.SLAB_BYTES, total)
+            found.update(low, stack.read_bytes(files, buffer, low, high))
+    return found.value()
+
+
+def _witness(reference: witness.Reference | None) -> dict[str, Any] | None:
+    """What the receipt of a copy says of its matrices; None where nothing can be said."""
+    if reference is None:
+        return None
+    total = reference.total()
+    if not np.isfinite(total).all():
+        return None
+    return {"reference": witness.told(total), "seed": witness.SEED}
+
+
 def _copy(
-    stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int, lane: Any, slabs: int
-) -> None:
+    stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int, lane: Any, slabs: int,
+    takers: list[Taker],
+) -> None:  # fmt: skip
     """Copy slabs, several at once: one is read while another is hashed and written."""
     buffers: SimpleQueue[np.ndarray] = SimpleQueue()
     size = min(sizes.SLAB_BYTES, shard.bytes)
@@ -72,7 +117,10 @@ def _copy(
         try:
             high = low + min(size, shard.bytes - offset)
             views = stack.read_bytes(files, buffer[disk.PAGE :], low, high)
-            writer.write_at(offset, [disk.gathered(buffer, views, offset)])
+            whole = disk.gathered(buffer, views, offset)
+            writer.write_at(offset, [whole])
+            for taker in takers:
+                taker.update(offset, [whole])
         finally:
             buffers.put(buffer)
 

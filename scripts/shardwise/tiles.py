@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 
 from shardwise import sizes
-from shardwise.arrays import PieceChecksum, StackWriter, raw_bytes
+from shardwise.arrays import StackWriter, raw_bytes
 from shardwise.batches import Report, Worker, check_int64, does_not_fit
 from shardwise.bins import BinnedSum
 from shardwise.disk import ExtentReader
-from shardwise.pipeline import Drain, Feed, Stopwatch
+from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import Shard
 from shardwise.proof import PanelChecker
 from shardwise.sources import StackReader
@@ -259,6 +259,7 @@ class TileWorker(Worker):
             report.product = self._top(out)
         if self._checker:
             report.ratio = self._checker.check(step.panel, held, out)
+            report.forms = self._checker.forms
         if self._sums:
             self._add(step, out)
 
@@ -337,7 +338,7 @@ Readers = tuple[Callable[[], StackReader], Callable[[], StackReader]]
 
 def stream(
     shard: Shard, lane: Any, worker: TileWorker, readers: Readers, files: ExtentReader,
-    writer: StackWriter, slabs: tuple[int, int], checksum: PieceChecksum, watch: Stopwatch,
+    writer: StackWriter, slabs: tuple[int, int], takers: Takers, watch: Stopwatch,
     read: Callable[[], None],
 ) -> None:  # fmt: skip
     """Compute all products of a shard in panels, or their sum, into its file.
@@ -348,8 +349,8 @@ def stream(
         Makers of the readers of A and of B; a stream has one of its own.
     slabs
         To read into, for each stream, and to write from.
-    checksum
-        Takes the shard's own bytes, once.
+    takers
+        Take the shard's own bytes, once.
     read
         Called when all has been read, and the slabs to read into are free.
 
@@ -365,7 +366,7 @@ def stream(
             feeds = {}
             for name, runs in worker.runs(shard).items():
                 reader = readers[1 if name == "again" and worker.two else 0]
-                own = checksum if name == "whole" else None
+                own = takers if name == "whole" else {}
                 feed = Feed(lane, reader(), files, runs, sizes.SLAB_BYTES, slabs[0], own, watch)
                 feeds[name] = stack.enter_context(closing(feed))
                 feed.start()

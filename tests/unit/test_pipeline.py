@@ -71,11 +71,12 @@ def files(tmp_path_factory):
 
 def fed(lane, parts, run, slab_bytes, slabs, cuts, checksum=None):
     """Batches of these lengths, filled one after the other; and the stopwatch."""
+    takers = {"checksum": checksum} if checksum else {}
     watch, reader = Stopwatch(), StackReader(parts, (3, 5), "float32")
     targets = [np.full(n, 7, np.uint8) for n in cuts]
     with (
         ExtentReader(2) as threads,
-        closing(Feed(lane, reader, threads, [run], slab_bytes, slabs, checksum, watch)) as feed,
+        closing(Feed(lane, reader, threads, [run], slab_bytes, slabs, takers, watch)) as feed,
     ):
         feed.start()
         for target in targets:

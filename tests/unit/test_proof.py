@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import kernels, proof
+from shardwise import kernels, proof, witness
 from shardwise.problem import Problem
 
 from tests.factories import FLOATS, noise, stack
@@ -187,22 +187,31 @@ def test_one_right_factor_serves_all():
 
 
 def test_vectors_are_signs_or_any_integers():
-    """Vectors are ±1 for floats, any int64 for integers, and repeat with their seed."""
+    """±1 for floats, any int64 for integers, by their seed; and last the fixed weights."""
     signs, whole = proof.vectors(1, 1000, False), proof.vectors(1, 1000, True)
-    assert set(np.unique(signs)) == {-1.0, 1.0}
+    assert set(np.unique(signs[:, :-1])) == {-1.0, 1.0}
     assert abs(signs.mean()) < 0.1
+    for found in (signs, whole):
+        fixed = witness.weights("r", 1000, found.dtype.kind == "i")
+        np.testing.assert_array_equal(found[:, -1], fixed)
     assert whole.dtype == np.int64
     assert whole.max() > 2**60
     assert whole.min() < -(2**60)
     assert signs.shape == whole.shape == (1000, proof.VECTORS)
     assert (proof.vectors(1, 1000, False) == signs).all()
-    assert (proof.vectors(2, 1000, False) != signs).any()
+    again = proof.vectors(2, 1000, False) != signs
+    assert again[:, :-1].any(axis=0).all()
+    assert not again[:, -1].any()
 
 
 def test_an_error_that_cancels_is_missed_no_more_often_than_promised():
-    """Two errors that cancel for half of all signs get past VECTORS vectors in 1 of 2**VECTORS."""
-    left = np.zeros((1, 1, 1))
+    """Two errors that cancel for half of all signs pass all random vectors in 1 of 2**3 seeds.
+
+    The weights of the last vector, of differing moduli, see them with every seed.
+    """
+    left, right = np.zeros((1, 1, 1)), np.zeros((1, 1, 2))
     product = np.array([[[1.0, 1.0]]])
-    right = np.zeros((1, 1, 2))
-    missed = sum(ratio(left, right, product, "float64", seed)[0] <= 1.0 for seed in range(2000))
-    assert 0 < missed <= 2000 * 2.0**-proof.VECTORS * 1.5
+    signs = (proof.vectors(seed, 2, False)[:, :-1] for seed in range(2000))
+    missed = sum(not (product[0] @ own).any() for own in signs)
+    assert 0 < missed <= 2000 * 2.0 ** (1 - proof.VECTORS) * 1.5
+    assert all(ratio(left, right, product, "float64", seed)[0] > 1.0 for seed in range(100))

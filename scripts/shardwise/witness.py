@@ -1,0 +1,696 @@
+"""The end-to-end proof: a number of every product, followed from the input to the sum.
+
+``l`` and ``r`` are fixed weights, the same for all shards. Three numbers are taken of each product:
+
+- the *contribution* ``lᵀ C r``, from the product as it was computed,
+- the *reference* ``lᵀ A (B r)``, from its factors: on the device, and on the CPU from the bytes
+  that were first read (:class:`Reference`),
+- the *mass* ``|l|ᵀ |A| (|B| 1)``, to which rounding is relative; a complex modulus is
+  ``|re| + |im|``.
+
+They are added up over batches and shards. Contributions are linear in the products, so ``lᵀ S r``
+of the final sum S is what they all come to. docs/verification.md derives the tolerances.
+Floating-point numbers are taken in double precision; integers modulo 2⁶⁴, exactly.
+"""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import IntegrityError, WrongProduct
+from shardwise.problem import Problem
+
+SEED = 0x5EED
+"""Which weights; receipts name them, and numbers of other weights are never compared."""
+
+SAMPLE = 64
+"""Where the CPU takes no number of every matrix, it does of one in so many."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_SIDES = {"l": 0, "r": 1 << 62}
+_SCALE = 2.0**64
+"""Weights of the CPU's own number are so much larger: then nothing that meets them underflows."""
+_BLOCK = 2**15
+"""Elements that are widened at once: they stay in a core's cache."""
+_UNIT = 2.0**-53
+_PAIRWISE = 64
+"""More additions than a number meets while NumPy adds up a row (in pairs of blocks of 128)."""
+
+
+def weights(side: str, length: int, integer: bool) -> np.ndarray:
+    """The first weights of a side, shape ``(length,)``.
+
+    Of random sign and of modulus 1/2 to 1, below 1; for integers random odd int64. They are
+    hashes of their index by the mixer of splitmix64 (G. Steele, D. Lea and C. Flood, "Fast
+    splittable pseudorandom number generators", OOPSLA 2014), so no version of NumPy changes them.
+
+    Parameters
+    ----------
+    side
+        ``l`` or ``r``. They differ: a product and its transpose shall not have the same number.
+    """
+    x = (np.arange(length, dtype=np.uint64) + np.uint64(SEED + _SIDES[side])) * np.uint64(_GOLDEN)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    x ^= x >> np.uint64(31)
+    if integer:
+        return (x | np.uint64(1)).view(np.int64)
+    modulus = 0.5 + (x >> np.uint64(12)) * 2.0**-53
+    return np.where(x & np.uint64(1), modulus, -modulus)
+
+
+def gamma(n: float, u: float = _UNIT) -> float:
+    """γ(n) = n u / (1 - n u): the bound of n roundings (Higham, chapter 3)."""
+    return n * u / (1 - n * u)
+
+
+# On the device: what the proof of each batch has found.
+
+
+class Tally:
+    """Adds up the forms of all batches of a shard.
+
+    Parameters
+    ----------
+    start
+        The first matrix of the shard.
+    sampled
+        Whether to keep the references of single matrices, one in :data:`SAMPLE`.
+
+    Attributes
+    ----------
+    rows
+        How many forms were added.
+    references, masses
+        Of the sampled matrices, by their index in the shard.
+    """
+
+    def __init__(self, start: int, sampled: bool) -> None:
+        self._start, self._sampled = start, sampled
+        self._totals: list[np.ndarray] = []
+        self.rows = 0
+        self.references: dict[int, np.ndarray] = {}
+        self.masses: dict[int, float] = {}
+
+    def add(self, first: int, forms: np.ndarray) -> None:
+        """Add forms.
+
+        Parameters
+        ----------
+        first
+            The matrix, by its index in the whole stack, that the first row belongs to.
+        forms
+            float64 ``(n, 2 q + 1)``: contribution, reference, mass; the first two are q = 2 numbers
+            each where complex, else 1. int64 ``(n, 2)``: the first two.
+        """
+        self._totals.append(_added(forms))
+        self.rows += len(forms)
+        if self._sampled:
+            low = first - self._start
+            for i in range(-(-low // SAMPLE) * SAMPLE, low + len(forms), SAMPLE):
+                _, own, mass = parts_of(forms[i - low])
+                with np.errstate(all="ignore"):
+                    self.references[i] = self.references.get(i, 0) + own
+                self.masses[i] = self.masses.get(i, 0.0) + mass
+
+    def total(self) -> np.ndarray:
+        """The sum of all forms, each number rounded once more."""
+        return summed(self._totals)
+
+
+def _added(rows: np.ndarray) -> np.ndarray:
+    """Rows added up; along contiguous numbers NumPy does it pairwise."""
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(rows.T).sum(axis=1)
+
+
+def parts_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Contribution, reference and mass of a row of forms; integers have no mass."""
+    parts = len(row) // 2
+    mass = float(row[-1]) if len(row) % 2 else 0.0
+    return row[:parts], row[parts : 2 * parts], mass
+
+
+def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows added up: exactly modulo 2⁶⁴, or rounded once; NaN where one is not finite."""
+    table = np.array(rows)
+    if table.dtype.kind == "i":
+        return table.sum(axis=0)
+    if not np.isfinite(table).all():
+        return np.full(table.shape[1], np.nan)
+    try:
+        return np.array([math.fsum(column) for column in table.T])
+    except OverflowError:
+        return np.full(table.shape[1], np.nan)
+
+
+# On the CPU: from the bytes as they are read.
+
+
+class Reference:
+    """The number ``lᵀ A B r`` of matrices, from runs of their bytes, in any order.
+
+    ``lᵀ A B r = (Aᵀ l) · (B r)``, and each of the two vectors is a sum over elements. So of a
+    matrix in pieces no more than these is held. Any thread may bring a run.
+
+    Parameters
+    ----------
+    problem
+        What is computed.
+    count
+        Matrices in the run.
+    every
+        Of which one in so many counts, the first for one.
+    right
+        What :func:`right_vector` has for a B that serves all.
+    """
+
+    def __init__(
+        self, problem: Problem, count: int, every: int = 1, right: np.ndarray | None = None
+    ) -> None:
+        (m, p), self._shape = problem.product_shape, problem.left
+        integer = "int" in problem.dtype
+        left, own = (_scaled(side, n, integer) for side, n in (("l", m), ("r", p)))
+        sides = {"A @ A": ([own], [left]), "A.T @ A": ([left, own], [])}
+        sides |= {"A @ A.T": ([], [left, own]), "A @ B": ([], [left])}
+        self._vectors = _Vectors(self._shape, problem.dtype, *sides[problem.product])
+        self._every, self._right, self._integer = every, right, integer
+        parts = 2 if "complex" in problem.dtype else 1
+        self.values = np.zeros((-(-count // every), parts), "int64" if integer else "float64")
+        """The number of each matrix that counts, ``(n, 1)``; complex ``(n, 2)``."""
+        self._items = _Items(np.dtype(problem.dtype))
+        self._open: dict[int, _Open] = {}
+        self._lock = threading.Lock()
+
+    def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
+        """Take bytes that begin at byte ``offset`` of the run and follow each other; each once."""
+        with np.errstate(all="ignore"):
+            for view in views:
+                for first, flat in self._items.cut(offset, view):
+                    self._take(first, flat)
+                offset += view.nbytes
+
+    def total(self) -> np.ndarray:
+        """All numbers added up, ``(1,)`` or ``(2,)``; NaN where one is not finite."""
+        return summed([_added(self.values)])
+
+    def _take(self, first: int, flat: np.ndarray) -> None:
+        """Take elements, from number ``first`` on."""
+        size, at, every = self._shape[0] * self._shape[1], 0, self._every
+        while at < len(flat):
+            matrix, low = divmod(first + at, size)
+            if matrix % every:
+                at = (-(-matrix // every) * every) * size - first
+                continue
+            whole = 0 if low else (len(flat) - at) // size
+            if whole and size <= _BLOCK:
+                count = whole if every == 1 else 1
+                block = flat[at : at + count * size].reshape(count, *self._shape)
+                self._take_whole(matrix // every, block)
+                at += count * size
+                continue
+            part = flat[at : at + size - low]
+            self._take_part(matrix // every, low, part)
+            at += len(part)
+
+    def _take_whole(self, number: int, block: np.ndarray) -> None:
+        step = max(1, _BLOCK // (block.shape[1] * block.shape[2]))
+        for low in range(0, len(block), step):
+            part = block[low : low + step]
+            found = self._vectors.met(part, slice(None), slice(None))
+            self.values[number + low : number + low + len(part)] = self._product(*found)
+
+    def _take_part(self, number: int, low: int, part: np.ndarray) -> None:
+        """Take a part of one matrix, and finish it once all of it has come."""
+        own = self._vectors.zeros()
+        for rows, columns, block in pieces(low, part, self._shape[1]):
+            by_row, by_column = self._vectors.met(block[np.newaxis], rows, columns)
+            own[0][:, rows] += by_row
+            own[1][..., columns] += by_column
+        with self._lock:
+            held = self._open.setdefault(number, _Open(*self._vectors.zeros()))
+            held.by_row += own[0]
+            held.by_column += own[1]
+            held.taken += len(part)
+            if held.taken < self._shape[0] * self._shape[1]:
+                return
+            del self._open[number]
+        self.values[number] = self._product(held.by_row, held.by_column)[0]
+
+    def _product(self, by_row: np.ndarray, by_column: np.ndarray) -> np.ndarray:
+        """The numbers of matrices, from their two vectors, ``(n, parts)``."""
+        vectors = [by_row[:, :, i] for i in range(by_row.shape[2])]
+        vectors += [by_column[:, i] for i in range(by_column.shape[1])]
+        one, other = vectors if len(vectors) == 2 else (vectors[0], self._right)
+        found = (one * other).sum(axis=1)
+        if self._integer:
+            return found[:, np.newaxis]
+        return found.view("float64").reshape(len(found), -1) / _SCALE / _SCALE
+
+
+@dataclass
+class _Open:
+    """A matrix of which some elements have come."""
+
+    by_row: np.ndarray
+    by_column: np.ndarray
+    taken: int = 0
+
+
+class _Vectors:
+    """Products of a matrix with weights, from any block of it.
+
+    Parameters
+    ----------
+    by_row
+        Weights of columns: a number for each row comes of them.
+    by_column
+        Weights of rows: a number for each column.
+    """
+
+    def __init__(self, shape: tuple[int, int], dtype: str, by_row: list, by_column: list) -> None:
+        self._shape = shape
+        self._wide = np.dtype(wide(dtype))
+        own = np.array(by_row).T if by_row else np.zeros((shape[1], 0))
+        self._by_column = np.array(by_column) if by_column else np.zeros((0, shape[0]))
+        self._parts = 2 if self._wide.kind == "c" else 1
+        # Real and imaginary parts of a row lie side by side, and weights are real.
+        self._by_row = np.kron(own, np.eye(self._parts)) if self._parts == 2 else own
+        if self._wide.kind == "i":
+            self._by_row, self._by_column = (
+                x.astype("int64", copy=False) for x in (self._by_row, self._by_column)
+            )
+
+    def zeros(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both vectors of a matrix of which nothing has come yet."""
+        rows, columns = self._shape
+        return (
+            np.zeros((1, rows, self._by_row.shape[1] // self._parts), self._wide),
+            np.zeros((1, len(self._by_column), columns), self._wide),
+        )
+
+    def met(self, block: np.ndarray, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+        """What some rows and columns give, ``(n, rows, .)`` and ``(n, ., columns)``."""
+        n, height, width = block.shape
+        parts = self._parts
+        flat = block.astype(self._wide, copy=False)
+        if parts == 2:
+            flat = flat.view("float64")
+            columns = slice(*(x if x is None else 2 * x for x in (columns.start, columns.stop)))
+        by_row = (flat.reshape(n * height, parts * width) @ self._by_row[columns]).reshape(
+            n, height, -1
+        )
+        by_column = self._by_column[:, rows] @ flat
+        return by_row.view(self._wide), by_column.view(self._wide)
+
+
+class _Items:
+    """Cuts runs of bytes into elements; a part of one waits for the rest of it."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self._dtype = dtype
+        self._halves: dict[int, list[tuple[int, bytes]]] = {}
+        self._lock = threading.Lock()
+
+    def cut(self, offset: int, view: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """Runs of elements with the number of their first, integers as those of int64."""
+        raw, item = np.frombuffer(view, np.uint8), self._dtype.itemsize
+        head = min(-offset % item, len(raw))
+        body = (len(raw) - head) // item * item
+        found = [((offset + head) // item, raw[head : head + body])] if body else []
+        for at, part in ((offset, raw[:head]), (offset + head + body, raw[head + body :])):
+            if len(part) and (whole := self._joined(at // item, at % item, part.tobytes())):
+                found.append((at // item, np.frombuffer(whole, np.uint8)))
+        return [(first, self._elements(flat)) for first, flat in found]
+
+    def _joined(self, number: int, at: int, part: bytes) -> bytes | None:
+        with self._lock:
+            parts = self._halves.setdefault(number, [])
+            parts.append((at, part))
+            if sum(len(part) for _, part in parts) < self._dtype.itemsize:
+                return None
+            del self._halves[number]
+        return b"".join(part for _, part in sorted(parts))
+
+    def _elements(self, raw: np.ndarray) -> np.ndarray:
+        return raw.view("int64" if self._dtype == "uint64" else self._dtype)
+
+
+def wide(dtype: str) -> str:
+    """The element type in which numbers of a dtype are taken."""
+    return "int64" if "int" in dtype else "complex128" if "complex" in dtype else "float64"
+
+
+def pieces(low: int, flat: np.ndarray, width: int) -> Iterable[tuple[slice, slice, np.ndarray]]:
+    """Blocks of a run of elements of a matrix, that stay in a cache: rows, columns, and the block.
+
+    Parameters
+    ----------
+    low
+        Number of the first element in the flat matrix.
+    width
+        Columns of the matrix.
+    """
+    at, most = 0, max(1, _BLOCK // width)
+    while at < len(flat):
+        row, column = divmod(low + at, width)
+        height = min(most, (len(flat) - at) // width) if column == 0 else 0
+        if height:
+            yield (
+                slice(row, row + height), slice(0, width),
+                flat[at : at + height * width].reshape(height, width),
+            )  # fmt: skip
+            at += height * width
+            continue
+        length = min(width - column, len(flat) - at, _BLOCK)
+        yield (
+            slice(row, row + 1),
+            slice(column, column + length),
+            flat[np.newaxis, at : at + length],
+        )
+        at += length
+
+
+def _scaled(side: str, length: int, integer: bool) -> np.ndarray:
+    found = weights(side, length, integer)
+    return found if integer else found * _SCALE
+
+
+class RightVector:
+    """``B r`` of the one B that serves all, from runs of its bytes in any order.
+
+    Parameters
+    ----------
+    shape
+        Of B, ``(k, p)``.
+    dtype
+        Its element type.
+    """
+
+    def __init__(self, shape: tuple[int, int], dtype: str) -> None:
+        own = _scaled("r", shape[1], "int" in dtype)
+        self._vectors, self._width = _Vectors(shape, dtype, [own], []), shape[1]
+        self._items = _Items(np.dtype(dtype))
+        self._found = self._vectors.zeros()[0]
+
+    def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
+        """Take bytes that begin at byte ``offset`` and follow each other; each once, one thread."""
+        with np.errstate(all="ignore"):
+            for view in views:
+                for first, flat in self._items.cut(offset, view):
+                    for rows, columns, block in pieces(first, flat, self._width):
+                        self._found[:, rows] += self._vectors.met(block[np.newaxis], rows, columns)[
+                            0
+                        ]
+                offset += view.nbytes
+
+    def value(self) -> np.ndarray:
+        """``B r``, shape ``(k,)``, as :class:`Reference` takes it."""
+        return self._found[0, :, 0]
+
+
+# Of the sum.
+
+
+class SumForm:
+    """``lᵀ S r`` of the result, a run of its elements at a time; each comes once, on any rank.
+
+    Parameters
+    ----------
+    shape
+        Of the result, ``(m, p)``.
+    dtype
+        Element type of the sum.
+    """
+
+    def __init__(self, shape: tuple[int, int], dtype: str) -> None:
+        self._width = shape[1]
+        integer = "int" in dtype
+        self._parts = 2 if "complex" in dtype else 1
+        own, left = weights("r", shape[1], integer), weights("l", shape[0], integer)
+        self._vectors = _Vectors(shape, dtype, [own], [])
+        self._left = left
+        self._dtype = "int64" if integer else "float64"
+        self._found: list[np.ndarray] = []
+
+    def add(self, elements: np.ndarray, low: int) -> None:
+        """Add the elements ``(width,)`` from number ``low`` of the flat result on."""
+        found = []
+        with np.errstate(all="ignore"):
+            for rows, columns, block in pieces(low, elements, self._width):
+                own = self._vectors.met(block[np.newaxis], rows, columns)[0][0, :, 0]
+                found.append(self._left[rows] @ own.view(self._dtype).reshape(-1, self._parts))
+        self._found.append(summed(found))
+
+    def dump(self) -> np.ndarray:
+        """The state."""
+        return np.array(self._found, self._dtype).reshape(-1, self._parts)
+
+    def merge(self, dump: np.ndarray) -> None:
+        """Add the state of another."""
+        self._found += list(dump)
+
+    def value(self) -> np.ndarray:
+        """What has come so far, ``(1,)`` or ``(2,)``."""
+        return summed([np.zeros(self._parts, self._dtype), *self._found])
+
+
+# Tolerances.
+
+
+def smallest(problem: Problem, rows: int) -> float:
+    """What underflow may add to the sum of so many numbers, with a wide margin."""
+    (m, k), (_, p) = problem.factor_shapes
+    return 4 * (rows + 1) * m * (2 * k + p + 1) * float(np.finfo("float64").tiny)
+
+
+def product_bound(
+    problem: Problem, total: np.ndarray, rows: int, bound: tuple[float, float]
+) -> float:
+    """How far contributions may be from references: Freivalds' tolerance, weighed with ``|l|``.
+
+    Parameters
+    ----------
+    total, rows
+        Of the forms, as :class:`Tally` has them.
+    bound
+        Relative and absolute tolerance of an element of ``C r``, see `proof.tolerance`.
+    """
+    if total.dtype.kind == "i":
+        return 0.0
+    m = problem.product_shape[0]
+    relative, absolute = bound
+    relative = 1.01 * (relative + 2 * gamma(m + _PAIRWISE))
+    return relative * float(total[-1]) + rows * m * absolute + smallest(problem, rows)
+
+
+def reference_bound(problem: Problem, mass: float, rows: int) -> float:
+    """How far the CPU's references may be from the device's: both are sums in double precision."""
+    (m, k), (_, p) = problem.factor_shapes
+    return 2.02 * gamma(m + 2 * k + p + _PAIRWISE) * mass + smallest(problem, rows)
+
+
+def sum_bound(problem: Problem, size: float, plain: bool) -> float:
+    """How far ``lᵀ S r`` may be from all contributions.
+
+    Parameters
+    ----------
+    size
+        A bound of ``|l|ᵀ |C| |r|`` over all products.
+    plain
+        Whether products were added in double precision, not in bins.
+    """
+    (m, p), n = problem.product_shape, problem.matrices
+    roundings = 2 * (m + p + _PAIRWISE) + 16 + (n if plain else 0)
+    return (1.01 * gamma(roundings) + n * 2.0**-64) * size + smallest(problem, n)
+
+
+def gap(one: Any, other: Any) -> float:
+    """How far two numbers are apart, ``|re| + |im|``; of integers 0, or infinite."""
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype.kind == "i":
+        return 0.0 if (one == other).all() else math.inf
+    with np.errstate(all="ignore"):
+        return float(np.abs(one - other).sum())
+
+
+def differ(problem: Problem, one: np.ndarray, other: np.ndarray, mass: float, rows: int) -> bool:
+    """Whether two references of the same matrices are further apart than their rounding.
+
+    Where one is not finite, nothing is known.
+    """
+    return gap(one, other) > reference_bound(problem, mass, rows)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the comparison of the sum with all receipts has come to.
+
+    Attributes
+    ----------
+    shards
+        How many shards were compared.
+    off
+        How far the sum is from them, as a part of the tolerance; NaN where these numbers leave the
+        range of double precision.
+    wrong
+        Indices of shards whose contribution does not fit their reference.
+    host
+        Of how many of how many shards the CPU knew all matrices, or some.
+    """
+
+    shards: int
+    off: float
+    wrong: list[int]
+    host: str
+
+
+def judged(problem: Problem, accounts: list["Account"], found: np.ndarray, plain: bool) -> Verdict:
+    """Compare ``lᵀ S r`` of the sum with the receipts of all shards.
+
+    Parameters
+    ----------
+    found
+        What :class:`SumForm` has found.
+    plain
+        As :func:`sum_bound` has it.
+    """
+    gaps = [(gap(a.contribution, a.reference), a.tolerance) for a in accounts]
+    wrong = [i for i, (own, tolerance) in enumerate(gaps) if not own <= tolerance]
+    (size,) = summed([np.array([a.mass + a.tolerance]) for a in accounts])
+    off = gap(found, summed([a.contribution for a in accounts]))
+    hosts = Counter("some" if " of " in a.host else a.host for a in accounts)
+    host = ", ".join(f"{kind} of {n}" for kind, n in sorted(hosts.items()))
+    bound = sum_bound(problem, float(size), plain)
+    off = math.nan if not math.isfinite(bound) else off / bound if off else 0.0
+    return Verdict(len(accounts), off, wrong, host)
+
+
+def fits(problem: Problem, own: "Account", found: np.ndarray, plain: bool) -> bool:
+    """Whether the number of a shard's file is that of its receipt."""
+    bound = sum_bound(problem, own.mass + own.tolerance, plain)
+    return gap(found, own.contribution) <= bound
+
+
+# What a receipt says.
+
+
+@dataclass(frozen=True)
+class Account:
+    """The witness of a shard, as its receipt has it.
+
+    Attributes
+    ----------
+    contribution, reference
+        ``(1,)`` or, complex, ``(2,)``: float64, or int64.
+    mass, tolerance
+        Mass of the shard, and how far the two numbers may be apart.
+    host
+        Of how many matrices the reference was compared with the CPU's: ``all``, ``none``, or a
+        text such as ``8 of 512``.
+    """
+
+    contribution: np.ndarray
+    reference: np.ndarray
+    mass: float
+    tolerance: float
+    host: str = "none"
+
+    @classmethod
+    def of(cls, total: np.ndarray, tolerance: float) -> "Account":
+        """The account of a shard's forms, see :class:`Tally` and :func:`product_bound`.
+
+        Raises
+        ------
+        WrongProduct
+            Where products and factors disagree by more than all single products may.
+        """
+        one, other, mass = parts_of(total)
+        if not gap(one, other) <= tolerance:
+            raise WrongProduct(
+                "the products of the shard do not come to what their factors do, by "
+                f"{gap(one, other) / (tolerance or 1):.3g} times the tolerance; suspect the device "
+                "and try another"
+            )
+        return cls(one, other, mass, tolerance)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "contribution": told(self.contribution),
+            "reference": told(self.reference),
+            "mass": self.mass,
+            "tolerance": self.tolerance,
+            "host": self.host,
+            "seed": SEED,
+        }
+
+
+def told(number: np.ndarray) -> Any:
+    """A number as JSON has it: complex ones are ``[re, im]``."""
+    parts = number.tolist()
+    return parts[0] if len(parts) == 1 else parts
+
+
+def number(said: Any, dtype: str) -> np.ndarray:
+    """A number that :func:`told` has written, of products of a dtype.
+
+    Raises
+    ------
+    ValueError
+        Where it is no such number, or not finite.
+    """
+    parts = said if isinstance(said, list) else [said]
+    kinds = (int,) if "int" in dtype else (int, float)
+    right = all(isinstance(x, kinds) and not isinstance(x, bool) for x in parts)
+    if not right or len(parts) != (2 if "complex" in dtype else 1):
+        raise ValueError(f"{said!r} is no number of {dtype}")
+    try:
+        found = np.array(parts, "int64" if "int" in dtype else "float64")
+    except OverflowError as error:
+        raise ValueError(f"{said!r}: {error}") from None
+    if not np.isfinite(found).all():
+        raise ValueError(f"{said!r} is not finite")
+    return found
+
+
+def reference_in(receipt: dict[str, Any], problem: Problem) -> np.ndarray | None:
+    """The reference in the receipt of a copy; None where there is none, or of other weights.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        Where what stands there is damaged.
+    """
+    said = receipt.get("witness")
+    if said is None or said["seed"] != SEED:
+        return None
+    return number(said["reference"], problem.product_dtype)
+
+
+def account(receipt: dict[str, Any], problem: Problem) -> Account | str:
+    """The witness in the receipt of a product, or why there is none.
+
+    Raises
+    ------
+    IntegrityError
+        Where what stands there is damaged.
+    """
+    said = receipt.get("witness")
+    if said is None:
+        return str(receipt.get("no_witness") or "its receipt is of an older version")
+    try:
+        if said["seed"] != SEED:
+            return f"its receipt has other weights (seed {said['seed']!r})"
+        one, other = (number(said[k], problem.product_dtype) for k in ("contribution", "reference"))
+        mass, tolerance = (float(number(said[key], "float64")[0]) for key in ("mass", "tolerance"))
+        if mass < 0 or tolerance < 0:
+            raise ValueError("mass and tolerance are negative")
+        return Account(one, other, mass, tolerance, str(said["host"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"its receipt has a damaged witness ({error!r})") from None
