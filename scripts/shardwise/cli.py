@@ -115,7 +115,7 @@ def seconds(text: str) -> float:
 
 
 def run(
-    work: Callable[[argparse.Namespace], None],
+    work: Callable[[argparse.Namespace], int | None],
     arguments: argparse.ArgumentParser,
     argv: Sequence[str] | None = None,
     mpi: Callable[[argparse.Namespace], Any] | None = None,
@@ -125,7 +125,8 @@ def run(
     Parameters
     ----------
     work
-        The stage; it raises :class:`ShardwiseError` where the user has to act.
+        The stage; it raises :class:`ShardwiseError` where the user has to act. It may return an
+        exit code, where what it found is no failure of its own.
     mpi
         For a stage of several ranks: gives mpi4py's ``MPI``, once this process is a rank. Rank 0
         then speaks for all, and a rank that fails alone ends all.
@@ -139,8 +140,7 @@ def run(
         if _speaks(world):
             log_start(sys.argv)
         with _at_work(options):
-            work(options)
-        code = 0
+            code = work(options) or 0
     except ShardwiseError as error:
         code = _refuse(error, world)
     except BaseException as error:
