@@ -462,7 +462,7 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
     temporary = path.with_name(name)
     _UNDER_WAY.add(temporary)
     try:
-        with open(temporary, "w+b", opener=_create) as file:
+        with open(temporary, "w+b", opener=create_private) as file:
             yield file
             file.flush()
             publish(file, temporary, path)
@@ -496,7 +496,8 @@ def publish(file: BinaryIO, temporary: Path, path: Path) -> None:
     _fsync_folder(path.parent)
 
 
-def _create(name: str, flags: int) -> int:
+def create_private(name: str, flags: int) -> int:
+    """An opener for `open`: a new file that its user alone can read; no link is followed."""
     return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
 

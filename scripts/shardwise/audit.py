@@ -8,7 +8,6 @@ plan speaks of is foreign, which is no fault.
 import csv
 import json
 import os
-import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ import numpy as np
 from shardwise import disk, ledger, planfile, receipts, sizes
 from shardwise.arrays import PieceChecksum, file_checksum, padded_header
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.paths import Results
+from shardwise.paths import Results, for_bash
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS, statistic_dtype
@@ -199,7 +198,9 @@ def look(
         sources = plan.sources
     except (InputError, IntegrityError, *_MALFORMED) as error:
         made.findings.append(Finding(DAMAGED, results.plan_facts.name, f"the plan: {error}"))
-        made.repair = [_word(path) for path in (results.plan_facts, results.plan, results.sources)]
+        made.repair = [
+            for_bash(path) for path in (results.plan_facts, results.plan, results.sources)
+        ]
         return made
     _Audit(plan, sources, made, progress).run(threads)
     return made
@@ -494,8 +495,8 @@ class _Audit:
             words.append(ledger.names_for_bash(results.shard("").parent, copies, suffix))
         statistics = {results.statistic(name) for name in STATISTICS} | {results.summary}
         if paths & statistics:
-            words.append(_word(results.summary))
-        words += [_word(path) for path in (results.ledger, results.synthetic) if path in paths]
+            words.append(for_bash(results.summary))
+        words += [for_bash(path) for path in (results.ledger, results.synthetic) if path in paths]
         return words
 
     def _finding(self, kind: str, path: Path, reason: str, shard: str | None = None) -> Finding:
@@ -533,11 +534,6 @@ def _kind(error: BaseException) -> str:
 def _reason(error: BaseException) -> str:
     """What went wrong; of a receipt without its keys, that it has none."""
     return f"is no receipt ({error!r})" if isinstance(error, _MALFORMED) else str(error)
-
-
-def _word(path: Path) -> str:
-    text = str(path)
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from shardwise import launch
+from shardwise import launch, planfile
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
+from shardwise.guard import refuse_links
 from shardwise.paths import Results
 
 log = logging.getLogger("shardwise")
@@ -58,7 +59,9 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
         "--plan", type=Path, required=True, help="plan.tsv of the results folder"
     )
     if shard:
-        arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
+        arguments.add_argument(
+            "--shard", type=shard_id, required=True, help="id of the shard, such as 00007"
+        )
 
 
 def add_ranks(
@@ -88,6 +91,13 @@ def add_launcher(arguments: argparse._ActionsContainer) -> None:
         help="what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2'; "
         "auto: srun in a Slurm job, else the mpiexec of the MPI that mpi4py loads",
     )
+
+
+def shard_id(text: str) -> str:
+    """The id of a shard, as `argparse` reads it from a command line: digits, nothing else."""
+    if not planfile.is_shard_id(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no id of a shard, such as 00007")
+    return text
 
 
 def positive(text: str) -> int:
@@ -184,10 +194,18 @@ def _all_arrive(comm: Any) -> bool:
 
 
 def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
-    """Mark the results folder as worked on, for the stages that take a plan."""
+    """Mark the results folder as worked on, for the stages that take a plan, if it is fit for it.
+
+    Raises
+    ------
+    InputError
+        As :func:`guard.refuse_links`.
+    """
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()
-    return jobs.working(Results.of_plan(options.plan), getattr(options, "array_task", False))
+    results = Results.of_plan(options.plan)
+    refuse_links(results)
+    return jobs.working(results, getattr(options, "array_task", False))
 
 
 def log_start(argv: Sequence[str]) -> None:

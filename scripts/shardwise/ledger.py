@@ -1,7 +1,6 @@
 """The ledger: one row a shard, made from the receipts; what the reduce trusts."""
 
 import csv
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from shardwise import receipts, sizes
 from shardwise.arrays import commit
 from shardwise.errors import IntegrityError
+from shardwise.paths import for_bash
 from shardwise.planfile import Plan
 from shardwise.problem import ITEM_BYTES
 
@@ -139,9 +139,7 @@ def names_for_bash(folder: Path, stems: Iterable[str], suffix: str) -> str:
     """
     found = list(stems)
     names = found[0] if len(found) == 1 else "{" + ",".join(found) + "}"
-    path = str(folder)
-    # A folder whose name begins with a dash would be taken for an option of rm.
-    return f"{shlex.quote(f'./{path}' if path.startswith('-') else path)}/{names}{suffix}"
+    return f"{for_bash(folder)}/{names}{suffix}"
 
 
 def row_of(receipt: dict[str, Any]) -> dict[str, Any]:

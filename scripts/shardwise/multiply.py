@@ -7,7 +7,6 @@ multiplied, the next is read and uploaded, and the last is downloaded and writte
 import importlib.util
 import logging
 import os
-import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
 from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain
 from shardwise.lanes import CudaLane, HostLane
+from shardwise.paths import for_bash
 from shardwise.pipeline import Drain, Feed, Stopwatch
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
@@ -430,7 +430,7 @@ def _check_input(plan: Plan, shard: Shard, expected: str | None, found: str) -> 
     if expected not in (None, found):
         raise IntegrityError(
             f"{plan.results.shard(shard.shard)}: is damaged: its checksum differs from its "
-            f"receipt; rm {shlex.quote(str(plan.results.shard_receipt(shard.shard)))}, then "
+            f"receipt; rm {for_bash(plan.results.shard_receipt(shard.shard))}, then "
             "snakemake as before"
         )
 

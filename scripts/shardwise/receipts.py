@@ -11,6 +11,7 @@ from typing import Any
 from shardwise import ALGORITHM, __version__, devices, planfile
 from shardwise.arrays import commit, read_header
 from shardwise.errors import InputError, IntegrityError
+from shardwise.guard import open_own
 
 SCHEMA = 1
 
@@ -73,7 +74,7 @@ def note_start(path: Path) -> int:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{_job() or ''}\n"
-    with open(path, "a+b") as file:
+    with open_own(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
         file.seek(0)
