@@ -2,6 +2,7 @@
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
 # make doctor   what would run here, and what is missing; ARGS="--json" goes to scripts/doctor.py
+# make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to scripts/verify.py
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
@@ -28,7 +29,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel doctor test nightly lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run data-parallel doctor verify test nightly lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -43,6 +44,9 @@ data-parallel: .venv/.examples-$(CUDA)
 
 doctor: .venv/.run-$(CUDA)
 	$(BIN)/python scripts/doctor.py $(ARGS)
+
+verify: .venv/.run-$(CUDA)
+	$(BIN)/python scripts/verify.py $(ARGS)
 
 # Three files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
 test: .venv/.test-$(CUDA)

@@ -12,7 +12,7 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -287,9 +287,7 @@ class PieceChecksum:
     """
 
     def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:
-        for name, value in (("row_bytes", row_bytes), ("piece_bytes", piece_bytes)):
-            if value < 1:
-                raise IntegrityError(f"a receipt says {name} {value}; it must be 1 or more")
+        _refuse_empty_pieces(row_bytes, piece_bytes)
         self.total_bytes, self.row_bytes, self.piece_bytes = total_bytes, row_bytes, piece_bytes
         self._in_row = -(-row_bytes // piece_bytes)
         rows, rest = divmod(total_bytes, row_bytes)
@@ -386,8 +384,27 @@ class PieceChecksum:
             self._digest ^= digest
 
 
-def file_checksum(path: Path, offset: int, row_bytes: int, piece_bytes: int) -> str:
+def _refuse_empty_pieces(row_bytes: int, piece_bytes: int) -> None:
+    for name, value in (("row_bytes", row_bytes), ("piece_bytes", piece_bytes)):
+        if value < 1:
+            raise IntegrityError(f"a receipt says {name} {value}; it must be 1 or more")
+
+
+def _piece_lengths(total: int, row_bytes: int, piece_bytes: int) -> Iterator[int]:
+    """Bytes of each piece in turn, see :class:`PieceChecksum`."""
+    for row in range(0, total, row_bytes):
+        end = min(row + row_bytes, total)
+        for piece in range(row, end, piece_bytes):
+            yield min(piece + piece_bytes, end) - piece
+
+
+def file_checksum(
+    path: Path, offset: int, row_bytes: int, piece_bytes: int,
+    read: Callable[[int], object] = lambda count: None,
+) -> str:  # fmt: skip
     """Checksum of the elements of a file, as :class:`PieceChecksum` defines it.
+
+    It takes :data:`CHUNK_BYTES` of memory, whatever the sizes.
 
     Parameters
     ----------
@@ -395,14 +412,29 @@ def file_checksum(path: Path, offset: int, row_bytes: int, piece_bytes: int) -> 
         Byte at which the elements begin.
     row_bytes, piece_bytes
         Sizes of a row and of a piece, from the receipt.
+    read
+        Told how many bytes were read, now and then.
+
+    Raises
+    ------
+    IntegrityError
+        Where rows or pieces would be empty, or the file becomes shorter meanwhile.
     """
     with open(path, "rb", buffering=0) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
-        checksum = PieceChecksum(total, row_bytes, piece_bytes)
+        _refuse_empty_pieces(row_bytes, piece_bytes)
+        buffer = np.empty(min(CHUNK_BYTES, max(1, total)), np.uint8)
         file.seek(offset)
-        while chunk := file.read(CHUNK_BYTES):
-            checksum.append(memoryview(chunk))
-    return checksum.hexdigest()
+        checksum = 0
+        for number, length in enumerate(_piece_lengths(total, row_bytes, piece_bytes)):
+            digest = xxhash.xxh3_128(seed=number)
+            for done in range(0, length, len(buffer)):
+                part = buffer[: min(len(buffer), length - done)]
+                _read_fully(file, part, path)
+                digest.update(part)
+                read(len(part))
+            checksum ^= digest.intdigest()
+    return f"{checksum:032x}"
 
 
 @contextmanager
@@ -430,7 +462,7 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
     temporary = path.with_name(name)
     _UNDER_WAY.add(temporary)
     try:
-        with open(temporary, "w+b", opener=_create) as file:
+        with open(temporary, "w+b", opener=create_private) as file:
             yield file
             file.flush()
             publish(file, temporary, path)
@@ -464,7 +496,8 @@ def publish(file: BinaryIO, temporary: Path, path: Path) -> None:
     _fsync_folder(path.parent)
 
 
-def _create(name: str, flags: int) -> int:
+def create_private(name: str, flags: int) -> int:
+    """An opener for `open`: a new file that its user alone can read; no link is followed."""
     return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
 
@@ -567,7 +600,7 @@ class StackWriter(AbstractContextManager):
         self._lock = threading.Lock()
         folder = Path(file.name).parent
         disk.allocate(file.fileno(), DATA_OFFSET + self.nbytes, folder)
-        file.write(_padded_header(shape, self._dtype))
+        file.write(padded_header(shape, self._dtype))
         file.flush()
 
     def __exit__(self, *error: object) -> None:
@@ -619,7 +652,7 @@ class StackWriter(AbstractContextManager):
         return self._checksum.hexdigest()
 
 
-def _padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+def padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
     """A header of version 1.0 that ends at :data:`DATA_OFFSET`."""
     fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
     start = MAGIC + b"\x01\x00" + struct.pack("<H", DATA_OFFSET - 10)

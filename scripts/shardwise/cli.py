@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from shardwise import launch
+from shardwise import launch, planfile
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError
+from shardwise.guard import refuse_links
 from shardwise.paths import Results
 
 log = logging.getLogger("shardwise")
@@ -58,7 +59,9 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
         "--plan", type=Path, required=True, help="plan.tsv of the results folder"
     )
     if shard:
-        arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
+        arguments.add_argument(
+            "--shard", type=shard_id, required=True, help="id of the shard, such as 00007"
+        )
 
 
 def add_ranks(
@@ -90,6 +93,13 @@ def add_launcher(arguments: argparse._ActionsContainer) -> None:
     )
 
 
+def shard_id(text: str) -> str:
+    """The id of a shard, as `argparse` reads it from a command line: digits, nothing else."""
+    if not planfile.is_shard_id(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no id of a shard, such as 00007")
+    return text
+
+
 def positive(text: str) -> int:
     """A whole number, 1 or more, as `argparse` reads it from a command line."""
     number = int(text)
@@ -115,7 +125,7 @@ def seconds(text: str) -> float:
 
 
 def run(
-    work: Callable[[argparse.Namespace], None],
+    work: Callable[[argparse.Namespace], int | None],
     arguments: argparse.ArgumentParser,
     argv: Sequence[str] | None = None,
     mpi: Callable[[argparse.Namespace], Any] | None = None,
@@ -125,7 +135,8 @@ def run(
     Parameters
     ----------
     work
-        The stage; it raises :class:`ShardwiseError` where the user has to act.
+        The stage; it raises :class:`ShardwiseError` where the user has to act. It may return an
+        exit code, where what it found is no failure of its own.
     mpi
         For a stage of several ranks: gives mpi4py's ``MPI``, once this process is a rank. Rank 0
         then speaks for all, and a rank that fails alone ends all.
@@ -139,8 +150,7 @@ def run(
         if _speaks(world):
             log_start(sys.argv)
         with _at_work(options):
-            work(options)
-        code = 0
+            code = work(options) or 0
     except ShardwiseError as error:
         code = _refuse(error, world)
     except BaseException as error:
@@ -184,10 +194,18 @@ def _all_arrive(comm: Any) -> bool:
 
 
 def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
-    """Mark the results folder as worked on, for the stages that take a plan."""
+    """Mark the results folder as worked on, for the stages that take a plan, if it is fit for it.
+
+    Raises
+    ------
+    InputError
+        As :func:`guard.refuse_links`.
+    """
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()
-    return jobs.working(Results.of_plan(options.plan), getattr(options, "array_task", False))
+    results = Results.of_plan(options.plan)
+    refuse_links(results)
+    return jobs.working(results, getattr(options, "array_task", False))
 
 
 def log_start(argv: Sequence[str]) -> None:

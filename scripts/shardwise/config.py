@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise import configfile
 from shardwise.errors import InputError
 from shardwise.problem import NEEDS_ORDER, NEEDS_PRODUCTS
 from shardwise.units import parse_bytes
@@ -121,18 +122,16 @@ def load(config: Mapping[str, Any]) -> Settings:
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
-    """Merge config files in order, later ones over earlier ones, as Snakemake does."""
-    import yaml
+    """Merge config files in order, later ones over earlier ones, as Snakemake does.
 
+    Raises
+    ------
+    InputError
+        As :func:`configfile.read`.
+    """
     merged: dict[str, Any] = {}
     for file in files:
-        try:
-            content = yaml.safe_load(file.read_text())
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"config file {file}: {error}") from error
-        if not isinstance(content, dict):
-            raise InputError(f"config file {file}: must hold keys and values, like config.yaml")
-        _merge(merged, content)
+        _merge(merged, configfile.read(file))
     return merged
 
 

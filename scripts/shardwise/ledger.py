@@ -1,13 +1,14 @@
 """The ledger: one row a shard, made from the receipts; what the reduce trusts."""
 
 import csv
-import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from shardwise import receipts, sizes, witness
 from shardwise.arrays import commit
 from shardwise.errors import IntegrityError
+from shardwise.paths import for_bash
 from shardwise.planfile import Plan
 from shardwise.problem import ITEM_BYTES
 
@@ -26,7 +27,7 @@ def write(plan: Plan) -> None:
     """
     import pandas
 
-    rows = [_row(receipt) for receipt in checked_receipts(plan)]
+    rows = [row_of(receipt) for receipt in checked_receipts(plan)]
     table = pandas.DataFrame(rows, columns=list(_COLUMNS))
     with commit(plan.results.ledger) as file:
         table.to_csv(file, sep="\t", index=False, lineterminator="\n")
@@ -40,19 +41,29 @@ def read(plan: Plan) -> list[dict[str, Any]]:
     IntegrityError
         Where the ledger, a receipt or a file does not fit the plan.
     """
-    path = plan.results.ledger
     found = checked_receipts(plan)
-    now = [{k: str(v) for k, v in _row(receipt).items()} for receipt in found]
+    compare(plan, [row_of(receipt) for receipt in found])
+    return found
+
+
+def compare(plan: Plan, rows: Iterable[dict[str, Any]]) -> None:
+    """Compare the ledger with the rows that the receipts of all shards make now (`row_of`).
+
+    Raises
+    ------
+    IntegrityError
+        Where it cannot be read, or does not fit.
+    """
+    path = plan.results.ledger
     try:
         with open(path, newline="") as file:
             table = list(csv.DictReader(file, delimiter="\t"))
     except (OSError, ValueError, csv.Error) as error:
         raise IntegrityError(f"{path}: cannot be read ({error}); run snakemake again") from error
-    if table != now:
+    if table != [{key: str(value) for key, value in row.items()} for row in rows]:
         raise IntegrityError(
             f"{path}: does not fit the receipts; remove it and run snakemake again"
         )
-    return found
 
 
 def checked_receipts(plan: Plan) -> list[dict[str, Any]]:
@@ -61,7 +72,7 @@ def checked_receipts(plan: Plan) -> list[dict[str, Any]]:
     problems: dict[str, str] = {}
     for shard_id in plan.shards:
         try:
-            found.append(_checked(plan, shard_id))
+            found.append(check(plan, shard_id, receipts.read(plan.results.receipt(shard_id))))
         except IntegrityError as error:
             problems[shard_id] = str(error)
     backends = {receipt["backend"] for receipt in found}
@@ -73,12 +84,18 @@ def checked_receipts(plan: Plan) -> list[dict[str, Any]]:
     return found
 
 
-def _checked(plan: Plan, shard_id: str) -> dict[str, Any]:
-    path = plan.results.receipt(shard_id)
-    receipt, row = receipts.read(path), plan.shards[shard_id]
+def check(plan: Plan, shard_id: str, receipt: dict[str, Any]) -> dict[str, Any]:
+    """Compare a shard's receipt with the plan, and with the header and the size of its file.
+
+    Raises
+    ------
+    IntegrityError
+        Where they do not fit.
+    """
+    path, row = plan.results.receipt(shard_id), plan.shards[shard_id]
     try:
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "fingerprint"))
-        facts, stated = receipt["file"], _row(receipt)
+        facts, stated = receipt["file"], row_of(receipt)
         witness.account(receipt, plan.problem)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise IntegrityError(f"{path}: is damaged ({error!r})") from None
@@ -110,13 +127,24 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
 
 def remove_receipts(plan: Plan, shards: Iterable[str]) -> str:
     """The command, for bash, that makes the next run compute some shards again."""
-    ids = list(shards)
-    names = ids[0] if len(ids) == 1 else "{" + ",".join(ids) + "}"
-    folder = shlex.quote(str(plan.results.receipt("").parent))
-    return f"rm -f {folder}/{names}.json"
+    return f"rm -f {names_for_bash(plan.results.receipt('').parent, shards, '.json')}"
 
 
-def _row(receipt: dict[str, Any]) -> dict[str, Any]:
+def names_for_bash(folder: Path, stems: Iterable[str], suffix: str) -> str:
+    """The names of files in a folder, as one word for bash that no name can turn into an option.
+
+    Parameters
+    ----------
+    stems
+        Names without the suffix, of letters and digits only.
+    """
+    found = list(stems)
+    names = found[0] if len(found) == 1 else "{" + ",".join(found) + "}"
+    return f"{for_bash(folder)}/{names}{suffix}"
+
+
+def row_of(receipt: dict[str, Any]) -> dict[str, Any]:
+    """The row of the ledger that a receipt makes."""
     facts = receipt["file"]
     return {
         "shard": receipt["shard"],

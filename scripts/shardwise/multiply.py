@@ -7,7 +7,6 @@ multiplied, the next is read and uploaded, and the last is downloaded and writte
 import importlib.util
 import logging
 import os
-import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
 from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain, WrongProduct
 from shardwise.lanes import CudaLane, HostLane
+from shardwise.paths import for_bash
 from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
@@ -452,7 +452,7 @@ def _check_input(plan: Plan, shard: Shard, copy: "_Copy | None", found: str) -> 
 
 
 def _copy_again(plan: Plan, shard: Shard) -> str:
-    receipt = shlex.quote(str(plan.results.shard_receipt(shard.shard)))
+    receipt = for_bash(plan.results.shard_receipt(shard.shard))
     return f"rm {receipt}, then snakemake as before"
 
 

@@ -10,6 +10,7 @@ from shardwise import receipts, sizes
 from shardwise.arrays import (
     DATA_OFFSET,
     StackWriter,
+    create_private,
     piece_digest,
     publish,
 )
@@ -46,14 +47,17 @@ class Outputs:
         self._partial.clear()
         self._partial.folder.mkdir(parents=True, exist_ok=True)
         for name, dtype in self._dtypes.items():
-            with open(self._partial.file(name), "w+b") as file:
+            with open(self._partial.file(name), "w+b", opener=create_private) as file:
                 StackWriter(file, self._shape, dtype)
         return []
 
     def _fits(self, name: str) -> bool:
+        path = self._partial.file(name)
         try:
-            array = np.load(self._partial.file(name), "r")
+            array = np.load(path, "r", allow_pickle=False)
         except (OSError, ValueError):
+            return False
+        if path.is_symlink():  # what is written into it would land elsewhere
             return False
         return (array.shape, array.dtype) == (self._shape, self._dtypes[name])
 

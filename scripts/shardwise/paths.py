@@ -1,10 +1,17 @@
 """Every file name of a results folder."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 CACHE = Path(".snakemake") / "shardwise"
 """What the main process keeps from run to run: headers, results of trials, merged configs."""
+
+
+def for_bash(path: Path) -> str:
+    """A path as one word for bash, which no program takes for an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,11 @@ class Plan:
             ) from None
 
 
+def is_shard_id(text: str) -> bool:
+    """Whether a text is digits from 0 to 9 and nothing else, as the id of every shard is."""
+    return text.isascii() and text.isdigit()
+
+
 def digest(value: Any) -> str:
     """Sixteen hexadecimal digits that change with a JSON value."""
     return digest_of_text(json.dumps(value, sort_keys=True))
@@ -143,9 +148,13 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     raw, facts = _checked(path)
     if only is not None:
         raw = _excerpt(raw, only)
+    rows = from_tsv(raw, Shard, path)
+    for row in rows:  # they become names of files, and words of commands
+        if not is_shard_id(row.shard):
+            raise IntegrityError(f"{path}: {row.shard!r} is no id of a shard; run snakemake again")
     return Plan(
         results=Results.of_plan(path),
-        shards={row.shard: row for row in from_tsv(raw, Shard, path)},
+        shards={row.shard: row for row in rows},
         problem=_problem(facts["problem"]),
         dtype=facts["dtype"],
         settings=facts["settings"],

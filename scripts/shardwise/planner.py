@@ -17,6 +17,7 @@ from shardwise.arrays import commit
 from shardwise.bins import MAX_TERMS
 from shardwise.config import Settings, check_statistics, function_parts
 from shardwise.errors import InputError
+from shardwise.guard import refuse_links
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -136,7 +137,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
 
 
 def check_folder(plan: Plan) -> None:
-    """Refuse a results folder that cannot be written, or whose disk is too small.
+    """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk.
 
     Raises
     ------
@@ -144,6 +145,7 @@ def check_folder(plan: Plan) -> None:
         With what is needed and what there is.
     """
     root = plan.results.root
+    refuse_links(plan.results)
     existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
     if not existing.is_dir():
         raise InputError(f"results: {root} cannot be made: {existing} is not a folder")

@@ -8,17 +8,38 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardwise import ALGORITHM, __version__, devices
+from shardwise import ALGORITHM, __version__, devices, planfile
 from shardwise.arrays import commit, read_header
 from shardwise.errors import InputError, IntegrityError
+from shardwise.guard import open_own
 
 SCHEMA = 1
 
+_DIGEST = b',\n "digest": '
+
+
+class UnknownSchema(IntegrityError):  # noqa: N818 - named after what was found
+    """A receipt that another version of Shardwise has written."""
+
 
 def write(path: Path, receipt: dict[str, Any]) -> None:
-    """Commit a receipt; the file it speaks of must be on disk already."""
+    """Commit a receipt; the file it speaks of must be on disk already.
+
+    Its last key, ``digest``, is a checksum of all bytes before it.
+    """
+    body = json.dumps({"schema": SCHEMA, **receipt}, indent=1).removesuffix("\n}").encode()
     with commit(path) as file:
-        file.write(json.dumps({"schema": SCHEMA, **receipt}, indent=1).encode() + b"\n")
+        file.write(body + _ending(body))
+
+
+def as_written(raw: bytes) -> bool:
+    """Whether the bytes of a receipt are those that were written, by its own digest."""
+    body = raw.rpartition(_DIGEST)[0]
+    return raw == body + _ending(body)
+
+
+def _ending(body: bytes) -> bytes:
+    return _DIGEST + f'"{planfile.checksum(body)}"\n}}\n'.encode()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -27,7 +48,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises
     ------
     IntegrityError
-        Where it is missing, damaged, or of an unknown schema.
+        Where it is missing or damaged; `UnknownSchema` where another version has written it.
     """
     try:
         receipt = json.loads(path.read_bytes())
@@ -35,8 +56,13 @@ def read(path: Path) -> dict[str, Any]:
         raise IntegrityError(f"{path}: the receipt is missing") from None
     except (ValueError, OSError) as error:
         raise IntegrityError(f"{path}: the receipt cannot be read ({error})") from error
-    if not isinstance(receipt, dict) or receipt.get("schema") != SCHEMA:
+    if not isinstance(receipt, dict) or "schema" not in receipt:
         raise IntegrityError(f"{path}: is no receipt of schema {SCHEMA}")
+    if receipt["schema"] != SCHEMA:
+        raise UnknownSchema(
+            f"{path}: is no receipt of schema {SCHEMA}, the one known here, but of schema "
+            f"{receipt['schema']!r:.40}; use the version of Shardwise that has written it"
+        )
     return receipt
 
 
@@ -48,7 +74,7 @@ def note_start(path: Path) -> int:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{_job() or ''}\n"
-    with open(path, "a+b") as file:
+    with open_own(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
         file.seek(0)

@@ -80,6 +80,9 @@ class Run:
         from shardwise import config, planner  # here: jobs do not need them, nor NumPy
 
         try:
+            # Snakemake has read these files too, and its loader takes more than data.
+            used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
+            config.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
             settings = config.load(self.config)
             plan, self._sources = planner.make(settings, CACHE, log)
             planner.check_folder(plan)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -226,6 +226,8 @@ def start_fork_server() -> None:
     """Start the process that all workers are forked from, where it does not run yet."""
     # Python 3.11 does not tell the fork server where this library lies: it might find another.
     multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy"])
+    # Python 3.11.0 gave it a socket without a file, to which any user of the machine could connect.
+    util.abstract_sockets_supported = False
     with _safe_path(), _short_folder():
         forkserver.ensure_running()
 

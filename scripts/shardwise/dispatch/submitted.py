@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from shardwise.guard import open_own
 from shardwise.paths import Results
 
 _FIELDS = ("scheduler", "run", "digest", "name", "attempt", "first", "numbers", "noted")
@@ -112,7 +113,7 @@ def note(results: Results, array: Array) -> None:
     """Add a line on an array that is about to be submitted; it is on the disk at return."""
     values = (*(getattr(array, name) for name in _FIELDS[:6]), ranges(array.numbers))
     line = "\t".join(map(str, (*values, time.strftime("%Y-%m-%dT%H:%M:%S"))))
-    with open(results.arrays, "a+b") as file:
+    with open_own(results.arrays, "a+b") as file:
         length = file.seek(0, os.SEEK_END)
         before = "\n" if length else "\t".join(_FIELDS) + "\n"
         if length:

@@ -1,0 +1,86 @@
+"""Tell whether a results folder is whole, on any later day and machine. It changes nothing.
+
+Every byte of it is read and compared with the receipts, and these with the plan, the ledger and the
+summary. The last line says it all. Files that nothing speaks of are listed, and so is input that
+has changed or is not here: neither counts, the latter only with --input.
+"""
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from shardwise import audit, cli
+from shardwise.audit import Audit
+from shardwise.doctor import settings
+
+_PROGRESS_SECONDS = 10.0
+_MOST_LISTED = 20
+
+
+class _Progress:
+    """A line on stderr now and then."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Tell how far it is, unless that was told just before."""
+        if time.monotonic() - self._last >= _PROGRESS_SECONDS:
+            self._last = time.monotonic()
+            cli.log.info("%s", text)
+
+
+def main(options: Namespace) -> int:
+    """Audit, print what was found, and return its exit code."""
+    named = str(options.results) if options.results else None
+    chosen, _ = settings.choose(options.configfile, named)
+    made = audit.look(Path(chosen["results"]), options.threads, options.input, _Progress())
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
+    sys.stdout.write(made.json() if options.json else _text(made))
+    sys.stdout.flush()
+    return made.code
+
+
+def _text(made: Audit) -> str:
+    """The findings, the most of each kind, and the verdict."""
+    lines = []
+    for kind in audit.KINDS:
+        found = made.of(kind)
+        lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
+        if len(found) > _MOST_LISTED:
+            lines.append(f"{kind}: … and {len(found) - _MOST_LISTED} more; --json has all")
+    return "".join(f"{audit.one_line(line)}\n" for line in [*lines, made.line()])
+
+
+def arguments() -> ArgumentParser:
+    """The command line."""
+    made = cli.parser(__doc__)
+    made.epilog = (
+        "Exit codes: 0 whole; 3 damaged, the last line names what and how to repair it; 75 "
+        "unfinished: nothing is wrong, and snakemake as before goes on; 2 no results folder, or no "
+        "plan in it."
+    )
+    made.add_argument(
+        "results", nargs="?", type=Path, help="results folder; left out, that of the config"
+    )
+    made.add_argument(
+        "--configfile", nargs="+", type=Path, metavar="FILE",
+        help="config files, later over earlier, which name the results folder; left out, "
+        "config.yaml",
+    )  # fmt: skip
+    made.add_argument(
+        "--input", action="store_true",
+        help="read the input files, too, where they were planned, and compare them with what the "
+        "shards were computed from; input that has changed then counts as damage",
+    )  # fmt: skip
+    made.add_argument(
+        "--threads", type=cli.positive, default=8, metavar="N",
+        help="threads that read; each takes 8 MiB of memory, with --input 40",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="write all findings as JSON")
+    return made
+
+
+if __name__ == "__main__":
+    cli.run(main, arguments())

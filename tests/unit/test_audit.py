@@ -1,0 +1,269 @@
+"""The audit of a results folder: what is whole is called so, and no changed bit is."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from shardwise import audit, ledger, multiply, receipts, reduce
+from shardwise.errors import InputError
+
+from tests import factories
+
+
+def finished(folder: Path, left=None, names=("sum",), **over):
+    """A plan that was computed and summed."""
+    from mpi4py import MPI
+
+    made = factories.computed(factories.plan(folder, left, **over))
+    ledger.write(made)
+    reduce.run(MPI.COMM_SELF, made.results.plan, list(names))
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A whole results folder, not to be changed."""
+    folder = tmp_path_factory.mktemp("model")
+    return finished(folder, factories.stack((12, 16, 16)), ("sum", "std", "all"), shards=4)
+
+
+@pytest.fixture
+def made(model, tmp_path):
+    """The results folder of that plan, copied to another place."""
+    root = tmp_path / "elsewhere"
+    shutil.copytree(model.results.root, root)
+    return type(model.results)(root)
+
+
+def flip(path: Path, bit: int) -> None:
+    """Change one bit of a file, and keep its time stamp."""
+    raw, now = bytearray(path.read_bytes()), path.stat()
+    raw[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(raw)
+    os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))
+
+
+def state(root: Path) -> dict:
+    """Every file of a folder with its bytes and its time stamp."""
+    return {p: (p.stat().st_mtime_ns, p.is_file() and p.read_bytes()) for p in root.rglob("*")}
+
+
+def test_what_is_whole_is_called_whole(made):
+    """One line says how many shards, how many bytes, and which results; nothing is written."""
+    before = state(made.root)
+    found = audit.look(made.root)
+    nbytes = 2 * 12 * 16 * 16 * 4 + 16 * 16 * (8 + 8 + 1)
+    assert (found.verdict, found.code, found.nbytes) == ("whole", 0, nbytes)
+    text = "whole: 4 shards, 28.2 KiB, sum.npy, std.npy, all.npy proven"
+    assert found.line() == f"{made.root}: {text}"
+    assert not found.findings
+    assert state(made.root) == before
+
+
+def test_no_changed_bit_is_overlooked(made):
+    """One random bit in any file that a run leaves as a result: never whole, and repaired."""
+    seed = random.Random(7)
+    files = sorted(p for p in made.root.rglob("*") if p.is_file() and p.parent.name != "multiply")
+    files = [p for p in files if "logs" not in p.parts]
+    assert len(files) == 4 * 4 + 8
+    for path in files:
+        raw = path.read_bytes()
+        for _ in range(4):
+            flip(path, seed.randrange(8 * len(raw)))
+            found = audit.look(made.root)
+            assert found.code == 3, (path, found.line())
+            named = [f for f in found.findings if path.stem in (Path(f.path).stem, f.shard)]
+            assert named or path.stem in ("plan", "sources"), (path, found.line())
+            path.write_bytes(raw)
+    assert audit.look(made.root).verdict == "whole"
+
+
+def test_what_is_damaged_is_named_with_the_command_that_repairs_it(made):
+    """Products, a copy, the ledger and a result: each has its part in one command."""
+    flip(made.product("00001"), 8 * 5000)
+    made.product("00002").unlink()
+    flip(made.shard("00003"), 8 * 5000)
+    made.ledger.write_text("")
+    made.statistic("std").unlink()
+    found = audit.look(made.root)
+    root = made.root
+    assert found.line() == (
+        f"{root}: NOT whole: 2 of 4 shards damaged (00001, 00002); shards/00003.json, std.npy "
+        f"damaged; repair: rm -f {root}/products/{{00001,00002}}.json {root}/shards/00003.npy "
+        f"{root}/shards/00003.json {root}/summary.json, then snakemake as before"
+    )
+
+
+def test_an_unfinished_run_is_no_damage(tmp_path):
+    """Shards without receipts, and a sum that is still to come, end with 75."""
+    made = factories.plan(tmp_path, factories.stack((6, 4, 4)), shards=3)
+    root = made.results.root
+    factories.copied(made)
+    multiply.run_shard(made, "00001")
+    made.results.product("00002").write_bytes(b"half a file, as a killed writer cannot leave it")
+    found = audit.look(root)
+    assert found.code == 75
+    assert found.line() == f"{root}: unfinished: 2 of 3 shards are not computed yet"
+    factories.computed(made)
+    found = audit.look(root)
+    assert found.line() == f"{root}: unfinished: all 3 shards are computed, but not summed yet"
+
+
+def test_results_of_another_config_count_as_not_computed(tmp_path):
+    """After a change of the config, old products, the old sum and old copies are unfinished."""
+    finished(tmp_path, factories.stack((6, 4, 4)), shards=3)
+    made = factories.plan(tmp_path, shards=3, input=str(tmp_path / "input.npy"), product="A.T @ A")
+    found = audit.look(made.results.root)
+    assert found.line().endswith("unfinished: 3 of 3 shards are not computed yet")
+    factories.plan(tmp_path, shards=2, input=str(tmp_path / "input.npy"))
+    found = audit.look(made.results.root)
+    assert found.line().endswith("unfinished: 2 of 2 shards are not computed yet")
+    assert {f.path for f in found.of(audit.STALE)} == {
+        "shards/00000.npy", "shards/00001.npy", "summary.json",
+    }  # fmt: skip
+    foreign = {f.path for f in found.of(audit.FOREIGN)}
+    assert {"products/00002.npy", "products/00002.json", "sum.npy"} <= foreign
+
+
+def test_a_shard_that_was_lost_after_the_sum_is_damage(made):
+    """What the summary vouches for has to be there."""
+    made.receipt("00000").unlink()
+    assert audit.look(made.root).code == 3
+    made.summary.unlink()
+    assert audit.look(made.root).code == 75
+
+
+def test_copies_may_be_removed(made):
+    """The copies of the shards are needed no more; nor is their absence worth a word."""
+    shutil.rmtree(made.shard("").parent)
+    found = audit.look(made.root)
+    assert found.verdict == "whole"
+    assert not found.findings
+
+
+def test_a_receipt_of_another_version_is_named(made):
+    """Its schema is told, and no command would remove it."""
+    path = made.receipt("00002")
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 7'))
+    found = audit.look(made.root)
+    assert found.code == 3
+    assert "1 of 4 shards of another version" in found.line()
+    assert "rm -f" not in found.line()
+    assert "of schema 7" in found.of(audit.UNKNOWN)[0].reason
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "file": 3}'])
+def test_what_is_no_receipt_is_damage(made, text):
+    """Any text in place of a receipt, or of the summary, is a finding and no crash."""
+    for path in (made.receipt("00000"), made.shard_receipt("00001"), made.summary):
+        before = path.read_text()
+        path.write_text(text)
+        assert audit.look(made.root).code == 3, path
+        path.write_text(before)
+
+
+def test_a_forged_receipt_is_compared_with_the_plan(made):
+    """A receipt with a digest of its own still has to say what the plan says."""
+    path = made.summary
+    summary = receipts.read(path)
+    for change in ({"shards": 3}, {"files": {"../sum": summary["files"]["sum"]}}):
+        forged = summary | change
+        del forged["digest"], forged["schema"]
+        receipts.write(path, forged)
+        assert audit.look(made.root).code == 3
+
+
+def test_foreign_files_are_listed(made):
+    """A file that nobody speaks of is named, links too, and is no fault."""
+    (made.root / "notes.txt").write_text("mine")
+    (made.root / "products" / ".00001.npy.host.1.ab.tmp").touch()
+    (made.root / "more").symlink_to("/")
+    found = audit.look(made.root)
+    assert found.verdict == "whole"
+    assert [f.path for f in found.of(audit.FOREIGN)] == [
+        "more", "notes.txt", "products/.00001.npy.host.1.ab.tmp",
+    ]  # fmt: skip
+
+
+def test_input_counts_only_where_it_is_asked_for(tmp_path):
+    """Input that has changed, or is gone, is told; with --input it is read, and is damage."""
+    made = finished(tmp_path, factories.stack((6, 4, 4)), shards=3, materialize=False)
+    root, source = made.results.root, tmp_path / "input.npy"
+    assert audit.look(root, inputs=True).code == 0
+    assert audit.look(root, inputs=True).nbytes == audit.look(root).nbytes + 6 * 4 * 4 * 4
+    flip(source, 8 * (128 + 150))
+    assert audit.look(root).findings == []
+    found = audit.look(root, inputs=True)
+    assert found.code == 3
+    assert found.line().endswith("NOT whole: input not as it was planned (input of shard 00001)")
+    source.unlink()
+    found = audit.look(root)
+    assert found.verdict == "whole"
+    assert [f.path for f in found.of(audit.INPUT)] == [str(source)]
+    assert audit.look(root, inputs=True).code == 3
+
+
+def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
+    """It is read and compared in any case, where it is still there."""
+    recipe = {"matrices": 6, "dim": 8, "dtype": "float64", "seed": 1}
+    made = finished(tmp_path, synthetic=recipe, shards=2, keep="sum")
+    moved = tmp_path / "moved"
+    made.results.root.rename(moved)
+    assert audit.look(moved).verdict == "whole"
+    flip(moved / "input.npy", 8 * 4500)
+    found = audit.look(moved)
+    assert found.line().endswith(
+        f"input.npy damaged; repair: rm -f {moved}/input.npy, then snakemake as before"
+    )
+    (moved / "input.npy").unlink()
+    assert audit.look(moved).verdict == "whole"
+
+
+def test_products_that_nothing_proved_are_called_so(tmp_path):
+    """Under verify: false the line says it."""
+    made = finished(tmp_path, factories.stack((4, 4, 4)), shards=2, verify=False)
+    assert audit.look(made.results.root).line().endswith("sum.npy not proven")
+
+
+def test_no_plan_is_bad_input(tmp_path):
+    """Neither a folder that is missing nor one without a plan can be judged."""
+    with pytest.raises(InputError, match="no such folder"):
+        audit.look(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="holds no plan"):
+        audit.look(tmp_path)
+
+
+def test_half_a_plan_is_damage(made):
+    """Without one of its three files a plan says nothing."""
+    for path in (made.plan, made.plan_facts, made.sources):
+        aside = path.rename(path.with_suffix(".aside"))
+        found = audit.look(made.root)
+        assert found.code == 3
+        assert f"rm -f {made.root}/plan.json {made.root}/plan.tsv" in found.line()
+        aside.rename(path)
+
+
+def test_the_command_line(made, tmp_path):
+    """Its last line is the verdict, its exit code the contract's; --json holds all of it."""
+    done = factories.run("verify", made.root)
+    assert (done.returncode, done.stdout) == (0, audit.look(made.root).line() + "\n")
+    made.statistic("sum").write_bytes(b"")
+    done = factories.run("verify", made.root, "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["code"], found["verdict"]) == (3, 3, "damaged")
+    assert found["line"] == audit.look(made.root).line()
+    assert [f["path"] for f in found["findings"]] == ["sum.npy"]
+    done = factories.run("verify", tmp_path / "nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_name_cannot_break_the_line(made):
+    """Line breaks and escapes in the name of a folder are shown, not obeyed."""
+    root = made.root.with_name("a\n\x1b[2Jb")
+    made.root.rename(root)
+    line = audit.look(root).line()
+    assert r"a\n\x1b[2Jb: whole" in line
+    assert "\n" not in line

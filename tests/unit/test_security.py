@@ -1,0 +1,341 @@
+"""Config is data, names are names, and nothing is written outside of the results folder."""
+
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from multiprocessing import forkserver
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shardwise import (
+    arrays,
+    cli,
+    config,
+    guard,
+    launch,
+    ledger,
+    outputs,
+    partial,
+    planfile,
+    planner,
+)
+from shardwise.dispatch import array, crew, submitted
+from shardwise.errors import InputError, IntegrityError
+from shardwise.paths import Results, for_bash
+from shardwise.workflow import shell_prefix
+
+from tests import factories
+
+
+def read(folder: Path, text: str) -> dict:
+    """What a config file of this text holds."""
+    file = folder / "mine.yaml"
+    file.write_text(text)
+    return config.read_files([file])
+
+
+# A config file is data.
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "shards: 3\nkeep: sum\nshards: 4\n",
+            "the key shards stands in line 1 and again in line 3",
+        ),
+        ("reduce:\n  ranks: 1\n  ranks: 2\n", "key ranks stands in line 2 and again in line 3"),
+        ('{"shards": 3,\n "shards": 4}', "the key shards stands in line 1 and again in line 2"),
+        ('{\n\t"shards": 3,\n\t"shards": 4}', "the key shards stands there twice"),
+        ("shards: !!python/object/apply:os.system ['true']\n", "line 1: the tag .*system is not"),
+        ("shards: !!int '3'\n", "line 1: the tag tag:yaml.org,2002:int is not allowed"),
+        ("results: !secret x\n", "line 1: the tag !secret is not allowed"),
+        ("a: &x [1]\nb: *x\n", r"line 2: the alias \*x is not allowed"),
+        ("<<: {shards: 3}\n", "line 1: << is not allowed"),
+        ("? [a, b]\n: 1\n", "line 1: a key must be a single word"),
+        ("__use_yte__: true\nshards: 3\n", "can run any code.*write the values out"),
+        ("__use_yte__: false\n", "can run any code"),
+        ("shards: 3\n---\nshards: 4\n", "expected a single document"),
+        ("[" * 20000, "nested too deeply"),
+        ("[]", "must hold keys and values"),
+        ("shards: 3 # " + "x" * 2**20, "more than 1048576 bytes"),
+    ],
+)
+def test_what_is_more_than_data_is_refused(tmp_path, text, said):
+    """Equal keys, tags, aliases, templates: refused with the line, before any value is used."""
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, text)
+
+
+def test_a_bomb_of_aliases_takes_no_memory(tmp_path):
+    """Nine lines that stand for a billion values are refused at the first alias."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    with pytest.raises(InputError, match=r"line 2: the alias \*a0"):
+        read(tmp_path, "\n".join(lines))
+
+
+def test_data_is_taken_as_it_stands(tmp_path):
+    """YAML, and JSON that is indented with tabs, as Snakemake reads it."""
+    text = "input: 'a $(touch x) {b} `c`'\nreduce: {ranks: 3}\nresults: \"a\\nb\"\n"
+    values = {"input": "a $(touch x) {b} `c`", "reduce": {"ranks": 3}, "results": "a\nb"}
+    assert read(tmp_path, text) == values
+    assert read(tmp_path, '{\n\t"shards": 3\n}') == {"shards": 3}
+
+
+def test_a_pipe_is_no_config_file(tmp_path):
+    """It would be waited for, and give its text only once."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is not a file"):
+        config.read_files([tmp_path / "pipe"])
+
+
+# Nothing is written outside of the results folder.
+
+
+def small(folder: Path, **over):
+    """A plan of two shards whose products are not computed yet."""
+    return factories.plan(folder, factories.stack((4, 4, 4)), shards=2, **over)
+
+
+@pytest.mark.parametrize(
+    "name", ["shards", "products", "partial", "logs", "logs/multiply", "runs.tsv", "arrays.tsv"]
+)
+def test_results_that_lead_elsewhere_are_refused(tmp_path, name):
+    """A link in place of a folder of results, or of a file that is appended to, ends with 2."""
+    made, aside = small(tmp_path), tmp_path / "aside"
+    aside.mkdir()
+    link = made.results.root / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(aside)
+    with pytest.raises(InputError, match=f"{name} is a link.*Remove the link"):
+        planner.check_folder(made)
+    with pytest.raises(InputError, match=f"{name} is a link"):
+        guard.refuse_links(made.results)
+    assert not list(aside.iterdir())
+
+
+def test_a_stage_by_hand_refuses_such_results_too(tmp_path):
+    """scripts/multiply.py looks before it computes, and writes nothing."""
+    made, aside = small(tmp_path), tmp_path / "aside"
+    aside.mkdir()
+    made.results.product("").parent.symlink_to(aside)
+    done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000")
+    assert done.returncode == 2, done.stderr
+    assert "products is a link" in done.stderr
+    assert not list(aside.iterdir())
+
+
+def test_the_results_folder_itself_may_be_a_link(tmp_path):
+    """That is how results are kept on another disk."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "results").symlink_to(tmp_path / "disk")
+    factories.computed(small(tmp_path))
+    assert (tmp_path / "disk" / "products" / "00001.json").exists()
+
+
+@pytest.mark.parametrize("name", ["products/00000.npy", "products/00000.json", "shards/00000.npy"])
+def test_a_link_in_place_of_a_file_is_replaced(tmp_path, name):
+    """What it points to keeps its bytes."""
+    made, victim = small(tmp_path), tmp_path / "victim"
+    victim.write_text("mine")
+    link = made.results.root / name
+    link.parent.mkdir()
+    link.symlink_to(victim)
+    factories.computed(made)
+    assert victim.read_text() == "mine"
+    assert not link.is_symlink()
+
+
+def test_a_journal_that_is_a_link_is_not_written(tmp_path):
+    """The journal of starts is appended to: a link is refused, not followed."""
+    made, victim = small(tmp_path), tmp_path / "victim"
+    victim.write_text("mine")
+    starts = made.results.starts("00000", "shard")
+    starts.parent.mkdir(parents=True)
+    starts.symlink_to(victim)
+    with pytest.raises(InputError, match=r"00000\.starts is a link"):
+        factories.computed(made)
+    assert victim.read_text() == "mine"
+
+
+def test_unfinished_results_that_are_links_are_made_anew(tmp_path):
+    """What lies in partial/ under the name of a result is never written through a link."""
+    made, victim = small(tmp_path), tmp_path / "victim"
+    np.save(victim, np.zeros((4, 4)))
+    before = victim.with_suffix(".npy").read_bytes()
+    folder = made.results.partial
+    folder.mkdir()
+    (folder / "sum.npy").symlink_to(victim.with_suffix(".npy"))
+    parts = partial.Partial(folder, "d")
+    parts.save("record", partial.Record(finished=[0]), [np.zeros(1)])
+    assert outputs.Outputs(parts, made.problem, ["sum"]).prepare() == []
+    assert not (folder / "sum.npy").is_symlink()
+    assert victim.with_suffix(".npy").read_bytes() == before
+
+
+def test_temporary_files_are_private(tmp_path):
+    """Until it is whole, a file is its user's alone; so are the results of a reduce."""
+    made = small(tmp_path)
+    with arrays.commit(tmp_path / "file") as file:
+        assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
+    parts = partial.Partial(made.results.partial, "d")
+    outputs.Outputs(parts, made.problem, ["sum", "std"]).prepare()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in made.results.partial.iterdir()}
+    assert modes == {"sum.npy": 0o600, "std.npy": 0o600}
+
+
+def test_a_temporary_name_that_is_taken_is_not_opened(tmp_path, monkeypatch):
+    """A link that somebody has planted under the name of a temporary file ends the commit."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    monkeypatch.setattr(arrays.secrets, "token_hex", lambda count: "00")
+    name = f".file.{arrays.socket.gethostname()}.{os.getpid()}.00.tmp"
+    (tmp_path / name).symlink_to(victim)
+    with pytest.raises(FileExistsError), arrays.commit(tmp_path / "file"):
+        pass
+    assert victim.read_text() == "mine"
+
+
+def test_the_socket_of_the_fork_server_is_private():
+    """It has a file, in a folder that nobody else may enter."""
+    crew.start_fork_server()
+    address = forkserver._forkserver._forkserver_address
+    assert isinstance(address, str)
+    assert not address.startswith("\0")
+    assert Path(address).stat().st_mode & 0o077 == 0
+    assert Path(address).parent.stat().st_mode & 0o077 == 0
+
+
+# Names are names.
+
+HOSTILE = "-rf a'b\"$(touch pwned);`touch pwned`&|>x *\n"
+
+
+@pytest.mark.parametrize("shard", ["0000a", "../00000", "-1", "٣", "00000\n", "", "0 0", "$(id)"])
+def test_the_id_of_a_shard_is_digits(tmp_path, shard):
+    """On the command line, and in a plan whose checksums fit."""
+    for script in ("multiply", "shard"):
+        with pytest.raises(SystemExit) as ended:
+            cli_of(script).parse_args(["--plan", "plan.tsv", f"--shard={shard}"])
+        assert ended.value.code == 2
+    made = small(tmp_path)
+    row = replace(made.shards["00000"], shard=shard)
+    planner.write(replace(made, shards={shard: row}), made.sources)
+    with pytest.raises(IntegrityError, match=r"is no id of a shard|is damaged"):
+        planfile.load(made.results.plan)
+
+
+def cli_of(script: str):
+    """A parser with the options of a stage."""
+    made = cli.parser(script)
+    cli.add_plan(made, shard=True)
+    return made
+
+
+def words(line: str, folder: Path) -> list[str]:
+    """What bash makes of the words of a command line."""
+    done = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, cwd=folder,
+        check=True,
+    )  # fmt: skip
+    assert not list(folder.rglob("pwned"))
+    return done.stdout.split("\0")[:-1]
+
+
+def test_commands_that_we_print_do_what_they_say(tmp_path):
+    """The command that repairs names the very files, whatever the folder is called."""
+    root = Path(HOSTILE)
+    made = replace(small(tmp_path), results=Results(root))
+    line = ledger.remove_receipts(made, ["00000", "00001"])
+    found = words(line, tmp_path)
+    assert found == ["rm", "-f", *(f"./{root}/products/0000{i}.json" for i in (0, 1))]
+    assert words(for_bash(root / "x"), tmp_path) == [f"./{root}/x"]
+
+
+def test_the_prefix_of_every_job_quotes_its_names(tmp_path):
+    """The shell of a job has the plan's path as a variable, to the letter."""
+    prefix = shell_prefix({"results": HOSTILE})
+    done = subprocess.run(
+        ["bash", "-c", prefix + 'printf "%s" "$PLAN"'], capture_output=True, text=True,
+        cwd=tmp_path, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"{HOSTILE}/plan.tsv"
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_the_script_of_an_array_quotes_its_names(tmp_path):
+    """A task of an array is given the plan by its whole name, and runs nothing of it."""
+    made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
+    made.results.log("multiply").parent.mkdir(parents=True)
+    about = submitted.Array("slurm", "r", "d", "r-1", 1, 0, (0, 1))
+    text = array.script(made, about, "index=0 number=1 job=1", "", None)
+    program = tmp_path / "program"
+    program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[2:])\n")
+    program.chmod(0o700)
+    text = text.replace(sys.executable, str(program))
+    folder = made.results.array_folder("r")
+    folder.mkdir(parents=True)
+    subprocess.run(["bash", "-c", text], cwd=tmp_path, check=True)
+    log = made.results.log("multiply", "00001").read_text()
+    assert log.strip() == str([f"--plan={made.results.plan}", "--array-task", "--array-first", "1"])
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize("text", ["srun $(touch pwned)", "srun; touch pwned", "srun `touch pwned`"])
+def test_the_launcher_is_words_and_no_shell(text, tmp_path):
+    """What the line `mpi` holds is split as a shell would, and run without one."""
+    environ = {"PATH": str(tmp_path)}
+    for name in ("srun", "srun;"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o700)
+    found = launch.command(2, text, environ)
+    assert found[1:] == [*shlex.split(text)[1:], "-n", "2"]
+
+
+def test_a_file_beside_the_input_is_not_run(tmp_path):
+    """A user's function runs only where the config names it."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")
+    for name in ("numpy.py", "conftest.py", "sitecustomize.py"):
+        (tmp_path / name).write_text((tmp_path / "evil.py").read_text())
+    made = small(tmp_path)
+    done = factories.run("multiply", "--plan", made.results.plan, "--shard", "00000", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_no_reader_unpickles(tmp_path):
+    """An array of Python objects is refused by each reader, and nothing of it runs."""
+    evil = np.array([Evil(str(tmp_path / "pwned"))], dtype=object)
+    path = tmp_path / "input.npy"
+    np.save(path, evil, allow_pickle=True)
+    with pytest.raises(InputError, match="never unpickled"):
+        arrays.read_header(path)
+    made = small(tmp_path)
+    folder = made.results.partial
+    parts = partial.Partial(folder, "d")
+    parts.save("record", partial.Record(finished=[0]), [np.zeros(1)])
+    np.save(folder / "sum.npy", evil, allow_pickle=True)
+    assert outputs.Outputs(parts, made.problem, ["sum"]).prepare() == []
+    assert not (tmp_path / "pwned").exists()
+
+
+class Evil:
+    """What makes a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self):
+        """As pickle asks."""
+        return Path.touch, (Path(self._path),)
+
+
+def test_every_numpy_load_of_ours_says_that_it_unpickles_nothing():
+    """A default may change: each call names it."""
+    for path in (factories.SCRIPTS / "shardwise").rglob("*.py"):
+        for line in path.read_text().splitlines():
+            assert "np.load(" not in line or "allow_pickle=False" in line, (path, line)
