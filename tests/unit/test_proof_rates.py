@@ -10,7 +10,8 @@ from tests.factories import FLOATS
 from tests.workspace import REPO
 
 WRONG_ROWS = (
-    "row lost", "tile lost", "tile of another", "swapped matrix", "stale slab", "transposed",
+    "row lost", "tile lost", "tile of another", "all zero", "swapped matrix", "stale slab",
+    "transposed",
 )  # fmt: skip
 
 
