@@ -8,7 +8,7 @@
 # make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
-# make bench-gpu  those that need a GPU: kernels, shard jobs, start-up, several GPUs; ARGS="--minutes 3 --json all.json" goes to each
+# make bench-gpu  those that need a GPU: kernels, proofs, shard jobs, start-up, several GPUs; ARGS="--minutes 3 --json all.json" goes to each
 # make install  set up .venv and nothing else
 #
 # CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
@@ -73,6 +73,7 @@ bench-dispatch: .venv/.test-$(CUDA)
 
 bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
+	$(BIN)/python benchmarks/proof.py $(ARGS)
 	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
 	$(BIN)/python benchmarks/startup.py $(ARGS)
 	$(BIN)/python benchmarks/scaling.py $(ARGS)

@@ -60,7 +60,7 @@ def cells(scale: float, tiny: bool) -> list[Cell]:
         found.append(Cell(dtype, large, "sum", "cold", 16 * unit))
         found += [Cell(dtype, large, "products", where, 4 * unit) for where in ("cold", "cached")]
         found.append(Cell(dtype, large, "sum", "cached", 32 * unit))
-    for dtype, dim, gib in (("float32", small, 8), ("float64", large, 16)):
+    for dtype, dim, gib in (("float32", small, 8), ("float16", small, 8), ("float64", large, 16)):
         found.append(Cell(dtype, dim, "sum", "cold", gib * unit))
         found.append(Cell(dtype, dim, "products", "cold", 4 * unit))
     return found

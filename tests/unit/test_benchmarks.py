@@ -11,8 +11,9 @@ import pytest
 from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
-SCRIPTS = ("accuracy", "dispatch", "dry_run", "kernels", "makespan", "raw", "reduce", "scaling",
-           "shard_jobs", "startup")  # fmt: skip
+SCRIPTS = ("accuracy", "dispatch", "dry_run", "kernels", "makespan", "proof", "raw", "reduce",
+           "scaling", "shard_jobs", "startup")  # fmt: skip
+FOLDERLESS = ("accuracy", "kernels", "makespan", "proof")
 FEW = {
     "dispatch": ["--scheduler", "none"],
     "reduce": ["--only", "d=8 products cold ranks=2|d=520 sum cached ranks=1"],
@@ -36,7 +37,7 @@ def run(script: str, *words: object) -> str:
 
 def tiny(script: str, folder: Path, *words: object) -> tuple[str, dict]:
     """What a tiny run prints, and the figures that it writes."""
-    where = [] if script in ("accuracy", "kernels", "makespan") else ["--folder", folder / "work"]
+    where = [] if script in FOLDERLESS else ["--folder", folder / "work"]
     figures = folder / "figures.json"
     text = run(script, "--tiny", "--json", figures, *where, *FEW.get(script, ()), *words)
     return text, json.loads(figures.read_text()) if figures.exists() else {}
@@ -89,6 +90,18 @@ def test_makespan(tmp_path: Path) -> None:
         if row["cells"]["costs"] == "equal":
             ((ours, ahead, in_order, even),) = row["ratios"]
             assert ours == ahead <= in_order < even
+
+
+def test_proof(tmp_path: Path) -> None:
+    """No honest product is refused, wrong ones have their rates, and the price is measured."""
+    _, figures = tiny("proof", tmp_path, "--only", "float32", "complex64", "int16")
+    assert [row["alarms"] for row in figures["false alarms"]["rows"]] == [0, 0, 0]
+    assert all(row["tried"][0] >= 100 for row in figures["false alarms"]["rows"])
+    seen = [row["cells"]["2 × tolerance"] for row in figures["one wrong element"]["rows"]]
+    assert seen == ["100 %"] * 4
+    assert [row["cells"]["swapped matrix"] for row in figures["wrong products"]["rows"]] == seen
+    assert len(figures["flipped bits"]["rows"]) == len(figures["price"]["rows"]) == 4
+    assert len(figures["vectors"]["rows"]) == 4
 
 
 def test_raw(tmp_path: Path) -> None:

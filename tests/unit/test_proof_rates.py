@@ -1,0 +1,74 @@
+"""Freivalds' check by the means of its benchmark: no false alarm of any kind, nothing gross missed.
+
+`benchmarks/proof.py` prints the same with many more products: docs/verification.md.
+"""
+
+import numpy as np
+import pytest
+
+from tests.factories import FLOATS
+from tests.workspace import REPO
+
+WRONG_ROWS = (
+    "row lost", "tile lost", "tile of another", "all zero", "swapped matrix", "stale slab",
+    "transposed",
+)  # fmt: skip
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The benchmark, as a module."""
+    monkeypatch.syspath_prepend(REPO / "benchmarks")
+    import proof
+
+    return proof
+
+
+@pytest.fixture
+def plenty(measured):
+    """A budget that no test spends: what is tried is the same each time."""
+    return measured.harness.Budget(1000)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int16", "int32", "int64"])
+def test_no_honest_product_is_refused(measured, plenty, dtype):
+    """All kinds of numbers, scales, shapes up to 128 and products pass, and none is left out."""
+    found = measured.Honest()
+    measured.try_honest(np, found, dtype, "small", 200, plenty)
+    assert found.tried["small"] >= 200
+    assert found.alarms == 0
+    kinds = measured.honest.INTEGER_KINDS if "int" in dtype else measured.honest.KINDS
+    assert found.by_kind.keys() == set(kinds)
+    assert max(found.by_kind.values()) <= 1
+
+
+@pytest.mark.parametrize("dim", [24, 64])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_wrong_products_are_seen(measured, plenty, dtype, dim):
+    """One element off by twice the tolerance, and each kind of damage larger than that, is seen."""
+    elements, bits, kinds, sizes = measured.detect(np, dtype, dim, 40, plenty)
+    assert elements.tried() >= 40
+    assert elements.rate(2.0) == 1
+    assert elements.rate(0.5) == 0
+    for kind in WRONG_ROWS:
+        assert kinds.rate(kind) == 1, kind
+    assert kinds.rate("less precise") == (None if dtype == "float16" else 1)
+    assert bits.rate(0) == 0
+    assert bits.rate(np.finfo(dtype).bits - 2) == 1  # the highest bit of the exponent
+    assert 0 < sizes[0] < 1
+
+
+def test_rates_are_not_rounded_to_all(measured):
+    """A table says 100 % only where everything was seen."""
+    rates = measured.Rates()
+    for key, ratios in {"all": [2.0, np.nan], "most": [2.0] * 9999 + [0.5], "none": [1.0]}.items():
+        rates.take(key, np.array(ratios))
+    assert [rates.percent(key) for key in ("all", "most", "none", "other")] == [
+        "100 %", "< 100 %", "0 %", None,
+    ]  # fmt: skip
+
+
+def test_runs_of_bits_are_named_in_short(measured):
+    """Neighbours are joined, others are listed, and nothing is a dash."""
+    assert measured.runs([0, 1, 2, 5, 7, 8]) == "0–2, 5, 7–8"
+    assert measured.runs([]) == "–"
