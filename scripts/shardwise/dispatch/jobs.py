@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, NoReturn
 
-from shardwise.dispatch import slurm, uge
+from shardwise.dispatch import slurm, submitted, uge
 from shardwise.errors import TryAgain
 from shardwise.paths import Results
 
@@ -37,8 +37,7 @@ _HELD: list[BinaryIO] = []
 def remember(results: Results, scheduler: str, name: str) -> None:
     """Note the name under which this run submits its jobs."""
     results.root.mkdir(parents=True, exist_ok=True)
-    with open(results.runs, "a", encoding="utf-8") as file:
-        file.write(f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}\n")
+    submitted.append(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
 
 
 @contextlib.contextmanager
