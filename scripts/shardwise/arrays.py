@@ -438,7 +438,7 @@ def file_checksum(
 
 
 @contextmanager
-def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
+def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iterator[BinaryIO]:
     """Write a file so that it exists whole or not at all, whatever happens.
 
     A temporary file of a unique name in the same folder is written, flushed to the disk and
@@ -449,11 +449,18 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
     sweep
         Whether to look for what dead writers of this file left behind. It lists the folder, so it
         is for the large files.
+    receipt
+        What vouches for the former file of this name; it goes just before that does.
 
     Yields
     ------
     BinaryIO
         The temporary file, open for reading and writing.
+
+    Raises
+    ------
+    TryAgain
+        Where the disk, or the user's share of it, is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if sweep:
@@ -465,9 +472,11 @@ def commit(path: Path, sweep: bool = False) -> Iterator[BinaryIO]:
         with open(temporary, "w+b", opener=create_private) as file:
             yield file
             file.flush()
-            publish(file, temporary, path)
-    except BaseException:
+            publish(file, temporary, path, receipt)
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            disk.refuse_full(error, path)
         raise
     finally:
         _UNDER_WAY.discard(temporary)
@@ -480,7 +489,7 @@ def abandon() -> None:
             temporary.unlink()
 
 
-def publish(file: BinaryIO, temporary: Path, path: Path) -> None:
+def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = None) -> None:
     """Give a whole file its name, flushed to the disk, with its folder.
 
     Parameters
@@ -489,9 +498,13 @@ def publish(file: BinaryIO, temporary: Path, path: Path) -> None:
         The open file; nothing of it waits in a buffer.
     temporary, path
         Its present name and the new one, on one file system.
+    receipt
+        What vouches for the former file of the new name, to be removed.
     """
     os.fchmod(file.fileno(), 0o666 & ~_umask())
     os.fsync(file.fileno())
+    if receipt is not None:
+        receipt.unlink(missing_ok=True)
     _rename(temporary, path, os.fstat(file.fileno()))
     _fsync_folder(path.parent)
 

@@ -360,6 +360,21 @@ def open_direct(path: str, flags: int) -> int | None:
         raise
 
 
+def refuse_full(error: OSError, path: Path) -> None:
+    """Say which file had no room, where that is what an error means.
+
+    Raises
+    ------
+    TryAgain
+        Where the disk is full, or the user's quota; the system's own words often name no file.
+    """
+    if error.errno in _FULL:
+        raise TryAgain(
+            f"{path}: {error.strerror}; make room on its disk, or in your quota; it was not "
+            "written, try again"
+        ) from error
+
+
 def allocate(descriptor: int, nbytes: int, path: Path) -> None:
     """Give a new file its size, and its place on the disk where the file system can.
 

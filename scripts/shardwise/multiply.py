@@ -186,11 +186,11 @@ class Session:
             try:
                 # Overflow is found and named by the checks of a batch.
                 with np.errstate(all="ignore"):
-                    body = _compute(self._plan, reading, self._lane, attempt, read)
+                    body, own = _compute(self._plan, reading, self._lane, attempt, read)
             except BaseException:
                 self._lane.settle()  # before the next shard takes memory that copies write to
                 raise
-        self._write_receipt(reading, attempt, body)
+        self._write_receipt(reading, attempt, body, own)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -201,10 +201,12 @@ class Session:
             uuid = self.device.get("uuid", "?")
             raise DeviceFailed(f"device {uuid}: {error}; nothing was written") from error
 
-    def _write_receipt(self, reading: Reading, attempt: int, body: dict[str, Any]) -> None:
+    def _write_receipt(
+        self, reading: Reading, attempt: int, body: dict[str, Any], own: os.stat_result
+    ) -> None:
         plan, shard, xp = self._plan, reading.shard, self._xp
         versions = {"numpy": np.__version__} | ({"cupy": xp.__version__} if xp is not np else {})
-        receipts.write(
+        receipts.write_for(
             plan.results.receipt(shard.shard),
             {
                 "shard": shard.shard,
@@ -218,6 +220,8 @@ class Session:
                 **body,
                 **receipts.provenance("multiply", reading.started, versions),
             },
+            plan.results.product(shard.shard),
+            own,
         )
 
 
@@ -314,8 +318,8 @@ def _no_cupy(reason: str) -> InputError:
 
 def _compute(
     plan: Plan, reading: Reading, lane: Any, attempt: int, read: Callable[[], None]
-) -> dict[str, Any]:
-    """Stream a shard through the pipeline into its file; the receipt's account of it."""
+) -> tuple[dict[str, Any], os.stat_result]:
+    """Stream a shard through the pipeline into its file; the receipt's account of it, and facts."""
     shard, watch = reading.shard, reading.watch
     count, tiled = shard.stop - shard.start, sizes.tiled(plan.problem)
     worker = (TileWorker if tiled else Worker)(lane, plan, shard.start, count)
@@ -323,7 +327,8 @@ def _compute(
         worker.share(_right_reader(plan).read(0, 1)[0])
     path, shape = plan.results.product(shard.shard), worker.shape(count)
     # Only an earlier attempt can have left something: else the folder need not be listed.
-    with commit(path, sweep=attempt > 1) as file:
+    with commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file:
+        own = os.fstat(file.fileno())
         with ExitStack() as stack:
             writer = stack.enter_context(
                 StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=sizes.SLAB_BYTES)
@@ -341,7 +346,7 @@ def _compute(
         _check_input(plan, shard, reading.copy, found)
         told = _witness(plan, reading, worker)
         product_checksum = writer.checksum()
-    return {
+    body = {
         "file": receipts.file_facts(
             path, shape, worker.dtype, product_checksum, writer.row_bytes, writer.piece_bytes
         ),
@@ -352,6 +357,7 @@ def _compute(
         "tiled": tiled,
         "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
     }
+    return body, own
 
 
 def _stream(

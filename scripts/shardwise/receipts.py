@@ -5,12 +5,13 @@ import os
 import platform
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from shardwise import ALGORITHM, __version__, devices, planfile
-from shardwise.arrays import commit, read_header
-from shardwise.errors import InputError, IntegrityError
+from shardwise.arrays import commit, file_checksum, read_header
+from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.guard import open_own
 
 SCHEMA = 1
@@ -27,9 +28,13 @@ def write(path: Path, receipt: dict[str, Any]) -> None:
 
     Its last key, ``digest``, is a checksum of all bytes before it.
     """
-    body = json.dumps({"schema": SCHEMA, **receipt}, indent=1).removesuffix("\n}").encode()
     with commit(path) as file:
-        file.write(body + _ending(body))
+        file.write(_text(receipt))
+
+
+def _text(receipt: dict[str, Any]) -> bytes:
+    body = json.dumps({"schema": SCHEMA, **receipt}, indent=1).removesuffix("\n}").encode()
+    return body + _ending(body)
 
 
 def as_written(raw: bytes) -> bool:
@@ -40,6 +45,50 @@ def as_written(raw: bytes) -> bool:
 
 def _ending(body: bytes) -> bytes:
     return _DIGEST + f'"{planfile.checksum(body)}"\n}}\n'.encode()
+
+
+def write_for(path: Path, receipt: dict[str, Any], product: Path, own: os.stat_result) -> None:
+    """Commit the receipt of a file that another attempt may have replaced since.
+
+    Parameters
+    ----------
+    own
+        Facts of the file that the receipt speaks of, by which it is known again.
+
+    Raises
+    ------
+    TryAgain
+        Where the other attempt's file has other bytes. It has no receipt then, or its own.
+    """
+    write(path, receipt)
+    if _is(product, own) or _has_same_elements(product, receipt["file"]):
+        return
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == _text(receipt):
+            path.unlink()
+    raise TryAgain(
+        f"{product}: another attempt of this shard, whose bytes differ, has replaced it meanwhile; "
+        "let that one finish, then try again"
+    )
+
+
+def _is(path: Path, known: os.stat_result) -> bool:
+    """Whether a file is one that was seen before under this name or another."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (known.st_dev, known.st_ino)
+
+
+def _has_same_elements(path: Path, facts: dict[str, Any]) -> bool:
+    """Whether a file is what a receipt says; all of it is read."""
+    try:
+        check_file(path, facts)
+    except IntegrityError:
+        return False
+    found = file_checksum(path, read_header(path).offset, facts["row_bytes"], facts["piece_bytes"])
+    return found == facts["checksum"]
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -21,9 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, NoReturn
 
-from shardwise.dispatch import slurm, uge
+from shardwise.dispatch import slurm, submitted, uge
 from shardwise.errors import TryAgain
-from shardwise.guard import open_own
 from shardwise.paths import Results
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
@@ -38,8 +37,7 @@ _HELD: list[BinaryIO] = []
 def remember(results: Results, scheduler: str, name: str) -> None:
     """Note the name under which this run submits its jobs."""
     results.root.mkdir(parents=True, exist_ok=True)
-    with open_own(results.runs, "ab") as file:
-        file.write(f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}\n".encode())
+    submitted.append(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
 
 
 @contextlib.contextmanager

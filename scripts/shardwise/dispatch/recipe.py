@@ -111,11 +111,10 @@ def write(results: Results, workflow: Any, job: Any) -> None:
         setup=workflow.remote_execution_settings.precommand or "",
     )
     _verify(recipe, tries[0].resources)
-    file = path(results)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(asdict(recipe)))
-    part.replace(file)
+    from shardwise.arrays import commit  # here: jobs do not need it
+
+    with commit(path(results)) as file:
+        file.write(json.dumps(asdict(recipe)).encode())
 
 
 def _scheduler(workflow: Any) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 from shardwise.guard import open_own
 from shardwise.paths import Results
@@ -113,12 +114,20 @@ def note(results: Results, array: Array) -> None:
     """Add a line on an array that is about to be submitted; it is on the disk at return."""
     values = (*(getattr(array, name) for name in _FIELDS[:6]), ranges(array.numbers))
     line = "\t".join(map(str, (*values, time.strftime("%Y-%m-%dT%H:%M:%S"))))
-    with open_own(results.arrays, "a+b") as file:
+    append(results.arrays, line, "\t".join(_FIELDS) + "\n")
+
+
+def append(path: Path, line: str, head: str = "") -> None:
+    """Add a line to a table of notes; it is on the disk at return.
+
+    A last line that was cut off, as a full disk does, is ended first: else it would hide the new.
+    """
+    with open_own(path, "a+b") as file:
         length = file.seek(0, os.SEEK_END)
-        before = "\n" if length else "\t".join(_FIELDS) + "\n"
+        before = head
         if length:
             file.seek(-1, os.SEEK_END)
-            before = "" if file.read() == b"\n" else "\n"  # a line that was cut off
+            before = "" if file.read() == b"\n" else "\n"
         file.write(f"{before}{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())

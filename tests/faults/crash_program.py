@@ -1,0 +1,129 @@
+"""Each stage once for each of its calls to the disk, and killed there; then again, undisturbed.
+
+    python -m tests.faults.crash_program FOLDER kill|power EVERY [STAGE …]
+
+Under ``kill``, kill -9 strikes before each call, half-way through each write, and behind the last
+call. (After a call is before the next.) Under ``power`` all is gone in addition that no fsync has
+covered. EVERY takes one point of so many. The process forks for each point, so it has no threads
+of Python. It prints one line of JSON: for each stage the calls that were counted, the points that
+were tried, and what was wrong.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.faults import inject
+from tests.faults.stages import STAGES, Stage, restored, state, visible_faults
+
+
+def forked(folder: Path, work: Callable[[], None], fault: inject.Fault | None = None) -> int:
+    """Do something in a child, perhaps disturbed; how it ended, negative where by a signal."""
+    assert threading.active_count() == 1, "a process with threads must not fork"
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            if fault:
+                inject.Calls(folder, fault)
+            work()
+            code = 0
+        except BaseException as error:
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def counted(folder: Path, stage: Stage) -> list[str]:
+    """The calls of a stage, by kind."""
+    reader, writer = os.pipe()
+
+    def work() -> None:
+        calls = inject.Calls(folder, inject.nothing)
+        stage.run(folder)
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(calls.seen, pipe)
+
+    assert forked(folder, work) == 0
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        return [kind for kind, _ in json.load(pipe)]
+
+
+def warm_up(root: Path) -> None:
+    """Load and compile here what every child would load and compile again."""
+    folder = root / "warm" / "run"
+    folder.mkdir(parents=True)
+    stage = STAGES["reduce over another"]
+    stage.prepare(folder)
+    stage.run(folder)
+
+
+def points(kinds: list[str], way: str) -> Iterator[tuple[int, str]]:
+    """Where to strike, and how."""
+    for number, kind in enumerate(kinds):
+        yield number, "before"
+        if way == "kill" and kind in inject.WRITES:
+            yield number, "half"
+    yield len(kinds), "end"
+
+
+def struck(folder: Path, stage: Stage, fault: inject.Fault) -> int:
+    """Run a stage to its end, or until the fault strikes; the fault strikes at the end at last."""
+
+    def work() -> None:
+        stage.run(folder)
+        fault(fault.at, inject.Call("end", "", lambda: None))
+
+    return forked(folder, work, fault)
+
+
+def tried(root: Path, stage: Stage, way: str, every: int) -> dict[str, object]:
+    """Try one stage at all points."""
+    folder, snapshot, aside = root / "run", root / "snapshot", root / "aside"
+    for made in (folder, aside):
+        made.mkdir(parents=True)
+    assert forked(folder, lambda: stage.prepare(folder)) == 0
+    restored(folder, snapshot)
+    kinds = counted(folder, stage)
+    before, after = state(snapshot), state(folder)
+    tries, wrong = 0, []
+    all_points = list(points(kinds, way))
+    for point, how in all_points[::every]:
+        restored(snapshot, folder)
+        killed = inject.Killed(point, how == "half")
+        code = struck(
+            folder, stage, inject.Power(point, folder, aside) if way == "power" else killed
+        )
+        found = [] if code == -signal.SIGKILL else [f"it ended with {code}, not by the fault"]
+        found += visible_faults(folder, before, after)
+        if forked(folder, lambda: stage.run(folder)) != 0:
+            found.append("the next run failed")
+        elif state(folder) != after:
+            found.append("the next run left something else")
+        if way == "kill":  # a journal that lost its last line with the power sweeps nothing
+            found += [f"{path.name} is left" for path in folder.rglob("*.npy.*.tmp")]
+        wrong += [[point, how, *kinds[point : point + 1], *found]] if found else []
+        tries += 1
+    return {"calls": len(kinds), "points": len(all_points), "tried": tries, "wrong": wrong}
+
+
+def main() -> None:
+    """Try the stages that are named, or all."""
+    root, way, every, *names = Path(sys.argv[1]), *sys.argv[2:]
+    warm_up(root)
+    report = {
+        name: tried(root / name.replace(" ", "_"), stage, way, int(every))
+        for name, stage in STAGES.items()
+        if name in names or not names
+    }
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+if __name__ == "__main__":
+    main()

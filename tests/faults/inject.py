@@ -1,0 +1,327 @@
+"""Faults between this process and its disk: every call that changes a file passes through here.
+
+`Calls` puts itself before the calls of the ``os`` module, before files that Python opens to write,
+and before ``fallocate``. It counts those on files under one folder, from all threads, and asks a
+`fault` what to do at each. It is meant for a forked child: nothing is ever put back.
+"""
+
+import builtins
+import contextlib
+import ctypes
+import io
+import os
+import secrets
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from shardwise import disk
+
+_BY_PATH = ("unlink", "remove", "truncate", "utime", "mkdir", "rmdir", "chmod")
+_BY_DESCRIPTOR = ("fsync", "fdatasync", "ftruncate", "fchmod", "posix_fallocate")
+_WRITING = os.O_CREAT | os.O_WRONLY | os.O_RDWR
+WRITES = ("write", "pwrite")
+RENAMES = ("replace", "rename")
+
+
+@dataclass
+class Call:
+    """One call that changes a file.
+
+    Attributes
+    ----------
+    path
+        The file; of a rename, its new name.
+    do, half
+        Do it, or, of a write, the first half of it.
+    span
+        Of a write: its first byte in the file, and its length.
+    source
+        Of a rename: the old name.
+    """
+
+    kind: str
+    path: str
+    do: Callable[[], Any]
+    half: Callable[[], Any] | None = None
+    span: tuple[int, int] = (0, 0)
+    source: str = ""
+
+
+Fault = Callable[[int, Call], Any]
+"""Gets the number of a call and the call; gives what the call gives."""
+
+
+class Calls:
+    """All calls that change files under a folder, from now on."""
+
+    def __init__(self, folder: Path, fault: Fault) -> None:
+        self._folder, self._fault = f"{os.path.realpath(folder)}/", fault
+        self._lock, self.seen = threading.RLock(), []
+        for name in _BY_PATH:
+            self._patch(name, os.path.abspath)
+        for name in _BY_DESCRIPTOR:
+            self._patch(name, _path_of)
+        for name in RENAMES:
+            self._patch_rename(name)
+        for name in WRITES:
+            self._patch_write(name)
+        self._patch_open()
+        self._patch_fallocate()
+
+    def pass_on(self, call: Call) -> Any:
+        """Do a call, or what the fault makes of it."""
+        if not call.path.startswith(self._folder):
+            return call.do()
+        with self._lock:
+            number = len(self.seen)
+            self.seen.append((call.kind, os.path.relpath(call.path, self._folder)))
+            return self._fault(number, call)
+
+    def _patch(self, name: str, path: Callable[[Any], str]) -> None:
+        real = getattr(os, name)
+
+        def patched(file: Any, *words: Any, **more: Any) -> Any:
+            return self.pass_on(Call(name, path(file), lambda: real(file, *words, **more)))
+
+        setattr(os, name, patched)
+
+    def _patch_rename(self, name: str) -> None:
+        real = getattr(os, name)
+
+        def patched(old: Any, new: Any) -> None:
+            source, target = os.path.abspath(old), os.path.abspath(new)
+            self.pass_on(Call(name, target, lambda: real(old, new), source=source))
+
+        setattr(os, name, patched)
+
+    def _patch_write(self, name: str) -> None:
+        real = getattr(os, name)
+
+        def patched(descriptor: int, data: Any, *place: int) -> int:
+            at = place[0] if place else os.lseek(descriptor, 0, os.SEEK_CUR)
+            return self.pass_on(
+                _write_call(name, descriptor, data, at, lambda v: real(descriptor, v, *place))
+            )
+
+        setattr(os, name, patched)
+
+    def _patch_open(self) -> None:
+        real_os, real, calls = os.open, io.open, self
+
+        class Raw(io.FileIO):
+            def write(self, data: Any) -> int:
+                own = self.fileno()
+                at = os.fstat(own).st_size if "a" in self.mode else self.tell()
+                return calls.pass_on(_write_call("write", own, data, at, super().write))
+
+            def truncate(self, size: int | None = None) -> int:
+                cut = super().truncate
+                return calls.pass_on(Call("truncate", _path_of(self.fileno()), lambda: cut(size)))
+
+        def os_open(path: Any, flags: int, *words: Any, **more: Any) -> int:
+            if not flags & _WRITING:
+                return real_os(path, flags, *words, **more)
+            return self.pass_on(
+                Call("open", os.path.abspath(path), lambda: real_os(path, flags, *words, **more))
+            )
+
+        def python_open(
+            file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None,
+            errors: Any = None, newline: Any = None, closefd: bool = True, opener: Any = None,
+        ) -> Any:  # fmt: skip
+            if not set(mode) & set("wax+") or isinstance(file, int):
+                return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            bare = mode.replace("b", "").replace("t", "")
+            if opener:
+                raw = Raw(file, bare, opener=opener)
+            else:
+                raw = self.pass_on(Call("open", os.path.abspath(file), lambda: Raw(file, bare)))
+            if buffering == 0:
+                return raw
+            file = (io.BufferedRandom if "+" in mode else io.BufferedWriter)(raw)
+            return file if "b" in mode else io.TextIOWrapper(file, encoding, errors, newline)
+
+        os.open, io.open, builtins.open = os_open, python_open, python_open
+
+    def _patch_fallocate(self) -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+
+        def fallocate(descriptor: int, *words: Any) -> int:
+            call = Call(
+                "fallocate",
+                _path_of(descriptor),
+                lambda: library.fallocate(descriptor, *words),
+            )
+            try:
+                return self.pass_on(call)
+            except OSError as error:
+                ctypes.set_errno(error.errno)
+                return -1
+
+        own = SimpleNamespace(CDLL=lambda *_, **__: SimpleNamespace(fallocate=fallocate))
+        for name in ("c_int64", "get_errno", "memmove"):
+            setattr(own, name, getattr(ctypes, name))
+        disk.ctypes = own
+
+
+def _write_call(
+    kind: str, descriptor: int, data: Any, at: int, put: Callable[[memoryview], int]
+) -> Call:
+    view = memoryview(data).cast("B")
+    half = view[: len(view) // 2]
+    span = at, len(view)
+    return Call(kind, _path_of(descriptor), lambda: put(view), lambda: put(half), span)
+
+
+def _path_of(descriptor: Any) -> str:
+    """The file behind a descriptor, or behind a path."""
+    if not isinstance(descriptor, int):
+        return os.path.abspath(descriptor)
+    return os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
+
+
+def die() -> NoReturn:
+    """What kill -9 does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+    raise AssertionError
+
+
+def nothing(number: int, call: Call) -> Any:
+    """No fault: the calls are only counted."""
+    return call.do()
+
+
+class Killed:
+    """Die before a call, or half-way through a write."""
+
+    def __init__(self, at: int, half: bool = False) -> None:
+        self.at, self._half = at, half
+
+    def __call__(self, number: int, call: Call) -> Any:
+        """Do a call, unless it is the one."""
+        if number == self.at:
+            if self._half:
+                call.half()
+            die()
+        return call.do()
+
+
+def failing(at: int, error: int | None, done: bool = False) -> Fault:
+    """Fail at a call; ``done``: it happened all the same. No error: a write takes half only."""
+
+    def fault(number: int, call: Call) -> Any:
+        if number != at:
+            return call.do()
+        if error is None:
+            return call.half()
+        if done:
+            call.do()
+        raise OSError(error, os.strerror(error), call.path)
+
+    return fault
+
+
+def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
+    """Fail at a call and at all later ones of some kinds, as a disk does that stays full."""
+
+    def fault(number: int, call: Call) -> Any:
+        if number >= at and call.kind in kinds:
+            raise OSError(error, os.strerror(error), call.path)
+        return call.do()
+
+    return fault
+
+
+class Power:
+    """The machine loses power before a call: what no fsync has covered is gone.
+
+    Bytes that were written since the last fsync of their file read as zeros. Names that were made,
+    changed or removed since the last fsync of their folder are as they were before.
+
+    Parameters
+    ----------
+    at
+        The number of the call.
+    folder
+        What is watched.
+    aside
+        A folder on the same disk, apart from the one that is watched.
+    """
+
+    def __init__(self, at: int, folder: Path, aside: Path) -> None:
+        self.at, self._folder, self._aside = at, folder, aside
+        self._bytes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        self._names: list[tuple[str, Callable[[], None]]] = []
+        self._replace, self._open, self._pwrite = os.replace, os.open, os.pwrite
+        self._special = {
+            **dict.fromkeys(WRITES, self._write),
+            **dict.fromkeys(RENAMES, self._rename),
+            "fsync": self._sync,
+            "unlink": self._unlink,
+        }
+
+    def __call__(self, number: int, call: Call) -> Any:
+        """Do a call and note what of it is not on the disk yet."""
+        if number == self.at:
+            self.cut()
+        return self._special.get(call.kind, lambda c: c.do())(call)
+
+    def cut(self) -> NoReturn:
+        """Undo what is not on the disk, then die."""
+        for _, undo in reversed(self._names):
+            with contextlib.suppress(FileNotFoundError):  # what was renamed is gone by now
+                undo()
+        for path in self._folder.rglob("*"):
+            for offset, length in self._bytes.get(_identity(str(path)), ()):
+                descriptor = self._open(path, os.O_WRONLY)
+                self._pwrite(descriptor, bytes(length), offset)
+        die()
+
+    def _write(self, call: Call) -> int:
+        done = call.do()
+        self._bytes[_identity(call.path)].append((call.span[0], done))
+        return done
+
+    def _sync(self, call: Call) -> None:
+        call.do()
+        self._bytes.pop(_identity(call.path), None)
+        self._names = [pair for pair in self._names if pair[0] != call.path]
+
+    def _rename(self, call: Call) -> None:
+        kept = self._keep(call.path)
+        call.do()
+
+        def undo() -> None:
+            self._replace(call.path, call.source)
+            if kept:
+                self._replace(kept, call.path)
+
+        self._names.append((os.path.dirname(call.path), undo))
+
+    def _unlink(self, call: Call) -> None:
+        kept = self._keep(call.path)
+        call.do()
+        undo = partial(self._replace, kept, call.path)
+        self._names.append((os.path.dirname(call.path), undo))
+
+    def _keep(self, path: str) -> str | None:
+        """A second name for a file that is about to lose its own; None where there is none."""
+        kept = str(self._aside / secrets.token_hex(8))
+        try:
+            os.link(path, kept)
+        except FileNotFoundError:
+            return None
+        return kept
+
+
+def _identity(path: str) -> tuple[int, int]:
+    facts = os.lstat(path)
+    return facts.st_dev, facts.st_ino

@@ -1,0 +1,228 @@
+"""The stages of a small run, each to be disturbed at any call; what must be there afterwards."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from shardwise import ledger, multiply, planfile, planner, receipts, reduce, shard, sizes, synthetic
+from shardwise.arrays import file_checksum, read_header
+from shardwise.dispatch import jobs, missing, submitted, tally
+from shardwise.errors import ShardwiseError
+from shardwise.paths import Results
+from shardwise.workflow import Run
+
+from tests import factories
+
+_VOLATILE = ("started", "finished", "process", "attempt", "stages", "proof")
+STACK = factories.noise((6, 5, 5), "float32", seed=7)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is there before a stage, and the stage; both work in ``folder/results``."""
+
+    prepare: Callable[[Path], None]
+    run: Callable[[Path], None]
+
+
+def _made(folder: Path, **over: object) -> planfile.Plan:
+    own = {"shards": 2, **over}
+    if "synthetic" not in own:
+        path = folder.parent / "input.npy"
+        if not path.exists():
+            np.save(path, STACK)
+        own["input"] = str(path)
+    chosen = factories.settings(results=str(folder / "results"), **own)
+    plan, sources = planner.make(chosen)
+    planner.check_folder(plan)
+    planner.write(plan, sources)
+    return plan
+
+
+def _plan(folder: Path) -> planfile.Plan:
+    return planfile.load(folder / "results" / "plan.tsv")
+
+
+def _copied(folder: Path) -> None:
+    shard.materialize(_plan(folder), "00001")
+
+
+def _multiplied(folder: Path, *names: str) -> None:
+    for name in names or ("00000", "00001"):
+        with jobs.working(_plan(folder).results):
+            multiply.run_shard(_plan(folder), name)
+
+
+def _last(folder: Path) -> None:
+    _multiplied(folder, "00001")
+
+
+def _first(folder: Path) -> None:
+    _multiplied(folder, "00000")
+
+
+def _ledger(folder: Path) -> None:
+    ledger.write(_plan(folder))
+
+
+def _reduced(folder: Path) -> None:
+    from mpi4py import MPI
+
+    sizes.REDUCE_BATCH_BYTES = 300  # in many steps, each of which is committed
+    names = ["sum", "mean"]
+    reduce.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", names, save_every=0.0)
+
+
+def _noted(folder: Path) -> None:
+    """What dispatchers leave on their own: names of jobs and arrays, reasons of failures.
+
+    A run notes new names. Here they are the same again, so only those are noted that are not there.
+    """
+    results = _plan(folder).results
+    if "run-2" not in [row[1] for row in jobs._rows(results.runs)]:
+        jobs.remember(results, "slurm", "run-2")
+    if "array-2" not in [array.name for array in submitted.noted(results)]:
+        submitted.note(results, submitted.Array("slurm", "r", "d", "array-2", 1, 0, (0, 1)))
+    tally.Tally(_plan(folder), ["00000"]).failed("00000", 75, "the device is busy")
+    Run._write_config(
+        SimpleNamespace(
+            config={"input": "a"},
+            plan=_plan(folder),
+            config_file=folder / "config.json",
+            results=results,
+            _before={"digest": "another"},
+        )
+    )
+
+
+def _before_notes(folder: Path) -> None:
+    results = _made(folder).results
+    jobs.remember(results, "slurm", "run-1")
+    submitted.note(results, submitted.Array("slurm", "r", "d", "array-1", 1, 0, (0, 1)))
+
+
+def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        for step in steps:
+            step(folder)
+
+    return prepare
+
+
+def _changed(folder: Path) -> None:
+    _made(folder, shards=3)
+
+
+_made_sum = partial(_made, keep="sum", materialize=False)
+_made_synthetic = partial(_made, synthetic={"matrices": 4, "dim": 4, "dtype": "float32", "seed": 1})
+_done = (_copied, _multiplied, _ledger, _reduced)
+STAGES = {
+    "plan": Stage(_after(), _made),
+    "plan over another": Stage(_after(_made, *_done), _changed),
+    "synthesize": Stage(_after(_made_synthetic), lambda folder: synthetic.write(_plan(folder))),
+    "shard": Stage(_after(_made), _copied),
+    "multiply": Stage(_after(_made, _first), _last),
+    "multiply, keep: sum": Stage(_after(_made_sum, _first), _last),
+    "multiply over another": Stage(_after(_made_sum, _multiplied, _made, _first), _last),
+    "ledger": Stage(_after(_made, _multiplied), _ledger),
+    "ledger over another": Stage(
+        _after(_made_sum, _multiplied, _ledger, _made, _multiplied), _ledger
+    ),
+    "reduce": Stage(_after(_made, _multiplied, _ledger), _reduced),
+    "reduce over another": Stage(
+        _after(_made_sum, _multiplied, _ledger, _reduced, _made, _multiplied, _ledger), _reduced
+    ),
+    "dispatchers": Stage(_before_notes, _noted),
+}
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """All finished files, without what differs from run to run; logs and temporary files aside."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_file() and not path.name.endswith(".tmp") and "/logs/" not in f"/{name}":
+            found[name] = _comparable(path)
+    return found
+
+
+def _comparable(path: Path) -> bytes:
+    raw = path.read_bytes()
+    if path.suffix == ".json" and path.parent.name in ("products", "shards", "results"):
+        facts = json.loads(raw)
+        return json.dumps({k: v for k, v in facts.items() if k not in _VOLATILE}).encode()
+    if path.name == "ledger.tsv":
+        rows = [line.split(b"\t") for line in raw.splitlines()]
+        return b"\n".join(b"\t".join(row[:12] + row[14:]) for row in rows)
+    results = Results(path.parent)  # of notes, the names by which a next run asks for jobs
+    if path == results.arrays:
+        return repr([array.name for array in submitted.noted(results)]).encode()
+    if path == results.runs:
+        return repr([row[1] for row in jobs._rows(path)]).encode()
+    return raw
+
+
+def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
+    """Whatever looks finished to a reader and is not.
+
+    Parameters
+    ----------
+    allowed
+        What each file may hold: its content before the stage, and after it.
+    """
+    try:
+        found = state(folder)
+    except ValueError as error:
+        yield f"a file cannot be read: {error}"
+        return
+    for name, content in found.items():
+        if "/partial/" not in name and content not in [one.get(name) for one in allowed]:
+            yield f"{name} is neither the old nor the new one"
+    results = Results(folder / "results")
+    yield from _untrue_summary(results)
+    try:
+        plan = _plan(folder)
+    except ShardwiseError:
+        return
+    yield from _untrue_products(plan)
+
+
+def _untrue_products(plan: planfile.Plan) -> Iterator[str]:
+    lacking = missing.missing(plan)
+    for name in plan.shards:
+        if name not in lacking and not _vouches(
+            receipts.read(plan.results.receipt(name))["file"], plan.results.product(name)
+        ):
+            yield f"the receipt of product {name} vouches for another file"
+        copy = plan.results.shard(name)
+        known = multiply._copy_checksum(plan, plan.shards[name])
+        facts = receipts.read(plan.results.shard_receipt(name))["file"] if known else None
+        if known and copy.exists() and not _vouches(facts, copy):
+            yield f"the receipt of copy {name} vouches for another file"
+
+
+def _untrue_summary(results: Results) -> Iterator[str]:
+    if results.summary.exists():
+        for name, facts in receipts.read(results.summary)["files"].items():
+            if not _vouches(facts, results.statistic(name)):
+                yield f"summary.json vouches for another {name}.npy"
+
+
+def _vouches(facts: dict, path: Path) -> bool:
+    """Whether a file is the one that its receipt speaks of."""
+    receipts.check_file(path, facts)
+    offset = read_header(path).offset
+    return facts["checksum"] == file_checksum(
+        path, offset, facts["row_bytes"], facts["piece_bytes"]
+    )
+
+
+def restored(snapshot: Path, folder: Path) -> None:
+    """A folder as it was, time stamps included."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(snapshot, folder, symlinks=True)

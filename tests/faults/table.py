@@ -1,0 +1,96 @@
+"""The table of faults: what the tests marked ``fault`` have tried, beside docs/reliability.md.
+
+A test says which row it counts for, and how often it tries, just before each try::
+
+    @pytest.mark.fault("the machine loses power")
+    def test_something(tried):
+        for point in points:
+            tried()
+            ...
+
+A test that never calls `tried` counts as one try. ``make faults`` prints the rows of the page with
+the figures of the run.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+_HEAD = "| fault | how it is made | tried | survived | lost |"
+
+
+def rows(text: str) -> dict[str, str]:
+    """The faults that the page lists, and how each is made."""
+    table = text.split(_HEAD, 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
+    return {fault: how for fault, how, *_ in cells}
+
+
+def marked(folder: Path) -> set[str]:
+    """The faults that some test under a folder is marked with."""
+    sources = (path.read_text(encoding="utf-8") for path in folder.rglob("test_*.py"))
+    found = re.compile(r'mark\.fault\(\s*"([^"]+)"')
+    return {name for source in sources for name in found.findall(source)}
+
+
+def figures(reports: Iterable[pytest.TestReport]) -> dict[str, Counter]:
+    """Tries, and those that were survived, of each fault; a test that fails has lost its last."""
+    counts: dict[str, Counter] = defaultdict(Counter)
+    for report in reports:
+        told = dict(report.user_properties)
+        if "fault" not in told:
+            continue
+        if report.skipped:
+            counts[told["fault"]]["skipped"] += 1
+        elif report.when == "call" or report.failed:
+            tries = max(1, sum(n for key, n in report.user_properties if key == "tried"))
+            counts[told["fault"]]["tried"] += tries
+            counts[told["fault"]]["lost"] += report.failed
+    return counts
+
+
+def lines(text: str, counts: dict[str, Counter]) -> Iterator[str]:
+    """The page's table, with the figures of this run."""
+    yield from (_HEAD, "|---|---|---|---|---|")
+    for fault, how in rows(text).items():
+        found = counts.get(fault, Counter())
+        whole = found["tried"] - found["lost"]
+        skipped = f" ({found['skipped']} tests skipped)" if found["skipped"] else ""
+        yield f"| {fault} | {how} | {found['tried']}{skipped} | {whole} | {found['lost']} |"
+
+
+@pytest.fixture
+def tried(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Count one try of the fault that the test is marked with."""
+
+    def count() -> None:
+        request.node.user_properties.append(("tried", 1))
+
+    return count
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each report say which fault its test counts for."""
+    for item in items:
+        for mark in item.iter_markers("fault"):
+            item.user_properties.append(("fault", mark.args[0]))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print the table where faults were asked for."""
+    if "fault" in config.option.markexpr:
+        reports = [
+            report
+            for kind in ("passed", "failed", "error", "skipped")
+            for report in terminalreporter.stats.get(kind, [])
+        ]
+        terminalreporter.section("faults")
+        terminalreporter.write_line(
+            "\n".join(lines(PAGE.read_text(encoding="utf-8"), figures(reports)))
+        )

@@ -1,0 +1,110 @@
+"""Two attempts of one shard at once: whatever the order, a receipt speaks of the file beside it."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from shardwise import arrays, ledger, multiply, receipts
+from shardwise.arrays import file_checksum
+from shardwise.dispatch import missing
+from shardwise.errors import TryAgain
+
+from tests import factories
+from tests.factories import noise
+
+STEPS = ("product", "receipt", "end")
+ORDERS = sorted(set(itertools.permutations(["a"] * len(STEPS) + ["b"] * len(STEPS))))
+
+
+class Turns:
+    """Lets two threads take their steps in a given order: each waits until it is its turn."""
+
+    def __init__(self, order):
+        self._order, self._at = order, 0
+        self._changed = threading.Condition()
+
+    def take(self, who, step):
+        """Do one step of a thread when all before it are done."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._order[self._at :][:1] == (who,), 60)
+            try:
+                return step()
+            finally:
+                self._at += 1
+                self._changed.notify_all()
+
+
+def interleaved(monkeypatch, made, order, products):
+    """Multiply one shard in two threads whose renames come in an order; how each has ended."""
+    turns, replace = Turns(order), arrays.os.replace
+    ends = {}
+
+    def in_turn(old, new):
+        turns.take(threading.current_thread().name, lambda: replace(old, new))
+
+    def attempt(name):
+        try:
+            multiply.run_shard(made, "00000")
+            ends[name] = "whole"
+        except TryAgain as error:
+            ends[name] = str(error)
+
+    monkeypatch.setattr(arrays.os, "replace", in_turn)
+    worked = multiply.Worker.work
+
+    def own(self, *words):
+        report, block = worked(self, *words)
+        block.view("float32")[:] *= products[threading.current_thread().name]
+        return report, block
+
+    monkeypatch.setattr(multiply.Worker, "work", own)
+    real = receipts.write_for
+
+    def last(*words):
+        try:
+            write(*words)
+        finally:
+            turns.take(threading.current_thread().name, lambda: None)
+
+    write = real
+    monkeypatch.setattr(receipts, "write_for", last)
+    threads = [threading.Thread(target=attempt, args=(name,), name=name) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ends
+
+
+def vouched(made):
+    """Whether the shard is not whole, or its receipt has the checksum of its product."""
+    if missing.missing(made):
+        return False
+    facts = receipts.read(made.results.receipt("00000"))["file"]
+    path = made.results.product("00000")
+    found = file_checksum(path, arrays.DATA_OFFSET, facts["row_bytes"], facts["piece_bytes"])
+    assert found == facts["checksum"]
+    return True
+
+
+@pytest.mark.fault("two attempts of one shard at once")
+@pytest.mark.parametrize("differ", [False, True], ids=["same", "differ"])
+@pytest.mark.parametrize("order", ORDERS, ids="".join)
+def test_a_receipt_never_vouches_for_the_other_attempts_file(tmp_path, monkeypatch, order, differ):
+    """In any order of renames and ends; and what is not whole then is so after one more try."""
+    stack = noise((4, 3, 3), "float32")
+    made = factories.plan(tmp_path, stack, shards=1, materialize=False, verify=False)
+    products = {"a": 1, "b": 2 if differ else 1}
+    with monkeypatch.context() as patch:
+        ends = interleaved(patch, made, order, products)
+    whole = vouched(made)
+    assert whole or differ, "attempts that agree never disturb each other"
+    assert whole or any("another attempt" in end for end in ends.values())
+    assert "whole" in ends.values() or not whole
+    if not whole:
+        multiply.run_shard(made, "00000")
+    ledger.write(made)
+    product = factories.products(made)
+    factors = {1, products["b"]} if whole else {1}
+    assert any(np.array_equal(product, factor * (stack @ stack)) for factor in factors)

@@ -1,0 +1,45 @@
+"""Each stage, killed at each of its calls to the disk: whole or not there, and the rest later."""
+
+import pytest
+
+from tests.faults.conftest import Program
+
+NAMES = {
+    "plan", "plan over another", "synthesize", "shard", "multiply", "multiply, keep: sum",
+    "multiply over another", "ledger", "ledger over another", "reduce", "reduce over another",
+    "dispatchers",
+}  # fmt: skip
+
+
+def check(report, tried, every=1):
+    """All stages were tried at all their points, and none was wrong."""
+    assert set(report) == NAMES
+    for name, found in report.items():
+        for _ in range(found["tried"]):
+            tried()
+        assert found["wrong"] == [], name
+        assert found["tried"] == -(-found["points"] // every) > found["calls"] // every, name
+
+
+@pytest.mark.fault("kill -9 at a call to the disk")
+@pytest.mark.timeout(600)
+def test_each_stage_is_killed_at_each_call(program: Program, tried):
+    """Before each call that changes a file, half-way through each write, and at the end."""
+    check(program("crash_program", "kill", 1), tried)
+
+
+EVERY = 4
+
+
+@pytest.mark.fault("power loss at a call to the disk")
+@pytest.mark.timeout(600)
+def test_each_stage_loses_power_at_some_calls(program: Program, tried):
+    """What no fsync has covered is gone: at every fourth point, the first one by a fixed choice."""
+    check(program("crash_program", "power", EVERY), tried, EVERY)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_each_stage_loses_power_at_each_call(program: Program, tried):
+    """The same at all points."""
+    check(program("crash_program", "power", 1), tried)
