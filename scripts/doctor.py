@@ -1,22 +1,43 @@
-"""Tell what would run on this machine and what is missing. It changes nothing and kills nothing."""
+"""Tell what would run on this machine and what is missing. It changes nothing and kills nothing.
+
+With --clear-quarantine it takes devices out of quarantine, and does nothing else.
+"""
 
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from shardwise import cli
+from shardwise import cli, quarantine
 from shardwise.doctor import report, settings
+from shardwise.errors import InputError
+from shardwise.paths import Results
 
 
 def main(options: Namespace) -> int:
     """Look at everything, write the report, and return the exit code."""
     chosen, found = settings.choose(options.configfile, options.results)
+    if options.clear_quarantine is not None:
+        return _clear(Results(Path(chosen["results"])), options.clear_quarantine or None)
     chosen |= {"launcher": options.launcher, "time_limit": options.time_limit}
     made = report.look(chosen, found)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
     sys.stdout.write(made.json() if options.json else made.text(report.terminal_width()))
     return made.code
+
+
+def _clear(results: Results, uuid: str | None) -> int:
+    """Take a device, or all, out of quarantine; the exit code."""
+    try:
+        cleared = quarantine.clear(results, uuid)
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    for entry in cleared:
+        sys.stdout.write(f"no longer in quarantine: {entry}\n")
+    if not cleared:
+        sys.stdout.write(f"nothing is in quarantine for {results.root}\n")
+    return 0
 
 
 def arguments() -> ArgumentParser:
@@ -36,6 +57,10 @@ def arguments() -> ArgumentParser:
     made.add_argument(
         "--time-limit", type=cli.seconds, default=10.0, metavar="SECONDS",
         help="for each section; all are looked at side by side",
+    )  # fmt: skip
+    made.add_argument(
+        "--clear-quarantine", nargs="?", const="", metavar="UUID",
+        help="take this device, or all, out of quarantine for the results folder; then end",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="write JSON, for programs")
     return made

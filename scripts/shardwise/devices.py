@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise import grants, leases
-from shardwise.errors import TryAgain
+from shardwise.errors import Quarantined, ShardwiseError, TryAgain, WrongProduct
 from shardwise.grants import Grant
 from shardwise.nvml import Device, Process, present
 from shardwise.units import human_bytes
@@ -60,6 +60,24 @@ _FREE_SHARE = 0.1
 Idle contexts and what the driver keeps take some hundred MiB of devices that have 16 GiB or more.
 """
 
+HOLD_SECONDS = 60.0
+"""How long a job keeps a device in quarantine that its scheduler has given it.
+
+A scheduler gives a device that was just returned to the next job in the queue. While this job has
+it, others get better ones; and tries are used up slowly.
+"""
+
+_BROKEN = {
+    214: "an uncorrectable ECC error",
+    220: "an uncorrectable NVLink error",
+    226: "a hardware error that the GPU has contained",
+    714: "a hardware stack error",
+}
+"""The errors of CUDA that only a device causes, by the numbers of its runtime and its driver.
+
+What a program may cause too (an illegal address, a failed launch) says nothing alone: see `fault`.
+"""
+
 _taken: list["Taken"] = []
 """The device of this process, once it has one: CUDA looks at the variables only once."""
 
@@ -76,6 +94,11 @@ class Taken:
     device: Device
     source: str
     granted: str | None
+
+
+def own() -> str | None:
+    """The UUID of the device that this process has taken; None before."""
+    return _taken[0].device.uuid if _taken else None
 
 
 def driver_cuda_version() -> int | None:
@@ -115,6 +138,41 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
         xp.cuda.driver.CUDADriverError,
         xp.cuda.cublas.CUBLASError,
     )
+
+
+def fault(error: BaseException, uuid: str | None) -> str | None:
+    """What is wrong with the device that a task has failed on; None where nothing says so.
+
+    A device that is busy, or out of memory, has no fault.
+
+    Parameters
+    ----------
+    error
+        By which the task failed: of cupy, or one that was raised from it, or a `WrongProduct`.
+    uuid
+        Of the device of this process; None for the CPU.
+    """
+    said = _BROKEN.get(getattr(error.__cause__ or error, "status", 0))
+    if said is None and uuid is not None:
+        said = _symptom(uuid)
+    if said is None and isinstance(error, WrongProduct):
+        said = "a product failed its proof"
+    return said
+
+
+def _symptom(uuid: str) -> str | None:
+    """What NVML says of a device, beside what it said when this process took it."""
+    before = next((t.device.errors for t in _taken if t.device.uuid == uuid), None)
+    try:
+        found = next((device for device in present() if device.uuid == uuid), None)
+    except ShardwiseError as error:
+        return f"lost: {error}"
+    if found is None:
+        return "lost: NVML does not list it any more"
+    new = (found.errors or 0) - (before or 0)
+    if before is not None and new > 0:
+        return f"uncorrectable ECC errors: {new} while this task ran"
+    return None
 
 
 def wait_seconds(job: str | None, holders: Iterable[leases.Holder | None] = ()) -> float:
@@ -168,8 +226,13 @@ def candidates(
     return devices if grant is None else grants.named(grant, devices)
 
 
-def workers(backend: str) -> int:
+def workers(backend: str, without: Collection[str] = ()) -> int:
     """How many workers can compute at once on this node: one a device, one on NumPy.
+
+    Parameters
+    ----------
+    without
+        UUIDs of devices that no worker takes. One worker remains: it says why it has none.
 
     Raises
     ------
@@ -178,7 +241,7 @@ def workers(backend: str) -> int:
     """
     if backend == "numpy" or driver_cuda_version() is None:
         return 1
-    return max(1, len(candidates()))
+    return max(1, sum(device.uuid not in without for device in candidates()))
 
 
 def node() -> str:
@@ -192,6 +255,7 @@ def take(
     listed: Callable[[], list[Device]] | None = None,
     environ: MutableMapping[str, str] = os.environ,
     choice: Choice | None = None,
+    barred: Callable[[], Mapping[str, str]] = dict,
 ) -> Taken:
     """Give this process its device, and make CUDA see that one only.
 
@@ -210,11 +274,14 @@ def take(
         How devices are found; left out, :func:`present`.
     choice
         For one of several workers that share devices; None takes the freest.
+    barred
+        Says which devices are in quarantine at the moment: by UUID, what is known of each.
 
     Raises
     ------
     TryAgain
-        Where there is no device for this task, or none became free in time.
+        Where there is no device for this task, or none became free in time; of its class
+        `Quarantined` where all that there are for it are in quarantine.
     """
     if _taken:
         return _taken[0]
@@ -222,14 +289,19 @@ def take(
     grant, found = grants.read(environ), candidates(listed, environ)
     if not found:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
-    order = choice.order if choice else _freest_first
-    usable = order(found)
-    if not usable:
-        raise TryAgain(f"no device is left but those that failed: {', '.join(choice.without)}")
     source = grant.source if grant else "lease"
     job = grants.job(environ)
+    hold = 0.0 if source == "lease" else HOLD_SECONDS if limit is None else min(limit, HOLD_SECONDS)
+    healthy = _healthy(found, barred, hold)
+    order = choice.order if choice else _freest_first
+    usable = order(healthy)
+    if not usable:
+        raise TryAgain(f"no device is left but those that failed: {', '.join(choice.without)}")
 
     def leased(device: Device) -> bool:
+        if device.uuid in (out := barred()):  # since this task waits
+            _refuse_if_all(usable, out)
+            return False
         if grant and source != "lease" and len(found) == 1:
             return _lease_granted(device, grant, job)
         return obstacle(device, needed) is None and leases.take(device.uuid, job)
@@ -239,6 +311,34 @@ def take(
     _taken.append(Taken(device, source, grant.value if grant else None))
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
     return _taken[0]
+
+
+def _healthy(
+    found: Sequence[Device], barred: Callable[[], Mapping[str, str]], hold: float
+) -> list[Device]:
+    """The devices that are not in quarantine; where all are, hold them for some seconds."""
+    end = time.monotonic() + hold
+    while True:
+        out = barred()
+        healthy = [device for device in found if device.uuid not in out]
+        if healthy or time.monotonic() >= end:
+            break
+        time.sleep(min(POLL_SECONDS, hold))
+    _refuse_if_all(found, out)
+    for device in found:
+        if device.uuid in out:
+            log.info("left out, as in quarantine: %s", out[device.uuid])
+    return healthy
+
+
+def _refuse_if_all(found: Sequence[Device], out: Mapping[str, str]) -> None:
+    """End where some devices, all that there are for this task, are in quarantine."""
+    if all(device.uuid in out for device in found):
+        said = "; ".join(out[device.uuid] for device in found)
+        raise Quarantined(
+            f"each device that this task may take is in quarantine for these results: {said}. "
+            "Until then another device has to do its work: a next try may be given one"
+        )
 
 
 def _lease_granted(device: Device, grant: Grant, job: str | None) -> bool:

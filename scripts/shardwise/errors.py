@@ -33,6 +33,16 @@ class DeviceFailed(TryAgain):
     """The device is lost, busy or full; this process cannot rely on it any more."""
 
 
+class Quarantined(DeviceFailed):
+    """The device is in quarantine for these results: another one has to do the work."""
+
+
+class Disproven(WrongProduct, Quarantined):
+    """A product fails its proof on a device that another one can stand in for: try that one."""
+
+    exit_code = 75
+
+
 class QueueFull(TryAgain):
     """The cluster has as many jobs, of this user or of all, as it allows."""
 

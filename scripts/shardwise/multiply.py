@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,11 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import batches, devices, grants, receipts, sizes, tiles, witness
+from shardwise import batches, devices, grants, quarantine, receipts, sizes, tiles, witness
 from shardwise.arrays import PieceChecksum, StackWriter, commit
 from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
-from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain, WrongProduct
+from shardwise.errors import (
+    DeviceFailed,
+    Disproven,
+    InputError,
+    IntegrityError,
+    Quarantined,
+    ShardwiseError,
+    TryAgain,
+    WrongProduct,
+)
 from shardwise.lanes import CudaLane, HostLane
 from shardwise.paths import for_bash
 from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
@@ -126,7 +135,15 @@ class Session:
     ) -> None:  # fmt: skip
         self._plan, self._memory = plan, memory
         # First of all: a task that waits for a device must not hold memory meanwhile.
-        self._xp, self.device = load_backend(plan.settings["backend"], needed, wait, choice)
+        barred = partial(quarantine.barred, plan.results)
+        backend = plan.settings["backend"]
+        try:
+            self._xp, self.device = load_backend(backend, needed, wait, choice, barred)
+        except Quarantined:
+            raise
+        except DeviceFailed as error:
+            self.device = {"uuid": devices.own()}
+            raise self._blamed(error, None) from error
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
 
@@ -142,7 +159,7 @@ class Session:
         TryAgain
             Where there is no room for the copy.
         """
-        with self._translated(), ExitStack() as stack:
+        with self._translated(shard_id), ExitStack() as stack:
             self._lane.bind()
             reading = self._opened(self._plan.shard(shard_id), stack)
             reading.open = stack.pop_all()
@@ -178,11 +195,13 @@ class Session:
         IntegrityError
             An input that is not the planned one, or a product that fails its proof.
         TryAgain
-            The device is busy or out of memory; of its class `DeviceFailed` where it is lost.
+            The device is busy or out of memory; of its class `DeviceFailed` where it is lost, and
+            of that one's class `Quarantined` where it is put into quarantine. So is a product that
+            fails its proof on a GPU: another one may do better.
         """
         shard = reading.shard.shard
         attempt = receipts.note_start(self._plan.results.starts(shard))
-        with self._translated(), reading.open:
+        with self._translated(shard), reading.open:
             try:
                 # Overflow is found and named by the checks of a batch.
                 with np.errstate(all="ignore"):
@@ -193,13 +212,29 @@ class Session:
         self._write_receipt(reading, attempt, body, own)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Name the device where it fails."""
+    def _translated(self, shard: str | None = None) -> Iterator[None]:
+        """Name the device where it fails, and put it into quarantine where the fault is its own."""
         try:
             yield
-        except devices.device_errors(self._xp) as error:
-            uuid = self.device.get("uuid", "?")
-            raise DeviceFailed(f"device {uuid}: {error}; nothing was written") from error
+        except (WrongProduct, DeviceFailed, *devices.device_errors(self._xp)) as error:
+            raise self._blamed(error, shard) from error
+
+    def _blamed(self, error: Exception, shard: str | None) -> ShardwiseError:
+        """What an error that may be the device's is told as."""
+        uuid = self.device.get("uuid")
+        ours = isinstance(error, ShardwiseError)
+        said = f"{error}" if ours else f"device {uuid}: {error}; nothing was written"
+        why = devices.fault(error, uuid)
+        if why is not None:
+            entry = quarantine.note(self._plan.results, uuid, why, shard)
+        disproven = isinstance(error, WrongProduct)
+        if why is None or uuid is None:  # a host has no other CPU to go to
+            return WrongProduct(said) if disproven else DeviceFailed(said)
+        return (Disproven if disproven else Quarantined)(
+            f"{said}. Now in quarantine for these results: {entry}. Another device has to compute "
+            "this shard; to take this one back once it is mended: "
+            f"{quarantine.clearing(self._plan.results, uuid)}"
+        )
 
     def _write_receipt(
         self, reading: Reading, attempt: int, body: dict[str, Any], own: os.stat_result
@@ -227,7 +262,7 @@ class Session:
 
 def load_backend(
     requested: str, needed: int = 0, wait: float | None = None,
-    choice: devices.Choice | None = None,
+    choice: devices.Choice | None = None, barred: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """The array module to compute with, on a device of this process, and facts about that.
 
@@ -242,17 +277,20 @@ def load_backend(
         :func:`devices.wait_seconds` says.
     choice
         Which device to look at first, as :func:`devices.take` has it.
+    barred
+        Which devices are in quarantine, as :func:`devices.take` has it.
 
     Raises
     ------
     InputError
         Where cupy is asked for, and the driver or cupy is missing.
     TryAgain
-        Where there is a driver but no device for this task.
+        Where there is a driver but no device for this task; `DeviceFailed` where the one that was
+        taken does not work.
     """
     if not _on_gpu(requested):
         return np, {"name": "CPU", "granted": devices.granted()}
-    taken = devices.take(needed, wait, choice=choice)
+    taken = devices.take(needed, wait, choice=choice, barred=barred)
     cupy = array_module(requested)
     try:
         cupy.cuda.Device(0).use()
@@ -260,7 +298,7 @@ def load_backend(
         found = devices.cuda_uuid(cupy)
         facts = devices.facts(cupy, taken)
     except devices.device_errors(cupy) as error:
-        raise _no_device(error) from error
+        raise DeviceFailed(str(_no_device(error))) from error
     if taken.device.uuid.startswith("GPU-") and found != taken.device.uuid:
         raise RuntimeError(f"CUDA was in use on {found} before {taken.device.uuid} was taken")
     return cupy, facts

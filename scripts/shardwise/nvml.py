@@ -35,7 +35,9 @@ class Device:
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
     that of its GPU. ``memory`` and ``free`` are bytes, of the whole machine where GPU and CPU share
     one memory; ``mode`` is the compute mode. ``reserved`` are bytes that the driver keeps for
-    itself, where it tells; ``others`` are processes that draw, or compute by MPS.
+    itself, where it tells; ``others`` are processes that draw, or compute by MPS. ``errors`` counts
+    memory errors of the GPU that could not be corrected, since its driver was loaded; an instance
+    has those of its GPU.
     """
 
     uuid: str
@@ -47,6 +49,7 @@ class Device:
     processes: tuple[Process, ...] = ()
     reserved: int | None = None
     others: tuple[Process, ...] = ()
+    errors: int | None = None
 
 
 def present() -> list[Device]:
@@ -127,18 +130,24 @@ def _leave_out(index: int, error: str) -> None:
 def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
     """A GPU, or its instances where it is cut by MIG."""
     mode = _MODES.get(_answer(nvml, nvml.nvmlDeviceGetComputeMode, handle, 0), "unknown")
+    errors = _answer(nvml, lambda gpu: _errors(nvml, gpu), handle, None)
     cut, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, (nvml.NVML_DEVICE_MIG_DISABLE, None))
     if cut != nvml.NVML_DEVICE_MIG_ENABLE:
-        return [_device(nvml, handle, index, mode)]
+        return [_device(nvml, handle, index, mode, errors)]
     found = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-            found.append(_device(nvml, instance, index, mode))
+            found.append(_device(nvml, instance, index, mode, errors))
     return found
 
 
-def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
+def _errors(nvml: Any, handle: Any) -> int:
+    kind, since = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, since)
+
+
+def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -> Device:
     memory, free = _memory(nvml, handle)
     return Device(
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -151,6 +160,7 @@ def _device(nvml: Any, handle: Any, index: int, mode: str) -> Device:
         reserved=_answer(nvml, lambda h: _reserved(nvml, h), handle, None),
         others=_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
         + _processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
+        errors=errors,
     )
 
 

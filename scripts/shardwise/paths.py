@@ -60,6 +60,11 @@ class Results:
         """The names under which earlier runs submitted jobs to a scheduler."""
         return self.root / "runs.tsv"
 
+    @property
+    def quarantine(self) -> Path:
+        """One row a device that failed, and how long no task takes it."""
+        return self.root / "quarantine.tsv"
+
     def array_folder(self, run: str) -> Path:
         """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
         return self.root / "logs" / "array" / run

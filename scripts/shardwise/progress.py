@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwise import quarantine
 from shardwise.dispatch import jobs, missing
 
 _SECONDS_BETWEEN_LINES = 1.0
@@ -163,13 +164,19 @@ class Listener(logging.Handler):
         return shards - planned + done, shards
 
     def last_words(self) -> None:
-        """At the end of the process: what is whole, or what failed, why, and how to go on."""
+        """At the end of the process: what is whole, or what failed, why, and how to go on.
+
+        Devices in quarantine are named in either case.
+        """
         planned = sum(self._state.planned.values())
         if not self._state.names or not planned:
             return
+        barred = quarantine.report(self._run.results)
         if sum(self._state.done.values()) == planned:
             whole = ", ".join(self._run.statistics())
             say(f"shardwise: done: {whole if self._state.whole else 'what was asked for'}")
+            for line in barred:
+                say(line)
             return
         done, shards = self._counts("multiply")
         lack = "the sum is missing" if done == shards else f"{shards - done} missing"
@@ -177,6 +184,8 @@ class Listener(logging.Handler):
         for failure in self._failures():
             say(f"  failed: {failure.name}: {failure.reason}")
             say(f"          log: {failure.log or 'none'}")
+        for line in barred:
+            say(line)
         say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
 
 

@@ -16,13 +16,24 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, config, devices, ledger, planfile, receipts, sizes, statistics
+from shardwise import (
+    ALGORITHM,
+    config,
+    devices,
+    ledger,
+    planfile,
+    quarantine,
+    receipts,
+    sizes,
+    statistics,
+)
 from shardwise import witness as witnesses
 from shardwise.arrays import read_header
 from shardwise.bins import plane_shape, rounded
@@ -407,6 +418,7 @@ class _Job:
             "nodes": nodes,
             "scalars": self._scalars.summary(),
             "files": files,
+            "quarantined": [asdict(entry) for entry in quarantine.entries(plan.results)],
             **receipts.provenance(
                 "reduce", started, {"numpy": np.__version__, "mpi": _mpi_version()}
             ),

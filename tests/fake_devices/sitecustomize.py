@@ -36,17 +36,18 @@ def _change_multiply(module):
 
 
 def _change_devices(module):
+    workers = module.workers
     module.present = _present
     module.driver_cuda_version = lambda: 12000
-    module.workers = lambda backend: len(module.candidates())
+    module.workers = lambda backend, without=(): workers("cupy", without)
 
 
-def _load_backend(requested, needed=0, wait=None, choice=None):
+def _load_backend(requested, needed=0, wait=None, choice=None, barred=dict):
     """As `multiply.load_backend`, but with a fake device and NumPy."""
     import numpy
     from shardwise import devices
 
-    taken = devices.take(needed, wait, choice=choice)
+    taken = devices.take(needed, wait, choice=choice, barred=barred)
     facts = {"name": taken.device.name, "uuid": taken.device.uuid}
     return numpy, facts | {"source": taken.source, "granted": taken.granted}
 

@@ -412,6 +412,9 @@ def drive(monkeypatch, gpus):
         "nvmlDeviceGetUUID": lambda gpu: gpu["uuid"],
         "nvmlDeviceGetName": lambda gpu: "Fake",
         "nvmlDeviceGetComputeMode": lambda gpu: gpu.get("mode", pynvml.NVML_COMPUTEMODE_DEFAULT),
+        "nvmlDeviceGetTotalEccErrors": lambda gpu, kind, since: known(
+            gpu, {(1, 0): "errors"}.get((kind, since), "other errors")
+        ),
         "nvmlSystemGetDriverVersion": lambda: "570.86.15",
         "nvmlDeviceGetMemoryInfo": lambda gpu, version=1: known(
             {"memory": MEMORY} | gpu, "memory" if version == 1 else "memory v2"
@@ -463,6 +466,13 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
     assert caplog.messages == [
         "GPU 2 does not answer (GPU is lost) and is left out; it may need a reset"
     ]
+
+
+def test_nvml_counts_the_errors_of_memory(monkeypatch):
+    """Those that could not be corrected; an instance has its GPU's, and not every GPU counts."""
+    cut = {"uuid": "GPU-cut", "instances": {0: f"{MIG}0"}, "errors": 2}
+    drive(monkeypatch, [{"uuid": A, "errors": 3, "other errors": 9}, cut, {"uuid": B}])
+    assert [device.errors for device in devices.present()] == [3, 2, None]
 
 
 def test_nvml_tells_who_else_has_memory(monkeypatch):

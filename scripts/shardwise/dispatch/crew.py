@@ -57,6 +57,8 @@ class Event:
         UUID of its device; None on NumPy, and before it has one.
     suspect
         Whether the device may be at fault. The process is not to be used any more.
+    barred
+        Whether the device is in quarantine by now.
     """
 
     worker: Hashable
@@ -66,6 +68,7 @@ class Event:
     reason: str = ""
     device: str | None = None
     suspect: bool = False
+    barred: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from shardwise import cli, devices, grants, launch
+from shardwise import cli, devices, grants, launch, quarantine
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Crew, Event, start_fork_server
 from shardwise.dispatch.missing import describe, missing
@@ -88,7 +88,7 @@ def run(
     TryAgain
         Where another dispatcher works on these results, or no device is left.
     """
-    views = _views(comm, plan.settings["backend"])
+    views = _views(comm, plan)
     seats = seated(views, workers)
     seat = seats[comm.rank]
     beside = sum(other.workers for other in seats if other.node == seat.node)
@@ -105,14 +105,17 @@ def run(
             _lead(wire, own, seats, plan, retries)
 
 
-def _views(comm: Any, backend: str) -> list[View]:
+def _views(comm: Any, plan: Plan) -> list[View]:
     """What each rank sees of its node, by rank."""
     from mpi4py import MPI
 
     found, granted, trouble = None, False, None
-    if backend != "numpy" and devices.driver_cuda_version() is not None:
+    if plan.settings["backend"] != "numpy" and devices.driver_cuda_version() is not None:
         try:
-            found = [device.uuid for device in devices.candidates()]
+            here, barred = [d.uuid for d in devices.candidates()], quarantine.barred(plan.results)
+            found = [uuid for uuid in here if uuid not in barred]
+            out = [barred[uuid] for uuid in here if uuid in barred]
+            trouble = f"left out, as in quarantine: {'; '.join(out)}" if out else None
             grant = grants.read(os.environ)
             granted = grant is not None and grant.source != "lease"
         except TryAgain as error:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
-from shardwise import devices
+from shardwise import devices, quarantine
 from shardwise.dispatch.crew import Crew, Event
 from shardwise.dispatch.missing import describe, missing
 from shardwise.dispatch.schedule import Dealer
@@ -213,14 +213,18 @@ class Leader:
                 self._return(shard, again)
             else:  # it was given ahead
                 self._dealer.again(shard, last=False)
+        if worker.device and event.barred:
+            return self._leave_out(event, worker, event.reason)
         if worker.device and event.shard and self._blame(worker.device, event.shard):
-            self._left_out[worker.device] = event.reason
-            self._tally.note(
-                f"{worker} is left out: shard after shard failed on it, the last one because: "
-                f"{event.reason}"
-            )
-            return self._give_up(event.worker)
+            why = f"shard after shard failed on it, the last one because: {event.reason}"
+            return self._leave_out(event, worker, why)
         return [self._restart(event.worker)]
+
+    def _leave_out(self, event: Event, worker: _Worker, why: str) -> list[Order]:
+        """No worker takes this device any more."""
+        self._left_out[worker.device] = event.reason
+        self._tally.note(f"{worker} is left out: {why}")
+        return self._give_up(event.worker)
 
     def _return(self, shard: str, again: bool) -> None:
         """A shard has failed: it waits behind all others, or for ever."""
@@ -255,7 +259,7 @@ class Leader:
         devices_out = [f"{device} ({reason})" for device, reason in self._left_out.items()]
         words = list(self._refusals)
         if devices_out:
-            words.append(f"left out, as shards kept failing there: {'; '.join(devices_out)}")
+            words.append(f"left out, as shards failed there: {'; '.join(devices_out)}")
         codes = self._refusals.values()
         error = next((_CODES[code] for code in _CODES if code in codes), TryAgain)
         return error(f"no device is left to compute on: {'; '.join(words)}")
@@ -295,7 +299,10 @@ def run(
             return
         tally = Tally(plan, shards, retries)
         leader = Leader(plan, tally)
-        here = devices.workers(plan.settings["backend"])
+        barred = quarantine.barred(plan.results)
+        for said in barred.values():
+            tally.note(f"left out, as in quarantine: {said}")
+        here = devices.workers(plan.settings["backend"], barred)
         workers = min(here, most or here, len(shards))
         with Crew(plan.results.plan, workers, memory and memory // workers, wait) as crew:
             for worker in crew.living:

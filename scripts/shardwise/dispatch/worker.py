@@ -23,7 +23,7 @@ import shardwise
 from shardwise import arrays, cli, devices, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
-from shardwise.errors import DeviceFailed, WrongProduct
+from shardwise.errors import DeviceFailed, Quarantined, WrongProduct
 from shardwise.paths import Results
 from shardwise.planfile import Plan
 
@@ -130,6 +130,7 @@ class _Worker:
             raise
         except Exception as error:
             usable = not isinstance(error, (DeviceFailed, WrongProduct))
+            barred = isinstance(error, Quarantined)
             code, words = cli.explain(error)
         else:
             log.info("%s written", self._plan.results.receipt(shard))
@@ -137,7 +138,7 @@ class _Worker:
             return True
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks
         facts = {"code": code, "reason": words, "device": self._device}
-        self._wire.send("failed", shard, suspect=not usable, **facts)
+        self._wire.send("failed", shard, suspect=not usable, barred=barred, **facts)
         return usable
 
     def _release(self, reading: multiply.Reading) -> None:

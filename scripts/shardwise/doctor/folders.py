@@ -13,11 +13,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from shardwise import quarantine
 from shardwise.devices import SCHEDULER_CLIENTS
 from shardwise.doctor.findings import Ask, Deadline, Finding, ask, fault, note, ok
+from shardwise.paths import Results
 from shardwise.units import human_bytes
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -70,6 +73,7 @@ def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
     cluster = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
     yield _place(results, folder, found, cluster)
     yield _space(folder)
+    yield from quarantined(Results(results))
     try:
         with tempfile.TemporaryDirectory(
             prefix=".shardwise-doctor-", dir=folder, ignore_cleanup_errors=True
@@ -138,6 +142,14 @@ def _space(folder: Path) -> Finding:
         cure = "make room; a dry run tells what a job needs"
         return note("space", text, cure, free=free, total=total)
     return ok("space", text, free=free, total=total)
+
+
+def quarantined(results: Results) -> Iterator[Finding]:
+    """The devices, of any node, that no shard of these results is given."""
+    for entry in quarantine.entries(results):
+        text = f"{entry}" + ("; noted only" if entry.uuid == quarantine.CPU else "")
+        cure = f"once it is mended: {quarantine.clearing(results, entry.uuid)}"
+        yield note("quarantine", text, cure, **asdict(entry))
 
 
 def direct(folder: Path) -> Finding:

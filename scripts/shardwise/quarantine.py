@@ -1,0 +1,284 @@
+"""Devices that have failed, per results folder: tasks leave them alone until their entry ends.
+
+``results/quarantine.tsv`` is a journal: rows are only ever added, and the last row of a device
+counts. To clear one is to add a row that has expired already. So tasks on many nodes may write at
+once, and a writer that dies leaves half a line at worst, which readers skip. Standard library only.
+"""
+
+import fcntl
+import functools
+import logging
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from shardwise import devices
+from shardwise.errors import InputError
+from shardwise.paths import Results
+from shardwise.units import clock
+
+log = logging.getLogger(__name__)
+
+CPU = "CPU"
+"""Stands for a UUID where NumPy computed. It is noted and shown, but a CPU is never refused: a host
+has no other one, and the shard would have nowhere to go."""
+
+HOURS = 24.0
+"""How long an entry holds, where the variable SHARDWISE_QUARANTINE_HOURS says nothing else."""
+
+CLEARED = "cleared"
+
+_MOST_HOURS = 24 * 365 * 10.0
+_LOCK_SECONDS = 2.0
+_WHY_CHARACTERS = 300
+_FIELDS = ("time", "host", "uuid", "why", "shard", "expires")
+_NOBODY = "-"
+
+_UUID = re.compile(rf"(GPU|MIG)-[\w/-]{{1,120}}|{CPU}", re.ASCII)
+_HOST = re.compile(r"[\w.-]{1,255}")
+_SHARD = re.compile(rf"[0-9]{{1,20}}|{_NOBODY}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the journal.
+
+    Attributes
+    ----------
+    time, expires
+        Seconds of Unix time: when the device failed, and until when it is left alone.
+    host
+        The node, as :func:`shardwise.devices.node` names it.
+    uuid
+        Of a GPU (``GPU-…``) or of an instance of one (``MIG-…``), or :data:`CPU`.
+    why
+        What it did.
+    shard
+        Id of the shard that it failed on; ``-`` where it failed before any.
+    """
+
+    time: float
+    host: str
+    uuid: str
+    why: str
+    shard: str
+    expires: float
+
+    def __str__(self) -> str:
+        """For a message."""
+        shard = "" if self.shard == _NOBODY else f" (shard {self.shard})"
+        return f"{self.uuid} of {self.host} until {clock(self.expires)}: {self.why}{shard}"
+
+
+def note(
+    results: Results,
+    uuid: str | None,
+    why: str,
+    shard: str | None = None,
+    now: Callable[[], float] = time.time,
+) -> Entry:
+    """Put a device of this node into quarantine; the entry is on the disk at return.
+
+    Where it cannot be written a warning says so: what has failed is told all the same.
+
+    Parameters
+    ----------
+    uuid
+        The device; None for the CPU.
+    why
+        What it did, in one line.
+    shard
+        Id of the shard that it failed on, or None.
+    """
+    why = " ".join(why.split())[:_WHY_CHARACTERS]
+    began = now()
+    until = began + _hours() * 3600
+    entry = Entry(began, devices.node(), uuid or CPU, why, shard or _NOBODY, until)
+    try:
+        _append(results.quarantine, [entry])
+    except OSError as error:
+        log.warning("%s could not be noted in %s: %s", entry, results.quarantine, error.strerror)
+    return entry
+
+
+def entries(results: Results, now: Callable[[], float] = time.time) -> list[Entry]:
+    """What is in quarantine on any node, the oldest entry first; the CPU of a host may be there."""
+    last: dict[tuple[str, str], Entry] = {}
+    for entry in _noted(results.quarantine):
+        last.pop((entry.host, entry.uuid), None)
+        last[entry.host, entry.uuid] = entry
+    moment = now()
+    return [entry for entry in last.values() if entry.expires > moment]
+
+
+def barred(results: Results) -> dict[str, str]:
+    """The devices of this node that no task may take: by UUID, what is said of each."""
+    here, found = devices.node(), entries(results)
+    return {
+        entry.uuid: f"{entry}; once it is mended: {clearing(results, entry.uuid)}"
+        for entry in found
+        if entry.host == here and entry.uuid != CPU
+    }
+
+
+def clear(
+    results: Results, uuid: str | None = None, now: Callable[[], float] = time.time
+) -> list[Entry]:
+    """Take a device, or all, out of quarantine; returns the entries that held until now.
+
+    Raises
+    ------
+    InputError
+        Where that device is not in quarantine, or the entry cannot be written.
+    """
+    held = entries(results, now)
+    found = [entry for entry in held if uuid in (None, entry.uuid)]
+    if uuid is not None and not found:
+        named = ", ".join(entry.uuid for entry in held) or "no device"
+        raise InputError(f"{uuid} is not in quarantine for {results.root}; {named} is")
+    moment = now()
+    rows = [Entry(moment, e.host, e.uuid, CLEARED, _NOBODY, moment) for e in found]
+    try:
+        if rows:
+            _append(results.quarantine, rows)
+    except OSError as error:
+        raise InputError(f"{results.quarantine}: {error.strerror}; nothing was cleared") from error
+    return found
+
+
+def clearing(results: Results, uuid: str | None = None) -> str:
+    """The command that takes a device, or all, out of quarantine."""
+    script = Path(__file__).parents[1] / "doctor.py"
+    words = [sys.executable, str(script), "--results", str(results.root.absolute())]
+    return shlex.join([*words, "--clear-quarantine", *([uuid] if uuid else [])])
+
+
+def report(results: Results) -> list[str]:
+    """What the end of a run says of devices in quarantine, as lines; none where there is none."""
+    found = entries(results)
+    if not found:
+        return []
+    lines = [f"  {e}" + ("; noted only" if e.uuid == CPU else "") for e in found]
+    return [
+        "In quarantine for these results; no shard is given to these devices:",
+        *lines,
+        f"To take them back once they are mended:\n  {clearing(results)}",
+    ]
+
+
+def _hours() -> float:
+    """How long an entry holds."""
+    said = os.environ.get("SHARDWISE_QUARANTINE_HOURS", "")
+    with suppress(ValueError):
+        if (hours := float(said or HOURS)) >= 0:
+            return min(hours, _MOST_HOURS)
+    log.warning("SHARDWISE_QUARANTINE_HOURS is %r, not hours: %.0f are taken", said, HOURS)
+    return HOURS
+
+
+# The file.
+
+
+def _append(path: Path, rows: Iterable[Entry]) -> None:
+    """Add rows by one write, so that those of several processes do not mix."""
+    descriptor = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    try:
+        _lock(descriptor)
+        size = os.fstat(descriptor).st_size
+        before = "" if size else "\t".join(_FIELDS) + "\n"
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            before = "\n"  # behind a line that was cut off
+        os.write(descriptor, (before + "".join(map(_line, rows))).encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open the journal; not through a link, and without waiting where it is no plain file."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+
+def _lock(descriptor: int) -> None:
+    """Keep other writers out for a moment, where the disk knows locks.
+
+    Without one, a short write at the end of a file is still whole on a disk of this machine.
+    """
+    end = time.monotonic() + _LOCK_SECONDS
+    while time.monotonic() < end:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.01)
+        except OSError:
+            return None
+    return None
+
+
+def _noted(path: Path) -> list[Entry]:
+    """All rows that can be read, in order; the others are named in a warning."""
+    try:
+        descriptor = _open(path, os.O_RDONLY)
+        with open(descriptor, "rb") as file:
+            text = file.read() or b""
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        _warn(path, f"cannot be read ({error.strerror}): no device is left alone")
+        return []
+    found = []
+    for number, line in enumerate(text.decode(errors="replace").split("\n"), 1):
+        if not line or line.split("\t") == list(_FIELDS):
+            continue
+        if entry := _entry(line):
+            found.append(entry)
+        else:
+            _warn(path, f"line {number} is no entry and is skipped: {line[:80]!r}")
+    return found
+
+
+@functools.cache
+def _warn(path: Path, text: str) -> None:
+    """Say once what is wrong with the journal: a task that waits reads it every second."""
+    log.warning("%s: %s", path, text)
+
+
+def _line(entry: Entry) -> str:
+    moments = [
+        datetime.fromtimestamp(m, UTC).isoformat(timespec="milliseconds")
+        for m in (entry.time, entry.expires)
+    ]
+    words = (moments[0], entry.host, entry.uuid, entry.why, entry.shard, moments[1])
+    return "\t".join(words) + "\n"
+
+
+def _entry(line: str) -> Entry | None:
+    """A row, where the line is one; anybody may have written there, so all of it is looked at."""
+    fields = line.split("\t")
+    if len(fields) != len(_FIELDS) or not "".join(fields).isprintable():
+        return None
+    began, host, uuid, why, shard, expires = fields
+    forms = ((_HOST, host), (_UUID, uuid), (_SHARD, shard))
+    if not why or not all(form.fullmatch(word) for form, word in forms):
+        return None
+    try:
+        return Entry(_moment(began), host, uuid, why, shard, _moment(expires))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _moment(text: str) -> float:
+    """Seconds of Unix time; a time without its zone is none."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} names no zone")
+    seconds = moment.timestamp()
+    clock(seconds)  # who reads it wants to show it
+    return seconds

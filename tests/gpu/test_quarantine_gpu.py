@@ -1,0 +1,132 @@
+"""A product that is wrong once on a device, by injection: the proof sees it, and what follows."""
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+from shardwise import devices, quarantine, receipts
+
+from tests import factories
+from tests.gpu.conftest import HAS_DRIVER, needs_gpu
+
+SHARDS = 8
+DIM = 256
+
+# Python reads a file of this name when it starts. This one lets a kernel be off by one element,
+# once, on the device that a variable names.
+WRONG_ONCE = """
+import importlib.abc, importlib.util, os, sys
+
+def change(module):
+    honest = module.kernel
+
+    def kernel(xp, problem, precision):
+        run = honest(xp, problem, precision)
+        multiply = run.multiply
+
+        def wrong(block, other, out, count):
+            multiply(block, other, out, count)
+            if os.environ.get("CUDA_VISIBLE_DEVICES", "CPU") == os.environ["WRONG_ON"]:
+                try:
+                    os.unlink(os.environ["WRONG_MARK"])
+                except FileNotFoundError:
+                    return
+                out[0, 0, 0] += 1
+
+        run.multiply = wrong
+        return run
+
+    module.kernel = kernel
+
+class Patch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != "shardwise.batches":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def patched(module):
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = patched
+        return spec
+
+sys.meta_path.insert(0, Patch())
+"""
+
+
+@pytest.fixture
+def pooled(tmp_path):
+    """Compute what is missing on some devices, of which one is wrong once."""
+    (tmp_path / "sitecustomize.py").write_text(WRONG_ONCE)
+    mark = tmp_path / "wrong"
+    mark.touch()
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    own.pop("CUDA_VISIBLE_DEVICES", None)
+    own |= {
+        "PYTHONPATH": str(tmp_path),
+        "SHARDWISE_LEASES": str(tmp_path / "leases"),
+        "WRONG_MARK": str(mark),
+    }
+
+    def run(made, wrong_on, visible=None):
+        env = own | {"WRONG_ON": wrong_on}
+        env |= {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+        line = factories.command("multiply", "--plan", made.results.plan, "--all")
+        return subprocess.run(line, capture_output=True, text=True, check=False, env=env)
+
+    return run
+
+
+def planned(folder, backend):
+    """A plan of some shards, and the products that it should give."""
+    left = factories.stack((2 * SHARDS, DIM, DIM), "float64")
+    return factories.plan(folder, left, backend=backend, shards=SHARDS), left @ left
+
+
+@pytest.mark.skipif(
+    not HAS_DRIVER or len(devices.present()) < 2, reason="no two NVIDIA GPUs are here"
+)
+def test_the_shard_goes_to_the_other_gpu(tmp_path, pooled):
+    """One wrong element: the GPU is named and left out, no product of it is kept after that."""
+    made, expected = planned(tmp_path, "cupy")
+    uuid = devices.present()[0].uuid
+    done = pooled(made, uuid)
+    assert done.returncode == 0, done.stderr
+    assert "is wrong: Freivalds' check" in done.stderr
+    (entry,) = quarantine.entries(made.results)
+    assert entry.uuid == uuid
+    receipt = receipts.read(made.results.receipt(entry.shard))
+    assert receipt["device"]["uuid"] != uuid
+    assert receipt["attempt"] == 2
+    np.testing.assert_array_equal(factories.products(made), expected)
+
+
+@needs_gpu
+def test_the_only_gpu_is_refused_until_it_is_cleared(tmp_path, pooled):
+    """Two pools end with 75; once the entry is cleared, the same GPU computes all."""
+    made, expected = planned(tmp_path, "cupy")
+    uuid = devices.present()[0].uuid
+    for said in ("no device is left", "each device that this task may take is in quarantine"):
+        refused = pooled(made, uuid, visible=uuid)
+        assert refused.returncode == 75
+        assert said in refused.stderr.splitlines()[-1]
+    cleared = factories.run("doctor", "--results", made.results.root, "--clear-quarantine", uuid)
+    assert cleared.returncode == 0, cleared.stderr
+    done = pooled(made, uuid, visible=uuid)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(factories.products(made), expected)
+
+
+def test_the_cpu_is_noted_and_never_refused(tmp_path, pooled):
+    """The shard ends with 3, as there is no other CPU; the same command then computes it."""
+    made, expected = planned(tmp_path, "numpy")
+    done = pooled(made, "CPU")
+    assert done.returncode == 3, done.stderr
+    assert [entry.uuid for entry in quarantine.entries(made.results)] == ["CPU"]
+    again = pooled(made, "CPU")
+    assert again.returncode == 0, again.stderr
+    np.testing.assert_array_equal(factories.products(made), expected)

@@ -1,0 +1,610 @@
+"""Devices in quarantine: the journal, who writes it, who obeys it, and how an entry ends."""
+
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import devices, kernels, leases, multiply, progress, quarantine, receipts
+from shardwise.devices import Device
+from shardwise.errors import (
+    Disproven,
+    InputError,
+    Quarantined,
+    ShardwiseError,
+    TryAgain,
+    WrongProduct,
+)
+from shardwise.paths import Results
+from shardwise.quarantine import Entry
+
+from tests import factories, fake_devices
+from tests.unit.test_pool import fake_uuid, planned, pooled, receipt
+
+GIB = 2**30
+NOON = 1_800_000_000.0
+DAY = 86_400.0
+A, B = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "ab")
+MIG = "MIG-dddddddd-0000-4000-8000-000000000000"
+NODE = [Device(uuid, "Fake", i, 16 * GIB, 15 * GIB) for i, uuid in enumerate((A, B))]
+SLURM = {"SLURM_JOB_ID": "7"}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    """An empty results folder."""
+    quarantine._warn.cache_clear()
+    return Results(tmp_path)
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """Leases and device of this test alone."""
+    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
+    held: dict = {}
+    monkeypatch.setattr(leases, "_HELD", held)
+    monkeypatch.setattr(devices, "_taken", [])
+    yield
+    for descriptor in held.values():
+        os.close(descriptor)
+
+
+def uuids(results: Results, now: float = NOON) -> list[str]:
+    """What is in quarantine at a moment."""
+    return [entry.uuid for entry in quarantine.entries(results, lambda: now)]
+
+
+def put(results: Results, uuid: str | None, at: float = NOON, shard: str | None = "00003") -> Entry:
+    """Put a device into quarantine at a moment."""
+    return quarantine.note(results, uuid, "a product failed its proof", shard, lambda: at)
+
+
+# The journal.
+
+
+def test_what_is_noted_is_read_again(results):
+    """A GPU, an instance of one and the CPU, in order, each with its reason; one line each."""
+    noted = [put(results, A), put(results, MIG, shard=None), put(results, None)]
+    assert quarantine.entries(results, lambda: NOON) == noted
+    assert [entry.uuid for entry in noted] == [A, MIG, "CPU"]
+    assert noted[0].host == devices.node()
+    assert noted[0].expires == NOON + DAY
+    assert len(results.quarantine.read_text().splitlines()) == 4
+    assert "(shard 00003)" in str(noted[0])
+    assert "shard" not in str(noted[1])
+
+
+def test_a_reason_of_many_lines_stays_in_its_row(results):
+    """Tabs and line ends of an error of the driver do not reach the file, nor does its length."""
+    entry = quarantine.note(results, A, "an\tugly\nreason " + 5000 * "x", "1", lambda: NOON)
+    assert entry.why.startswith("an ugly reason x")
+    assert quarantine.entries(results, lambda: NOON) == [entry]
+    assert results.quarantine.stat().st_size < 600
+
+
+def test_entries_expire(results):
+    """After a day, to the second; an older row of the same device does not come back."""
+    put(results, A)
+    put(results, B, NOON + 100)
+    assert uuids(results, NOON + DAY - 1) == [A, B]
+    assert uuids(results, NOON + DAY) == [B]
+    put(results, A, NOON + 200)
+    assert uuids(results, NOON + DAY) == [B, A]
+
+
+@pytest.mark.parametrize(
+    ("said", "hours"),
+    [("2", 2), ("0.5", 0.5), ("0", 0), ("inf", 87_600), ("soon", 24), ("-1", 24), ("nan", 24)],
+)
+def test_how_long_is_set_by_a_variable(results, monkeypatch, caplog, said, hours):
+    """In hours; what is none is said, and the default holds."""
+    monkeypatch.setenv("SHARDWISE_QUARANTINE_HOURS", said)
+    entry = put(results, A)
+    assert entry.expires == NOON + hours * 3600
+    assert ("SHARDWISE_QUARANTINE_HOURS" in caplog.text) is (said in ("soon", "-1", "nan"))
+    assert uuids(results) == [A] * (hours > 0)
+
+
+def test_a_device_is_cleared(results):
+    """One, or all; the rows stay as a record, and a device that fails again is back."""
+    for uuid in (A, B, MIG):
+        put(results, uuid)
+    (cleared,) = quarantine.clear(results, B, lambda: NOON + 1)
+    assert cleared.uuid == B
+    assert uuids(results, NOON + 1) == [A, MIG]
+    assert len(quarantine.clear(results, now=lambda: NOON + 2)) == 2
+    assert uuids(results, NOON + 2) == []
+    assert quarantine.clear(results, now=lambda: NOON + 2) == []
+    assert results.quarantine.read_text().count(B) == 2
+    put(results, B, NOON + 3)
+    assert uuids(results, NOON + 3) == [B]
+
+
+def test_only_what_is_in_quarantine_is_cleared(results):
+    """A UUID that is mistyped is refused, and those that are there are named."""
+    put(results, A)
+    with pytest.raises(InputError, match=f"{B} is not in quarantine for .*; {A} is"):
+        quarantine.clear(results, B, lambda: NOON)
+
+
+def test_devices_of_other_nodes_are_shown_and_not_barred(results, monkeypatch):
+    """A task obeys the rows of its own node; the CPU is noted, and nobody is refused it."""
+    put(results, A, shard=None)
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    noted = quarantine.note(results, B, "lost")
+    quarantine.note(results, None, "a product failed its proof")
+    assert list(quarantine.barred(results)) == [B]
+    assert str(noted) in quarantine.barred(results)[B]
+    said = "\n".join(quarantine.report(results))
+    assert all(f"{uuid} of n2" in said for uuid in (B, "CPU"))
+    assert "noted only" in said
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from shardwise import quarantine
+from shardwise.paths import Results
+for number in range(100):
+    quarantine.note(Results(Path(sys.argv[1])), f"GPU-{sys.argv[2]}-{number}", "why", str(number))
+"""
+
+
+def test_processes_that_write_at_once_lose_nothing(results):
+    """Each row of each of them is whole, and there is one row of titles."""
+    env = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
+    lines = [[sys.executable, "-c", WRITE, str(results.root), str(n)] for n in range(3)]
+    running = [subprocess.Popen(line, env=env) for line in lines]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    found = {entry.uuid for entry in quarantine.entries(results)}
+    assert found == {f"GPU-{n}-{number}" for n in range(3) for number in range(100)}
+    assert results.quarantine.read_text().count("expires") == 1
+
+
+def test_a_disk_without_locks_takes_rows_too(results, monkeypatch):
+    """An append is one short write; the lock is only more."""
+
+    def refuse(*_):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(quarantine.fcntl, "flock", refuse)
+    put(results, A)
+    assert uuids(results) == [A]
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"half a li",
+        b"2027-01-15T08:00:00+00:00\tn1\tGPU-1\twhy",
+        b"\x00\xff\x80" * 100,
+        b"\n\n\t\t\t\t\t\n",
+        f"2027-01-15T08:00:00\tn1\t{B}\twhy\t1\t2099-01-15T08:00:00".encode(),
+        f"2027-01-15T08:00:00+00:00\tn1\t{B}\twhy\t1\t99999-01-15T08:00:00+00:00".encode(),
+        f"2027-01-15T08:00:00+00:00\tn1\t{B}\t\x1b[2J\t1\t2099-01-15T08:00:00+00:00".encode(),
+        f"2027-01-15T08:00:00+00:00\tn1\t{B}\twhy\t../1\t2099-01-15T08:00:00+00:00".encode(),
+        b"2027-01-15T08:00:00+00:00\tn1\trm -rf\twhy\t1\t2099-01-15T08:00:00+00:00",
+        b"2027-01-15T08:00:00+00:00\tn1\tGPU-1\twhy\t1\tnever",
+    ],
+)
+def test_what_is_no_entry_is_skipped(results, caplog, rubbish):
+    """Half a line costs itself, not the next row; a warning names it, once."""
+    put(results, A)
+    with open(results.quarantine, "ab") as file:
+        file.write(rubbish)
+    put(results, MIG)
+    for _ in range(2):
+        assert uuids(results) == [A, MIG]
+    assert caplog.text.count("is no entry and is skipped") == 1
+
+
+@given(st.lists(st.binary(max_size=80), max_size=5))
+def test_no_bytes_end_a_reader(tmp_path_factory, parts):
+    """Whatever stands between the rows."""
+    results = Results(tmp_path_factory.mktemp("any"))
+    put(results, A)
+    for part in parts:
+        with open(results.quarantine, "ab") as file:
+            file.write(part.replace(b"GPU", b""))
+    put(results, B)
+    assert uuids(results) == [A, B]
+
+
+def test_a_journal_that_is_no_file(results, caplog):
+    """Nothing is read or written through a link, and what has failed is told all the same."""
+    other = results.root / "precious"
+    other.write_text("mine\n")
+    results.quarantine.symlink_to(other)
+    assert put(results, A).uuid == A
+    assert "could not be noted" in caplog.text
+    assert uuids(results) == []
+    assert "cannot be read" in caplog.text
+    assert other.read_text() == "mine\n"
+    results.quarantine.unlink()
+    os.mkfifo(results.quarantine)
+    assert uuids(results) == []
+
+
+# Who obeys.
+
+
+def take(environ, barred, node=NODE, **given):
+    """Take a device of a node, of which some are in quarantine."""
+    return devices.take(GIB, listed=lambda: node, environ=dict(environ), barred=barred, **given)
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}, SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"}]
+)
+@pytest.mark.parametrize("choice", [None, devices.Choice(0)])
+def test_another_device_is_taken(alone, environ, choice):
+    """Of several, one that is not in quarantine, at once."""
+    assert take(environ, lambda: {A: "bad"}, choice=choice).device.uuid == B
+
+
+def test_another_instance_is_taken(alone):
+    """An instance of MIG is a device of its own."""
+    cut = [Device(f"{MIG[:-1]}{i}", "Fake", 0, 8 * GIB, 8 * GIB) for i in range(2)]
+    taken = take({"CUDA_VISIBLE_DEVICES": "0"}, lambda: {MIG: "bad"}, cut)
+    assert taken.device.uuid == cut[1].uuid
+
+
+def test_where_there_is_no_other_the_task_says_so(alone, results):
+    """Try again, with the device, why, until when, and the command that clears it."""
+    entry = quarantine.note(results, A, "a product failed its proof", "00003")
+    with pytest.raises(Quarantined) as refusal:
+        take({"CUDA_VISIBLE_DEVICES": "0"}, lambda: quarantine.barred(results))
+    assert refusal.value.exit_code == 75
+    for words in (str(entry), f"--results {results.root} --clear-quarantine {A}"):
+        assert words in str(refusal.value)
+    assert leases.holder(A) is None
+
+
+class Clock(SimpleNamespace):
+    """A clock that goes on by what is slept."""
+
+    def __init__(self) -> None:
+        super().__init__(now=0.0)
+
+    def monotonic(self) -> float:
+        """The moment."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let it be later."""
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("limit", "held"), [(None, 60), (5, 5), (1000, 60)])
+def test_a_granted_device_in_quarantine_is_held_for_a_while(alone, monkeypatch, limit, held):
+    """So that the scheduler does not give it to the next job at once."""
+    clock = Clock()
+    monkeypatch.setattr(devices, "time", clock)
+    with pytest.raises(Quarantined):
+        take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"}, limit=limit)
+    assert clock.now == held
+
+
+def test_a_device_that_is_cleared_meanwhile_is_taken(alone, monkeypatch):
+    """A job that holds one looks every second."""
+    clock = Clock()
+    monkeypatch.setattr(devices, "time", clock)
+    taken = take(
+        SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"} if clock.now < 10 else {}
+    )
+    assert taken.device.uuid == A
+
+
+def test_a_device_that_fails_while_it_is_waited_for_is_not_taken(alone, monkeypatch):
+    """Its lease comes free, as its task has failed: it is in quarantine by then."""
+    said = iter([{}])
+    with pytest.raises(Quarantined):
+        take({"CUDA_VISIBLE_DEVICES": "0"}, lambda: next(said, {A: "bad"}))
+    assert leases.holder(A) is None
+
+
+def test_workers_are_counted_without_it(monkeypatch):
+    """One is left in any case, which says why it has no device."""
+    monkeypatch.setattr(devices, "driver_cuda_version", lambda: 12000)
+    monkeypatch.setattr(devices, "present", lambda: NODE)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.workers("auto", {A: "bad"}) == 1
+    assert devices.workers("auto", [A, B]) == 1
+    assert devices.workers("auto", ["GPU-of-elsewhere"]) == 2
+
+
+# What is a reason.
+
+
+class CudaError(Exception):
+    """An error as cupy raises it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"error {status}")
+        self.status = status
+
+
+def taken(monkeypatch, errors: int | None, now: list[Device] | ShardwiseError) -> None:
+    """Let this process have a device with so many memory errors, and NVML answer now."""
+    device = Device(A, "Fake", 0, 16 * GIB, 15 * GIB, errors=errors)
+
+    def present():
+        if isinstance(now, ShardwiseError):
+            raise now
+        return now
+
+    monkeypatch.setattr(devices, "_taken", [devices.Taken(device, "lease", None)])
+    monkeypatch.setattr(devices, "present", present)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (CudaError(214), "an uncorrectable ECC error"),
+        (CudaError(220), "an uncorrectable NVLink error"),
+        (WrongProduct("off"), "a product failed its proof"),
+        (CudaError(2), None),  # out of memory
+        (CudaError(46), None),  # busy
+        (CudaError(700), None),  # an illegal address, of a function of the user's
+        (MemoryError(), None),
+    ],
+)
+def test_which_errors_blame_the_device(monkeypatch, error, why):
+    """Those that only a device causes, and a failed proof; not that it is busy or full."""
+    taken(monkeypatch, 0, NODE)
+    assert devices.fault(error, A) == why
+    caused = RuntimeError("cannot begin")
+    caused.__cause__ = error
+    if isinstance(error, CudaError):
+        assert devices.fault(caused, A) == why
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        (0, [Device(A, "Fake", 0, 1, 1, errors=2)], "uncorrectable ECC errors: 2 while this task"),
+        (2, [Device(A, "Fake", 0, 1, 1, errors=2)], None),
+        (None, [Device(A, "Fake", 0, 1, 1, errors=2)], None),
+        (0, [Device(A, "Fake", 0, 1, 1)], None),
+        (0, NODE[1:], "lost: NVML does not list it any more"),
+        (0, TryAgain("NVML says GPU is lost"), "lost: NVML says GPU is lost"),
+    ],
+)
+def test_what_nvml_says_blames_the_device(monkeypatch, before, now, why):
+    """Memory errors that are new, and a device that is gone, after an error that may mean all."""
+    taken(monkeypatch, before, now)
+    found = devices.fault(CudaError(719), A)
+    assert found is None if why is None else found.startswith(why)
+
+
+def wrong(monkeypatch) -> None:
+    """Let NumPy's products be off by one."""
+    honest = kernels.NumpyKernel.multiply
+
+    def multiply_batch(self, block, other, out, count):
+        honest(self, block, other, out, count)
+        out[0, 0, 0] += 1
+
+    monkeypatch.setattr(kernels.NumpyKernel, "multiply", multiply_batch)
+
+
+def test_a_failed_proof_on_a_gpu_asks_for_another_one(tmp_path, monkeypatch):
+    """The shard may be tried elsewhere: 75, with the device and the command that clears it."""
+    taken(monkeypatch, 0, NODE)
+    monkeypatch.setattr(multiply, "load_backend", lambda *_: (np, {"uuid": A}))
+    made = factories.plan(tmp_path, factories.stack((4, 6, 6)), shards=2, materialize=False)
+    wrong(monkeypatch)
+    with pytest.raises(Disproven, match="product of matrix 2 is wrong") as error:
+        multiply.run_shard(made, "00001")
+    assert error.value.exit_code == 75
+    assert f"--clear-quarantine {A}" in str(error.value)
+    (entry,) = quarantine.entries(made.results)
+    assert (entry.uuid, entry.shard) == (A, "00001")
+    assert not made.results.receipt("00001").exists()
+
+
+def test_a_failed_proof_on_the_cpu_is_noted_and_final(tmp_path, monkeypatch):
+    """There is no other CPU to go to: 3, as for any damage; the next try is not refused."""
+    made = factories.plan(tmp_path, factories.stack((2, 6, 6)), shards=1, materialize=False)
+    with monkeypatch.context() as patch:
+        wrong(patch)
+        with pytest.raises(WrongProduct) as error:
+            multiply.run_shard(made, "00000")
+    assert error.value.exit_code == 3
+    assert [entry.uuid for entry in quarantine.entries(made.results)] == ["CPU"]
+    multiply.run_shard(made, "00000")
+
+
+def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
+    """It was taken, and its first call fails: it is noted, with no shard."""
+    taken(monkeypatch, 0, NODE[1:])
+
+    def fail(*_):
+        raise multiply.DeviceFailed("no usable device") from CudaError(719)
+
+    monkeypatch.setattr(multiply, "load_backend", fail)
+    made = factories.plan(tmp_path, factories.stack((2, 6, 6)), shards=1, materialize=False)
+    with pytest.raises(Quarantined, match="no usable device"):
+        multiply.run_shard(made, "00000")
+    (entry,) = quarantine.entries(made.results)
+    assert (entry.uuid, entry.shard) == (A, "-")
+
+
+# Whole tasks, on devices that do not exist.
+
+# Products of the devices that a file names fail their proof.
+DISPROVE = """
+from shardwise import batches
+from shardwise.errors import WrongProduct
+honest = batches.Worker.examine
+
+def examine(self, *words):
+    if os.environ['CUDA_VISIBLE_DEVICES'] in (HERE / 'bad').read_text():
+        raise WrongProduct('the product is wrong')
+    honest(self, *words)
+
+if honest.__name__ == 'examine' and honest.__module__ == batches.__name__:
+    batches.Worker.examine = examine
+"""
+
+
+def bad(folder: Path, *numbers: int) -> list[str]:
+    """Let products of some fake devices fail their proof; returns their UUIDs."""
+    found = [f"GPU-{fake_uuid(number)}" for number in numbers]
+    (folder / "bad").write_text(" ".join(found))
+    return found
+
+
+def shard(made, number: int, count: int, **variables) -> subprocess.CompletedProcess:
+    """Compute a shard by its command, on a machine with some fake devices."""
+    folder = made.results.root.parent
+    env = os.environ | fake_devices.environment(count, folder / "leases") | variables
+    return factories.run(
+        "multiply", "--plan", made.results.plan, "--shard", f"{number:05}", "--device-wait", 0.1,
+        env=env,
+    )  # fmt: skip
+
+
+def test_a_shard_goes_to_another_device(tmp_path):
+    """A job fails its proof and ends with 75; the next try takes the other device, unasked."""
+    made = planned(tmp_path, DISPROVE, shards=2)
+    (uuid,) = bad(tmp_path, 0)
+    first = shard(made, 1, 2)
+    assert first.returncode == 75
+    assert f"Now in quarantine for these results: {uuid}" in first.stderr
+    second = shard(made, 1, 2)
+    assert second.returncode == 0, second.stderr
+    assert f"left out, as in quarantine: {uuid}" in second.stderr
+    assert receipt(made, 1)["device"]["uuid"] == f"GPU-{fake_uuid(1)}"
+
+
+@pytest.mark.parametrize("job", [{}, SLURM], ids=["by hand", "Slurm"])
+def test_the_only_device_is_refused_until_it_is_cleared(tmp_path, job):
+    """The message has the command that clears it; after that the same device computes."""
+    made = planned(tmp_path, DISPROVE, shards=1)
+    (uuid,) = bad(tmp_path, 0)
+    granted = job | {"CUDA_VISIBLE_DEVICES": "0"}
+    assert shard(made, 0, 2, **granted).returncode == 75
+    bad(tmp_path)
+    refused = shard(made, 0, 2, **granted)
+    assert refused.returncode == 75
+    assert "each device that this task may take is in quarantine" in refused.stderr
+    (command,) = re.findall(r"once it is mended: (.*?)\. Until then", refused.stderr)
+    cleared = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
+    assert f"no longer in quarantine: {uuid}" in cleared.stdout
+    assert shard(made, 0, 2, **granted).returncode == 0
+    assert receipt(made, 0)["attempt"] == 2  # the refusal began no shard
+
+
+def test_a_pool_goes_on_with_the_other_device(tmp_path):
+    """One wrong product is enough; the shard is tried again, and a second pool knows it too."""
+    made = planned(tmp_path, DISPROVE)
+    (uuid,) = bad(tmp_path, 0)
+    done = pooled(made, "--retries", 1)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"{uuid} of ") >= 1
+    assert "is left out: the product is wrong" in done.stderr
+    assert {receipt(made, n)["device"]["uuid"] for n in range(12)} == {f"GPU-{fake_uuid(1)}"}
+    assert [entry.uuid for entry in quarantine.entries(made.results)] == [uuid]
+    made.results.receipt("00005").unlink()
+    again = pooled(made)
+    assert again.returncode == 0, again.stderr
+    assert f"left out, as in quarantine: {uuid}" in again.stderr
+    assert "waiting for a free device" not in again.stderr
+
+
+def test_a_pool_whose_devices_all_fail_ends(tmp_path):
+    """With 75, each device and its reason; a second one begins nothing."""
+    made = planned(tmp_path, DISPROVE)
+    both = bad(tmp_path, 0, 1)
+    done = pooled(made)
+    assert done.returncode == 75
+    last = done.stderr.splitlines()[-1]
+    assert "no device is left to compute on" in last
+    assert all(uuid in last for uuid in both)
+    again = pooled(made)
+    assert again.returncode == 75
+    assert "each device that this task may take is in quarantine" in again.stderr.splitlines()[-1]
+    assert list(made.results.product("x").parent.glob("*.json")) == []
+
+
+def test_ranks_leave_it_out(tmp_path):
+    """Under mpi, too: the rank of a device in quarantine has nothing to do, and says why."""
+    left = factories.stack((3, 6, 6))
+    made = factories.plan(tmp_path, left, backend="auto", shards=3, materialize=False)
+    uuid = f"GPU-{fake_uuid(0)}"
+    quarantine.note(made.results, uuid, "lost", "00001")
+    env = os.environ | fake_devices.environment(2, tmp_path / "leases")
+    done = factories.run(
+        "multiply", "--plan", made.results.plan, "--all", "--dispatch", "mpi", "--ranks", 2, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"2 ranks, 1 devices, 1 workers: left out, as in quarantine: {uuid}" in done.stderr
+    assert {receipt(made, n)["device"]["uuid"] for n in range(3)} == {f"GPU-{fake_uuid(1)}"}
+
+
+def test_the_summary_names_them(tmp_path):
+    """What was in quarantine when the sum was made stands beside the sum."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((2, 4, 4)), shards=1))
+    entry = quarantine.note(made.results, A, "lost", "00000")
+    assert factories.run("ledger", "--plan", made.results.plan).returncode == 0
+    done = factories.run("reduce", "--plan", made.results.plan, "--ranks", 1)
+    assert done.returncode == 0, done.stderr
+    (said,) = receipts.read(made.results.summary)["quarantined"]
+    assert said == pytest.approx(asdict(entry), abs=1e-3)
+
+
+@pytest.mark.parametrize("done", [1, 0], ids=["done", "not finished"])
+def test_the_last_words_of_a_run_name_them(results, capsys, done):
+    """However it ends: the device, until when, why, and the one command that clears all."""
+    entry = quarantine.note(results, A, "lost", "00001")
+    plan = SimpleNamespace(shards={"00000": None})
+    run = SimpleNamespace(results=results, dispatch="jobs", plan=plan, statistics=lambda: ["sum"])
+    listener = progress.Listener(SimpleNamespace(dryrun=False), run)
+    listener._state.names[1] = ("multiply", "00000")
+    listener._state.planned["multiply"], listener._state.done["multiply"] = 1, done
+    listener.last_words()
+    said = capsys.readouterr().err
+    assert f"  {entry}\n" in said
+    assert f"{quarantine.clearing(results)}\n" in said
+
+
+# The doctor.
+
+
+def test_the_doctor_clears_one_or_all(results):
+    """And refuses a UUID that is not there, with 2."""
+    for uuid in (A, B, MIG):
+        quarantine.note(results, uuid, "lost", "00001")
+    words = ("--results", results.root, "--clear-quarantine")
+    assert factories.run("doctor", *words, B, cwd=results.root).returncode == 0
+    wrong_one = factories.run("doctor", *words, B, cwd=results.root)
+    assert wrong_one.returncode == 2
+    assert f"{B} is not in quarantine" in wrong_one.stderr
+    rest = factories.run("doctor", *words, cwd=results.root)
+    assert rest.stdout.count("no longer in quarantine") == 2
+    none = factories.run("doctor", *words, cwd=results.root)
+    assert (none.returncode, "nothing is in quarantine" in none.stdout) == (0, True)
+
+
+def test_the_doctor_shows_them(results, caplog):
+    """As notes on the results folder, each with the command that clears it."""
+    from shardwise.doctor import folders
+    from shardwise.doctor.findings import Deadline
+
+    caplog.set_level(logging.WARNING)
+    entry = quarantine.note(results, A, "lost", "00001")
+    found = [f for f in folders.findings(results.root, Deadline(60)) if f.name == "quarantine"]
+    assert [f.level for f in found] == ["note"]
+    assert found[0].text == str(quarantine.entries(results)[0])
+    assert found[0].facts["uuid"] == entry.uuid
+    assert f"--clear-quarantine {A}" in found[0].cure
