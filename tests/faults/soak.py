@@ -24,7 +24,7 @@ from tests import factories, fake_devices, processes
 from tests.workspace import REPO, Finished, Workspace
 
 SHARDS = 12
-END_SECONDS = 120
+END_SECONDS = 600
 """Within which a run, and whatever it has started, has to end."""
 
 REPAIRS = 10
@@ -94,11 +94,12 @@ class Soak:
 
     def healed(self, way: Way) -> None:
         """Undisturbed runs, and what their messages say is to be done, until there is a sum."""
+        tries = 2 if way.whole else 1  # profiles/local lets a job that failed be tried once more
         for _ in range(REPAIRS):
             before, whole = self.starts(), self.whole()
             self._note(f"{way}, undisturbed")
             done = self._run(way)
-            self._check_starts(before, whole, most=1)
+            self._check_starts(before, whole, most=1 if done.code == 0 else tries)
             if done.code == 0:
                 return
             self._obey(done, way)

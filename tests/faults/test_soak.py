@@ -10,6 +10,8 @@ from tests.faults.soak import Soak, Way
 FIRST = int(os.environ.get("SOAK_SEED", "1"))
 """The first seed; the failing one is in the name of its test."""
 
+pytestmark = pytest.mark.timeout(1800)  # that of a machine on which all else happens as well
+
 WHOLE = [Way(True, dispatch) for dispatch in ("jobs", "pool", "mpi")]
 BY_HAND = [Way(False, dispatch) for dispatch in ("jobs", "pool", "mpi")]
 
@@ -32,7 +34,6 @@ def test_a_short_soak(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
 @pytest.mark.fault("random faults in every run (soak)")
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 50))
 def test_a_long_soak(tmp_path: Path, seed: int) -> None:
