@@ -46,7 +46,9 @@ def read(plan: Plan) -> list[str]:
         with open(path, newline="") as file:
             table = list(csv.DictReader(file, delimiter="\t"))
     except (OSError, ValueError, csv.Error) as error:
-        raise IntegrityError(f"{path}: cannot be read ({error}); run snakemake again") from error
+        raise IntegrityError(
+            f"{path}: cannot be read ({error}); remove it and run snakemake again"
+        ) from error
     if table != now:
         raise IntegrityError(
             f"{path}: does not fit the receipts; remove it and run snakemake again"
