@@ -122,8 +122,15 @@ def test_squeue_tells_how_tasks_ended() -> None:
 
 @pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
 @pytest.mark.parametrize("line", ["<html>busy</html>", "7|x-|sw-1|RUNNING|None|gpu1", "7|1|sw-1"])
-def test_what_squeue_never_says_is_no_answer(line: str) -> None:
-    """Nothing is concluded from it, and it is asked again."""
+def test_what_squeue_never_says_is_no_answer(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is concluded from it, and it is asked again; no command to cancel is made of it."""
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{line}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(TryAgain, match=re.escape(f"squeue printed {line!r}")):
+        slurm.living(["sw-1"])
     for parse in (slurm.parse_tasks, slurm.parse_fates):
         with pytest.raises(TryAgain, match=re.escape(f"squeue printed {line!r}")):
             parse(["7|0|sw-1|COMPLETED|None|gpu2", line])

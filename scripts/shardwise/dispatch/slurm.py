@@ -76,7 +76,10 @@ def living(names: list[str]) -> list[str]:
     TryAgain
         Where Slurm does not answer.
     """
-    return _squeue("%i", names)
+    found = _squeue("%i", names)
+    if strange := [line for line in found if not re.fullmatch(r"\d+(_.*)?", line)]:
+        raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
+    return found
 
 
 def commands(names: list[str], numbers: list[str]) -> tuple[str, str]:
