@@ -118,6 +118,7 @@ def test_digits_have_the_same_bits(night: ArrayNight) -> None:
     assert night.run().jobs == set(), "another run finds everything done"
 
 
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) -> None:
     """A cancelled task, a killed process, a NaN: the others finish, the end names the one lost."""
     stack = night.of(6)
@@ -142,6 +143,7 @@ def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) ->
     assert night.starts() - before == Counter({"00004": 1})
 
 
+@pytest.mark.fault("a worker or task that is killed")
 def test_a_task_that_is_killed_without_a_word_is_tried_again(night: ArrayNight) -> None:
     """All processes of a task end by SIGKILL, its script too: the scheduler's word decides."""
     night.of(2)
@@ -169,6 +171,8 @@ def _command(pid: int) -> str:
     return raw.replace(b"\0", b" ").decode(errors="replace")
 
 
+@pytest.mark.fault("snakemake killed by -9 and started again")
+@pytest.mark.fault("two runs at once")
 def test_the_next_run_joins_what_a_killed_one_has_left(night: ArrayNight) -> None:
     """Snakemake dies, its waiting job ends quietly: the next run waits for the very same tasks."""
     night.of(5)
@@ -188,6 +192,7 @@ def test_the_next_run_joins_what_a_killed_one_has_left(night: ArrayNight) -> Non
     assert night.arrays() == 1
 
 
+@pytest.mark.fault("two runs at once")
 def test_tasks_of_another_plan_are_not_joined(night: ArrayNight) -> None:
     """A config that changes while tasks of a killed run live: refused, with how to cancel them."""
     night.of(3)
@@ -202,6 +207,7 @@ def test_tasks_of_another_plan_are_not_joined(night: ArrayNight) -> None:
     assert "cancel them (" in refused.output
 
 
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_ctrl_c_cancels_the_array(night: ArrayNight) -> None:
     """Interrupting snakemake empties the queue, and a rerun computes what is missing."""
     night.of(8)
@@ -219,6 +225,7 @@ def test_ctrl_c_cancels_the_array(night: ArrayNight) -> None:
     assert len(night.receipts()) == 8
 
 
+@pytest.mark.fault("a scheduler that answers nothing")
 def test_a_scheduler_that_is_away_costs_nothing(night: ArrayNight) -> None:
     """Its answer to the submission is lost, then it says nothing: one array, one start a shard."""
     night.of(4)
@@ -245,8 +252,10 @@ def test_a_scheduler_that_is_away_costs_nothing(night: ArrayNight) -> None:
 @pytest.mark.fault("a host out of memory")
 def test_many_faults_at_once(night: ArrayNight) -> None:
     """Submissions fail, answers are rubbish, shards die: the poisonous one is lost, no other."""
-    stack = night.of(FAULTY_SHARDS, product="faulty.py:square")
-    night.faulty(stack)
+    stack = night.folder_of(FAULTY_SHARDS)
+    product = night.faulty(stack)
+    over = {"materialize": False, "dispatch": "array", "product": product}
+    night.workspace.configure(input="stack", shards=FAULTY_SHARDS, **over)
     run = night.start_in_trouble(*MULTIPLY)
     assert run.wait(timeout=200) != 0
     output = night.output()

@@ -90,6 +90,7 @@ def night(slurm: SlurmCluster, tmp_path: Path) -> Iterator[SlurmArrayNight]:
     slurm.cancel_all()
 
 
+@pytest.mark.fault("a job that is requeued")
 def test_a_requeued_task_commits_once(night: SlurmArrayNight) -> None:
     """Slurm's staff requeues a task in its work: it starts again, and leaves one result."""
     night.of(2)

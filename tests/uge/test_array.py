@@ -109,6 +109,7 @@ def night_of_hosts(uge_hosts: UgeCluster, tmp_path: Path) -> Iterator[UgeArrayNi
     uge_hosts.cancel_all()
 
 
+@pytest.mark.fault("a node that goes down")
 def test_a_lost_host_costs_no_result(night_of_hosts: UgeArrayNight) -> None:
     """Tasks of a host that crashes run again elsewhere, though qstat lists them as running."""
     night = night_of_hosts

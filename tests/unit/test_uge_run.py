@@ -159,6 +159,7 @@ def test_a_submission_that_answers_no_number_is_not_repeated(grid: Grid, said: s
     assert len(grid.asked("qsub")) == 1
 
 
+@pytest.mark.fault("a full queue")
 def test_a_submission_waits_for_room_in_the_queue(
     grid: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
