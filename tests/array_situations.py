@@ -7,16 +7,16 @@ job under every dispatch.
 import abc
 import os
 import shlex
-import shutil
 import signal
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 from tests import processes
-from tests.night import Night, sum_of_squares
+from tests.night import FAULTY_SHARDS, Night, sum_of_squares
 
 # Waits for a file that releases all tasks, or the one of a shard.
 GATE = """
@@ -31,37 +31,12 @@ done
 MULTIPLY = ("--until", "multiply")
 """Options that end the run before the ledger."""
 
-SHIM = """\
-#!/bin/sh
-if [ -e {folder}/away ]; then echo '{words}' >&2; exit 1; fi
-if [ -e {folder}/{command}.says ]; then
-  case "$*" in *conf*) exec cat {folder}/{command}.says ;; esac
-fi
-case " $* " in *" --test-only "* | *" -w v "*) exec {real} "$@" ;; esac
-{real} "$@" || exit
-if [ -e {folder}/{command}.mute ]; then
-  rm {folder}/{command}.mute
-  echo 'the answer timed out' >&2
-  exit 1
-fi
-"""
-"""In front of a scheduler's command: nobody answers, another answer, or one that is lost."""
-
 
 class ArrayNight(Night, abc.ABC):
     """A workspace under ``dispatch: array``, and its tasks."""
 
-    clients: tuple[str, ...]
-    """The scheduler's commands."""
-
-    submits: str
-    """Which of them submits."""
-
     config: str
-    """The one that tells the cluster's settings."""
-
-    silence: str
-    """What all say when nobody answers."""
+    """The command that tells the cluster's settings."""
 
     @abc.abstractmethod
     def tasks(self, state: str) -> dict[str, str]:
@@ -81,8 +56,7 @@ class ArrayNight(Night, abc.ABC):
 
     def starts(self) -> Counter[str]:
         """How often each shard was started."""
-        journals = self.workspace.file("logs/multiply").glob("*.starts")
-        return Counter({path.stem: path.read_text().count("\n") for path in journals})
+        return self.journal()
 
     def running(self, job: str) -> list[int]:
         """Of no use here: see `tasks`."""
@@ -109,26 +83,6 @@ class ArrayNight(Night, abc.ABC):
         over = {"materialize": False, "dispatch": "array", **values}
         self.workspace.configure(input="stack", shards=shards, **over)
         return stack
-
-    def shim(self) -> Path:
-        """Put scripts in front of the scheduler's commands, and return the folder that steers them.
-
-        A file ``away`` there silences all commands, ``COMMAND.says`` is what one says of settings,
-        and ``COMMAND.mute`` loses its next answer, once it has done its work. (A question whether
-        the cluster would take a job does no work.)
-        """
-        folder = self.workspace.root / "shims"
-        folder.mkdir()
-        env = self.workspace.env
-        assert env is not None
-        for command in self.clients:
-            real = shutil.which(command, path=env["PATH"])
-            assert real, f"{command} is not there"
-            words = {"folder": shlex.quote(str(folder)), "real": shlex.quote(real)}
-            (folder / command).write_text(SHIM.format(command=command, words=self.silence, **words))
-            (folder / command).chmod(0o755)
-        env["PATH"] = f"{folder}:{env['PATH']}"
-        return folder
 
     def log(self) -> str:
         """The log of the job that submits and waits."""
@@ -164,6 +118,7 @@ def test_digits_have_the_same_bits(night: ArrayNight) -> None:
     assert night.run().jobs == set(), "another run finds everything done"
 
 
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) -> None:
     """A cancelled task, a killed process, a NaN: the others finish, the end names the one lost."""
     stack = night.of(6)
@@ -188,6 +143,7 @@ def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) ->
     assert night.starts() - before == Counter({"00004": 1})
 
 
+@pytest.mark.fault("a worker or task that is killed")
 def test_a_task_that_is_killed_without_a_word_is_tried_again(night: ArrayNight) -> None:
     """All processes of a task end by SIGKILL, its script too: the scheduler's word decides."""
     night.of(2)
@@ -216,6 +172,8 @@ def _command(pid: int) -> str:
     return raw.replace(b"\0", b" ").decode(errors="replace")
 
 
+@pytest.mark.fault("snakemake killed by -9 and started again")
+@pytest.mark.fault("two runs at once")
 def test_the_next_run_joins_what_a_killed_one_has_left(night: ArrayNight) -> None:
     """Snakemake dies, its waiting job ends quietly: the next run waits for the very same tasks."""
     night.of(5)
@@ -235,6 +193,7 @@ def test_the_next_run_joins_what_a_killed_one_has_left(night: ArrayNight) -> Non
     assert night.arrays() == 1
 
 
+@pytest.mark.fault("two runs at once")
 def test_tasks_of_another_plan_are_not_joined(night: ArrayNight) -> None:
     """A config that changes while tasks of a killed run live: refused, with how to cancel them."""
     night.of(3)
@@ -249,6 +208,7 @@ def test_tasks_of_another_plan_are_not_joined(night: ArrayNight) -> None:
     assert "cancel them (" in refused.output
 
 
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_ctrl_c_cancels_the_array(night: ArrayNight) -> None:
     """Interrupting snakemake empties the queue, and a rerun computes what is missing."""
     night.of(8)
@@ -266,6 +226,7 @@ def test_ctrl_c_cancels_the_array(night: ArrayNight) -> None:
     assert len(night.receipts()) == 8
 
 
+@pytest.mark.fault("a scheduler that answers nothing")
 def test_a_scheduler_that_is_away_costs_nothing(night: ArrayNight) -> None:
     """Its answer to the submission is lost, then it says nothing: one array, one start a shard."""
     night.of(4)
@@ -283,6 +244,36 @@ def test_a_scheduler_that_is_away_costs_nothing(night: ArrayNight) -> None:
     assert run.wait(timeout=120) == 0, night.output()
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(4)})
     assert night.arrays() == 1
+
+
+@pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+@pytest.mark.fault("a submission that fails k times")
+@pytest.mark.fault("a full queue")
+@pytest.mark.fault("a poison shard")
+@pytest.mark.fault("a host out of memory")
+def test_many_faults_at_once(night: ArrayNight) -> None:
+    """Submissions fail, answers are rubbish, shards die: the poisonous one is lost, no other."""
+    stack = night.folder_of(FAULTY_SHARDS)
+    product = night.faulty(stack)
+    over = {"materialize": False, "dispatch": "array", "product": product}
+    night.workspace.configure(input="stack", shards=FAULTY_SHARDS, **over)
+    run = night.start_in_trouble(*MULTIPLY)
+    assert run.wait(timeout=200) != 0
+    output = night.output()
+    assert "does not answer (" in output
+    assert f"does not answer ({night.looks} printed " in output
+    words = output[output.index("shardwise: not finished: 5 of 6 shards") :]
+    assert "failed: multiply 00001: " in words
+    tries = {"00001": 3, "00002": 2, "00003": 2}
+    assert night.starts() == Counter({f"{i:05}": 1 for i in (0, 4, 5)} | tries)
+
+    (night.workspace.root / "poison.over").touch()
+    before = night.starts()
+    done = night.run(*MULTIPLY)
+    assert done.code == 0, done.output
+    assert night.starts() - before == Counter({"00001": 1})
+    products = [night.workspace.load(f"products/{i:05}.npy") for i in range(FAULTY_SHARDS)]
+    assert np.array_equal(np.concatenate(products).sum(axis=0), sum_of_squares(stack))
 
 
 def test_arrays_are_cut_where_the_cluster_wants_it(night: ArrayNight) -> None:

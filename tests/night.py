@@ -4,6 +4,7 @@ import abc
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -26,6 +27,53 @@ for _ in $(seq $1); do
 done
 """
 
+FAULTY_SHARDS = 6
+"""So many has a run whose shards 1 to 3 have a fault each."""
+
+SHIM = """\
+#!/bin/sh
+if [ -e {folder}/away ]; then echo '{words}' >&2; exit 1; fi
+if [ -e {folder}/{command}.says ]; then
+  case "$*" in *conf*) exec cat {folder}/{command}.says ;; esac
+fi
+case " $* " in *" --test-only "* | *" -w v "*) exec {real} "$@" ;; esac
+if [ -s {folder}/{command}.next ]; then
+  answer=$(flock {folder} sh -c 'head -n 1 "$0"; sed -i 1d "$0"' {folder}/{command}.next)
+  case "$answer" in
+    "") ;;
+    UNKNOWN) {real} "$@" | sed 's/RUNNING\\|CANCELLED/UNKNOWN/'; exit ;;
+    "0 "*) echo "${{answer#0 }}"; exit ;;
+    *) echo "${{answer#* }}" >&2; exit "${{answer%% *}}" ;;
+  esac
+fi
+{real} "$@" || exit
+if [ -e {folder}/{command}.mute ]; then
+  rm {folder}/{command}.mute
+  echo 'the answer timed out' >&2
+  exit 1
+fi
+"""
+"""In front of a scheduler's command: nobody answers, another answer, or one that is lost."""
+
+# The fault of a matrix stands in its corner. Lack of memory and a kill pass, a poison does not.
+FAULTY = """
+import os
+import signal
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def square(xp, block):
+    fault = {101: "poison", 102: "memory", 103: "killed"}.get(int(block[0, 0, 0]))
+    if fault and not (HERE / f"{fault}.over").exists():
+        if fault != "poison":
+            (HERE / f"{fault}.over").touch()
+        if fault == "memory":
+            xp.empty(2**60, "u1")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block @ block
+"""
+
 
 class Night(abc.ABC):
     """One workspace on a cluster, and the jobs that were submitted since it began."""
@@ -35,6 +83,21 @@ class Night(abc.ABC):
 
     quick: tuple[str, ...]
     """Options with which snakemake looks at its jobs more often than it should on a real site."""
+
+    clients: tuple[str, ...]
+    """The scheduler's commands."""
+
+    submits: str
+    """Which of them submits."""
+
+    looks: str
+    """Which of them tells of jobs."""
+
+    silence: str
+    """What all say when nobody answers."""
+
+    full: str
+    """What the one that submits ends with and says where the queue is full."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -100,6 +163,64 @@ class Night(abc.ABC):
         for number, matrix in enumerate(stack):
             np.save(self.matrix(number), matrix)
         return stack
+
+    def faulty(self, stack: np.ndarray) -> str:
+        """Put three faults into ``stack/``: the first matrices of shards 1 to 3 bring them about.
+
+        One kills its process as often as it is computed, until there is a file ``poison.over``;
+        one finds no memory at the first try, one is killed at the first.
+
+        Returns
+        -------
+        str
+            The product to configure.
+        """
+        first = len(stack) // FAULTY_SHARDS
+        for number, corner in enumerate((101, 102, 103), 1):
+            stack[number * first, 0, 0] = corner
+            np.save(self.matrix(number * first), stack[number * first])
+        (self.workspace.root / "faulty.py").write_text(FAULTY)
+        return "faulty.py:square"
+
+    def journal(self) -> Counter[str]:
+        """How often each shard was begun."""
+        journals = self.workspace.file("logs/multiply").glob("*.starts")
+        return Counter({path.stem: path.read_text().count("\n") for path in journals})
+
+    def shim(self) -> Path:
+        """Put scripts in front of the scheduler's commands, and return the folder that steers them.
+
+        A file ``away`` there silences all commands, ``COMMAND.says`` is what one says of settings,
+        and ``COMMAND.mute`` loses its next answer, once it has done its work. (A question whether
+        the cluster would take a job does no work.) ``COMMAND.next`` has a line an answer, of an
+        exit code and a text; of ``UNKNOWN`` the jobs are told, but not how they are.
+        """
+        folder = self.workspace.root / "shims"
+        folder.mkdir()
+        env = self.workspace.env
+        assert env is not None
+        for command in self.clients:
+            real = shutil.which(command, path=env["PATH"])
+            assert real, f"{command} is not there"
+            words = {"folder": shlex.quote(str(folder)), "real": shlex.quote(real)}
+            (folder / command).write_text(SHIM.format(command=command, words=self.silence, **words))
+            (folder / command).chmod(0o755)
+        env["PATH"] = f"{folder}:{env['PATH']}"
+        return folder
+
+    def start_in_trouble(self, *options: str) -> "subprocess.Popen[str]":
+        """Start a run whose first three submissions fail, the last for want of room.
+
+        After the first, the looks at the queue that follow get two answers of no sense.
+        """
+        shims = self.shim()
+        refused = [f"1 {self.silence}"] * 2 + [self.full]
+        (shims / f"{self.submits}.next").write_text("".join(f"{line}\n" for line in refused))
+        run = self.start(*options)
+        left = shims / f"{self.submits}.next"
+        self.wait_for("a submission fails", lambda: len(left.read_text().splitlines()) < 3)
+        (shims / f"{self.looks}.next").write_text("0 <html>busy</html>\n0 what?\n")
+        return run
 
     def matrix(self, number: int) -> Path:
         """The file of one matrix in ``stack/``."""

@@ -8,8 +8,9 @@ import signal
 from collections import Counter
 
 import numpy as np
+import pytest
 
-from tests.night import Night, sum_of_squares
+from tests.night import FAULTY_SHARDS, Night, sum_of_squares
 
 
 def test_the_shipped_job_runs_as_it_is(night: Night) -> None:
@@ -24,6 +25,7 @@ def test_the_shipped_job_runs_as_it_is(night: Night) -> None:
     assert np.allclose(night.sum(), expected, rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_ctrl_c_leaves_no_job(night: Night) -> None:
     """Interrupting snakemake empties the queue and says how to go on."""
     night.folder_of(4)
@@ -36,6 +38,8 @@ def test_ctrl_c_leaves_no_job(night: Night) -> None:
     assert "To run just what is missing" in night.output()
 
 
+@pytest.mark.fault("snakemake killed by -9 and started again")
+@pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
     """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
     stack = night.folder_of(3)
@@ -54,6 +58,36 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
     done = night.run()
     assert done.code == 0, done.output
     assert night.starts() == Counter({f"multiply 0000{i}": 1 for i in range(3)} | {"reduce": 1})
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+@pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+@pytest.mark.fault("a submission that fails k times")
+@pytest.mark.fault("a full queue")
+@pytest.mark.fault("a poison shard")
+@pytest.mark.fault("a host out of memory")
+def test_many_faults_at_once(night: Night) -> None:
+    """Submissions fail, answers are rubbish, shards die: the poisonous one is lost, no other."""
+    stack = night.folder_of(FAULTY_SHARDS)
+    product = night.faulty(stack)
+    night.workspace.configure(
+        input="stack", shards=FAULTY_SHARDS, materialize=False, product=product
+    )
+    run = night.start_in_trouble()
+    assert run.wait(timeout=300) != 0
+    output = night.output()
+    words = output[output.index("shardwise: not finished: 5 of 6 shards") :]
+    assert "failed: multiply 00001: " in words
+    starts = night.journal()
+    # A submission that fails is a try under Slurm, whose plugin does not repeat it.
+    assert starts["00001"] in (2, 3)
+    assert {starts[shard] for shard in ("00002", "00003")} == {2}
+    assert {starts[shard] for shard in ("00000", "00004", "00005")} == {1}
+
+    (night.workspace.root / "poison.over").touch()
+    done = night.run()
+    assert done.code == 0, done.output
+    assert night.journal() - starts == Counter({"00001": 1})
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 

@@ -5,10 +5,13 @@ The fixture `site` is the importing module's own.
 
 import subprocess
 
+import pytest
+
 from tests import processes
 from tests.spread import BAD, SHARDS, Site
 
 
+@pytest.mark.fault("a worker or task that is killed")
 def test_a_killed_worker_is_replaced(site: Site) -> None:
     """Its shard is tried again; the job ends well, and no other shard was begun twice."""
     site.spread.put("hold")
@@ -23,6 +26,7 @@ def test_a_killed_worker_is_replaced(site: Site) -> None:
     assert sum(starts) <= SHARDS + 2, starts  # its shard, and the one that it was to compute next
 
 
+@pytest.mark.fault("a rank that is killed")
 def test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest(site: Site) -> None:
     """What was whole stays as it is, and no process of the first job lives on."""
     job = site.submit()
@@ -53,6 +57,7 @@ def test_a_shard_that_always_fails_costs_itself(site: Site) -> None:
     assert f"of {SHARDS} shards 1 failed" in last
 
 
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_a_cancelled_job_leaves_no_process(site: Site) -> None:
     """Neither ranks nor workers, nor what starts them, on any node; a rerun does the rest."""
     site.spread.put("hold")
@@ -66,6 +71,7 @@ def test_a_cancelled_job_leaves_no_process(site: Site) -> None:
     site.spread.check()
 
 
+@pytest.mark.fault("two runs at once")
 def test_a_second_run_is_told_of_the_first(site: Site) -> None:
     """It ends with 75 and damages nothing."""
     site.spread.put("hold")

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 from tests import fake_devices
@@ -37,6 +38,8 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert night.workspace.run("--dry-run", profile=night.profile).jobs == set()
 
 
+@pytest.mark.fault("snakemake killed by -9 and started again")
+@pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: str) -> None:
     """Beside the living job of a killed run a new one does not start; after it, only the sum."""
     night.folder_of(6)

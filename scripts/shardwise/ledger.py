@@ -59,7 +59,9 @@ def compare(plan: Plan, rows: Iterable[dict[str, Any]]) -> None:
         with open(path, newline="") as file:
             table = list(csv.DictReader(file, delimiter="\t"))
     except (OSError, ValueError, csv.Error) as error:
-        raise IntegrityError(f"{path}: cannot be read ({error}); run snakemake again") from error
+        raise IntegrityError(
+            f"{path}: cannot be read ({error}); remove it and run snakemake again"
+        ) from error
     if table != [{key: str(value) for key, value in row.items()} for row in rows]:
         raise IntegrityError(
             f"{path}: does not fit the receipts; remove it and run snakemake again"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 import threading
 import warnings
@@ -229,7 +230,15 @@ def _planned_header(source: Source) -> Header:
             )
         return read_header(path)
     except (InputError, OSError) as error:
-        raise IntegrityError(f"{error}; run snakemake again") from error
+        raise IntegrityError(f"{error}; {_cure(source)}") from error
+
+
+def _cure(source: Source) -> str:
+    """What to do about a file that is not what the plan says; a copy of ours has no identity."""
+    if source.identity:
+        return "run snakemake again"
+    receipt = Path(source.path).with_suffix(".json")
+    return f"rm {shlex.quote(str(receipt))}, then snakemake as before"
 
 
 _Part = tuple[Path, Header, int, int]
@@ -376,7 +385,7 @@ class StackReader:
             if header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
                     f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "
-                    f"made for {self._shape} of {self._dtype.name}; run snakemake again"
+                    f"made for {self._shape} of {self._dtype.name}; {_cure(source)}"
                 )
             known = self._header = (source.path, header)
         return known[1]

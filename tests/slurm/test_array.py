@@ -17,6 +17,7 @@ from tests.array_situations import (
     test_ctrl_c_cancels_the_array,
     test_digits_have_the_same_bits,
     test_killed_tasks_are_tried_again_and_bad_ones_are_not,
+    test_many_faults_at_once,
     test_tasks_of_another_plan_are_not_joined,
     test_the_next_run_joins_what_a_killed_one_has_left,
 )
@@ -32,6 +33,7 @@ __all__ = [  # what is the same under every scheduler
     "test_ctrl_c_cancels_the_array",
     "test_digits_have_the_same_bits",
     "test_killed_tasks_are_tried_again_and_bad_ones_are_not",
+    "test_many_faults_at_once",
     "test_tasks_of_another_plan_are_not_joined",
     "test_the_next_run_joins_what_a_killed_one_has_left",
 ]
@@ -45,9 +47,10 @@ class SlurmArrayNight(ArrayNight):
     profile = "slurm"
     quick = ("--slurm-init-seconds-before-status-checks", "2")
     clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sinfo")
-    submits = "sbatch"
+    submits, looks = "sbatch", "squeue"
     config = "scontrol"
     silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
 
     def __init__(self, slurm: SlurmCluster, root: Path) -> None:
         super().__init__(Workspace.create(root, slurm.env()))
@@ -87,6 +90,7 @@ def night(slurm: SlurmCluster, tmp_path: Path) -> Iterator[SlurmArrayNight]:
     slurm.cancel_all()
 
 
+@pytest.mark.fault("a job that is requeued")
 def test_a_requeued_task_commits_once(night: SlurmArrayNight) -> None:
     """Slurm's staff requeues a task in its work: it starts again, and leaves one result."""
     night.of(2)

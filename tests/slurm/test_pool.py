@@ -49,6 +49,7 @@ def site(slurm: SlurmCluster, tmp_path: Path) -> Iterator[SlurmSite]:
     slurm.cancel_all()
 
 
+@pytest.mark.fault("a job that is requeued")
 def test_a_requeued_job_goes_on(slurm: SlurmCluster, site: SlurmSite) -> None:
     """Started again by Slurm, it computes what is missing; each shard commits once."""
     job = site.submit(*site.four, "--requeue")

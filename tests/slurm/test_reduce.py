@@ -62,6 +62,7 @@ def test_auto_works_in_any_shell_of_a_job(slurm: SlurmCluster, made: factories.P
     assert json.loads(made.results.summary.read_text())["nodes"] == {"cpu1": 3}
 
 
+@pytest.mark.fault("a rank that raises")
 @pytest.mark.parametrize("launcher", ["srun --mpi=pmi2", "mpiexec"])
 def test_the_exit_code_reaches_slurm(
     slurm: SlurmCluster, made: factories.Plan, launcher: str
@@ -99,6 +100,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.fault("a rank that is killed")
 @pytest.mark.parametrize("launcher", ["srun --mpi=pmi2", "mpiexec"])
 @pytest.mark.parametrize("how", ["kill -9 of a rank", "scancel"])
 def test_no_rank_outlives_another_or_its_job(

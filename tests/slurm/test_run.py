@@ -13,6 +13,7 @@ from tests.situations import (
     test_a_killed_snakemake_never_costs_a_shard_twice,
     test_bad_input_submits_nothing,
     test_ctrl_c_leaves_no_job,
+    test_many_faults_at_once,
     test_the_shipped_job_runs_as_it_is,
 )
 from tests.slurm.cluster import SlurmCluster
@@ -23,6 +24,7 @@ __all__ = [  # what is the same under every scheduler
     "test_a_killed_snakemake_never_costs_a_shard_twice",
     "test_bad_input_submits_nothing",
     "test_ctrl_c_leaves_no_job",
+    "test_many_faults_at_once",
     "test_the_shipped_job_runs_as_it_is",
 ]
 
@@ -36,6 +38,10 @@ class SlurmNight(Night):
 
     profile = "slurm"
     quick = ("--slurm-init-seconds-before-status-checks", "2")
+    clients = CLIENTS
+    submits, looks = "sbatch", "squeue"
+    silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
 
     def __init__(self, slurm: SlurmCluster, root: Path) -> None:
         super().__init__(Workspace.create(root, slurm.env()))
@@ -95,6 +101,7 @@ def test_every_shard_has_a_device_of_its_own(night: SlurmNight) -> None:
     assert "multiply: 24 of 24 shards done" in done.output
 
 
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_a_bad_night_costs_its_own_shards_only(night: SlurmNight) -> None:
     """A cancelled shard and one that always fails: the others finish, one rerun heals."""
     stack = night.folder_of(12)
@@ -124,6 +131,7 @@ def test_a_bad_night_costs_its_own_shards_only(night: SlurmNight) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
+@pytest.mark.fault("a node that goes down")
 def test_a_lost_node_costs_no_result(night: SlurmNight) -> None:
     """Jobs of a node that crashes run again elsewhere; what was finished stays."""
     stack = night.folder_of(7)
@@ -148,6 +156,27 @@ def test_a_lost_node_costs_no_result(night: SlurmNight) -> None:
     assert any(job.state == "NODE_FAIL" for job in night.jobs())
     after = night.receipts()
     assert {shard: after[shard] for shard in ended} == {shard: before[shard] for shard in ended}
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+@pytest.mark.nightly
+@pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+def test_an_unknown_job_proves_itself_by_its_files(night: SlurmNight) -> None:
+    """UNKNOWN counts as success to the plugin: one that works on is not repeated, a dead one is."""
+    stack = night.folder_of(2)
+    night.workspace.configure(input="stack", shards=2, materialize=False)
+    shims = night.shim()
+    run = night.start(*night.held(), "--latency-wait", "10")
+    night.wait_for("both run", lambda: len(night.running("multiply")) == 2)
+    dead, living = (night.running(f"multiply {shard}")[0] for shard in ("00000", "00001"))
+    night.slurm.call("scancel", str(dead))
+    (shims / "squeue.next").write_text("UNKNOWN\n")
+    night.wait_for("Slurm has said so", lambda: not (shims / "squeue.next").read_text())
+    night.release(living)
+    night.wait_for("it has its product", lambda: "00001" in night.receipts())
+    night.release()
+    assert run.wait(timeout=500) == 0, night.output()
+    assert night.starts() == Counter({"multiply 00000": 2, "multiply 00001": 1, "reduce": 1})
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 

@@ -18,6 +18,7 @@ from tests.array_situations import (
     test_ctrl_c_cancels_the_array,
     test_digits_have_the_same_bits,
     test_killed_tasks_are_tried_again_and_bad_ones_are_not,
+    test_many_faults_at_once,
     test_tasks_of_another_plan_are_not_joined,
     test_the_next_run_joins_what_a_killed_one_has_left,
 )
@@ -32,6 +33,7 @@ __all__ = [  # what is the same under every scheduler
     "test_ctrl_c_cancels_the_array",
     "test_digits_have_the_same_bits",
     "test_killed_tasks_are_tried_again_and_bad_ones_are_not",
+    "test_many_faults_at_once",
     "test_tasks_of_another_plan_are_not_joined",
     "test_the_next_run_joins_what_a_killed_one_has_left",
 ]
@@ -45,9 +47,10 @@ class UgeArrayNight(ArrayNight):
     profile = "uge"
     quick = ("--seconds-between-status-checks", "1")
     clients = ("qsub", "qstat", "qdel", "qacct", "qconf", "qalter")
-    submits = "qsub"
+    submits, looks = "qsub", "qstat"
     config = "qconf"
     silence = "error: commlib error: got select error (Connection refused)"
+    full = "25 job rejected: only 4 jobs are allowed per user"
 
     def __init__(self, uge: UgeCluster, root: Path, **variables: str) -> None:
         super().__init__(Workspace.create(root, uge.env() | variables, uge.enter(root)))
@@ -106,6 +109,7 @@ def night_of_hosts(uge_hosts: UgeCluster, tmp_path: Path) -> Iterator[UgeArrayNi
     uge_hosts.cancel_all()
 
 
+@pytest.mark.fault("a node that goes down")
 def test_a_lost_host_costs_no_result(night_of_hosts: UgeArrayNight) -> None:
     """Tasks of a host that crashes run again elsewhere, though qstat lists them as running."""
     night = night_of_hosts

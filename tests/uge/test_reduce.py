@@ -101,6 +101,7 @@ def test_more_ranks_than_slots_share_them(uge: UgeCluster, made: Plan) -> None:
     assert json.loads(made.results.summary.read_text())["ranks"] == 3
 
 
+@pytest.mark.fault("a rank that raises")
 def test_a_damaged_product_ends_the_job_with_three(uge: UgeCluster, made: Plan) -> None:
     """The exit code of the ranks is the job's, and their message its output."""
     made.results.product("00001").unlink()
@@ -111,6 +112,7 @@ def test_a_damaged_product_ends_the_job_with_three(uge: UgeCluster, made: Plan) 
     assert not made.results.statistic("sum").exists()
 
 
+@pytest.mark.fault("a rank that is killed")
 def test_a_killed_rank_ends_the_job_and_all_ranks(
     uge: UgeCluster, made: Plan, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_killed_rank_ends_the_job_and_all_ranks(
     assert not processes.living(ranks.values())
 
 
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 @pytest.mark.parametrize(("hosts", "environment"), [("uge", "mpi"), ("uge_hosts", "mpi_rr")])
 def test_a_deleted_job_leaves_no_rank(
     request: pytest.FixtureRequest, made: Plan, tmp_path: Path, hosts: str, environment: str
@@ -138,6 +141,7 @@ def test_a_deleted_job_leaves_no_rank(
     cluster.wait_until(lambda: cluster.own_processes() <= before, 60)
 
 
+@pytest.mark.fault("a rank that is killed")
 def test_a_rank_ends_with_what_started_it(uge: UgeCluster, made: Plan, tmp_path: Path) -> None:
     """The launcher's process on a host may be killed alone: its ranks do not work on."""
     _, ranks = endless(uge, made, tmp_path / "endless")

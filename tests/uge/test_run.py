@@ -17,6 +17,7 @@ from tests.situations import (
     test_a_killed_snakemake_never_costs_a_shard_twice,
     test_bad_input_submits_nothing,
     test_ctrl_c_leaves_no_job,
+    test_many_faults_at_once,
     test_the_shipped_job_runs_as_it_is,
 )
 from tests.uge.cluster import UgeCluster
@@ -27,6 +28,7 @@ __all__ = [  # what is the same under every scheduler
     "test_a_killed_snakemake_never_costs_a_shard_twice",
     "test_bad_input_submits_nothing",
     "test_ctrl_c_leaves_no_job",
+    "test_many_faults_at_once",
     "test_the_shipped_job_runs_as_it_is",
 ]
 
@@ -41,6 +43,10 @@ class UgeNight(Night):
 
     profile = "uge"
     quick = ("--seconds-between-status-checks", "1")
+    clients = CLIENTS
+    submits, looks = "qsub", "qstat"
+    silence = "error: commlib error: got select error (Connection refused)"
+    full = "25 job rejected: only 4 jobs are allowed per user"
 
     def __init__(self, uge: UgeCluster, root: Path, **variables: str) -> None:
         super().__init__(Workspace.create(root, uge.env() | variables, uge.enter(root)))
@@ -165,6 +171,8 @@ def test_every_shard_has_a_device_of_its_own(night: UgeNight, tmp_path: Path) ->
     assert "multiply: 24 of 24 shards done" in done.output
 
 
+@pytest.mark.fault("a limit of run time")
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
     """Shards that fail in five ways: the last words tell them apart, one rerun heals."""
     stack = night.folder_of(10)
@@ -209,6 +217,8 @@ def test_a_bad_night_costs_its_own_shards_only(night: UgeNight) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
+@pytest.mark.fault("a scheduler that answers nothing")
+@pytest.mark.fault("a submission that fails k times")
 def test_a_master_that_is_away_costs_nothing(night: UgeNight) -> None:
     """Shards that end, run on, and are submitted while no command is answered: none fails.
 
@@ -234,6 +244,7 @@ def test_a_master_that_is_away_costs_nothing(night: UgeNight) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
+@pytest.mark.fault("a node that goes down")
 def test_a_lost_host_costs_no_result(night_of_hosts: UgeNight) -> None:
     """Jobs of a host that crashes run again elsewhere; what was finished stays."""
     night, uge = night_of_hosts, night_of_hosts.uge

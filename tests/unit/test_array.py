@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -118,6 +120,38 @@ def test_squeue_tells_how_tasks_ended() -> None:
     }
 
 
+@pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+@pytest.mark.parametrize("line", ["<html>busy</html>", "7|x-|sw-1|RUNNING|None|gpu1", "7|1|sw-1"])
+def test_what_squeue_never_says_is_no_answer(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is concluded from it, and it is asked again; no command to cancel is made of it."""
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{line}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(TryAgain, match=re.escape(f"squeue printed {line!r}")):
+        slurm.living(["sw-1"])
+    for parse in (slurm.parse_tasks, slurm.parse_fates):
+        with pytest.raises(TryAgain, match=re.escape(f"squeue printed {line!r}")):
+            parse(["7|0|sw-1|COMPLETED|None|gpu2", line])
+
+
+@pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+@pytest.mark.parametrize("said", ["", "try later\n"])
+def test_a_submission_without_a_number_may_have_arrived(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for, as one without an answer is."""
+    for name in ("sbatch", "qsub"):
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for module, command in ((slurm, "sbatch"), (uge, "qsub")):
+        own = Array(command, "run", "d", "name", 1, 0, (0,))
+        with pytest.raises(TryAgain, match=f"{command} answered {said.strip()!r}"):
+            module.submit(own, [], tmp_path / "task.sh", None)
+
+
 @pytest.mark.parametrize(
     ("said", "error"),
     [
@@ -178,6 +212,20 @@ def test_qstat_tells_who_waits_works_and_cannot_start() -> None:
         Tasks("5", "sw-array-a-1", tuple(range(3, 10))),
         Tasks("6", "sw-array-a-2", (1,), trouble="it cannot start, state Eqw"),
     ]
+
+
+@pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+@pytest.mark.parametrize("said", ["", "<html/>", "<job_info>"])
+def test_what_qstat_never_says_is_no_answer(said: str) -> None:
+    """An answer of somebody else, or half of one: no job has left the queue."""
+    with pytest.raises(TryAgain, match="qstat printed"):
+        uge.parse_queue(said)
+
+
+@pytest.mark.parametrize("said", ["17", "17.1-9:1\n", "a note of the site\n17\n"])
+def test_qsub_tells_the_number_last(said: str) -> None:
+    """Of a job, or of an array; a site's own script may print before it."""
+    assert uge.submitted(said) == "17"
 
 
 # The script of a task.

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -395,10 +397,14 @@ def damage(path, how):
 
 @pytest.mark.parametrize("how", ["flip", "truncate", "append", "empty", "header"])
 def test_a_damaged_shard_is_refused(tmp_path, how):
-    """A shard file that is not what its receipt says fails its integrity check."""
+    """A shard file that is not what its receipt says is named, with the command that repairs it."""
     made = copied(factories.plan(tmp_path, stack((4, 3, 3), "int32"), shards=2))
     damage(made.results.shard("00000"), how)
-    assert "00000.npy" in refusal(made, IntegrityError)
+    said = refusal(made, IntegrityError)
+    assert "00000.npy" in said
+    (command,) = re.findall(r"; (rm .*), then snakemake as before$", said)
+    subprocess.run(command, shell=True, check=True)
+    multiply.run_shard(made, "00000")
 
 
 def recomputed(made):

@@ -227,6 +227,7 @@ def test_a_killed_worker_is_replaced(tmp_path):
     assert factories.leftovers(tmp_path) == []
 
 
+@pytest.mark.fault("a poison shard")
 def test_a_poison_shard_costs_itself_alone(tmp_path):
     """One shard kills every process that computes it, one is bad input: all others are whole."""
     trouble = (

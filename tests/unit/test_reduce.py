@@ -302,6 +302,10 @@ def test_a_damaged_ledger_is_refused(made):
         made.results.ledger.write_text(bad)
         with pytest.raises(IntegrityError, match="snakemake again"):
             ledger.read(made)
+    made.results.ledger.write_bytes(raw.encode() + b"\xff")
+    # Snakemake makes it again only where it is gone.
+    with pytest.raises(IntegrityError, match=r"cannot be read .*; remove it and run snakemake"):
+        ledger.read(made)
     made.results.ledger.unlink()
     with pytest.raises(IntegrityError, match="cannot be read"):
         ledger.read(made)

@@ -149,6 +149,17 @@ def test_a_submission_waits_for_qmaster(grid: Grid, capsys: pytest.CaptureFixtur
     assert "Grid Engine does not take jobs now" in capsys.readouterr().err
 
 
+@pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+@pytest.mark.parametrize("said", ["", "busy"])
+def test_a_submission_that_answers_no_number_is_not_repeated(grid: Grid, said: str) -> None:
+    """It may have arrived: the job is looked for by its name."""
+    grid.once("qsub", f"echo '{said}'")
+    grid.queue("qw")
+    assert grid.submit() == "11"
+    assert len(grid.asked("qsub")) == 1
+
+
+@pytest.mark.fault("a full queue")
 def test_a_submission_waits_for_room_in_the_queue(
     grid: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_shard_that_fails_under_pool_is_named(workspace: Workspace) -> None:
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
+@pytest.mark.fault("snakemake killed by -9 and started again")
 def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> None:
     """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
     # Integers have no fast product in NumPy: the two shards take seconds.
@@ -264,6 +265,7 @@ def test_the_cure_in_a_message_works_when_pasted(tmp_path: Path) -> None:
     assert product.read_bytes() == right
 
 
+@pytest.mark.fault("two runs at once")
 def test_two_runs_never_share_a_results_folder(workspace: Workspace, tmp_path: Path) -> None:
     """A second run on the same results, from another clone, is told and starts nothing."""
     other = Workspace.create(tmp_path / "other")

@@ -76,7 +76,10 @@ def living(names: list[str]) -> list[str]:
     TryAgain
         Where Slurm does not answer.
     """
-    return _squeue("%i", names)
+    found = _squeue("%i", names)
+    if strange := [line for line in found if not re.fullmatch(r"\d+(_.*)?", line)]:
+        raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
+    return found
 
 
 def commands(names: list[str], numbers: list[str]) -> tuple[str, str]:
@@ -220,7 +223,11 @@ def submit(array: Array, words: Sequence[str], script: Path, throttle: int | Non
     spec = ranges(indices(array)) + (f"%{throttle}" if throttle else "")
     own = ["--parsable", f"--job-name={array.run}", f"--comment={array.name}", f"--array={spec}"]
     own += ["--output=/dev/null", "--error=/dev/null", str(script)]
-    return call(["sbatch", *words, *own], _SUBMIT_SECONDS).split(";")[0].strip()
+    said = call(["sbatch", *words, *own], _SUBMIT_SECONDS)
+    number = said.split(";")[0].strip()
+    if not number.isdigit():
+        raise TryAgain(f"sbatch answered {said.strip()!r}, not the number of a job")
+    return number
 
 
 def tasks(runs: Iterable[str]) -> list[Tasks]:
@@ -235,11 +242,15 @@ def tasks(runs: Iterable[str]) -> list[Tasks]:
 
 
 def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
-    """Read what squeue printed."""
+    """Read what squeue printed.
+
+    Raises
+    ------
+    TryAgain
+        Where it is nothing that was asked for.
+    """
     found = []
-    for line in lines:
-        number, spec, name, state, reason, nodes = line.split("|", 5)
-        known = tuple(numbers(spec))
+    for number, known, name, state, reason, nodes in map(_row, lines):
         if state not in _WAITING:
             where, ending = nodes or state.lower(), state == "COMPLETING"
             found.append(Tasks(number, name, known, where, ending=ending))
@@ -249,6 +260,15 @@ def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
         held = reason == "JobHeldUser"
         found.append(Tasks(number, name, known, "", trouble, bool(trouble) and not misfired, held))
     return found
+
+
+def _row(line: str) -> tuple[str, tuple[int, ...], str, str, str, str]:
+    """A line in `_FORMAT`, its indices as numbers."""
+    try:
+        number, spec, name, state, reason, nodes = line.split("|", 5)
+        return number, tuple(numbers(spec)), name, state, reason, nodes
+    except ValueError:
+        raise TryAgain(f"squeue printed {line!r}, which tells of no task") from None
 
 
 def fates(
@@ -265,13 +285,12 @@ def fates(
 
 
 def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
-    """Read what squeue printed of all tasks, ended ones too."""
+    """Read what squeue printed of all tasks, ended ones too; errors are those of `parse_tasks`."""
     found = {}
-    for line in lines:
-        _, spec, name, state, reason, nodes = line.split("|", 5)
+    for _, known, name, state, reason, nodes in map(_row, lines):
         words = state + (f" on {nodes}" if nodes else "")
         words += f" ({reason})" if reason not in ("", "None") else ""
-        for index in numbers(spec):
+        for index in known:
             found[name, index] = Fate(words, state in _ENDED_BY_SLURM, state == "COMPLETED")
     return found
 

@@ -279,7 +279,7 @@ def parse_queue(xml: str) -> Queue:
     Raises
     ------
     TryAgain
-        Where it is no XML: qstat was cut off.
+        Where it is no such XML: qstat was cut off, or somebody else answered.
     """
     from xml.etree import ElementTree  # here: every job's script imports this module
 
@@ -287,6 +287,8 @@ def parse_queue(xml: str) -> Queue:
         root = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
         raise TryAgain(f"qstat printed no whole XML ({error})") from None
+    if root.tag != "job_info":
+        raise TryAgain(f"qstat printed XML of <{root.tag}>, which tells of no job")
     unheard, jobs = set(), {}
     for place in root.iter("Queue-List"):
         host = (place.findtext("name") or "").rpartition("@")[2]
@@ -501,8 +503,21 @@ def submit(array: Array, words: Sequence[str], script: Path, throttle: int | Non
         Where it refuses.
     """
     exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
-    said = call([*array_words(array, throttle, exported), *words, str(script)])
-    return said.split()[-1].partition(".")[0]
+    return submitted(call([*array_words(array, throttle, exported), *words, str(script)]))
+
+
+def submitted(said: str) -> str:
+    """The number of a job, or of an array, in what ``qsub -terse`` printed, as its last word.
+
+    Raises
+    ------
+    TryAgain
+        Where there is none.
+    """
+    match = re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", said)
+    if match is None:
+        raise TryAgain(f"qsub answered {said.strip()!r}, not the number of a job")
+    return match[1]
 
 
 def tasks(runs: Iterable[str]) -> list[Tasks]:

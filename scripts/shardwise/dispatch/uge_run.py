@@ -247,7 +247,7 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
         try:
             if unheard and (number := _number_of(run, name)):
                 return number
-            return uge.call(words).split()[-1]
+            return uge.submitted(uge.call(words))
         except QueueFull as error:
             end = time.monotonic() + AWAY_SECONDS
             _say(
