@@ -29,6 +29,7 @@ from shardwise.errors import InputError, IntegrityError
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65536
+MAX_DIMENSIONS = 64
 CHUNK_BYTES = 8 * 1024**2
 DATA_OFFSET = disk.PAGE
 """Byte at which the elements of our own files begin: a page, for direct I/O."""
@@ -145,6 +146,8 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
         raise InputError(f"{path}: its header says shape {_short(shape)}, which is no shape")
     if any(n >= 2**63 for n in shape):
         raise InputError(f"{path}: its header says a length that no array can have")
+    if len(shape) > MAX_DIMENSIONS:
+        raise InputError(f"{path}: its header says {len(shape)} dimensions; no array has so many")
     if type(fortran) is not bool:
         raise InputError(f"{path}: damaged .npy header (fortran_order is {fortran!r})")
     return Header(shape, _checked_descr(fields["descr"], path), fortran, offset)

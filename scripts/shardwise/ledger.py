@@ -1,18 +1,20 @@
 """The ledger: one row a shard, made from the receipts; what the reduce trusts."""
 
 import csv
+import math
 import shlex
 from collections.abc import Iterable
 from typing import Any
 
 from shardwise import receipts, sizes
 from shardwise.arrays import commit
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, short
 from shardwise.planfile import Plan
 from shardwise.problem import ITEM_BYTES
 
 _COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes",
             "piece_bytes", "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
+_BACKENDS = ("cupy", "numpy")
 _MOST_NAMED = 20
 
 
@@ -78,9 +80,16 @@ def _checked(plan: Plan, shard_id: str) -> dict[str, Any]:
     try:
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "fingerprint"))
         facts, stated = receipt["file"], _row(receipt)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise IntegrityError(f"{path}: is damaged ({error!r})") from None
-    if said != (shard_id, row.start, row.stop, row.fingerprint):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
+    for key, value in stated.items():
+        if not _is_plain(value):
+            raise IntegrityError(f"{path}: is damaged ({key} is {short(value)})")
+    if stated["backend"] not in _BACKENDS:
+        raise IntegrityError(
+            f"{path}: says backend {short(stated['backend'])}; known are {', '.join(_BACKENDS)}"
+        )
+    if repr(said) != repr((shard_id, row.start, row.stop, row.fingerprint)):
         raise IntegrityError(f"{path}: belongs to another plan")
     receipts.check_file(plan.results.product(shard_id), facts)
     found = stated["row_bytes"], stated["piece_bytes"]
@@ -91,6 +100,13 @@ def _checked(plan: Plan, shard_id: str) -> dict[str, Any]:
             f"{path}: says row_bytes and piece_bytes {found}, but those of its file are {allowed}"
         )
     return receipt
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a cell of the ledger comes back from the file as it went in."""
+    if isinstance(value, str):
+        return value.isprintable()
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:

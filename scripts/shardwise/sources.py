@@ -18,8 +18,9 @@ from shardwise import ALGORITHM, sizes
 from shardwise.arrays import Header, commit, read_header, read_matrices
 from shardwise.config import Settings
 from shardwise.disk import PAGE, SHORT_BYTES, Extent, ExtentReader
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, short
 from shardwise.plan import Source, Stack
+from shardwise.planfile import kept, to_keep
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -164,9 +165,9 @@ def _sheet_paths(sheet: Path) -> list[Path]:
                 skip_blank_lines=False,
             )
     except (ValueError, Warning, OSError) as error:
-        raise InputError(f"sheet {sheet}: cannot be read as a .tsv table: {error}") from error
+        raise InputError(f"sheet {sheet}: cannot be read as a .tsv table: {error!s:.300}") from error
     if "path" not in table.columns:
-        found = ", ".join(map(repr, table.columns))
+        found = ", ".join(map(short, table.columns[:20]))
         raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {found}")
     paths = []
     blank = (table == "").all(axis=1)
@@ -176,7 +177,7 @@ def _sheet_paths(sheet: Path) -> list[Path]:
         beside = sheet.parent / name
         path = Path(name) if Path(name).exists() or not beside.exists() else beside
         if not name or not path.is_file():
-            raise InputError(f"sheet {sheet}, line {row}: file {name!r} does not exist")
+            raise InputError(f"sheet {sheet}, line {row}: file {short(name)} does not exist")
         paths.append(path)
     return paths
 
@@ -207,16 +208,12 @@ def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[
         fresh[str(path)] = [identity, {**asdict(header), "shape": list(header.shape)}]
     if cache is not None and fresh != known:
         with commit(cache) as file:
-            file.write(json.dumps(fresh).encode())
+            file.write(to_keep(fresh))
     return headers, identities
 
 
 def _load_cache(cache: Path | None) -> dict[str, list]:
-    try:
-        known = json.loads(cache.read_bytes()) if cache else {}
-    except (OSError, ValueError):
-        known = None
-    return known if isinstance(known, dict) else {}  # a cache that cannot be read is no cache
+    return (kept(cache) if cache else None) or {}
 
 
 def _planned_header(source: Source) -> Header:
