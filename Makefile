@@ -3,6 +3,8 @@
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
 # make doctor   what would run here, and what is missing; ARGS="--json" goes to scripts/doctor.py
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
+# make errors   write docs/errors.md anew: each bad input and its message
+# make fuzz   a million damaged files for the readers of files; ARGS="--cases 9999 --only header" goes to it
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
@@ -28,7 +30,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel doctor test nightly lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run data-parallel doctor test nightly errors fuzz lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -50,6 +52,12 @@ test: .venv/.test-$(CUDA)
 
 nightly: .venv/.test-$(CUDA)
 	$(BIN)/pytest -m nightly $(ARGS)
+
+errors: .venv/.test-$(CUDA)
+	$(BIN)/python -m tests.hostile.bad_inputs
+
+fuzz: .venv/.test-$(CUDA)
+	$(BIN)/python -m tests.hostile.fuzz $(ARGS)
 
 lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .

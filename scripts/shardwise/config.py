@@ -157,7 +157,7 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
 
 
 def _refuse_many(config: Mapping[str, Any]) -> None:
-    """Refuse a config whose aliases (``*name``) make a small file a huge tree, or an endless one."""
+    """Refuse a config whose aliases (``*name``) make a small file a huge or endless tree."""
     left: list[Any] = [config]
     for _ in range(_MOST_VALUES):
         if not left:
@@ -179,15 +179,19 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
 
 
 def _schema_problems(config: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    errors = _validator()(schema).iter_errors(dict(config))
+    return [line for error in errors for line in _explain(error)]
+
+
+@lru_cache(1)
+def _validator() -> Any:
     # Imported here: job processes read the results folder from the config and check nothing.
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
     # JSON Schema counts 4.0 as an integer; a number of shards is none.
     whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
-    validator = extend(Draft202012Validator, type_checker=whole)
-    errors = validator(schema).iter_errors(dict(config))
-    return [line for error in errors for line in _explain(error)]
+    return extend(Draft202012Validator, type_checker=whole)
 
 
 def _explain(error: Any) -> list[str]:
@@ -247,7 +251,9 @@ def _product_problems(full: Mapping[str, Any]) -> list[str]:
     if product in PRODUCTS:
         return []
     if ".py" in product:
-        return [f"product: {short(product)} names no function; write it as path/to/file.py:function"]
+        return [
+            f"product: {short(product)} names no function; write it as path/to/file.py:function"
+        ]
     near = difflib.get_close_matches(product, PRODUCTS, n=1)
     hint = f"did you mean {near[0]}? Known are" if near else "use one of"
     known = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"

@@ -47,8 +47,12 @@ def read(plan: Plan) -> list[str]:
     try:
         with open(path, newline="") as file:
             table = list(csv.DictReader(file, delimiter="\t"))
-    except (OSError, ValueError, csv.Error) as error:
-        raise IntegrityError(f"{path}: cannot be read ({error}); run snakemake again") from error
+    except OSError as error:
+        raise IntegrityError(
+            f"{path}: cannot be read: {error.strerror}; run scripts/ledger.py, or snakemake again"
+        ) from error
+    except (ValueError, csv.Error) as error:
+        raise IntegrityError(f"{path}: is damaged ({error}); run snakemake again") from error
     if table != now:
         raise IntegrityError(
             f"{path}: does not fit the receipts; remove it and run snakemake again"

@@ -65,7 +65,10 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if settings.right is None:
         return None, False
     path = Path(settings.right)
-    header = read_header(path)
+    try:
+        header = read_header(path)
+    except InputError as error:
+        raise InputError(f"right: {error}") from error
     if len(header.shape) == 2:
         stack = _stack_of_files([path], f"right {path}", None)
     else:
@@ -92,7 +95,8 @@ def check_product(product: str, left: Stack, right: Stack | None) -> None:
         )
     if right is not None and right.shape[0] != k:
         raise InputError(
-            f"product A @ B: inner dimensions do not match: A is {(m, k)}, B is {right.shape}"
+            f"product A @ B: inner dimensions do not match: A is {(m, k)}, B is {right.shape}; "
+            f"B must have {k} rows"
         )
 
 
@@ -109,9 +113,10 @@ def _one_stack(path: Path, key: str) -> Stack:
         raise InputError(f"{key}: {path} does not exist")
     header = read_header(path)
     if len(header.shape) != 3:
+        other = "one B for all has two" if key == "right" else "for 2-D files, name their folder"
         raise InputError(
-            f"{key}: {path} has shape {header.shape}; a stack has three dimensions (N, m, k). "
-            "For 2-D files, name their folder"
+            f"{key}: {path} has shape {header.shape}; a stack has three dimensions (N, m, k); "
+            f"{other}"
         )
     _refuse_empty(path, header.shape)
     n, m, k = header.shape
@@ -144,7 +149,7 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
 
 def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
     if 0 in shape:
-        raise InputError(f"{path} has shape {shape}: there is nothing to multiply")
+        raise InputError(f"{path} has shape {shape}: there is nothing to multiply; leave it out")
 
 
 def _sheet_paths(sheet: Path) -> list[Path]:
@@ -165,7 +170,10 @@ def _sheet_paths(sheet: Path) -> list[Path]:
                 skip_blank_lines=False,
             )
     except (ValueError, Warning, OSError) as error:
-        raise InputError(f"sheet {sheet}: cannot be read as a .tsv table: {error!s:.300}") from error
+        raise InputError(
+            f"sheet {sheet}: cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
+            "text, with a line of column names and as many columns in every other line"
+        ) from error
     if "path" not in table.columns:
         found = ", ".join(map(short, table.columns[:20]))
         raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {found}")
@@ -225,7 +233,12 @@ def _planned_header(source: Source) -> Header:
                 f"{path}: has changed since the plan was made; run snakemake again"
             )
         return read_header(path)
-    except (InputError, OSError) as error:
+    except OSError as error:
+        raise IntegrityError(
+            f"{path}: cannot be read any more: {error.strerror}; bring it back, or run "
+            "snakemake again"
+        ) from error
+    except InputError as error:
         raise IntegrityError(f"{error}; run snakemake again") from error
 
 

@@ -6,7 +6,7 @@ given, and ends with 1 where any broke a promise; such a case is kept in ``tests
 """
 
 import argparse
-import hashlib
+import ast
 import importlib.util
 import os
 import subprocess
@@ -19,9 +19,18 @@ from pathlib import Path
 from random import Random
 
 FOUND = Path(__file__).parent / "found"
-"""Cases that once broke a promise, a folder a reader; the suite reads them all again."""
+"""Cases that once broke a promise, a file a reader, a line each; the suite reads them again."""
 
+GUIDED = importlib.util.find_spec("atheris") is not None
 _ENOUGH = 40
+
+
+def found(name: str) -> list[bytes]:
+    """The cases that once broke a promise to a reader."""
+    path = FOUND / f"{name}.txt"
+    return (
+        [ast.literal_eval(line) for line in path.read_text().splitlines()] if path.exists() else []
+    )
 
 
 class Session:
@@ -54,9 +63,9 @@ class Session:
         self.broken[place] += 1
         if self.broken[place] > 1 or len(self.broken) > _ENOUGH:
             return
-        folder = self.keep / self.name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / hashlib.blake2b(raw, digest_size=6).hexdigest()).write_bytes(raw)
+        self.keep.mkdir(parents=True, exist_ok=True)
+        with open(self.keep / f"{self.name}.txt", "a") as file:
+            file.write(f"{raw!r}\n")
 
     def told(self) -> str:
         """One line of figures, and one for each place that broke."""
@@ -82,7 +91,7 @@ class Session:
 
         def one(raw: bytes) -> None:
             if self.tried == self.cases:
-                print(self.told(), flush=True)
+                _say(self.told())
                 os._exit(0)
             self.step(raw)
 
@@ -93,6 +102,11 @@ class Session:
             words += ["-verbosity=0", "-timeout=600", "-rss_limit_mb=0", corpus]
             atheris.Setup(words, one, custom_mutator=damage)
             atheris.Fuzz()
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("\n".join([*lines, ""]))
+    sys.stdout.flush()
 
 
 def _one(options: argparse.Namespace) -> None:
@@ -107,13 +121,14 @@ def _one(options: argparse.Namespace) -> None:
         if options.guided:
             own.guided()
         own.blind()
-    print(own.told(), flush=True)
+    _say(own.told())
 
 
 def run(cases: int, seed: int, keep: Path, names: list[str], guided: bool) -> tuple[int, int]:
-    """Give so many cases to the readers, in equal parts; how many were tried, and how many broke."""
+    """Give so many cases to the readers, in equal parts; how many were tried, and broke."""
     total, broken = 0, 0
-    print(f"{'reader':10}{'tried':>10}{'accepted':>10}{'broken':>8}{'seconds':>9}", flush=True)
+    _say("guided by atheris" if guided else "drawn blindly (atheris would lead them)")
+    _say(f"{'reader':10}{'tried':>10}{'accepted':>10}{'broken':>8}{'seconds':>9}")
     for number, name in enumerate(names):
         part = cases * (number + 1) // len(names) - cases * number // len(names)
         words = ["--reader", name, "--cases", str(part), "--seed", str(seed), "--keep", str(keep)]
@@ -125,14 +140,13 @@ def run(cases: int, seed: int, keep: Path, names: list[str], guided: bool) -> tu
         )  # fmt: skip
         lines = [line for line in done.stdout.splitlines() if line.startswith((f"{name}\t", "# "))]
         if done.returncode or not lines:
-            print(done.stdout[-2000:], done.stderr[-4000:], file=sys.stderr)
+            sys.stderr.write(f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}\n")
             raise SystemExit(f"{name}: the process ended with {done.returncode}")
         tried, accepted, bad = map(int, lines[0].split("\t")[1:])
-        print(f"{name:10}{tried:>10}{accepted:>10}{bad:>8}{time.monotonic() - began:>9.0f}", flush=True)
-        for line in lines[1:]:
-            print(line, flush=True)
+        seconds = time.monotonic() - began
+        _say(f"{name:10}{tried:>10}{accepted:>10}{bad:>8}{seconds:>9.0f}", *lines[1:])
         total, broken = total + tried, broken + bad
-    print(f"{'all':10}{total:>10}{'':>10}{broken:>8}", flush=True)
+    _say(f"{'all':10}{total:>10}{'':>10}{broken:>8}")
     return total, broken
 
 
@@ -151,9 +165,10 @@ def main() -> None:
         return _one(options)
     from tests.hostile.readers import READERS
 
-    guided = not options.blind and importlib.util.find_spec("atheris") is not None
-    print("guided by atheris" if guided else "blind: atheris is not installed", flush=True)
-    tried, broken = run(options.cases, options.seed, options.keep, options.only or list(READERS), guided)
+    guided = not options.blind and GUIDED
+    tried, broken = run(
+        options.cases, options.seed, options.keep, options.only or list(READERS), guided
+    )
     sys.exit(bool(broken) or tried != options.cases)
 
 

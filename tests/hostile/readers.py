@@ -35,16 +35,16 @@ from tests.hostile.mutate import mutated
 MOST_MEMORY = 24 << 20
 """Bytes that a reader of a file of 64 KiB may take, whatever stands in it."""
 
-SECONDS = 20
-"""Seconds of processor time after which a reader hangs: each takes a thousandth of that."""
+SECONDS = 60
+"""Seconds of processor time after which a reader hangs: most take a thousandth of one."""
 
 TRIED: Counter[str] = Counter()
 """Cases that each reader was given in this process."""
 
 _DEEDS = (
-    "exec", "os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen", "pickle.find_class",
-    "ctypes.dlopen", "socket.connect", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link",
-    "os.symlink", "os.truncate", "os.chmod", "shutil.rmtree",
+    "exec", "os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen",
+    "pickle.find_class", "ctypes.dlopen", "socket.connect", "os.remove", "os.rename",
+    "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "shutil.rmtree",
 )  # fmt: skip
 _WRITING = 0x1 | 0x2 | 0x40 | 0x200  # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC of Linux
 
@@ -69,11 +69,16 @@ class Reader:
         Whole files of that kind.
     writes
         Folders and files that the reader may write to.
+    memory
+        Bytes that it may take.
+    refuses
+        The errors with which it may end.
     """
 
     file: Path
     seeds: list[bytes]
     writes: tuple[Path, ...] = ()
+    memory = MOST_MEMORY
     refuses: tuple[type[Exception], ...] = (InputError, IntegrityError)
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +97,7 @@ class Reader:
     def read(self) -> Any:
         """What is under test: call the reader."""
 
-    def right(self, found: Any, raw: bytes) -> None:  # noqa: B027 - some accept nothing but whole files
+    def right(self, found: Any, raw: bytes) -> None:
         """Assert that what was read is right."""
 
     def names(self) -> list[str]:
@@ -114,19 +119,21 @@ class Reader:
         TRIED[type(self).__name__] += 1
         self.place(raw)
         try:
-            with _guarded(self.writes):
+            with _guarded(self.writes, self.memory):
                 found = self.read()
         except self.refuses as error:
-            assert any(name in str(error) for name in self.names()), f"does not name {self.file.name}: {error}"
-            assert len(str(error)) < 3000, f"a message of {len(str(error))} letters"
-            str(error).encode("utf-8", "surrogateescape")
+            told = str(error)
+            if not any(name in told for name in self.names()):
+                raise AssertionError(f"does not name {self.file.name}: {told}") from error
+            if len(told) > 3000:
+                raise AssertionError(f"a message of {len(told)} letters: {told:.60}") from error
             return False
         self.right(found, raw)
         return True
 
 
 @contextmanager
-def _guarded(writes: tuple[Path, ...]) -> Iterator[None]:
+def _guarded(writes: tuple[Path, ...], memory: int) -> Iterator[None]:
     """Watch what a reader does."""
     _watch["writes"], _watch["thread"] = tuple(map(str, writes)), threading.get_ident()
     _watch["deeds"] = []
@@ -148,7 +155,7 @@ def _guarded(writes: tuple[Path, ...]) -> Iterator[None]:
         if own:
             tracemalloc.stop()
         assert not _watch["deeds"], f"does {_watch['deeds']}"
-        assert taken <= MOST_MEMORY, f"takes {taken >> 20} MiB"
+        assert taken <= memory, f"takes {taken >> 20} MiB"
 
 
 _watch: dict[str, Any] = {"thread": None, "writes": (), "deeds": []}
@@ -163,7 +170,7 @@ def _hook(event: str, words: tuple[Any, ...]) -> None:
     if _watch["thread"] != threading.get_ident():
         return
     if event == "open":
-        path, mode, flags = words
+        _, mode, flags = words
         # The second is what a buffered reader of a path asks for beside O_CLOEXEC.
         if not flags & _WRITING and not set("wax+") & set(mode or ""):
             return
@@ -199,7 +206,11 @@ class Header(Reader):
     def prepare(self) -> None:
         self.file, self.seeds = self.folder / "a.npy", []
         for version in ((1, 0), (2, 0), (3, 0)):
-            for descr, shape, order in (("<f4", (2, 2, 2), "C"), (">c16", (3, 2), "F"), ("|i1", (0, 3), "C")):
+            for descr, shape, order in (
+                ("<f4", (2, 2, 2), "C"),
+                (">c16", (3, 2), "F"),
+                ("|i1", (0, 3), "C"),
+            ):
                 raw = io.BytesIO()
                 array = np.asarray(np.arange(np.prod(shape)).reshape(shape), descr, order)
                 np.lib.format.write_array(raw, array, version)
@@ -209,11 +220,16 @@ class Header(Reader):
         raw = super().case(random)
         if random.randrange(3) or len(raw) < 12 or raw[6] not in (1, 2, 3):
             return raw
-        # A length that fits the text, and so many elements as it says: else all ends at the first look.
+        # A length that fits the text, and elements behind it: else all ends at the first look.
         wide = 2 if raw[6] == 1 else 4
         end = raw.rfind(b"}") + 1 or len(raw)
         text = raw[8 + wide : end][:65000] + b"\n"
-        return raw[:8] + len(text).to_bytes(wide, "little") + text + bytes(random.choice((0, 32, 96, 6)))
+        return (
+            raw[:8]
+            + len(text).to_bytes(wide, "little")
+            + text
+            + bytes(random.choice((0, 32, 96, 6)))
+        )
 
     def read(self) -> Any:
         header = arrays.read_header(self.file)
@@ -313,7 +329,7 @@ class Facts(Table):
 class Forged(Reader):
     """A plan that was changed, and its checksums with it.
 
-    A case is ``plan.json``, a line of zero bytes, ``plan.tsv``, another such line and ``sources.tsv``.
+    A case is ``plan.json``, ``plan.tsv`` and ``sources.tsv``, with a line of zero bytes between.
     """
 
     mark = b"\0\0\0\n"
@@ -337,7 +353,10 @@ class Forged(Reader):
         with suppress(ValueError, RecursionError):
             content = json.loads(facts)
             if isinstance(content, dict):
-                own = {path.name: planfile.checksum(p) for path, p in zip(self.paths[1:], (table, other), strict=True)}
+                own = {
+                    path.name: planfile.checksum(p)
+                    for path, p in zip(self.paths[1:], (table, other), strict=True)
+                }
                 own["plan.json"] = planfile.checksum(planfile.dumps(content))
                 facts = json.dumps({**content, "checksums": own}).encode()
         for path, part in zip(self.paths, (facts, table, other), strict=True):
@@ -347,14 +366,7 @@ class Forged(Reader):
         found = planfile.load(self.file)
         planfile.load(self.file, "00001")
         planfile.load(self.file, 0)
-        return found, self._sources(found)
-
-    def _sources(self, found: Plan) -> Any:
-        try:
-            return found.sources
-        except IntegrityError as error:
-            assert "sources.tsv" in str(error)
-        return None
+        return found, found.sources
 
     def names(self) -> list[str]:
         return [path.name for path in self.paths]
@@ -493,7 +505,7 @@ class Config(Reader):
         ]
 
     def case(self, random: Random) -> bytes:
-        return super().case(random)[:4000]  # pure Python reads it: 1 MB/s at best
+        return super().case(random)[:1500]  # pure Python reads it, in time that grows as a square
 
     def read(self) -> Any:
         try:
@@ -512,19 +524,34 @@ class Config(Reader):
 class Arrays(Reader):
     """``arrays.tsv``: which tasks were submitted."""
 
+    memory = 64 << 20  # a few letters may name a million shards
+
     def prepare(self) -> None:
         self.results = Results(self.folder)
         self.file = self.results.arrays
         for i in range(2):
-            submitted.note(self.results, submitted.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, 0, (0, 1, 5)))
+            submitted.note(
+                self.results,
+                submitted.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, 0, (0, 1, 5)),
+            )
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
         return submitted.noted(self.results)
 
     def right(self, found: Any, raw: bytes) -> None:
-        assert all(isinstance(number, int) and number >= 0 for array in found for number in array.numbers)
-        assert len(found) <= raw.count(b"\n") + raw.count(b"\r") + raw.count(b"\xc2") + 1 + raw.count(b"\xe2") + 20
+        assert all(
+            isinstance(number, int) and number >= 0 for array in found for number in array.numbers
+        )
+        assert (
+            len(found)
+            <= raw.count(b"\n")
+            + raw.count(b"\r")
+            + raw.count(b"\xc2")
+            + 1
+            + raw.count(b"\xe2")
+            + 20
+        )
 
 
 class Runs(Reader):
@@ -559,7 +586,7 @@ class Starts(Reader):
         receipts.note_start(self.file)
         receipts.note_start(self.file)
         self.seeds = [self.file.read_bytes()]
-        self.writes = (self.file,)
+        self.writes = (self.folder,)
 
     def read(self) -> Any:
         return receipts.note_start(self.file)
