@@ -5,6 +5,8 @@
 # make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to scripts/verify.py
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
+# make errors   write docs/errors.md anew: each bad input and its message
+# make fuzz   a million damaged files for the readers of files; ARGS="--cases 9999 --only header" goes to it
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
@@ -30,7 +32,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel doctor verify test nightly faults lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run data-parallel doctor verify test nightly faults errors fuzz lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -58,6 +60,12 @@ nightly: .venv/.test-$(CUDA)
 
 faults: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "fault and not nightly" $(ARGS)
+
+errors: .venv/.test-$(CUDA)
+	$(BIN)/python -m tests.hostile.bad_inputs
+
+fuzz: .venv/.test-$(CUDA)
+	$(BIN)/python -m tests.hostile.fuzz $(ARGS)
 
 lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .

@@ -29,6 +29,7 @@ from shardwise.errors import InputError, IntegrityError
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65536
+MAX_DIMENSIONS = 64
 CHUNK_BYTES = 8 * 1024**2
 DATA_OFFSET = disk.PAGE
 """Byte at which the elements of our own files begin: a page, for direct I/O."""
@@ -36,6 +37,7 @@ _UMASK = threading.Lock()
 _UNDER_WAY: set[Path] = set()
 """Temporary files of this process."""
 
+_AGAIN = "write the file again with numpy.save"
 _TOO_MUCH = "there are more bytes than the header says"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
@@ -89,7 +91,7 @@ def read_header(path: Path) -> Header:
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
-            raise InputError(f"{path}: is not a file")
+            raise InputError(f"{path}: is not a file, but a folder, a pipe or a device")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             text, offset = _header_text(file, path)
@@ -104,7 +106,7 @@ def read_header(path: Path) -> Header:
         what = "is truncated" if size < expected else "has trailing bytes"
         raise InputError(
             f"{path}: {what}: its header says shape {header.shape} of {header.dtype.name}, "
-            f"which is {expected} bytes, but the file has {size}"
+            f"which is {expected} bytes, but the file has {size}; copy or write it again"
         )
     return header
 
@@ -121,10 +123,10 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
     raw = file.read(struct.calcsize(length_format))
     length = struct.unpack(length_format, raw)[0] if len(raw) in (2, 4) else MAX_HEADER_BYTES + 1
     if length > MAX_HEADER_BYTES:
-        raise InputError(f"{path}: damaged .npy header (its length is not plausible)")
+        raise InputError(f"{path}: damaged .npy header (its length is not plausible); {_AGAIN}")
     text = file.read(length)
     if len(text) != length:
-        raise InputError(f"{path}: is truncated inside the .npy header")
+        raise InputError(f"{path}: is truncated inside the .npy header; {_AGAIN}")
     return text.decode("utf-8" if major == 3 else "latin-1", "replace"), 8 + len(raw) + length
 
 
@@ -136,17 +138,27 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
     try:
         fields = _evaluated(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
-        raise InputError(f"{path}: damaged .npy header") from error
+        raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
-        raise InputError(f"{path}: damaged .npy header (descr, fortran_order and shape expected)")
+        raise InputError(
+            f"{path}: damaged .npy header (descr, fortran_order and shape expected); {_AGAIN}"
+        )
     shape, fortran = fields["shape"], fields["fortran_order"]
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
     if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
-        raise InputError(f"{path}: its header says shape {_short(shape)}, which is no shape")
+        raise InputError(
+            f"{path}: its header says shape {_short(shape)}, which is no shape; {_AGAIN}"
+        )
     if any(n >= 2**63 for n in shape):
-        raise InputError(f"{path}: its header says a length that no array can have")
+        raise InputError(f"{path}: its header says a length that no array can have; {_AGAIN}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise InputError(
+            f"{path}: its header says {len(shape)} dimensions, and no array has so many; {_AGAIN}"
+        )
     if type(fortran) is not bool:
-        raise InputError(f"{path}: damaged .npy header (fortran_order is {fortran!r})")
+        raise InputError(
+            f"{path}: damaged .npy header (fortran_order is {_short(fortran)}); {_AGAIN}"
+        )
     return Header(shape, _checked_descr(fields["descr"], path), fortran, offset)
 
 

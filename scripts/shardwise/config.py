@@ -1,19 +1,22 @@
 """The only reader of the configuration: schema, defaults, and messages about keys."""
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shardwise import configfile
-from shardwise.errors import InputError
+from shardwise.errors import InputError, short
 from shardwise.problem import NEEDS_ORDER, NEEDS_PRODUCTS
 from shardwise.units import parse_bytes
 
 SCHEMA = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
+_MOST_VALUES = 10_000
 _FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
 
@@ -110,7 +113,8 @@ def load(config: Mapping[str, Any]) -> Settings:
     """
     import yaml  # here: tasks ask this module for the parts of a product, and read no YAML
 
-    schema = yaml.safe_load(SCHEMA.read_text())
+    _refuse_many(config)
+    schema = _schema(yaml)
     problems = _schema_problems(config, schema)
     if not problems:
         full = _with_defaults(config, schema)
@@ -119,6 +123,11 @@ def load(config: Mapping[str, Any]) -> Settings:
         raise InputError("config: " + "\n        ".join(problems))
     full["shard_bytes"] = parse_bytes(full["shard_bytes"])
     return Settings(**full)
+
+
+@lru_cache(1)
+def _schema(yaml: Any) -> dict[str, Any]:
+    return yaml.safe_load(SCHEMA.read_text())
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
@@ -136,11 +145,24 @@ def read_files(files: list[Path]) -> dict[str, Any]:
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+    """Put a config over another; no key of the schema lies deeper than in a mapping."""
     for key, value in over.items():
-        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
-            _merge(base[key], value)
-        else:
-            base[key] = value
+        both = isinstance(value, Mapping) and isinstance(base.get(key), dict)
+        base[key] = {**base[key], **value} if both else value
+
+
+def _refuse_many(config: Mapping[str, Any]) -> None:
+    """Refuse a config whose aliases (``*name``) make a small file a huge or endless tree."""
+    left: list[Any] = [config]
+    for _ in range(_MOST_VALUES):
+        if not left:
+            return
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, list | tuple | set):
+            left += value
+    raise InputError(f"config: holds more than {_MOST_VALUES} values; write each key once")
 
 
 def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,15 +174,19 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
 
 
 def _schema_problems(config: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    errors = _validator()(schema).iter_errors(dict(config))
+    return [line for error in errors for line in _explain(error)]
+
+
+@lru_cache(1)
+def _validator() -> Any:
     # Imported here: job processes read the results folder from the config and check nothing.
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
     # JSON Schema counts 4.0 as an integer; a number of shards is none.
     whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
-    validator = extend(Draft202012Validator, type_checker=whole)
-    errors = validator(schema).iter_errors(dict(config))
-    return [line for error in errors for line in _explain(error)]
+    return extend(Draft202012Validator, type_checker=whole)
 
 
 def _explain(error: Any) -> list[str]:
@@ -181,9 +207,13 @@ def _explain(error: Any) -> list[str]:
         allowed = f"{rule['minimum']} or more"
     elif error.validator in ("minLength", "minItems"):
         allowed = "not empty"
+    elif error.validator == "maximum":
+        allowed = f"{rule['maximum']} or less"
+    elif error.validator == "uniqueItems":
+        allowed = "a list that names nothing twice"
     else:
         allowed = error.message
-    return [f"{key}: {error.instance!r} is not allowed; it must be {allowed}"]
+    return [f"{key}: {short(error.instance)} is not allowed; it must be {allowed}"]
 
 
 def _type_names(types: str | list[str]) -> str:
@@ -201,7 +231,7 @@ def _type_names(types: str | list[str]) -> str:
 def _unknown(prefix: str, key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(known)
-    return f"{prefix}{key}: unknown key; {hint}"
+    return f"{prefix}{key:.80}: unknown key; {hint}"
 
 
 def _product_problems(full: Mapping[str, Any]) -> list[str]:
@@ -216,11 +246,20 @@ def _product_problems(full: Mapping[str, Any]) -> list[str]:
     if product in PRODUCTS:
         return []
     if ".py" in product:
-        return [f"product: {product!r} names no function; write it as path/to/file.py:function"]
+        return [
+            f"product: {short(product)} names no function; write it as path/to/file.py:function"
+        ]
     near = difflib.get_close_matches(product, PRODUCTS, n=1)
     hint = f"did you mean {near[0]}? Known are" if near else "use one of"
     known = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
-    return [f"product: {product!r}: unknown product; {hint} {known}"]
+    return [f"product: {short(product)}: unknown product; {hint} {known}"]
+
+
+def _names_a_file(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _contradictions(full: Mapping[str, Any]) -> list[str]:
@@ -233,6 +272,11 @@ def _contradictions(full: Mapping[str, Any]) -> list[str]:
         f"{key}: {full[key]} begins with ~, which is not expanded here; write the whole path"
         for key in ("input", "right", "product", "results")
         if str(full[key]).startswith("~")
+    ]
+    problems += [
+        f"{key}: {short(full[key])} holds a character that no file name can have"
+        for key in ("input", "right", "product", "results")
+        if not _names_a_file(str(full[key]))
     ]
     try:
         parse_bytes(full["shard_bytes"])

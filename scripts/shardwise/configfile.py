@@ -39,7 +39,8 @@ def read(file: Path) -> dict[str, Any]:
         node = yaml.compose(text, yaml.SafeLoader)
         _refuse_twice(node, file)
         content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
+    # PyYAML lets through what its own conversions raise, such as that of 2024-13-45 to a date.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         content = _json(text, file)  # JSON may be indented with tabs, as YAML may not
         if content is None:
             raise InputError(f"config file {file}: {error}") from error

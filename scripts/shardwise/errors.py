@@ -1,5 +1,8 @@
 """The ways a stage can fail, and the exit code that each of them ends with."""
 
+import reprlib
+from typing import Any
+
 
 class ShardwiseError(Exception):
     """Base of every failure that is explained to the user in one message."""
@@ -51,3 +54,13 @@ def of_code(code: int, text: str) -> ShardwiseError:
     """The error of an exit code, as another process has sent it."""
     kinds = (InputError, IntegrityError, TryAgain)
     return next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
+
+
+def short(value: Any) -> str:
+    """What was found, for a message: some 100 letters at most, whatever a hostile file holds."""
+    brief = reprlib.Repr()
+    brief.maxlevel, brief.maxstring, brief.maxother, brief.maxlong = 2, 80, 80, 40
+    try:
+        return brief.repr(value)[:120]
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        return "a number of too many digits"

@@ -1,19 +1,21 @@
 """The ledger: one row a shard, made from the receipts; what the reduce trusts."""
 
 import csv
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from shardwise import receipts, sizes, witness
 from shardwise.arrays import commit
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, short
 from shardwise.paths import for_bash
 from shardwise.planfile import Plan
 from shardwise.problem import ITEM_BYTES
 
 _COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes",
             "piece_bytes", "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
+_BACKENDS = ("cupy", "numpy")
 _MOST_NAMED = 20
 
 
@@ -58,9 +60,13 @@ def compare(plan: Plan, rows: Iterable[dict[str, Any]]) -> None:
     try:
         with open(path, newline="") as file:
             table = list(csv.DictReader(file, delimiter="\t"))
-    except (OSError, ValueError, csv.Error) as error:
+    except OSError as error:
         raise IntegrityError(
-            f"{path}: cannot be read ({error}); remove it and run snakemake again"
+            f"{path}: cannot be read: {error.strerror}; run scripts/ledger.py, or snakemake again"
+        ) from error
+    except (ValueError, csv.Error) as error:
+        raise IntegrityError(
+            f"{path}: is damaged ({error}); remove it and run snakemake again"
         ) from error
     if table != [{key: str(value) for key, value in row.items()} for row in rows]:
         raise IntegrityError(
@@ -99,9 +105,16 @@ def check(plan: Plan, shard_id: str, receipt: dict[str, Any]) -> dict[str, Any]:
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "fingerprint"))
         facts, stated = receipt["file"], row_of(receipt)
         witness.account(receipt, plan.problem)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise IntegrityError(f"{path}: is damaged ({error!r})") from None
-    if said != (shard_id, row.start, row.stop, row.fingerprint):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
+    for key, value in stated.items():
+        if not _is_plain(value):
+            raise IntegrityError(f"{path}: is damaged ({key} is {short(value)})")
+    if stated["backend"] not in _BACKENDS:
+        raise IntegrityError(
+            f"{path}: says backend {short(stated['backend'])}; known are {', '.join(_BACKENDS)}"
+        )
+    if repr(said) != repr((shard_id, row.start, row.stop, row.fingerprint)):
         raise IntegrityError(f"{path}: belongs to another plan")
     receipts.check_file(plan.results.product(shard_id), facts)
     found = stated["row_bytes"], stated["piece_bytes"]
@@ -112,6 +125,13 @@ def check(plan: Plan, shard_id: str, receipt: dict[str, Any]) -> dict[str, Any]:
             f"{path}: says row_bytes and piece_bytes {found}, but those of its file are {allowed}"
         )
     return receipt
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a cell of the ledger comes back from the file as it went in."""
+    if isinstance(value, str):
+        return value.isprintable()
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:

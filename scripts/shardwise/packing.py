@@ -28,12 +28,15 @@ def room(text: str, nbytes: int | None = None) -> list[np.ndarray]:
         Where the text describes no arrays, or others than of so many bytes.
     """
     try:
-        shapes = [(np.dtype(descr), tuple(map(int, shape))) for descr, shape in json.loads(text)]
-        if any(dtype.hasobject for dtype, _ in shapes):
-            raise ValueError("objects are no numbers")
+        shapes = [(np.dtype(str(descr)), tuple(shape)) for descr, shape in json.loads(text)]
+        # Among the other kinds are objects, and texts of no length that NumPy would lengthen.
+        if any(dtype.kind not in "biufc" for dtype, _ in shapes):
+            raise ValueError("no numbers")
+        if any(type(n) is not int or n < 0 for _, shape in shapes for n in shape):
+            raise ValueError("no shape")
         total = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes)
         if nbytes is not None and total != nbytes:
             raise ValueError(f"{total} bytes are described, and {nbytes} are there")
         return [np.empty(shape, dtype) for dtype, shape in shapes]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, SyntaxError, RecursionError) as error:
         raise IntegrityError(f"a description of arrays is damaged ({error})") from error

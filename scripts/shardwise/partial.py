@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from shardwise.portions import Run, overlap
 log = logging.getLogger(__name__)
 
 _SUFFIX = ".part"
+_UNUSABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, IntegrityError)
+"""What reading a record that is damaged ends with."""
 
 
 @dataclass
@@ -99,9 +102,8 @@ class Partial:
                 facts, _ = _loaded(path)
                 if facts["digest"] != self._digest:
                     raise IntegrityError("is of another plan, or of other products")
-                runs = [(a, b) for a, b in facts["runs"]]
-                found.append(Record(runs, facts["stripe"], facts["finished"], path))
-            except (OSError, ValueError, KeyError, TypeError, IntegrityError) as error:
+                found.append(_record(facts, path))
+            except _UNUSABLE as error:
                 log.info("reduce: %s is not used: %s", path, error)
                 path.unlink(missing_ok=True)
         # What has more is newer: a record that is replaced may still be there for a moment.
@@ -138,6 +140,15 @@ def alone(results: Results) -> Iterator[None]:
         except OSError:
             pass  # a disk without locks; whoever publishes last leaves the same bits
         yield
+
+
+def _record(facts: dict[str, Any], path: Path) -> Record:
+    """A record that says what one can say."""
+    runs = [(a, b) for a, b in facts["runs"]]
+    numbers = [facts["stripe"] + 1, *chain(*runs), *facts["finished"]]
+    if any(type(n) is not int or n < 0 for n in numbers) or any(a >= b for a, b in runs):
+        raise IntegrityError("holds no units and no stripes")
+    return Record(runs, facts["stripe"], facts["finished"], path)
 
 
 def _size(record: Record) -> tuple[int, int]:

@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, short
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source
-from shardwise.problem import Problem
+from shardwise.problem import ITEM_BYTES, Problem
 
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip
@@ -111,15 +111,15 @@ def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
     text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
     reader = csv.reader(text, delimiter="\t")
     columns = fields(kind)
-    if next(reader, None) != [c.name for c in columns]:
-        raise IntegrityError(f"{path}: is damaged; remove it and run snakemake again")
     try:
+        if next(reader, None) != [c.name for c in columns]:
+            raise IntegrityError(f"{path}: is damaged; remove it and run snakemake again")
         return [
             kind(*(c.type(v) for c, v in zip(columns, row, strict=True)))  # type: ignore[operator]
             for row in reader
         ]
-    except ValueError as error:
-        raise IntegrityError(f"{path}: is damaged ({error}); run snakemake again") from error
+    except (ValueError, csv.Error) as error:
+        raise IntegrityError(f"{path}: is damaged ({short(error)}); run snakemake again") from error
 
 
 def dumps(facts: dict[str, Any]) -> bytes:
@@ -148,14 +148,24 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     raw, facts = _checked(path)
     if only is not None:
         raw = _excerpt(raw, only)
-    rows = from_tsv(raw, Shard, path)
+    results = Results.of_plan(path)
+    problem = _problem(facts, results.plan_facts)
+    rows: list[Shard] = from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
         if not is_shard_id(row.shard):
             raise IntegrityError(f"{path}: {row.shard!r} is no id of a shard; run snakemake again")
+    # A task that knows its own row alone does not see the gaps.
+    ends = [0, *(row.stop for row in rows)] if only is None else [row.start for row in rows]
+    fit = [row.start for row in rows] == ends[: len(rows)] and all(r.start < r.stop for r in rows)
+    if not rows or not fit or rows[-1].stop != problem.matrices:
+        raise IntegrityError(
+            f"{path}: is damaged: its shards are not matrices 0 to {problem.matrices - 1}, each "
+            "once; remove it and run snakemake again"
+        )
     return Plan(
-        results=Results.of_plan(path),
+        results=results,
         shards={row.shard: row for row in rows},
-        problem=_problem(facts["problem"]),
+        problem=problem,
         dtype=facts["dtype"],
         settings=facts["settings"],
         facts=facts,
@@ -164,13 +174,13 @@ def load(path: Path, only: str | int | None = None) -> Plan:
 
 def _excerpt(raw: bytes, only: str | int) -> bytes:
     """The columns, the first row, the one of a shard if there is one, and the last row."""
-    columns, *rows = raw.splitlines(keepends=True)
+    columns, *rows = raw.splitlines(keepends=True) or [b""]
     if isinstance(only, int):
         found = rows[only : only + 1] if only >= 0 else []
     else:
         begin = f"{only}\t".encode("utf-8", "surrogateescape")
         found = [row for row in rows if row.startswith(begin)]
-    return b"".join(dict.fromkeys([columns, rows[0], *found, rows[-1]]))
+    return b"".join(dict.fromkeys([columns, *rows[:1], *found, *rows[-1:]]))
 
 
 def load_facts(path: Path) -> dict[str, Any]:
@@ -188,7 +198,7 @@ def _checked(path: Path) -> tuple[bytes, dict[str, Any]]:
         raise InputError(
             f"{error.filename} {what}; make the plan first: snakemake, or scripts/plan.py"
         ) from error
-    except ValueError:
+    except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict) or not isinstance(facts.get("checksums"), dict):
         raise IntegrityError(f"{results.plan_facts}: is damaged; remove it, run snakemake again")
@@ -202,6 +212,21 @@ def checksum(raw: bytes) -> str:
     return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
+def to_keep(value: Any) -> bytes:
+    """A JSON value as a file of a cache, for :func:`kept`."""
+    raw = json.dumps(value).encode()
+    return checksum(raw).encode() + b"\n" + raw
+
+
+def kept(path: Path) -> Any:
+    """What a file of a cache holds; None where there is none, or it is not as it was written."""
+    try:
+        said, _, raw = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return json.loads(raw) if said == checksum(raw).encode() else None
+
+
 def _check(raw: bytes, facts: dict[str, Any], path: Path) -> None:
     if facts.get("checksums", {}).get(path.name) != checksum(raw):
         raise IntegrityError(
@@ -210,6 +235,21 @@ def _check(raw: bytes, facts: dict[str, Any], path: Path) -> None:
         )
 
 
-def _problem(facts: dict[str, Any]) -> Problem:
-    shapes = {key: tuple(facts[key]) for key in ("left", "right", "result") if facts.get(key)}
-    return Problem(**{**facts, **shapes})
+def _problem(facts: dict[str, Any], path: Path) -> Problem:
+    """What is computed, if the facts say it as :func:`~shardwise.planner.make` does."""
+    try:
+        own = facts["problem"]
+        shapes = {key: tuple(own[key]) for key in ("left", "right", "result") if own.get(key)}
+        problem = Problem(**{**own, **shapes})
+        numbers = [problem.matrices, *(n for shape in shapes.values() for n in shape)]
+        if any(type(n) is not int or n < 1 for n in numbers):
+            raise ValueError(f"sizes {short(numbers)}")
+        if {len(shape) for shape in shapes.values()} != {2} or problem.dtype != facts["dtype"]:
+            raise ValueError("shapes or element types that do not fit")
+        ITEM_BYTES[problem.product_dtype], problem.item, problem.product_bytes, problem.flop
+        _ = [facts["settings"][key] for key in (*SETTINGS_THAT_MATTER, "materialize", "nonfinite")]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise IntegrityError(
+            f"{path}: is damaged ({short(error)}); remove it, run snakemake again"
+        ) from error
+    return problem

@@ -16,7 +16,7 @@ from shardwise import plan as counts
 from shardwise.arrays import commit
 from shardwise.bins import MAX_TERMS
 from shardwise.config import Settings, check_statistics, function_parts
-from shardwise.errors import InputError
+from shardwise.errors import InputError, short
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source, Stack
@@ -98,17 +98,15 @@ def _tried(
     """Shape and element type of what a user's function makes of a matrix, tried once a content."""
     key = planfile.digest([settings.product, function, left.shape, left.dtype])
     known = cache and cache / f"function-{key}.json"
-    try:
-        entry = json.loads(known.read_bytes()) if known else {}
-        return tuple(entry["shape"]), str(entry["dtype"])
-    except (OSError, ValueError, KeyError, TypeError):  # a cache that cannot be read is no cache
-        pass
+    entry = planfile.kept(known) if known else None
+    if entry is not None:
+        return tuple(entry["shape"]), entry["dtype"]
     # As one text: Snakemake's logger prints messages as they are.
     log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
     shape, dtype = functions.probe(settings.product, _first_matrix(settings, left))
     if known:
         with commit(known) as file:
-            file.write(json.dumps({"shape": shape, "dtype": dtype}).encode())
+            file.write(planfile.to_keep({"shape": shape, "dtype": dtype}))
     return shape, dtype
 
 
@@ -145,8 +143,11 @@ def check_folder(plan: Plan) -> None:
         With what is needed and what there is.
     """
     root = plan.results.root
-    refuse_links(plan.results)
-    existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
+    try:
+        refuse_links(plan.results)
+        existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
     if not existing.is_dir():
         raise InputError(f"results: {root} cannot be made: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
@@ -220,11 +221,16 @@ def _rows(
 ) -> list[Shard]:
     total = problem.matrices * problem.matrix_bytes
     shards = counts.shard_count(problem.matrices, total, settings.shards, settings.shard_bytes)
+    if counts.MAX_SHARDS < shards <= problem.matrices:
+        raise InputError(
+            f"shards: {shards} is more than the {counts.MAX_SHARDS} that a plan may have; use "
+            "fewer, or auto"
+        )
     try:
         rows = counts.table(problem, shards, settings.keep, cuda=settings.backend != "numpy")
     except ValueError as error:
         raise InputError(
-            f"shards: {shards} is more than the {problem.matrices} matrices of the input; "
+            f"shards: {short(shards)} is more than the {problem.matrices} matrices of the input; "
             f"use {problem.matrices} or fewer"
         ) from error
     common = [

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise import ALGORITHM, __version__, devices, planfile
 from shardwise.arrays import commit, file_checksum, read_header
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import InputError, IntegrityError, TryAgain, short
 from shardwise.guard import open_own
 
 SCHEMA = 1
@@ -103,7 +103,7 @@ def read(path: Path) -> dict[str, Any]:
         receipt = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise IntegrityError(f"{path}: the receipt is missing") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise IntegrityError(f"{path}: the receipt cannot be read ({error})") from error
     if not isinstance(receipt, dict) or "schema" not in receipt:
         raise IntegrityError(f"{path}: is no receipt of schema {SCHEMA}")
@@ -171,10 +171,11 @@ def check_file(path: Path, facts: dict[str, Any]) -> None:
         raise IntegrityError(str(error)) from error
     # The checksum leaves the header out, so all that gives the elements a meaning is compared.
     found = (list(header.shape), header.native.name, path.stat().st_size)
-    said = (facts["shape"], facts["dtype"], facts["bytes"])
-    if found != said or header.fortran or not header.little_endian:
+    said = tuple(facts.get(key) for key in ("shape", "dtype", "bytes"))
+    # As text: 2.0 and true are equal to numbers that they are not.
+    if repr(found) != repr(said) or header.fortran or not header.little_endian:
         order = f"descr {header.descr!r}, fortran_order {header.fortran}"
-        raise IntegrityError(f"{path}: is {found}, {order}; but its receipt says {said}")
+        raise IntegrityError(f"{path}: is {found}, {order}; but its receipt says {short(said)}")
 
 
 def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import sys
 import threading
 import warnings
@@ -19,8 +18,10 @@ from shardwise import ALGORITHM, sizes
 from shardwise.arrays import Header, commit, read_header, read_matrices
 from shardwise.config import Settings
 from shardwise.disk import PAGE, SHORT_BYTES, Extent, ExtentReader
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, short
+from shardwise.paths import for_bash
 from shardwise.plan import Source, Stack
+from shardwise.planfile import kept, to_keep
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -65,7 +66,10 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if settings.right is None:
         return None, False
     path = Path(settings.right)
-    header = read_header(path)
+    try:
+        header = read_header(path)
+    except InputError as error:
+        raise InputError(f"right: {error}") from error
     if len(header.shape) == 2:
         stack = _stack_of_files([path], f"right {path}", None)
     else:
@@ -92,7 +96,8 @@ def check_product(product: str, left: Stack, right: Stack | None) -> None:
         )
     if right is not None and right.shape[0] != k:
         raise InputError(
-            f"product A @ B: inner dimensions do not match: A is {(m, k)}, B is {right.shape}"
+            f"product A @ B: inner dimensions do not match: A is {(m, k)}, B is {right.shape}; "
+            f"B must have {k} rows"
         )
 
 
@@ -109,9 +114,10 @@ def _one_stack(path: Path, key: str) -> Stack:
         raise InputError(f"{key}: {path} does not exist")
     header = read_header(path)
     if len(header.shape) != 3:
+        other = "one B for all has two" if key == "right" else "for 2-D files, name their folder"
         raise InputError(
-            f"{key}: {path} has shape {header.shape}; a stack has three dimensions (N, m, k). "
-            "For 2-D files, name their folder"
+            f"{key}: {path} has shape {header.shape}; a stack has three dimensions (N, m, k); "
+            f"{other}"
         )
     _refuse_empty(path, header.shape)
     n, m, k = header.shape
@@ -144,7 +150,7 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
 
 def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
     if 0 in shape:
-        raise InputError(f"{path} has shape {shape}: there is nothing to multiply")
+        raise InputError(f"{path} has shape {shape}: there is nothing to multiply; leave it out")
 
 
 def _sheet_paths(sheet: Path) -> list[Path]:
@@ -165,9 +171,12 @@ def _sheet_paths(sheet: Path) -> list[Path]:
                 skip_blank_lines=False,
             )
     except (ValueError, Warning, OSError) as error:
-        raise InputError(f"sheet {sheet}: cannot be read as a .tsv table: {error}") from error
+        raise InputError(
+            f"sheet {sheet}: cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
+            "text, with a line of column names and as many columns in every other line"
+        ) from error
     if "path" not in table.columns:
-        found = ", ".join(map(repr, table.columns))
+        found = ", ".join(map(short, table.columns[:20]))
         raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {found}")
     paths = []
     blank = (table == "").all(axis=1)
@@ -177,7 +186,7 @@ def _sheet_paths(sheet: Path) -> list[Path]:
         beside = sheet.parent / name
         path = Path(name) if Path(name).exists() or not beside.exists() else beside
         if not name or not path.is_file():
-            raise InputError(f"sheet {sheet}, line {row}: file {name!r} does not exist")
+            raise InputError(f"sheet {sheet}, line {row}: file {short(name)} does not exist")
         paths.append(path)
     return paths
 
@@ -208,16 +217,12 @@ def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[
         fresh[str(path)] = [identity, {**asdict(header), "shape": list(header.shape)}]
     if cache is not None and fresh != known:
         with commit(cache) as file:
-            file.write(json.dumps(fresh).encode())
+            file.write(to_keep(fresh))
     return headers, identities
 
 
 def _load_cache(cache: Path | None) -> dict[str, list]:
-    try:
-        known = json.loads(cache.read_bytes()) if cache else {}
-    except (OSError, ValueError):
-        known = None
-    return known if isinstance(known, dict) else {}  # a cache that cannot be read is no cache
+    return (kept(cache) if cache else None) or {}
 
 
 def _planned_header(source: Source) -> Header:
@@ -229,7 +234,11 @@ def _planned_header(source: Source) -> Header:
                 f"{path}: has changed since the plan was made; run snakemake again"
             )
         return read_header(path)
-    except (InputError, OSError) as error:
+    except OSError as error:
+        raise IntegrityError(
+            f"{path}: cannot be read any more: {error.strerror}; bring it back, or {_cure(source)}"
+        ) from error
+    except InputError as error:
         raise IntegrityError(f"{error}; {_cure(source)}") from error
 
 
@@ -237,8 +246,7 @@ def _cure(source: Source) -> str:
     """What to do about a file that is not what the plan says; a copy of ours has no identity."""
     if source.identity:
         return "run snakemake again"
-    receipt = Path(source.path).with_suffix(".json")
-    return f"rm {shlex.quote(str(receipt))}, then snakemake as before"
+    return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then snakemake as before"
 
 
 _Part = tuple[Path, Header, int, int]

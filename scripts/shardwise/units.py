@@ -4,6 +4,8 @@ import re
 import time
 from fractions import Fraction
 
+from shardwise.errors import short
+
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
 _UNITS |= {f"{p}iB": 1024**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
@@ -17,14 +19,16 @@ def parse_bytes(text: str | int) -> int:
     ValueError
         For anything else, and for sizes under one byte.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?i?B?)\s*", str(text))
+    found = short(text)
+    number = r"[0-9]{1,40}(?:\.[0-9]{1,40})?"
+    match = len(found) < 120 and re.fullmatch(rf"\s*({number})\s*([KMGTP]?i?B?)\s*", str(text))
     if not match or match[2] not in _UNITS:
-        raise ValueError(f"{text!r} is not a size; write for example 512MiB, 16GiB or 2TB")
+        raise ValueError(f"{found} is not a size; write for example 512MiB, 16GiB or 2TB")
     size = int(Fraction(match[1]) * _UNITS[match[2]])
     if size < 1:
-        raise ValueError(f"{text!r} is less than one byte")
+        raise ValueError(f"{found} is less than one byte")
     if size >= 10**40:
-        raise ValueError(f"{str(text)[:40]}… is a size that no disk has")
+        raise ValueError(f"{found} is a size that no disk has")
     return size
 
 

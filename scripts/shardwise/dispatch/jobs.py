@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import BinaryIO, NoReturn
 
 from shardwise.dispatch import slurm, submitted, uge
+from shardwise.dispatch.submitted import JOB_NAME
 from shardwise.errors import TryAgain
 from shardwise.paths import Results
 
@@ -142,9 +143,13 @@ def _refuse_beside(results: Results, scheduler: ModuleType, names: list[str]) ->
 
 
 def _rows(path: Path) -> list[list[str]]:
-    """The rows of a table in which names of jobs are noted: scheduler, name, and more."""
+    """The rows of a table in which names of jobs are noted: scheduler, name, and more.
+
+    A name that no job can have is left out, as a line that was cut off is.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    return [row for row in (line.split("\t") for line in lines) if len(row) > 1]
+    rows = [line.split("\t") for line in lines]
+    return [row for row in rows if len(row) > 1 and JOB_NAME.fullmatch(row[1])]

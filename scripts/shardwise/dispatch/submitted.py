@@ -9,13 +9,20 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
+from shardwise.errors import IntegrityError
 from shardwise.guard import open_own
 from shardwise.paths import Results
+from shardwise.plan import MAX_SHARDS
 
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
 _FIELDS = ("scheduler", "run", "digest", "name", "attempt", "first", "numbers", "noted")
+
+
+JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+"""What the name of a job may be: it becomes a word of a command."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +110,9 @@ def numbers(text: str) -> Iterator[int]:
         Where it is no such text.
     """
     for part in text.partition("%")[0].strip("[]").split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?(?::(\d+))?", part)
+        match = _RANGE.fullmatch(part)
         if match is None:
-            raise ValueError(f"{part!r} is no number and no range")
+            raise ValueError(f"{part!r:.100} is no number and no range")
         low, high, step = match.groups()
         yield from range(int(low), int(high or low) + 1, int(step or 1))
 
@@ -134,16 +141,40 @@ def append(path: Path, line: str, head: str = "") -> None:
 
 
 def noted(results: Results) -> list[Array]:
-    """All arrays that were noted, in order; a line that was cut off speaks of none."""
+    """All arrays that were noted, in order; a line that was cut off speaks of none.
+
+    Raises
+    ------
+    IntegrityError
+        Where a whole line says what no dispatch has noted: tasks of it may live.
+    """
     try:
-        lines = results.arrays.read_text(encoding="utf-8").splitlines()
+        lines = results.arrays.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     found = []
-    for line in lines[1:]:
-        fields = line.split("\t")
+    for number, line in enumerate(lines[1:], 2):
+        fields = line.split(b"\t")
         if len(fields) == len(_FIELDS):
-            scheduler, run, digest, name, attempt, first, text, _ = fields
-            known = tuple(numbers(text))
-            found.append(Array(scheduler, run, digest, name, int(attempt), int(first), known))
+            try:
+                found.append(_array(*(field.decode("ascii") for field in fields[:-1])))
+            except ValueError as error:
+                raise IntegrityError(
+                    f"{results.arrays}, line {number}: is damaged ({error!s:.200}); see whether "
+                    "tasks of an earlier run live (squeue --me, qstat), end them, and remove "
+                    "the line"
+                ) from error
     return found
+
+
+def _array(
+    scheduler: str, run: str, digest: str, name: str, attempt: str, first: str, text: str
+) -> Array:
+    if not all(JOB_NAME.fullmatch(word) for word in (scheduler, run, name)):
+        raise ValueError("what names the array is no name")
+    if not (attempt.isdigit() and first.isdigit()):
+        raise ValueError("the attempt or the first shard is no number")
+    known = tuple(islice(numbers(text), MAX_SHARDS + 1))
+    if len(known) > MAX_SHARDS:
+        raise ValueError(f"more than {MAX_SHARDS} shards")
+    return Array(scheduler, run, digest, name, int(attempt), int(first), known)

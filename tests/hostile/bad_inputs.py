@@ -1,0 +1,518 @@
+"""Bad inputs, each through the command line where a user meets it; `docs/errors.md` shows them.
+
+python -m tests.hostile.bad_inputs writes the page anew.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import re
+import runpy
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import yaml
+
+from tests.factories import SCRIPTS, run, stack
+
+PAGE = SCRIPTS.parent / "docs" / "errors.md"
+_HEAD = """# Bad inputs
+
+What a bad config, a bad input or a damaged file leads to: the message, and the exit code. 2 means
+that you have to change something, 3 that a file is not what it was, 75 that a later try may
+succeed, 0 that it is allowed. Each message was printed by the command above its table. `…` stands
+for what differs from machine to machine. `make errors` writes this page, and a test holds it to
+what the commands say. How files are damaged at random, a million times: `make fuzz`.
+"""
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One bad input.
+
+    Attributes
+    ----------
+    what
+        What is wrong, in a few words.
+    over
+        Config keys beside ``input: a.npy``, six float32 matrices of 3 rows and columns; or the
+        whole text of the config file.
+    make
+        What is done in an empty folder beforehand.
+    code
+        The exit code.
+    then
+        What follows after a plan that is good; the last of the commands is the one that ends badly.
+    words
+        The command in the last step.
+    vary
+        Patterns of what differs from machine to machine.
+    apart
+        Whether the last step needs a process of its own, as one that loads MPI does.
+    """
+
+    what: str
+    over: dict[str, Any] | str | bytes = field(default_factory=dict)
+    make: Step = lambda: None
+    code: int = 2
+    then: Step | None = None
+    words: tuple[str, ...] = ("plan", "--configfile", "mine.yaml")
+    vary: tuple[str, ...] = ()
+    apart: bool = False
+
+
+def npy(descr: str, shape: str = "(6, 3, 3)", data: bytes = b"") -> bytes:
+    """The bytes of a .npy file whose header says anything."""
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def put(name: str, content: Any) -> Step:
+    """A step that writes a file: an array, bytes or a text."""
+
+    def step() -> None:
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, np.ndarray):
+            np.save(path, content)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return step
+
+
+def all_of(*steps: Step) -> Step:
+    """Steps in order."""
+    return lambda: [step() for step in steps]
+
+
+def folder(*arrays: np.ndarray, name: str = "in/{}.npy") -> Step:
+    """A step that writes a folder of arrays."""
+    return all_of(*(put(name.format(i), array) for i, array in enumerate(arrays)))
+
+
+def done(script: str, *words: str) -> Step:
+    """A step that runs a command, which succeeds."""
+
+    def step() -> None:
+        code, told = through(script, *words)
+        assert code == 0, told
+
+    return step
+
+
+def with_elements(*found: float, dtype: str = "float32") -> np.ndarray:
+    """Six matrices, of which the fourth holds some odd elements."""
+    array = stack((6, 3, 3), dtype)
+    array[3, 1, : len(found)] = found
+    return array
+
+
+def flipped(name: str) -> Step:
+    """A step that flips a bit in the last byte of a file and keeps its time stamp."""
+
+    def step() -> None:
+        path = Path(name)
+        times = os.stat(path)
+        raw = path.read_bytes()
+        path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    return step
+
+
+M = stack((3, 3))
+PLAN = "--plan=results/plan.tsv"
+MULTIPLY = ("multiply", PLAN, "--shard", "00001")
+TWO = {"shards": 2, "materialize": False}
+multiplied = all_of(*(done("multiply", PLAN, "--shard", f"0000{i}") for i in (0, 1)))
+ledgered = all_of(multiplied, done("ledger", PLAN))
+_LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 8)}]\n" for a, b in pairwise("abcdefghi")
+)
+
+
+def own(what: str, body: str, code: int = 2, **others: Any) -> Case:
+    """A case with a function ``f`` in ``mine.py``."""
+    return Case(what, {"product": "mine.py:f"}, put("mine.py", body), code, **others)
+
+
+def array(what: str, content: Any, code: int = 2, **over: Any) -> Case:
+    """A case with a file ``bad.npy`` as its input."""
+    return Case(what, {"input": "bad.npy", **over}, put("bad.npy", content), code)
+
+
+CASES: dict[str, list[Case]] = {
+    "The config: `scripts/plan.py --configfile mine.yaml`": [
+        Case("the config file is missing", words=("plan", "--configfile", "none.yaml")),
+        Case("it is no YAML", "input: [a.npy\n"),
+        Case("it is not UTF-8", b"input: \xff\xfe.npy\n"),
+        Case("it is a list", "- input\n- shards\n"),
+        Case("it is empty", ""),
+        Case(
+            "it is a folder",
+            words=("plan", "--configfile", "."),
+        ),
+        Case("a date that no calendar has", "results: 2024-13-45\n"),
+        Case("aliases that make a small file huge", _LAUGHS + "shards: *i\n"),
+        Case("an unknown key", {"shard": 3}),
+        Case("an unknown key within a key", {"reduce": {"rank": 3}}),
+        Case("a key that is like no other", {"queue": "gpu"}),
+        Case("`input` is no text", {"input": 3}),
+        Case("`input` is empty", {"input": ""}),
+        Case("`input` begins with ~", {"input": "~/a.npy"}),
+        Case("`input` holds a zero byte", {"input": "a\0.npy"}),
+        Case("`shards` is 0", {"shards": 0}),
+        Case("`shards` is a fraction", {"shards": 2.5}),
+        Case("`shards` is a word", {"shards": "many"}),
+        Case("`shards` is more than the matrices", {"shards": 7}),
+        Case(
+            "`shards` is more than any plan has",
+            {"input": None, "synthetic": {"matrices": 10**9, "dim": 1}, "shards": 10**8},
+        ),
+        Case("`shard_bytes` is no size", {"shard_bytes": "16 bananas"}),
+        Case("`shard_bytes` is negative", {"shard_bytes": -1}),
+        Case("`shard_bytes` is 0", {"shard_bytes": 0}),
+        Case("`shard_bytes` has 5,000 digits", f"shard_bytes: '{'9' * 5000}'\n"),
+        Case("`synthetic.dim` is 0", {"synthetic": {"dim": 0}}),
+        Case("`synthetic.dim` is beyond reason", {"synthetic": {"dim": 10**12}}),
+        Case("`synthetic.dtype` is unknown", {"synthetic": {"dtype": "bfloat16"}}),
+        Case("`synthetic` is no mapping", {"synthetic": 3}),
+        Case("`product` is unknown", {"product": "A*A"}),
+        Case("`product` names a file, but no function", {"product": "mine.py"}),
+        Case("`A @ B` without `right`", {"product": "A @ B"}),
+        Case("`right` without `A @ B`", {"right": "b.npy"}),
+        Case("`backend` is unknown", {"backend": "gpu"}),
+        Case("`precision` is unknown", {"precision": "fp8"}),
+        Case(
+            "`precision: tf32` with float64, which it does not affect",
+            {"precision": "tf32", "input": "bad.npy"},
+            put("bad.npy", stack((6, 3, 3), "float64")),
+            0,
+        ),
+        Case("`keep` is unknown", {"keep": "all"}),
+        Case("`verify` is no truth value", {"verify": "always"}),
+        Case("`dispatch` is unknown", {"dispatch": "slurm"}),
+        Case("`array_limit` is 0", {"array_limit": 0}),
+        Case("`reduce.ranks` is 0", {"reduce": {"ranks": 0}}),
+        Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["median"]}}),
+        Case("`reduce.statistics` is empty", {"reduce": {"statistics": []}}),
+        Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
+        Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
+        Case(
+            "`max` of complex products",
+            {"input": "bad.npy", "reduce": {"statistics": ["max"]}},
+            put("bad.npy", stack((6, 3, 3), "complex64")),
+        ),
+        Case("several of these at once", {"shards": 0, "keep": "all", "inputs": "a.npy"}),
+    ],
+    "A stack: `input: bad.npy`": [
+        Case("the file is missing", {"input": "none.npy"}),
+        Case("it is a named pipe", {"input": "bad.npy"}, lambda: os.mkfifo("bad.npy")),
+        Case("its name is too long", {"input": "a" * 300 + ".npy"}),
+        array("it is empty", b""),
+        array("it is a text", "1 2 3\n"),
+        array("it is an archive (.npz)", b"PK\x03\x04 and so on"),
+        array("of an unknown format version", npy("'<f4'").replace(b"Y\x01", b"Y\x09")),
+        array("a header without an end", b"\x93NUMPY\x01\x00\x76\x00{'descr'"),
+        array("a header that is no header", npy("__import__('os').abort()")),
+        array("Python objects", npy("'|O'", data=b"12345678" * 54)),
+        array("a structured dtype", npy("[('x', '<f4')]")),
+        array("strings", npy("'<U1'")),
+        array("booleans", stack((6, 3, 3)) > 0),
+        array("long doubles", npy("'<f16'")),
+        array("times", npy("'<M8[s]'")),
+        array("a negative shape", npy("'<f4'", "(-6, 3, 3)")),
+        array("a header that promises 2⁶⁰ matrices", npy("'<f4'", f"({2**60}, 3, 3)", b"1234")),
+        array("3,000 dimensions", npy("'<f4'", f"({'2, ' * 3000})")),
+        array("shorter than its header says", npy("'<f4'", data=b"1234" * 53)),
+        array("longer than its header says", npy("'<f4'", data=b"1234" * 55)),
+        array("one dimension", stack((6,))),
+        array("two dimensions", stack((6, 3))),
+        array("four dimensions", stack((6, 3, 3, 3))),
+        array("no matrices", stack((0, 3, 3))),
+        array("matrices without elements", stack((6, 0, 3))),
+        array("no squares under `A @ A`", stack((6, 2, 3))),
+        array("Fortran order", np.asfortranarray(stack((6, 3, 3))), 0),
+        array("big-endian", stack((6, 3, 3)).astype(">f4"), 0),
+    ],
+    "A folder, a glob or a sheet: `input: in`, `input: sheet.tsv`": [
+        Case("the folder holds no .npy file", {"input": "in"}, put("in/readme.txt", "")),
+        Case("the glob finds nothing", {"input": "in/*.npy"}),
+        Case("other shapes in one folder", {"input": "in"}, folder(M, stack((2, 3)))),
+        Case("other element types in one folder", {"input": "in"}, folder(M, M.astype("float64"))),
+        Case("other byte orders in one folder", {"input": "in"}, folder(M, M.astype(">f4")), 0),
+        Case("a stack in the folder", {"input": "in"}, folder(M, stack((2, 3, 3)))),
+        Case(
+            "a damaged file in the folder",
+            {"input": "in"},
+            all_of(folder(M), put("in/1.npy", npy("'<f4'", "(3, 3)"))),
+        ),
+        Case("the sheet is missing", {"input": "sheet.tsv"}),
+        Case("the sheet is empty", {"input": "sheet.tsv"}, put("sheet.tsv", "")),
+        Case("the sheet is not UTF-8", {"input": "sheet.tsv"}, put("sheet.tsv", b"path\n\xff\n")),
+        Case(
+            "no column `path`", {"input": "sheet.tsv"}, put("sheet.tsv", "file\tlabel\na.npy\t1\n")
+        ),
+        Case("no row", {"input": "sheet.tsv"}, put("sheet.tsv", "path\n")),
+        Case(
+            "a file that is not there",
+            {"input": "sheet.tsv"},
+            all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\nin/1.npy\n")),
+        ),
+        Case("a tab too many", {"input": "sheet.tsv"}, put("sheet.tsv", "path\na.npy\t\n")),
+    ],
+    "The right factor: `product: A @ B`, `right: b.npy`": [
+        Case("it is missing", {"product": "A @ B", "right": "b.npy"}),
+        *(
+            Case(what, {"product": "A @ B", "right": "b.npy"}, put("b.npy", b))
+            for what, b in (
+                ("another number of matrices", stack((5, 3, 3))),
+                ("its rows do not fit", stack((2, 3))),
+                ("another element type", stack((3, 3), "float64")),
+                ("one dimension", stack((3,))),
+                ("no elements", stack((3, 0))),
+            )
+        ),
+    ],
+    "A function of your own: `product: mine.py:f`": [
+        Case("the file is missing", {"product": "mine.py:f"}),
+        own("it cannot be compiled", "def f(xp, block)\n"),
+        own("it cannot be imported", "import nosuchmodule\n"),
+        own("it ends the process", "raise SystemExit(0)\n"),
+        own("no such function", "def g(xp, block):\n    return block\n"),
+        own("no function", "f = 3\n"),
+        own("other parameters", "def f(block):\n    return block\n"),
+        own("it raises", "def f(xp, block):\n    return block @ block[:, :2]\n"),
+        own("it returns nothing", "def f(xp, block):\n    block @ block\n"),
+        own("it returns a list", "def f(xp, block):\n    return [1]\n"),
+        own("it loses a dimension", "def f(xp, block):\n    return block[0]\n"),
+        own("no elements", "def f(xp, block):\n    return block[:, :0]\n"),
+        own("booleans", "def f(xp, block):\n    return block > 0\n"),
+        own("it writes to its block", "def f(xp, block):\n    block += 1\n    return block\n"),
+        Case("`reproducible: false`", {"product": "mine.py:f", "reproducible": False}),
+    ],
+    "The results folder: `results: results`": [
+        Case("a name with braces", {"results": "run{1}"}),
+        Case("an input with braces", {"input": "a{1}.npy"}, put("a{1}.npy", stack((6, 3, 3)))),
+        Case("the input lies where a run writes", {"results": "."}),
+        Case("it is a file", {"results": "a.npy"}),
+        Case("its name is too long", {"results": "r" * 300}),
+        Case(
+            "its disk is too small",
+            {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}},
+            vary=(r"(?<=has )[\d.]+ [KMGTP]?i?B",),
+        ),
+    ],
+    "A shard: `scripts/multiply.py --shard 00001`": [
+        Case("there is no plan", then=lambda: Path("results/plan.tsv").unlink(), words=MULTIPLY),
+        Case(
+            "there is no such shard",
+            then=done("plan", "--configfile", "mine.yaml"),
+            words=("multiply", PLAN, "--shard", "00009"),
+        ),
+        Case(
+            "no driver under `backend: cupy`",
+            {**TWO, "backend": "cupy"},
+            words=MULTIPLY,
+            then=lambda: None,
+        ),
+        Case(
+            "a NaN",
+            {**TWO, "input": "bad.npy"},
+            put("bad.npy", with_elements(np.nan)),
+            then=lambda: None,
+            words=MULTIPLY,
+        ),
+        Case(
+            "an Inf",
+            {**TWO, "input": "bad.npy"},
+            put("bad.npy", with_elements(np.inf)),
+            then=lambda: None,
+            words=MULTIPLY,
+        ),
+        Case(
+            "a NaN under `nonfinite: allow`",
+            {**TWO, "input": "bad.npy", "nonfinite": "allow"},
+            put("bad.npy", with_elements(np.nan)),
+            0,
+            then=lambda: None,
+            words=MULTIPLY,
+        ),
+        Case(
+            "a product that overflows",
+            {**TWO, "input": "bad.npy"},
+            put("bad.npy", with_elements(0, 1e30)),
+            then=lambda: None,
+            words=MULTIPLY,
+        ),
+        Case(
+            "the input has changed since the plan",
+            TWO,
+            code=3,
+            then=put("a.npy", stack((7, 3, 3))),
+            words=MULTIPLY,
+        ),
+        Case("the input is gone", TWO, code=3, then=lambda: Path("a.npy").unlink(), words=MULTIPLY),
+        Case(
+            "the copy of the shard is damaged",
+            {"shards": 2},
+            code=3,
+            then=all_of(
+                done("shard", PLAN, "--shard", "00001"), flipped("results/shards/00001.npy")
+            ),
+            words=MULTIPLY,
+        ),
+        Case("the plan is damaged", code=3, then=flipped("results/plan.tsv"), words=MULTIPLY),
+        Case("`plan.json` is damaged", code=3, then=put("results/plan.json", "{"), words=MULTIPLY),
+        Case(
+            "the function has changed",
+            {"product": "mine.py:f", **TWO},
+            put("mine.py", "def f(xp, block):\n    return block\n"),
+            3,
+            put("mine.py", "def f(xp, block):\n    return -block\n"),
+            MULTIPLY,
+        ),
+        Case(
+            "an option without a meaning",
+            words=("multiply", PLAN, "--shard", "00000", "--devices", "2"),
+        ),
+    ],
+    "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [
+        Case(
+            "a receipt is missing",
+            TWO,
+            code=3,
+            then=all_of(multiplied, lambda: Path("results/products/00001.json").unlink()),
+            words=("ledger", PLAN),
+        ),
+        Case(
+            "a receipt is damaged",
+            TWO,
+            code=3,
+            then=all_of(multiplied, put("results/products/00001.json", "{}")),
+            words=("ledger", PLAN),
+        ),
+        Case(
+            "a product was cut off",
+            TWO,
+            code=3,
+            then=all_of(multiplied, lambda: os.truncate("results/products/00001.npy", 4100)),
+            words=("ledger", PLAN),
+        ),
+        Case(
+            "there is no launcher",
+            TWO,
+            then=ledgered,
+            words=("reduce", PLAN, "--launcher", "nosuch"),
+            vary=(r"(?<=beside )\S+",),
+        ),
+        Case(
+            "the ledger is missing",
+            TWO,
+            code=3,
+            then=multiplied,
+            words=("reduce", PLAN, "--ranks", "1"),
+            apart=True,
+        ),
+        Case(
+            "a product is damaged",
+            TWO,
+            code=3,
+            then=all_of(ledgered, flipped("results/products/00001.npy")),
+            words=("reduce", PLAN, "--ranks", "1"),
+            apart=True,
+        ),
+    ],
+}
+
+
+def outcome(case: Case) -> tuple[int, str]:
+    """The exit code of a case and its message, in the working directory, which is empty."""
+    put("a.npy", stack((6, 3, 3)))()
+    case.make()
+    over = case.over
+    if isinstance(over, dict):
+        over = yaml.safe_dump({"backend": "numpy", "input": "a.npy", **over})
+    put("mine.yaml", over)()
+    if case.then:
+        done("plan", "--configfile", "mine.yaml")()
+        case.then()
+    if case.apart:
+        ended = run(*case.words)
+        return ended.returncode, _message(ended.stderr)
+    return through(*case.words)
+
+
+def through(script: str, *words: str) -> tuple[int, str]:
+    """Run a command line in this process; its exit code and its message."""
+    told, root, term = io.StringIO(), logging.getLogger(), signal.getsignal(signal.SIGTERM)
+    handlers, level = root.handlers[:], root.level
+    line = [str(SCRIPTS / f"{script}.py"), *words]
+    try:
+        with (
+            mock.patch.object(sys, "argv", line),
+            mock.patch("shardwise.devices.driver_cuda_version", return_value=None),
+            contextlib.redirect_stderr(told),
+        ):
+            root.handlers = []
+            runpy.run_path(line[0], run_name="__main__")
+    except SystemExit as ended:
+        return int(ended.code or 0), _message(told.getvalue())
+    finally:
+        root.handlers, root.level = handlers, level
+        signal.signal(signal.SIGTERM, term)
+    raise AssertionError(f"{script} did not say how it ended")
+
+
+def _message(text: str) -> str:
+    """What a command says in the end."""
+    return re.split(r"^\S+ \S+ (?:ERROR|INFO|WARNING) ", text, flags=re.MULTILINE)[-1].strip()
+
+
+def shown(case: Case, message: str) -> str:
+    """A message as the page shows it: without what differs from machine to machine."""
+    here = str(Path.cwd())
+    for pattern in (re.escape(here) + "/?", *case.vary):
+        message = re.sub(pattern, "…" if pattern in case.vary else "", message)
+    # What follows is Python's own, and other in its next version.
+    message = re.sub(r"\nTraceback (.|\n)*", "\n… and the traceback", message)
+    cut = [line if len(line) < 400 else f"{line[:300]}…" for line in message.splitlines()]
+    text = "<br>".join(line.strip() for line in cut).replace("|", "\\|")
+    return text.replace("`", "'").replace("\0", "\\0").replace("<unicode string>", "the text")
+
+
+def row(case: Case) -> str:
+    """A case's line of the page, by what happens now."""
+    code, message = outcome(case)
+    assert code == case.code, f"{case.what}: ended with {code}: {message}"
+    said = "allowed" if code == 0 else shown(case, message)
+    return f"| {case.what} | {said} | {code} |"
+
+
+def page() -> str:
+    """The whole page, by what happens now."""
+    parts = [_HEAD]
+    for title, cases in CASES.items():
+        rows = []
+        for case in cases:
+            with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
+                rows.append(row(case))
+        head = ["| what is wrong | message | exit code |", "|---|---|---|"]
+        parts.append("\n".join([f"## {title}", "", *head, *rows, ""]))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

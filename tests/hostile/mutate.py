@@ -1,0 +1,152 @@
+"""Valid files, damaged in the ways that files and hostile people damage them.
+
+All chance comes from one `random.Random`, so a case is repeated by its seed; one of hypothesis
+makes every choice its own, which it can then shrink.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+Operation = Callable[[bytes, Random, Sequence[bytes]], bytes]
+
+MOST_BYTES = 1 << 16
+"""Longer cases are cut: they take time, and what they find is found by shorter ones."""
+
+NUMBERS = (
+    "0", "-0", "-1", "1", "2", "1.0", "2.5", "1e999", "-1e999", "NaN", "Infinity", "-Infinity",
+    "1_0", "01", "0x10", "1:30:00", "\u0661\u0662", "\u00b2", "127", "65536", str(2**31),
+    str(2**63), str(2**64), str(10**19), str(10**30), str(10**400), "9" * 4301, "-" + "9" * 4301, "1e-400",
+    "0xffffffffffffffffff",
+)  # fmt: skip
+TOKENS = (
+    b"\0", b"\n", b"\r", b"\t", b"\t\t\t", b'"', b"'", b"\\", b"{", b"}", b"[", b"]", b"(", b")",
+    b":", b": ", b",", b"-", b"%", b"#", b"~", b"\xff\xfe", b"\xef\xbb\xbf", b"\xc3\x28",
+    b"\\ud800", b'"\\u0000"', "\u0661".encode(), "\u2028".encode(), "\U0001f600".encode(),
+    b"null", b"true", b"False", b"None", b"''", b'""', b"{}", b"[]", b"()", b"..", b"../../x", b"/",
+    b"$(touch x)", b"`touch x`", b"; rm -rf x", b"__import__('os').abort()", b"lambda: 0",
+    b"!!python/object/apply:os.abort []", b"!!python/name:os.abort", b"!!bool x", b"!!int x",
+    b"!!float x", b"!!timestamp x", b"!!binary x", b"!!set {a}", b"!!map [", b"2024-13-45",
+    b"&a [*a]", b"&a {b: *a}", b"&a", b"*a", b"<<: *a", b"---\n", b"? ", b"- ", b"|\n", b">\n",
+    b"? [a]: b", b"<O", b"|O", b"'|O'", b"V8", b"S", b"U0", b"(2,)f4", b"f4,f4", b"M8[ns]",
+    b"0-99999999999", b"1:0",
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2.0, 1e300, float("inf"), float("nan"), 10**19, 10**400, "", "x",
+    "\ud800", "\0", "\n", "../x", "auto", "9" * 5000, "\u0661", "<f4", "|O", "S", [], {}, [0],
+    ["x"], [[]], {"x": 1}, [0, 10**12], [-1, -1], [[0, 10**9]], [["a", "b"]], "0-9999999999",
+)  # fmt: skip
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
+
+
+def mutated(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    """A file after one to four damages.
+
+    Parameters
+    ----------
+    others
+        Other files of its kind, of which it may get a part.
+    """
+    for _ in range(random.choice((1, 1, 1, 2, 2, 3, 4))):
+        raw = random.choice(OPERATIONS)(raw, random, others)[:MOST_BYTES]
+    return raw
+
+
+def _slice(raw: bytes, random: Random) -> tuple[int, int]:
+    """A part of a file, mostly a short one."""
+    low = random.randrange(len(raw) + 1)
+    return low, min(len(raw), low + random.choice((1, 2, 4, 16, 64, 1024)))
+
+
+def _flip(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    if not raw:
+        return raw
+    at = random.randrange(len(raw))
+    return raw[:at] + bytes([raw[at] ^ 1 << random.randrange(8)]) + raw[at + 1 :]
+
+
+def _byte(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    at = random.randrange(len(raw) + 1)
+    return raw[:at] + bytes([random.randrange(256)]) + raw[at + random.randrange(2) :]
+
+
+def _truncate(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    return raw[: random.randrange(len(raw) + 1)]
+
+
+def _remove(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    low, high = _slice(raw, random)
+    return raw[:low] + raw[high:]
+
+
+def _repeat(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    low, high = _slice(raw, random)
+    return raw[:low] + raw[low:high] * random.choice((2, 3, 50, 3000)) + raw[high:]
+
+
+def _splice(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    other = random.choice(others)
+    (low, high), (begin, end) = _slice(raw, random), _slice(other, random)
+    return raw[:low] + other[begin:end] + raw[high:]
+
+
+def _token(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    low, high = _slice(raw, random)
+    return raw[:low] + random.choice(TOKENS) + raw[random.choice((low, high)) :]
+
+
+def _number(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    found = [match.span() for match in _NUMBER.finditer(raw)]
+    if not found:
+        return raw
+    low, high = random.choice(found)
+    return raw[:low] + random.choice(NUMBERS).encode() + raw[high:]
+
+
+def _word(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    """One word or value in place of another: what stands between two marks of a format."""
+    parts = re.split(rb"([\t\n,:{}()\[\] ]+)", raw)
+    at = random.randrange(len(parts))
+    return b"".join([*parts[:at], random.choice(TOKENS), *parts[at + 1 :]])
+
+
+def _nest(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    low, high = _slice(raw, random)
+    deep = random.choice((2, 90, 1100, 12000))
+    opened, closed = random.choice(((b"[", b"]"), (b"(", b")"), (b'{"a":', b"}"), (b"-", b"")))
+    return raw[:low] + opened * deep + raw[low:high] + closed * deep + raw[high:]
+
+
+def _value(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
+    """Another value, or none, at one place of a line or a file of JSON."""
+    lines = raw.split(b"\n") if random.randrange(2) else [raw]
+    at = random.randrange(len(lines))
+    try:
+        tree = json.loads(lines[at])
+    except (ValueError, RecursionError):
+        return _word(raw, random, others)
+    places = list(_places(tree))
+    if not places:
+        return raw
+    holder, key = random.choice(places)
+    if random.randrange(5):
+        holder[key] = random.choice(VALUES)
+    else:
+        del holder[key]
+    return b"\n".join([*lines[:at], json.dumps(tree).encode(), *lines[at + 1 :]])
+
+
+def _places(tree: Any) -> Any:
+    """Every list or mapping in a tree with every key of it."""
+    if isinstance(tree, dict | list):
+        for key in list(tree) if isinstance(tree, dict) else range(len(tree)):
+            yield tree, key
+            yield from _places(tree[key])
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    _flip, _byte, _truncate, _remove, _repeat, _splice, _token, _number, _number, _word, _nest,
+    _value, _value, _value,
+)  # fmt: skip

@@ -1,0 +1,616 @@
+"""Every reader of a file that others may have written, and what must hold for any bytes in it.
+
+A reader gives what is right, or one of the project's own refusals that names the file. It takes no
+memory that the file's size does not justify, writes nothing, starts nothing, and comes to an end.
+"""
+
+import io
+import json
+import shutil
+import signal
+import sys
+import threading
+import tracemalloc
+import warnings
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import xxhash
+from shardwise import arrays, config, ledger, partial, planfile, receipts, sources
+from shardwise.dispatch import jobs, missing, submitted
+from shardwise.errors import InputError, IntegrityError
+from shardwise.paths import Results
+from shardwise.planfile import Plan
+
+from tests import factories
+from tests.hostile.mutate import mutated
+
+MOST_MEMORY = 24 << 20
+"""Bytes that a reader of a file of 64 KiB may take, whatever stands in it."""
+
+SECONDS = 60
+"""Seconds of processor time after which a reader hangs: most take a thousandth of one."""
+
+TRIED: Counter[str] = Counter()
+"""Cases that each reader was given in this process."""
+
+_DEEDS = (
+    "exec", "os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen",
+    "pickle.find_class", "ctypes.dlopen", "socket.connect", "os.remove", "os.rename",
+    "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "shutil.rmtree",
+)  # fmt: skip
+_WRITING = 0x1 | 0x2 | 0x40 | 0x200  # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC of Linux
+
+
+class Hang(BaseException):
+    """A reader does not come to an end."""
+
+
+class Reader:
+    """One kind of file and its reader.
+
+    Parameters
+    ----------
+    folder
+        An empty folder of its own.
+
+    Attributes
+    ----------
+    file
+        The file that is damaged.
+    seeds
+        Whole files of that kind.
+    writes
+        Folders and files that the reader may write to.
+    memory
+        Bytes that it may take.
+    refuses
+        The errors with which it may end.
+    """
+
+    file: Path
+    seeds: list[bytes]
+    writes: tuple[Path, ...] = ()
+    memory = MOST_MEMORY
+    refuses: tuple[type[Exception], ...] = (InputError, IntegrityError)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make what the reader needs, and set `file` and `seeds`."""
+
+    def place(self, raw: bytes) -> None:
+        """Put a case where it will be read."""
+        self.file.write_bytes(raw)
+
+    @abstractmethod
+    def read(self) -> Any:
+        """What is under test: call the reader."""
+
+    def right(self, found: Any, raw: bytes) -> None:
+        """Assert that what was read is right."""
+
+    def names(self) -> list[str]:
+        """What a refusal may name."""
+        return [self.file.name]
+
+    def case(self, random: Random) -> bytes:
+        """A damaged file."""
+        return mutated(random.choice(self.seeds), random, self.seeds)
+
+    def check(self, raw: bytes) -> bool:
+        """Read a case; whether it was accepted.
+
+        Raises
+        ------
+        AssertionError
+            Where something else happens than a right result or a refusal that names the file.
+        """
+        TRIED[type(self).__name__] += 1
+        self.place(raw)
+        try:
+            with _guarded(self.writes, self.memory):
+                found = self.read()
+        except self.refuses as error:
+            told = str(error)
+            if not any(name in told for name in self.names()):
+                raise AssertionError(f"does not name {self.file.name}: {told}") from error
+            if len(told) > 3000:
+                raise AssertionError(f"a message of {len(told)} letters: {told:.60}") from error
+            return False
+        self.right(found, raw)
+        return True
+
+
+@contextmanager
+def _guarded(writes: tuple[Path, ...], memory: int) -> Iterator[None]:
+    """Watch what a reader does."""
+    _watch["writes"], _watch["thread"] = tuple(map(str, writes)), threading.get_ident()
+    _watch["deeds"] = []
+    own = not tracemalloc.is_tracing()
+    if own:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    previous = signal.signal(signal.SIGVTALRM, _ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+        _watch["thread"] = None
+        taken = tracemalloc.get_traced_memory()[1] - before
+        if own:
+            tracemalloc.stop()
+        assert not _watch["deeds"], f"does {_watch['deeds']}"
+        assert taken <= memory, f"takes {taken >> 20} MiB"
+
+
+_watch: dict[str, Any] = {"thread": None, "writes": (), "deeds": []}
+
+
+def _ring(signum: int, frame: FrameType | None) -> None:
+    raise Hang(f"no end after {SECONDS} s")
+
+
+def _hook(event: str, words: tuple[Any, ...]) -> None:
+    """Note what no reader may do."""
+    if _watch["thread"] != threading.get_ident():
+        return
+    if event == "open":
+        _, mode, flags = words
+        # The second is what a buffered reader of a path asks for beside O_CLOEXEC.
+        if not flags & _WRITING and not set("wax+") & set(mode or ""):
+            return
+    elif event not in _DEEDS or _of_a_library(words):
+        return
+    elif event == "os.chmod" and isinstance(words[0], int):
+        return  # of a file that is open, which was noted
+    if not (words and str(words[0]).startswith(_watch["writes"] or "\0")):
+        _watch["deeds"].append((event, *map(str, words[:2])))
+
+
+def _of_a_library(words: tuple[Any, ...]) -> bool:
+    """Whether code runs that is a module of Python's or of an installed package, imported late."""
+    file = getattr(words[0] if words else None, "co_filename", "")
+    return file.startswith((sys.prefix, sys.base_prefix, "<frozen"))
+
+
+sys.addaudithook(_hook)
+
+
+def _planned(folder: Path) -> Plan:
+    """A plan of two shards, computed, with its ledger."""
+    made = factories.computed(
+        factories.plan(folder, factories.stack((3, 2, 2)), shards=2, materialize=False)
+    )
+    ledger.write(made)
+    return made
+
+
+class Header(Reader):
+    """The header of a ``.npy`` file, and the elements behind it."""
+
+    def prepare(self) -> None:
+        self.file, self.seeds = self.folder / "a.npy", []
+        for version in ((1, 0), (2, 0), (3, 0)):
+            for descr, shape, order in (
+                ("<f4", (2, 2, 2), "C"),
+                (">c16", (3, 2), "F"),
+                ("|i1", (0, 3), "C"),
+            ):
+                raw = io.BytesIO()
+                array = np.asarray(np.arange(np.prod(shape)).reshape(shape), descr, order)
+                np.lib.format.write_array(raw, array, version)
+                self.seeds.append(raw.getvalue())
+
+    def case(self, random: Random) -> bytes:
+        raw = super().case(random)
+        if random.randrange(3) or len(raw) < 12 or raw[6] not in (1, 2, 3):
+            return raw
+        # A length that fits the text, and elements behind it: else all ends at the first look.
+        wide = 2 if raw[6] == 1 else 4
+        end = raw.rfind(b"}") + 1 or len(raw)
+        text = raw[8 + wide : end][:65000] + b"\n"
+        return (
+            raw[:8]
+            + len(text).to_bytes(wide, "little")
+            + text
+            + bytes(random.choice((0, 32, 96, 6)))
+        )
+
+    def read(self) -> Any:
+        header = arrays.read_header(self.file)
+        whole = len(header.shape) in (2, 3) and 0 not in header.shape
+        count = header.shape[0] if len(header.shape) == 3 else 1
+        return header, arrays.read_matrices(self.file, header, 0, count) if whole else None
+
+    def right(self, found: Any, raw: bytes) -> None:
+        header, elements = found
+        expected = np.load(io.BytesIO(raw), allow_pickle=False)
+        assert (expected.shape, expected.dtype) == (header.shape, header.dtype)
+        if elements is not None:
+            assert elements.tobytes() == np.ascontiguousarray(expected, header.native).tobytes()
+
+
+class Receipt(Reader):
+    """A receipt, as the ledger checks it against the plan and the product."""
+
+    def prepare(self) -> None:
+        self.plan = _planned(self.folder)
+        self.file = self.plan.results.receipt("00000")
+        self.seeds = [self.file.read_bytes(), self.plan.results.receipt("00001").read_bytes()]
+        self.whole = json.loads(self.seeds[0])
+        self.writes = (self.plan.results.root,)
+
+    def read(self) -> Any:
+        receipts.read(self.file)
+        found = ledger.checked_receipts(self.plan)
+        ledger.write(self.plan)
+        assert ledger.read(self.plan) == [receipt["file"]["checksum"] for receipt in found]
+        return found[0]
+
+    def names(self) -> list[str]:
+        return ["00000"]  # where backends are mixed, the shards are named
+
+    def right(self, found: Any, raw: bytes) -> None:
+        for key in ("shard", "start", "stop", "fingerprint"):
+            assert found[key] == self.whole[key]
+        own, whole = found["file"], self.whole["file"]
+        for key in ("shape", "dtype", "bytes", "row_bytes", "piece_bytes"):
+            assert (own[key], str(own[key])) == (whole[key], str(whole[key]))
+
+
+class Standing(Reader):
+    """A receipt, as the main process looks at it: quickly, with a regular expression."""
+
+    refuses = ()
+
+    def prepare(self) -> None:
+        self.plan = _planned(self.folder)
+        self.file = self.plan.results.receipt("00000")
+        self.seeds = [self.file.read_bytes(), self.plan.results.receipt("00001").read_bytes()]
+
+    def read(self) -> Any:
+        return missing.standing(self.plan).missing
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert found in ([], ["00000"])
+        if not found:  # the size of its product, and its plan, stand in it
+            assert str(self.plan.results.product("00000").stat().st_size).encode() in raw
+            assert self.plan.shards["00000"].fingerprint.encode() in raw
+
+
+class Table(Reader):
+    """``plan.tsv`` as it lies on the disk: only what was written is taken."""
+
+    def prepare(self) -> None:
+        self.plan = _planned(self.folder)
+        self.file = self.plan.results.plan
+        self.seeds = [self.file.read_bytes(), self.plan.results.sources.read_bytes()]
+
+    def read(self) -> Any:
+        planfile.load(self.file, "00001")
+        return planfile.load(self.file)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert raw == self.seeds[0]
+        assert found == self.plan
+
+
+class Facts(Table):
+    """``plan.json`` as it lies on the disk."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.file = self.plan.results.plan_facts
+        self.seeds = [self.file.read_bytes()]
+
+    def read(self) -> Any:
+        return planfile.load(self.plan.results.plan)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert planfile.dumps(found.facts) == planfile.dumps(self.plan.facts)
+        assert found.shards == self.plan.shards
+
+
+class Forged(Reader):
+    """A plan that was changed, and its checksums with it.
+
+    A case is ``plan.json``, ``plan.tsv`` and ``sources.tsv``, with a line of zero bytes between.
+    """
+
+    mark = b"\0\0\0\n"
+
+    def prepare(self) -> None:
+        self.plan = _planned(self.folder)
+        own = self.plan.results
+        self.paths = (own.plan_facts, own.plan, own.sources)
+        self.file = own.plan
+        self.seeds = [self.mark.join(path.read_bytes() for path in self.paths)]
+
+    def case(self, random: Random) -> bytes:
+        parts = self.seeds[0].split(self.mark)
+        at = random.randrange(3)
+        parts[at] = mutated(parts[at], random, parts)
+        return self.mark.join(parts)
+
+    def place(self, raw: bytes) -> None:
+        parts = [*raw.split(self.mark), b"", b""][:3]
+        facts, table, other = parts
+        with suppress(ValueError, RecursionError):
+            content = json.loads(facts)
+            if isinstance(content, dict):
+                own = {
+                    path.name: planfile.checksum(p)
+                    for path, p in zip(self.paths[1:], (table, other), strict=True)
+                }
+                own["plan.json"] = planfile.checksum(planfile.dumps(content))
+                facts = json.dumps({**content, "checksums": own}).encode()
+        for path, part in zip(self.paths, (facts, table, other), strict=True):
+            path.write_bytes(part)
+
+    def read(self) -> Any:
+        found = planfile.load(self.file)
+        planfile.load(self.file, "00001")
+        planfile.load(self.file, 0)
+        return found, found.sources
+
+    def names(self) -> list[str]:
+        return [path.name for path in self.paths]
+
+    def right(self, found: Any, raw: bytes) -> None:
+        plan, _ = found
+        at = 0
+        for key, row in plan.shards.items():
+            assert key == row.shard
+            assert key.isascii()
+            assert key.isdigit()
+            assert row.start == at < row.stop
+            at = row.stop
+        problem = plan.problem
+        assert at == problem.matrices
+        assert all(n > 0 for n in (problem.product_bytes, problem.matrix_bytes, problem.flop))
+
+
+class Ledger(Reader):
+    """``ledger.tsv``, as the reduce reads it."""
+
+    def prepare(self) -> None:
+        self.plan = _planned(self.folder)
+        self.file = self.plan.results.ledger
+        self.seeds = [self.file.read_bytes()]
+        self.whole = ledger.read(self.plan)
+
+    def read(self) -> Any:
+        return ledger.read(self.plan)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert found == self.whole
+
+
+class Sheet(Reader):
+    """A sheet of paths."""
+
+    def prepare(self) -> None:
+        for i in range(3):
+            factories.save(self.folder / f"m{i}.npy", factories.stack((2, 2), seed=i))
+        self.file = self.folder / "sheet.tsv"
+        self.seeds = [
+            b"path\nm0.npy\nm1.npy\nm2.npy\n",
+            b"sample\tpath\tlabel\na\tm0.npy\t1\n\nb\tm1.npy\t\n",
+            b'\xef\xbb\xbfpath\tnote\r\n"m0.npy"\t"a ""b"" c"\r\nm1.npy\tNA\r\n',
+        ]
+        self.settings = factories.settings(input=str(self.file))
+
+    def read(self) -> Any:
+        return sources.stack_of(self.settings, self.folder / "input.npy")
+
+    def right(self, found: Any, raw: bytes) -> None:
+        names = [Path(source.path).name for source in found.sources]
+        assert set(names) <= {"m0.npy", "m1.npy", "m2.npy"}
+        assert found.matrices == len(names)
+        assert found.shape == (2, 2)
+
+
+class Cache(Reader):
+    """The headers that were kept from an earlier run; what cannot be used is read anew."""
+
+    refuses = ()
+
+    def prepare(self) -> None:
+        inputs = self.folder / "in"
+        for i in range(2):
+            factories.save(inputs / f"{i}.npy", factories.stack((2, 2), seed=i))
+        self.file = self.folder / "cache.json"
+        self.settings = factories.settings(input=str(inputs))
+        self.whole = sources.stack_of(self.settings, self.folder / "x", self.file)
+        self.seeds = [self.file.read_bytes()]
+        self.writes = (self.folder,)
+
+    def read(self) -> Any:
+        return sources.stack_of(self.settings, self.folder / "x", self.file)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert found.sources == self.whole.sources
+
+
+class Record(Reader):
+    """A record of an unfinished reduce; one that is damaged is removed, never used.
+
+    Every second case has the checksum of what it holds.
+    """
+
+    refuses = ()
+
+    def prepare(self) -> None:
+        (self.folder / "partial").mkdir()
+        self.partial = partial.Partial(self.folder / "partial", "d1")
+        self.file = self.folder / "partial" / "a.part"
+        values = [np.arange(4), np.ones((2, 3), "f4"), np.zeros((0, 2), bool)]
+        self.partial.save("a", partial.Record([(0, 4), (6, 7)], 3), values)
+        self.seeds = [self.file.read_bytes()]
+        self.partial.save("a", partial.Record(finished=[0, 2]), values[:1])
+        self.seeds.append(self.file.read_bytes())
+        self.writes = (self.folder / "partial",)
+
+    def place(self, raw: bytes) -> None:
+        head, mark, body = raw.partition(b"}\n")
+        _, _, elements = body.partition(b"\n")
+        if len(raw) % 2:
+            with suppress(ValueError, RecursionError, TypeError):
+                digest = xxhash.xxh3_128_hexdigest(elements)
+                facts = {**json.loads(head + mark), "checksum": digest}
+                raw = json.dumps(facts).encode() + b"\n" + body
+        self.partial.save("b", partial.Record([(1, 2)], 9), [])  # a good one beside it
+        super().place(raw)
+
+    def read(self) -> Any:
+        found = self.partial.records()
+        return [(record, record.arrays()) for record in found]
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert any(record.path.name == "b.part" for record, _ in found) or len(found) == 1
+        for record, values in found:
+            assert all(0 <= low < high for low, high in record.runs)
+            assert all(type(stripe) is int and stripe >= 0 for stripe in record.finished)
+            assert type(record.stripe) is int
+            assert sum(value.nbytes for value in values) <= len(raw)
+
+
+class Config(Reader):
+    """A config file in YAML, with a second one over it."""
+
+    def prepare(self) -> None:
+        self.file, self.other = self.folder / "mine.yaml", self.folder / "config.yaml"
+        whole = (factories.ROOT / "config.yaml").read_bytes()
+        self.other.write_bytes(b"input: a.npy\nreduce: {ranks: 3}\nsynthetic: {dim: 3}\n")
+        self.seeds = [
+            whole[: whole.index(b"dispatch:")],
+            b"input: a.npy\nshards: 3\nreduce: {ranks: 4, statistics: [sum, mean]}\n",
+            b'product: "mine.py:f"\nshard_bytes: 1.5 GB\nsynthetic:\n  dim: 7\n  seed: 0x10\n',
+            b"a: &a {dim: 3}\nsynthetic: *a\n",
+        ]
+
+    def case(self, random: Random) -> bytes:
+        return super().case(random)[:1500]  # pure Python reads it, in time that grows as a square
+
+    def read(self) -> Any:
+        try:
+            return config.load(config.read_files([self.other, self.file, self.file]))
+        except InputError as error:  # what is wrong with a key does not name the file
+            if str(error).startswith("config: "):
+                raise InputError(f"{self.file.name}: {error}") from error
+            raise
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert found.keep in ("products", "sum")
+        assert 1 <= found.shard_bytes < 10**40
+        assert found.shards == "auto" or found.shards >= 1
+
+
+class Arrays(Reader):
+    """``arrays.tsv``: which tasks were submitted."""
+
+    memory = 64 << 20  # a few letters may name a million shards
+
+    def prepare(self) -> None:
+        self.results = Results(self.folder)
+        self.file = self.results.arrays
+        for i in range(2):
+            submitted.note(
+                self.results,
+                submitted.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, 0, (0, 1, 5)),
+            )
+        self.seeds = [self.file.read_bytes()]
+
+    def read(self) -> Any:
+        return submitted.noted(self.results)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert all(
+            isinstance(number, int) and number >= 0 for array in found for number in array.numbers
+        )
+        assert (
+            len(found)
+            <= raw.count(b"\n")
+            + raw.count(b"\r")
+            + raw.count(b"\xc2")
+            + 1
+            + raw.count(b"\xe2")
+            + 20
+        )
+
+
+class Runs(Reader):
+    """``runs.tsv``: names of jobs, which become words of a command."""
+
+    refuses = ()
+
+    def prepare(self) -> None:
+        self.results = Results(self.folder)
+        self.file = self.results.runs
+        jobs.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
+        jobs.remember(self.results, "uge", "3f2a1b")
+        self.seeds = [self.file.read_bytes()]
+
+    def read(self) -> Any:
+        return jobs._rows(self.file)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        for row in found:
+            assert "\0" not in row[1]
+            assert not row[1].startswith("-")
+            row[1].encode()
+
+
+class Starts(Reader):
+    """The journal of a shard's starts: lines are counted, whatever they say."""
+
+    refuses = ()
+
+    def prepare(self) -> None:
+        self.file = self.folder / "00000.starts"
+        receipts.note_start(self.file)
+        receipts.note_start(self.file)
+        self.seeds = [self.file.read_bytes()]
+        self.writes = (self.folder,)
+
+    def read(self) -> Any:
+        return receipts.note_start(self.file)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        assert found == raw.count(b"\n") + 1
+
+
+READERS = {
+    kind.__name__.lower(): kind
+    for kind in (
+        Header, Receipt, Standing, Table, Facts, Forged, Ledger, Sheet, Cache, Record, Config,
+        Arrays, Runs, Starts,
+    )
+}  # fmt: skip
+
+
+def reader(name: str, folder: Path) -> Reader:
+    """A reader by its name, with everything imported that it imports late."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    made = READERS[name](folder)
+    for seed in made.seeds:
+        made.place(seed)
+        with suppress(InputError, IntegrityError):
+            made.read()
+    return made

@@ -1,0 +1,58 @@
+"""Damaged files of every kind: a right result or a refusal in words, and nothing else.
+
+`make nightly` gives a million cases; here each reader gets some thousand, and all that ever broke.
+"""
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.hostile import fuzz
+from tests.hostile.readers import READERS, TRIED, reader
+
+CASES = {name: 2000 for name in READERS} | {"config": 1000, "sheet": 1000}
+"""Those of the suite; YAML and pandas take their time."""
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_files_are_refused_in_words(tmp_path, name):
+    """No fault, no hang, no large allocation, no write and no code run, whatever a file holds."""
+    made = reader(name, tmp_path / "x")
+
+    # The phases that are left out shrink what fails, which the kept case makes needless.
+    @settings(
+        max_examples=CASES[name], database=None, derandomize=True, deadline=None,
+        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.randoms(use_true_random=True))
+    def cases(random):
+        made.check(made.case(random))
+
+    before = TRIED[made.__class__.__name__]
+    cases()
+    assert TRIED[made.__class__.__name__] - before >= CASES[name]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_once_broke_a_promise_keeps_it(tmp_path, name):
+    """Every case that was ever found is read again."""
+    made = reader(name, tmp_path / "x")
+    for raw in fuzz.found(name):
+        made.check(raw)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_whole_files_are_accepted(tmp_path, name):
+    """The files that the damaged ones are made of are whole: damage, not the reader, refuses."""
+    made = reader(name, tmp_path / "x")
+    accepted = [made.check(seed) for seed in made.seeds]
+    assert accepted[0]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(36000)
+def test_a_million_damaged_files(tmp_path, capsys):
+    """A million cases in all, each counted by the process that read it."""
+    with capsys.disabled():
+        tried, broken = fuzz.run(1_000_000, 0, tmp_path, list(READERS), fuzz.GUIDED)
+    assert (tried, broken) == (1_000_000, 0)
