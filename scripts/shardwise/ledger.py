@@ -1,7 +1,7 @@
 """The ledger: one row a shard, made from the receipts; what the reduce trusts."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,23 @@ def write(plan: Plan) -> None:
         table.to_csv(file, sep="\t", index=False, lineterminator="\n")
 
 
-def read(plan: Plan) -> list[str]:
+def read(plan: Plan, tell: Callable[[dict[str, Any]], object] = lambda makers: None) -> list[str]:
     """The checksums of the shards' files in the plan's order, by a ledger that is still true.
+
+    Parameters
+    ----------
+    tell
+        Told who made the products, as :func:`receipts.makers` says it.
 
     Raises
     ------
     IntegrityError
         Where the ledger, a receipt or a file does not fit the plan.
     """
-    now = [row_of(receipt) for receipt in checked_receipts(plan)]
+    found = checked_receipts(plan)
+    now = [row_of(receipt) for receipt in found]
     compare(plan, now)
+    tell(receipts.makers(found))
     return [row["checksum"] for row in now]
 
 

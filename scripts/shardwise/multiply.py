@@ -116,6 +116,7 @@ class Session:
         self._xp, self.device = load_backend(plan.settings["backend"], needed, wait, choice)
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
+            self._versions = {} if self._xp is np else devices.versions(self._xp)
 
     def begin(self, shard_id: str) -> Reading:
         """Begin to read a shard; a copy of it that is missing is made first.
@@ -188,7 +189,6 @@ class Session:
 
     def _write_receipt(self, reading: Reading, attempt: int, body: dict[str, Any]) -> None:
         plan, shard, xp = self._plan, reading.shard, self._xp
-        versions = {"numpy": np.__version__} | ({"cupy": xp.__version__} if xp is not np else {})
         receipts.write(
             plan.results.receipt(shard.shard),
             {
@@ -201,7 +201,7 @@ class Session:
                 "device": self.device,
                 "attempt": attempt,
                 **body,
-                **receipts.provenance("multiply", reading.started, versions),
+                **receipts.provenance("multiply", reading.started, self._versions),
             },
         )
 

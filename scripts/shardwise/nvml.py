@@ -65,6 +65,15 @@ def present() -> list[Device]:
         return _present(nvml)
 
 
+def driver_version() -> str:
+    """The driver's version, such as ``570.86.15``; `unknown` where NVML does not say."""
+    try:
+        with _started() as nvml:
+            return nvml.nvmlSystemGetDriverVersion()
+    except (TryAgain, InputError):
+        return "unknown"
+
+
 def driver_and_devices() -> tuple[str, list[Device]]:
     """The driver's version, such as ``570.86.15``, and all devices as :func:`present` has them."""
     with _started() as nvml:

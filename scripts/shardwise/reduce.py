@@ -134,7 +134,11 @@ class _Job:
         self._save_every, self._saved = save_every, time.monotonic()
         self._layout = layout_of(plan)
         self._shards = list(plan.shards.values())
-        found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
+        self._makers: dict[str, Any] = {}
+        found = peers.agree(
+            lambda: ledger.read(plan, self._makers.update) if peers.rank == 0 else [],
+            "the receipts",
+        )
         own = np.frombuffer(bytes.fromhex("".join(found)), np.uint8)
         self._expected = peers.broadcast(own).reshape(-1, 16)
         facts = [plan.facts["digest"], names, ALGORITHM["reduce"], self._expected.tobytes().hex()]
@@ -304,13 +308,13 @@ class _Job:
             "keep": plan.settings["keep"],
             "proven": plan.settings["verify"] and plan.problem.result is None,
             "plan": plan.facts["digest"],
+            "config": plan.facts.get("config_digest"),
+            "made_by": self._makers,
             "ranks": self._peers.size,
             "nodes": nodes,
             "scalars": self._scalars.summary(),
             "files": files,
-            **receipts.provenance(
-                "reduce", started, {"numpy": np.__version__, "mpi": _mpi_version()}
-            ),
+            **receipts.provenance("reduce", started, {"mpi": _mpi_version()}),
         }
         receipts.write(plan.results.summary, summary)
         self.partial.clear()

@@ -51,7 +51,7 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
         "file": receipts.file_facts(
             path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
         ),
-        **receipts.provenance("shard", started, {"numpy": np.__version__}),
+        **receipts.provenance("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
 
