@@ -17,6 +17,9 @@ from shardwise.units import parse_bytes
 SCHEMA = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 _MOST_VALUES = 10_000
+NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")
+"""Keys that no plan depends on."""
+
 _FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
 

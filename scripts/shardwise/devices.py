@@ -17,7 +17,7 @@ from typing import Any
 from shardwise import grants, leases
 from shardwise.errors import Quarantined, ShardwiseError, TryAgain, WrongProduct
 from shardwise.grants import Grant
-from shardwise.nvml import Device, Process, present
+from shardwise.nvml import Device, Process, driver_version, present
 from shardwise.units import human_bytes
 
 __all__ = ["Device", "Process", "present"]  # of nvml.py, and a part of this module's face
@@ -457,6 +457,16 @@ def facts(cupy: Any, taken: Taken) -> dict[str, Any]:
         "memory": properties["totalGlobalMem"],
         "source": taken.source,
         "granted": taken.granted,
+    }
+
+
+def versions(cupy: Any) -> dict[str, str]:
+    """The versions of what a GPU computes with beside cupy: CUDA's libraries, and the driver."""
+    runtime, cublas = cupy.cuda.runtime.runtimeGetVersion(), cupy.cuda.cublas
+    return {
+        "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        "cublas": str(cublas.getVersion(cupy.cuda.device.get_cublas_handle())),
+        "driver": driver_version(),
     }
 
 

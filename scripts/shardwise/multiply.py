@@ -146,6 +146,7 @@ class Session:
             raise self._blamed(error, None) from error
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
+            self._versions = {} if self._xp is np else devices.versions(self._xp)
 
     def begin(self, shard_id: str) -> Reading:
         """Begin to read a shard; a copy of it that is missing is made first.
@@ -240,7 +241,6 @@ class Session:
         self, reading: Reading, attempt: int, body: dict[str, Any], own: os.stat_result
     ) -> None:
         plan, shard, xp = self._plan, reading.shard, self._xp
-        versions = {"numpy": np.__version__} | ({"cupy": xp.__version__} if xp is not np else {})
         receipts.write_for(
             plan.results.receipt(shard.shard),
             {
@@ -253,7 +253,7 @@ class Session:
                 "device": self.device,
                 "attempt": attempt,
                 **body,
-                **receipts.provenance("multiply", reading.started, versions),
+                **receipts.provenance("multiply", reading.started, self._versions),
             },
             plan.results.product(shard.shard),
             own,

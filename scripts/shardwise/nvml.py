@@ -16,6 +16,7 @@ from shardwise.errors import InputError, TryAgain
 log = logging.getLogger(__name__)
 
 MEMINFO = Path("/proc/meminfo")
+MODULE = Path("/sys/module/nvidia/version")
 
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
@@ -66,6 +67,20 @@ def present() -> list[Device]:
     """
     with _started() as nvml:
         return _present(nvml)
+
+
+def driver_version() -> str:
+    """The driver's version, such as ``570.86.15``; `unknown` where nothing says it.
+
+    The kernel's module says it at once; to start NVML takes a task 70 ms.
+    """
+    with suppress(OSError):
+        return MODULE.read_text().strip()
+    try:
+        with _started() as nvml:
+            return nvml.nvmlSystemGetDriverVersion()
+    except (TryAgain, InputError):
+        return "unknown"
 
 
 def driver_and_devices() -> tuple[str, list[Device]]:

@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import shutil
+import socket
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, functions, planfile, sizes, synthetic
+from shardwise import ALGORITHM, code, functions, planfile, receipts, sizes, synthetic
 from shardwise import plan as counts
 from shardwise.arrays import commit
 from shardwise.bins import MAX_TERMS
-from shardwise.config import Settings, check_statistics, function_parts
+from shardwise.config import NO_PLAN, Settings, check_statistics, function_parts
 from shardwise.errors import InputError, short
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
@@ -83,9 +85,17 @@ def make(
         "bytes": _bytes_on_disk(rows, settings),
     }
     facts["digest"] = planfile.digest([facts, [vars(row) for row in rows]])
+    # For people, and behind the digest: no shard is computed again where only these change.
+    facts["config"] = planned(settings)
+    facts["config_digest"] = planfile.digest(facts["config"])
     shards = {row.shard: row for row in rows}
     plan = Plan(results, shards, problem, left.dtype, facts["settings"], facts)
     return plan, list(left.sources)
+
+
+def planned(settings: Settings) -> dict[str, Any]:
+    """The config that a plan follows from, defaults filled in; sizes in bytes."""
+    return {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
 
 
 def _is_function(settings: Settings) -> bool:
@@ -125,13 +135,16 @@ def write(plan: Plan, sources: list[Source]) -> None:
         plan.results.sources: planfile.to_tsv(sources, Source),
         plan.results.plan: planfile.to_tsv(plan.shards.values(), Shard),
     }
+    made = {"versions": receipts.loaded(), "commit": code.announced(), "time": time.time(),
+            "host": socket.gethostname()}  # fmt: skip
+    facts = {**plan.facts, "made": made}
     for path, raw in tables.items():
         with commit(path) as file:
             file.write(raw)
-    checked = {**tables, plan.results.plan_facts: planfile.dumps(plan.facts)}
+    checked = {**tables, plan.results.plan_facts: planfile.dumps(facts)}
     checksums = {path.name: planfile.checksum(raw) for path, raw in checked.items()}
     with commit(plan.results.plan_facts) as file:
-        file.write(json.dumps({**plan.facts, "checksums": checksums}, indent=1).encode() + b"\n")
+        file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
 
 
 def check_folder(plan: Plan) -> None:

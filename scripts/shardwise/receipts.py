@@ -4,17 +4,22 @@ import json
 import os
 import platform
 import socket
+import sys
 import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardwise import ALGORITHM, __version__, devices, planfile
+from shardwise import ALGORITHM, __version__, code, devices, planfile
 from shardwise.arrays import commit, file_checksum, read_header
 from shardwise.errors import InputError, IntegrityError, TryAgain, short
 from shardwise.guard import open_own
 
 SCHEMA = 1
+
+_PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
 
 _DIGEST = b',\n "digest": '
 
@@ -134,6 +139,32 @@ def _job() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
 
 
+def loaded() -> dict[str, str]:
+    """The versions of Python, of this project, and of the packages that this process computes with.
+
+    What is not loaded has computed nothing.
+    """
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
+    known = {name: version for name, version in found.items() if version}
+    return {"shardwise": __version__, "python": platform.python_version(), **known}
+
+
+def makers(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Who made the products of some receipts: devices, nodes and software, with their shards."""
+    used, nodes, software = Counter[str](), Counter[str](), Counter[str]()
+    for receipt in found:
+        device = {key: receipt["device"].get(key) for key in ("name", "uuid")}
+        used[json.dumps(device)] += 1
+        nodes[receipt["node"]] += 1
+        told = {key: receipt.get(key) for key in ("algorithm", "commit", "versions")}
+        software[json.dumps(told, sort_keys=True)] += 1
+    return {
+        "devices": [json.loads(text) | {"shards": n} for text, n in sorted(used.items())],
+        "nodes": dict(sorted(nodes.items())),
+        "software": [json.loads(text) | {"shards": n} for text, n in sorted(software.items())],
+    }
+
+
 def file_facts(
     path: Path, shape: tuple[int, ...], dtype: str,
     checksum: str, row_bytes: int, piece_bytes: int,
@@ -178,16 +209,24 @@ def check_file(path: Path, facts: dict[str, Any]) -> None:
         raise IntegrityError(f"{path}: is {found}, {order}; but its receipt says {short(said)}")
 
 
-def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str, Any]:
+def provenance(
+    stage: str, started: float, versions: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Which code made a result, where, and when (Unix seconds).
 
-    ``started`` is when it was begun to be read. In one process that may be while the shard before
-    is still computed.
+    Parameters
+    ----------
+    started
+        When it was begun to be read. In one process that may be while the shard before is still
+        computed.
+    versions
+        Of what is no package of Python, such as the driver.
     """
     return {
         "stage": stage,
         "algorithm": ALGORITHM[stage],
-        "versions": {"shardwise": __version__, "python": platform.python_version(), **versions},
+        "versions": {**loaded(), **(versions or {})},
+        "commit": code.announced(),
         "host": socket.gethostname(),
         "node": devices.node(),
         "job": _job(),

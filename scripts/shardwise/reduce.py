@@ -150,6 +150,7 @@ class _Job:
         found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
         checksums = "".join(receipt["file"]["checksum"] for receipt in found)
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
+        self._makers = receipts.makers(found)  # on rank 0
         self._expected = peers.broadcast(own).reshape(-1, 16)
         self._accounts = [
             witnesses.account(receipt, plan.problem) for receipt in found
@@ -414,14 +415,14 @@ class _Job:
             "proven": plan.settings["verify"] and plan.problem.result is None,
             **{key: self._end[key] for key in ("end_to_end", "no_end_to_end") if key in self._end},
             "plan": plan.facts["digest"],
+            "config": plan.facts.get("config_digest"),
+            "made_by": self._makers,
             "ranks": self._peers.size,
             "nodes": nodes,
             "scalars": self._scalars.summary(),
             "files": files,
             "quarantined": [asdict(entry) for entry in quarantine.entries(plan.results)],
-            **receipts.provenance(
-                "reduce", started, {"numpy": np.__version__, "mpi": _mpi_version()}
-            ),
+            **receipts.provenance("reduce", started, {"mpi": _mpi_version()}),
         }
         receipts.write(plan.results.summary, summary)
         self.partial.clear()

@@ -56,7 +56,7 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
             path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
         ),
         "witness": _witness(reference),
-        **receipts.provenance("shard", started, {"numpy": np.__version__}),
+        **receipts.provenance("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from snakemake.io import IOFile, ancient
 
-from shardwise import ALGORITHM, grants, planfile, sizes
+from shardwise import ALGORITHM, code, grants, planfile, sizes
 from shardwise import plan as counts
-from shardwise.config import dispatch_settings, reduce_settings, results_folder
+from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, uge_run
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.paths import CACHE, Results
@@ -167,8 +167,7 @@ class Run:
         """
         from shardwise.arrays import commit  # here: jobs do not need it
 
-        aside = {"reduce", *dispatch_settings({})}  # no plan depends on these
-        own = {key: value for key, value in self.config.items() if key not in aside}
+        own = {key: value for key, value in self.config.items() if key not in NO_PLAN}
         digest = self.plan.facts["digest"]
         text = f"# {digest}\n{json.dumps(own)}\n"
         path = Path(self.config_file)
@@ -429,6 +428,7 @@ def _growing(amount: int) -> Growing:
 def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     """What a run checks and sets up just before its first job."""
     run = Run.main
+    code.announce()
     jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
     _forget(workflow.persistence, run)
     try:

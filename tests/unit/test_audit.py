@@ -4,10 +4,12 @@ import json
 import os
 import random
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from shardwise import audit, ledger, multiply, receipts, reduce
+from shardwise import audit, code, ledger, multiply, receipts, reduce
+from shardwise.config import NO_PLAN
 from shardwise.errors import InputError
 
 from tests import factories
@@ -267,3 +269,74 @@ def test_a_name_cannot_break_the_line(made):
     line = audit.look(root).line()
     assert r"a\n\x1b[2Jb: whole" in line
     assert "\n" not in line
+
+
+# Who made a number.
+
+
+def test_the_summary_says_who_made_it(model):
+    """Devices, nodes and software with their shards; config, plan and code."""
+    summary, plan = receipts.read(model.results.summary), model.facts
+    receipt = receipts.read(model.results.receipt("00000"))
+    (software,) = summary["made_by"]["software"]
+    assert summary["made_by"]["devices"] == [{"name": "CPU", "uuid": None, "shards": 4}]
+    assert summary["made_by"]["nodes"] == {receipt["node"]: 4}
+    assert (software["shards"], software["versions"]) == (4, receipt["versions"])
+    assert {"numpy", "python", "shardwise"} <= set(receipt["versions"])
+    assert {"numba", "mpi4py", "mpi"} <= set(summary["versions"])
+    assert (summary["plan"], summary["config"]) == (plan["digest"], plan["config_digest"])
+
+
+def test_the_plan_holds_its_config(tmp_path):
+    """All keys that it depends on, defaults filled in; the others change nothing in it."""
+    one = factories.plan(tmp_path, factories.stack((4, 4, 4)), shards=2)
+    assert one.facts["config"]["product"] == "A @ A"
+    assert set(one.facts["config"]) == set(vars(factories.settings())) - set(NO_PLAN)
+    assert {"versions", "commit", "time", "host"} == set(one.facts["made"])
+    source = str(tmp_path / "input.npy")
+    for over, same in (({"reduce": {"ranks": 3}}, True), ({"keep": "sum"}, False)):
+        two = factories.plan(tmp_path, input=source, shards=2, **over)
+        assert (two.facts["config_digest"] == one.facts["config_digest"]) == same
+        assert (two.facts["digest"] == one.facts["digest"]) == same
+
+
+def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
+    """A clone is known by its commit, a changed one by a plus; nothing else is looked at."""
+
+    def git(*words):
+        line = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b", *words]
+        return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
+
+    environ = {}
+    code.announce(environ, tmp_path)
+    assert (environ[code.VARIABLE], code.announced(environ)) == ("", None)
+    git("init", "-q")
+    assert code.commit(tmp_path) is None
+    (tmp_path / "file").write_text("a")
+    git("add", "file")
+    git("commit", "-q", "-m", "first")
+    number = git("rev-parse", "HEAD")[:12]
+    (tmp_path / "foreign").write_text("b")
+    assert code.commit(tmp_path) == number
+    (tmp_path / "file").write_text("b")
+    code.announce(environ, tmp_path)
+    assert code.announced(environ) == f"{number}+"
+    monkeypatch.setenv(code.VARIABLE, environ[code.VARIABLE])
+    assert receipts.provenance("shard", 0.0)["commit"] == f"{number}+"
+    (tmp_path / "inner").mkdir()
+    assert code.commit(tmp_path / "inner") is None
+
+
+def test_shards_of_several_devices_are_counted():
+    """Each device, node and set of libraries stands there once, with its shards."""
+    rows = [("GPU-a", "n1", "14.2"), ("GPU-b", "n1", "14.2"), ("GPU-a", "n2", "14.3")]
+    found = [
+        {"device": {"name": "H200", "uuid": uuid, "memory": 1}, "node": node, "algorithm": 3,
+         "versions": {"cupy": cupy}} for uuid, node, cupy in rows
+    ]  # fmt: skip
+    made = receipts.makers(found)
+    assert [(d["uuid"], d["shards"]) for d in made["devices"]] == [("GPU-a", 2), ("GPU-b", 1)]
+    assert made["nodes"] == {"n1": 2, "n2": 1}
+    assert [(s["versions"]["cupy"], s["shards"]) for s in made["software"]] == [
+        ("14.2", 2), ("14.3", 1),
+    ]  # fmt: skip

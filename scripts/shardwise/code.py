@@ -1,0 +1,48 @@
+"""Which code computes: the commit, where the project is a clone of a git repository.
+
+The main process looks once, and tells all jobs of its run by a variable of the environment, which
+every executor and scheduler here passes on. A stage that is run by hand knows no commit. Nothing is
+computed again because of it: what counts for that is `shardwise.ALGORITHM`.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+VARIABLE = "SHARDWISE_CODE"
+
+_ROOT = Path(__file__).parents[2]
+_SECONDS = 10
+
+
+def announce(environ: MutableMapping[str, str] = os.environ, root: Path = _ROOT) -> None:
+    """Tell the jobs of this run which commit they run; nothing where there is no clone."""
+    environ[VARIABLE] = commit(root) or ""
+
+
+def announced(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The commit that the main process has found, with ``+`` where files were changed since."""
+    return environ.get(VARIABLE) or None
+
+
+def commit(root: Path) -> str | None:
+    """The commit of a clone, with ``+`` where tracked files differ from it; None where unknown."""
+    if not (root / ".git").exists():  # the clone of something else may lie around it
+        return None
+    try:
+        number = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):  # no git, or not ours to read
+        return None
+    return number + ("+" if changed else "")
+
+
+def _git(root: Path, *words: str) -> str:
+    """What git says; it runs no hook of the clone, and writes nothing there."""
+    line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", *words]
+    done = subprocess.run(
+        line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+        timeout=_SECONDS, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+    )  # fmt: skip
+    return done.stdout.strip()
