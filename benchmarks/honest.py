@@ -80,22 +80,27 @@ class Batch:
 
 
 def cells(arithmetic: str, size: str, seed: int) -> list[Cell]:
-    """All cells of a class of sizes, shuffled: as many as there is time for are a fair choice."""
-    found = []
+    """Cells of a class of sizes, all kinds of numbers in turn: the first ones are a fair choice."""
     shapes = [(d, d, d) for d in SQUARES[size]] + list(RECTANGLES[size])
     kinds = INTEGER_KINDS if arithmetic in INTEGERS else KINDS
-    for (m, k, p), kind in itertools.product(shapes, kinds):
-        scales = _scales(arithmetic, kind)
-        found += [Cell(arithmetic, "A @ B", (m, k), (k, p), kind, s) for s in scales]
-        if kind == "subnormal":  # their own products are 0
+    random = np.random.default_rng(seed)
+    groups = [[c for s in shapes for c in _cells_of(arithmetic, kind, *s)] for kind in kinds]
+    for group in groups:
+        random.shuffle(group)
+    longest = max(len(group) for group in groups)
+    return [group[i % len(group)] for i in range(longest) for group in groups]
+
+
+def _cells_of(arithmetic: str, kind: str, m: int, k: int, p: int) -> Iterator[Cell]:
+    """All products of one shape and kind."""
+    for scales in _scales(arithmetic, kind):
+        yield Cell(arithmetic, "A @ B", (m, k), (k, p), kind, scales)
+        if kind == "subnormal" or scales[0] != scales[1]:  # subnormal A times itself is 0
             continue
-        own = [s for s in scales if s[0] == s[1]]
-        found += [Cell(arithmetic, "A.T @ A", (k, p), None, kind, s) for s in own]
-        found += [Cell(arithmetic, "A @ A.T", (m, k), None, kind, s) for s in own]
+        yield Cell(arithmetic, "A.T @ A", (k, p), None, kind, scales)
+        yield Cell(arithmetic, "A @ A.T", (m, k), None, kind, scales)
         if m == k == p:
-            found += [Cell(arithmetic, "A @ A", (m, k), None, kind, s) for s in own]
-    order = np.random.default_rng(seed).permutation(len(found))
-    return [found[i] for i in order]
+            yield Cell(arithmetic, "A @ A", (m, k), None, kind, scales)
 
 
 def _scales(arithmetic: str, kind: str) -> list[tuple[float, float]]:
