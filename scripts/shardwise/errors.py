@@ -1,5 +1,13 @@
 """The ways a stage can fail, and the exit code that each of them ends with."""
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where a disk, or a user's share of it, has no room."""
+
 
 class ShardwiseError(Exception):
     """Base of every failure that is explained to the user in one message."""
@@ -41,3 +49,31 @@ def of_code(code: int, text: str) -> ShardwiseError:
     """The error of an exit code, as another process has sent it."""
     kinds = (InputError, IntegrityError, TryAgain)
     return next((kind for kind in kinds if kind.exit_code == code), ShardwiseError)(text)
+
+
+def of_system(error: OSError, path: Path | None = None) -> TryAgain:
+    """An error of the disk as the user is told of it; ``path`` where it names no file itself."""
+    what = str(error)
+    if path is not None and error.filename is None:
+        what = f"{path} could not be written: {error.strerror or error}"
+    room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
+    return TryAgain(f"{what}; {room}nothing was committed, try again")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file in errors of the disk: those of a write or an fsync name none.
+
+    Raises
+    ------
+    TryAgain
+        For such an error.
+    """
+    try:
+        yield
+    except PermissionError:
+        raise
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            raise of_system(error, path) from error
+        raise

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise import ALGORITHM, __version__, devices
 from shardwise.arrays import commit, file_checksum, read_header
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import InputError, IntegrityError, TryAgain, writing
 
 SCHEMA = 1
 
@@ -97,7 +97,7 @@ def note_start(path: Path) -> int:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{_job() or ''}\n"
-    with open(path, "a+b") as file:
+    with writing(path), open(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
         file.seek(0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from shardwise.errors import writing
 from shardwise.paths import Results
 
 _FIELDS = ("scheduler", "run", "digest", "name", "attempt", "first", "numbers", "noted")
@@ -121,7 +122,7 @@ def append(path: Path, line: str, head: str = "") -> None:
 
     A last line that was cut off, as a full disk does, is ended first: else it would hide the new.
     """
-    with open(path, "a+b") as file:
+    with writing(path), open(path, "a+b") as file:
         length = file.seek(0, os.SEEK_END)
         before = head
         if length:
