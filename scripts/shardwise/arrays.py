@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 
 from shardwise import disk, sizes
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, writing
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65536
@@ -472,7 +472,7 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     Raises
     ------
     TryAgain
-        Where the disk, or the user's share of it, is full.
+        Where the disk, or the user's share of it, is full, or fails.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if sweep:
@@ -481,14 +481,12 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     temporary = path.with_name(name)
     _UNDER_WAY.add(temporary)
     try:
-        with open(temporary, "w+b", opener=create_private) as file:
+        with writing(path), open(temporary, "w+b", opener=create_private) as file:
             yield file
             file.flush()
             publish(file, temporary, path, receipt)
-    except BaseException as error:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            disk.refuse_full(error, path)
         raise
     finally:
         _UNDER_WAY.discard(temporary)

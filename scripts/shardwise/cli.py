@@ -16,7 +16,7 @@ from typing import Any
 
 from shardwise import launch, planfile
 from shardwise.dispatch import jobs
-from shardwise.errors import ShardwiseError
+from shardwise.errors import ShardwiseError, TryAgain, of_system
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
 
@@ -227,10 +227,11 @@ def verdict(error: BaseException) -> tuple[int, str]:
         (Terminated, 128 + signal.SIGTERM, by_signal),
         (KeyboardInterrupt, 128 + signal.SIGINT, "interrupted"),
         (PermissionError, 2, str(error)),
-        (OSError, 75, f"{error}; nothing was committed, try again"),
     ):
         if isinstance(error, kind):
             return code, words
+    if isinstance(error, OSError):
+        return TryAgain.exit_code, str(of_system(error))
     return FAULT, "this is a fault of shardwise, not yours; please report it"
 
 

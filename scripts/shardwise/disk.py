@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.errors import IntegrityError, TryAgain
+from shardwise.errors import FULL, IntegrityError, TryAgain
 from shardwise.units import human_bytes
 
 PAGE = 4096
@@ -41,7 +41,6 @@ _MOST_OPEN = 16
 _BATCH = 64
 _PROBES = 2
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Extent(NamedTuple):
@@ -360,21 +359,6 @@ def open_direct(path: str, flags: int) -> int | None:
         raise
 
 
-def refuse_full(error: OSError, path: Path) -> None:
-    """Say which file had no room, where that is what an error means.
-
-    Raises
-    ------
-    TryAgain
-        Where the disk is full, or the user's quota; the system's own words often name no file.
-    """
-    if error.errno in _FULL:
-        raise TryAgain(
-            f"{path}: {error.strerror}; make room on its disk, or in your quota; it was not "
-            "written, try again"
-        ) from error
-
-
 def allocate(descriptor: int, nbytes: int, path: Path) -> None:
     """Give a new file its size, and its place on the disk where the file system can.
 
@@ -394,7 +378,7 @@ def allocate(descriptor: int, nbytes: int, path: Path) -> None:
                 raise OSError(number, os.strerror(number))
         os.ftruncate(descriptor, nbytes)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         raise TryAgain(
             f"{path}: {error.strerror}: the file needs {nbytes} bytes ({human_bytes(nbytes)}); "

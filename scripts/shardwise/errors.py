@@ -1,7 +1,14 @@
 """The ways a stage can fail, and the exit code that each of them ends with."""
 
+import errno
 import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where a disk, or a user's share of it, has no room."""
 
 
 class ShardwiseError(Exception):
@@ -64,3 +71,31 @@ def short(value: Any) -> str:
         return brief.repr(value)[:120]
     except ValueError:  # Python prints no number of more than 4,300 digits
         return "a number of too many digits"
+
+
+def of_system(error: OSError, path: Path | None = None) -> TryAgain:
+    """An error of the disk as the user is told of it; ``path`` where it names no file itself."""
+    what = str(error)
+    if path is not None and error.filename is None:
+        what = f"{path} could not be written: {error.strerror or error}"
+    room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
+    return TryAgain(f"{what}; {room}nothing was committed, try again")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file in errors of the disk: those of a write or an fsync name none.
+
+    Raises
+    ------
+    TryAgain
+        For such an error.
+    """
+    try:
+        yield
+    except PermissionError:
+        raise
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            raise of_system(error, path) from error
+        raise

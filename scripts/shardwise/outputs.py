@@ -14,6 +14,7 @@ from shardwise.arrays import (
     piece_digest,
     publish,
 )
+from shardwise.errors import writing
 from shardwise.partial import Partial, Record
 from shardwise.paths import Results
 from shardwise.peers import Peers
@@ -47,7 +48,8 @@ class Outputs:
         self._partial.clear()
         self._partial.folder.mkdir(parents=True, exist_ok=True)
         for name, dtype in self._dtypes.items():
-            with open(self._partial.file(name), "w+b", opener=create_private) as file:
+            path = self._partial.file(name)
+            with writing(path), open(path, "w+b", opener=create_private) as file:
                 StackWriter(file, self._shape, dtype)
         return []
 
@@ -68,14 +70,16 @@ class Outputs:
                 self._open[name] = open(self._partial.file(name), "r+b", buffering=0)  # noqa: SIM115
             raw = memoryview(np.ascontiguousarray(results[name], dtype)).cast("B")
             at = DATA_OFFSET + low * dtype.itemsize
-            while raw:
-                done = os.pwrite(self._open[name].fileno(), raw, at)
-                raw, at = raw[done:], at + done
+            with writing(self._partial.file(name)):
+                while raw:
+                    done = os.pwrite(self._open[name].fileno(), raw, at)
+                    raw, at = raw[done:], at + done
 
     def sync(self) -> None:
         """See to it that what this rank has written outlives a crash."""
-        for file in self._open.values():
-            os.fsync(file.fileno())
+        for name, file in self._open.items():
+            with writing(self._partial.file(name)):
+                os.fsync(file.fileno())
 
     def close(self) -> None:
         """The same, and close the files, so that ranks on other nodes see what was written."""
@@ -106,7 +110,7 @@ class Outputs:
         facts = {}
         for name, dtype in self._dtypes.items():
             path, temporary = results.statistic(name), self._partial.file(name)
-            with open(temporary, "rb") as file:
+            with writing(path), open(temporary, "rb") as file:
                 publish(file, temporary, path)
             size = self._shape[0] * self._shape[1] * dtype.itemsize
             facts[name] = receipts.file_facts(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import raw_bytes
-from shardwise.errors import ShardwiseError, TryAgain, of_code
+from shardwise.errors import ShardwiseError, TryAgain, of_code, of_system
 from shardwise.packing import described, room
 from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
@@ -124,7 +124,7 @@ class Peers:
                 self._tell(error)
             raise
         except OSError as error:
-            failure = TryAgain(f"{error}; nothing was committed, try again")
+            failure = of_system(error)
             self._tell(failure)
             raise failure from error
 
@@ -185,7 +185,7 @@ class Peers:
         except ShardwiseError as caught:
             error = caught
         except OSError as caught:
-            error = TryAgain(f"{caught}; nothing was committed")
+            error = of_system(caught)
         if self.size == 1:
             if error:
                 raise error

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise import ALGORITHM, __version__, code, devices, planfile
 from shardwise.arrays import commit, file_checksum, read_header
-from shardwise.errors import InputError, IntegrityError, TryAgain, short
+from shardwise.errors import InputError, IntegrityError, TryAgain, short, writing
 from shardwise.guard import open_own
 
 SCHEMA = 1
@@ -128,7 +128,7 @@ def note_start(path: Path) -> int:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{_job() or ''}\n"
-    with open_own(path, "a+b") as file:
+    with writing(path), open_own(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
         file.seek(0)

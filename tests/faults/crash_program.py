@@ -1,40 +1,54 @@
 """Each stage once for each of its calls to the disk, and killed there; then again, undisturbed.
 
-    python -m tests.faults.crash_program FOLDER kill|power EVERY [STAGE …]
+    python -m tests.faults.crash_program FOLDER kill|power|term EVERY [STAGE …]
 
 Under ``kill``, kill -9 strikes before each call, half-way through each write, and behind the last
 call. (After a call is before the next.) Under ``power`` all is gone in addition that no fsync has
-covered. EVERY takes one point of so many. The process forks for each point, so it has no threads
+covered. Under ``term`` it is SIGTERM, at 30 calls drawn with a fixed seed. EVERY takes one point of so many. The process forks for each point, so it has no threads
 of Python. It prints one line of JSON: for each stage the calls that were counted, the points that
 were tried, and what was wrong.
 """
 
 import json
 import os
+import random
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from shardwise import cli
+
 from tests.faults import inject
 from tests.faults.stages import STAGES, Stage, restored, state, visible_faults
 
 
-def forked(folder: Path, work: Callable[[], None], fault: inject.Fault | None = None) -> int:
-    """Do something in a child, perhaps disturbed; how it ended, negative where by a signal."""
+def forked(
+    folder: Path,
+    work: Callable[[], None],
+    fault: inject.Fault | None = None,
+    said: Path | None = None,
+) -> int:
+    """Do something in a child, perhaps disturbed; its exit code, negative where a signal ended it.
+
+    ``said`` is where to write what a command line would tell the user.
+    """
     assert threading.active_count() == 1, "a process with threads must not fork"
     child = os.fork()
     if not child:
-        code = 1
+        code, words = cli.FAULT, ""
+        log = open(said or os.devnull, "wb", buffering=0)  # noqa: SIM115 - before the fault
         try:
             if fault:
                 inject.Calls(folder, fault)
             work()
             code = 0
         except BaseException as error:
-            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            code, words = cli.verdict(error)
+            words = f"{words} ({error!r})" if code == cli.FAULT else words
         finally:
+            log.write(words.encode())
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -66,6 +80,10 @@ def warm_up(root: Path) -> None:
 
 def points(kinds: list[str], way: str) -> Iterator[tuple[int, str]]:
     """Where to strike, and how."""
+    if way == "term":
+        drawn = random.Random(len(kinds)).sample(range(len(kinds)), min(30, len(kinds)))
+        yield from ((number, "term") for number in drawn)
+        return
     for number, kind in enumerate(kinds):
         yield number, "before"
         if way == "kill" and kind in inject.WRITES:
@@ -96,17 +114,22 @@ def tried(root: Path, stage: Stage, way: str, every: int) -> dict[str, object]:
     all_points = list(points(kinds, way))
     for point, how in all_points[::every]:
         restored(snapshot, folder)
-        killed = inject.Killed(point, how == "half")
-        code = struck(
-            folder, stage, inject.Power(point, folder, aside) if way == "power" else killed
-        )
-        found = [] if code == -signal.SIGKILL else [f"it ended with {code}, not by the fault"]
+        fault = {
+            "kill": lambda at=point, half=how == "half": inject.Killed(at, half),
+            "power": lambda at=point: inject.Power(at, folder, aside),
+            "term": lambda at=point: inject.Terminated(at),
+        }[way]()
+        code = struck(folder, stage, fault)
+        expected = (0, 128 + signal.SIGTERM) if way == "term" else (-signal.SIGKILL,)
+        found = [] if code in expected else [f"it ended with {code}"]
+        if way == "term":  # whoever is asked to end cleans up
+            found += [f"{path.name} is left at once" for path in folder.rglob("*.tmp")]
         found += visible_faults(folder, before, after)
         if forked(folder, lambda: stage.run(folder)) != 0:
             found.append("the next run failed")
         elif state(folder) != after:
             found.append("the next run left something else")
-        if way == "kill":  # a journal that lost its last line with the power sweeps nothing
+        if way != "power":  # a journal that lost its last line with the power sweeps nothing
             found += [f"{path.name} is left" for path in folder.rglob("*.npy.*.tmp")]
         wrong += [[point, how, *kinds[point : point + 1], *found]] if found else []
         tries += 1

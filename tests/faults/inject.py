@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from shardwise import disk
+from shardwise import cli, disk
 
 _BY_PATH = ("unlink", "remove", "truncate", "utime", "mkdir", "rmdir", "chmod")
 _BY_DESCRIPTOR = ("fsync", "fdatasync", "ftruncate", "fchmod", "posix_fallocate")
@@ -214,6 +214,26 @@ class Killed:
         return call.do()
 
 
+class Terminated:
+    """SIGTERM comes just before a call, and is heeded as in a command line."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        signal.signal(signal.SIGTERM, cli.terminate)
+
+    def __call__(self, number: int, call: Call) -> Any:
+        """Do a call, after the signal where it is the one."""
+        if number == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return call.do()
+
+
+def _error(number: int, call: Call) -> OSError:
+    """An error as Python raises it: one that a descriptor met names no file."""
+    named = call.kind not in (*_BY_DESCRIPTOR, *WRITES, "fallocate")
+    return OSError(number, os.strerror(number), *([call.path] if named else []))
+
+
 def failing(at: int, error: int | None, done: bool = False) -> Fault:
     """Fail at a call; ``done``: it happened all the same. No error: a write takes half only."""
 
@@ -224,7 +244,7 @@ def failing(at: int, error: int | None, done: bool = False) -> Fault:
             return call.half()
         if done:
             call.do()
-        raise OSError(error, os.strerror(error), call.path)
+        raise _error(error, call)
 
     return fault
 
@@ -234,7 +254,7 @@ def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
 
     def fault(number: int, call: Call) -> Any:
         if number >= at and call.kind in kinds:
-            raise OSError(error, os.strerror(error), call.path)
+            raise _error(error, call)
         return call.do()
 
     return fault

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, writing
 from shardwise.guard import open_own
 from shardwise.paths import Results
 from shardwise.plan import MAX_SHARDS
@@ -129,7 +129,7 @@ def append(path: Path, line: str, head: str = "") -> None:
 
     A last line that was cut off, as a full disk does, is ended first: else it would hide the new.
     """
-    with open_own(path, "a+b") as file:
+    with writing(path), open_own(path, "a+b") as file:
         length = file.seek(0, os.SEEK_END)
         before = head
         if length:

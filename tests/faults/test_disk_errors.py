@@ -1,0 +1,109 @@
+"""Disks that fail, fill up or turn read-only under a stage: exit 75, a word of it, nothing half."""
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from shardwise import planfile
+
+from tests import factories
+from tests.faults import error_program
+from tests.faults.conftest import Program
+
+FAULTS = [
+    pytest.param(error_program.FULL, marks=pytest.mark.fault("disk full")),
+    pytest.param(error_program.QUOTA, marks=pytest.mark.fault("quota error at fsync")),
+    pytest.param(error_program.BROKEN, marks=pytest.mark.fault("input/output error")),
+    pytest.param(
+        error_program.READ_ONLY,
+        marks=pytest.mark.fault("results folder that turns read-only in mid-run"),
+    ),
+    pytest.param(
+        error_program.LOST, marks=pytest.mark.fault("rename that reports failure but happened")
+    ),
+    pytest.param(error_program.REFUSED, marks=pytest.mark.fault("rename that fails")),
+    pytest.param(error_program.SHORT, marks=pytest.mark.fault("short write")),
+]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> dict:
+    """Each stage with each fault at each call."""
+    return Program(tmp_path_factory.mktemp("errors"))("error_program", 1)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_stage_meets_the_fault_at_each_call(report, tried, fault):
+    """75 and the file's name, or all is done; and a rerun without the fault is right."""
+    assert [found for found in report["wrong"] if found[1] == fault] == []
+    assert report["tried"][fault] > 10
+    for _ in range(report["tried"][fault]):
+        tried()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 600 KiB; unmounted in the end."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        assert os.environ.get("CI") != "true", f"CI must be able to mount: {done.stderr}"
+        pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def on_disk(folder: Path) -> planfile.Plan:
+    """A plan on a disk that was large enough for it when the run began."""
+    stack = factories.stack((4, 100, 100))
+    source = factories.save(folder.parent / "input.npy", stack)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(factories.planner, "check_folder", lambda plan: None)
+        return factories.plan(folder, input=str(source), shards=2)
+
+
+def filled(folder: Path, leave: int) -> Path:
+    """A file that takes all room but some bytes."""
+    path, free = folder / "filler", os.statvfs(folder)
+    path.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - leave)))
+    return path
+
+
+@pytest.mark.fault("disk full")
+@pytest.mark.parametrize("leave", [0, 30_000, 90_000, 200_000])
+def test_a_real_disk_is_full(small_disk, leave):
+    """A tmpfs with so much room left: 75 with a word of it or done, and done once there is room."""
+    made = on_disk(small_disk)
+    filler = filled(small_disk, leave)
+    words = ["multiply", "--plan", made.results.plan, "--all", "--retries", 0]
+    done = factories.run(*words)
+    assert done.returncode in (0, 75), done.stderr
+    assert done.returncode == 0 or os.strerror(errno.ENOSPC) in done.stderr
+    assert done.returncode == 0 or "make room" in done.stderr
+    assert factories.leftovers(small_disk) == []
+    filler.unlink()
+    assert factories.run(*words).returncode == 0
+    expected = factories.stack((4, 100, 100))
+    assert (factories.products(made) == expected @ expected).all()
+
+
+@pytest.mark.fault("results folder that turns read-only in mid-run")
+def test_a_real_disk_turns_read_only(small_disk):
+    """75, and the same command does the rest when it can be written again."""
+    made = on_disk(small_disk)
+    words = ["multiply", "--plan", made.results.plan, "--shard"]
+    assert factories.run(*words, "00000").returncode == 0
+    before = made.results.receipt("00000").read_bytes()
+    remount = ["mount", "-o", "remount,ro", str(small_disk)]
+    subprocess.run(remount, check=True)
+    done = factories.run(*words, "00001")
+    assert done.returncode == 75, done.stderr
+    assert os.strerror(errno.EROFS) in done.stderr
+    subprocess.run([*remount[:2], "remount,rw", remount[-1]], check=True)
+    assert factories.run(*words, "00001").returncode == 0
+    assert made.results.receipt("00000").read_bytes() == before
