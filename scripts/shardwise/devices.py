@@ -71,11 +71,11 @@ _BROKEN = {
     214: "an uncorrectable ECC error",
     220: "an uncorrectable NVLink error",
     226: "a hardware error that the GPU has contained",
-    714: "a hardware stack error",
 }
 """The errors of CUDA that only a device causes, by the numbers of its runtime and its driver.
 
-What a program may cause too (an illegal address, a failed launch) says nothing alone: see `fault`.
+(The last one may also come from access to another GPU's memory, which no task has.) What a program
+may cause too, such as an illegal address, a failed launch or a full stack, says nothing alone.
 """
 
 _taken: list["Taken"] = []

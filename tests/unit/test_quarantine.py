@@ -355,6 +355,7 @@ def taken(monkeypatch, errors: int | None, now: list[Device] | ShardwiseError) -
         (CudaError(2), None),  # out of memory
         (CudaError(46), None),  # busy
         (CudaError(700), None),  # an illegal address, of a function of the user's
+        (CudaError(714), None),  # its stack is full
         (MemoryError(), None),
     ],
 )
