@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import ledger
+from shardwise import ledger, sizes
 
 from tests import factories
 from tests.slurm.cluster import SlurmCluster
@@ -87,6 +87,29 @@ def test_a_launcher_of_another_mpi_is_refused(
     assert slurm.show_job(job)["ExitCode"] == "2:0", slurm.printed(job)
     assert "asked for 2 ranks, but MPI has 1" in slurm.printed(job)
     assert not made.results.summary.exists()
+
+
+@pytest.mark.fault("a reduce killed half-way")
+def test_a_reduce_that_is_killed_half_way_is_continued(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank on the second node is killed; the next job goes on from what all have saved."""
+    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", 256)
+    left = factories.stack((40, 12, 12))
+    made = factories.computed(factories.plan(tmp_path, left, shards=7, materialize=False))
+    ledger.write(made)
+    program = [sys.executable, "-m", "mpi4py", "-m", "tests.killed_program"]
+    launcher = ["srun", "--mpi=pmi2", "--kill-on-bad-exit"]
+    path = f"PYTHONPATH={shlex.quote(f'{factories.SCRIPTS}:{factories.ROOT}')}"
+    for victim, state in ((2, "FAILED"), (-1, "COMPLETED")):
+        words = [made.results.plan, 256, 300, victim, 7, "sum"]
+        line = shlex.join([*launcher, *program, *map(str, words)])
+        job = slurm.submit(f"{path} {line}", "-p", "gpu", "-N2", "-n3")
+        (done,) = slurm.wait_for(job, timeout_s=90)
+        assert done.state == state, slurm.printed(job)
+        assert bool(list(made.results.partial.glob("*.part"))) == (victim >= 0)
+        assert made.results.statistic("sum").exists() == (victim < 0)
+    assert np.array_equal(np.load(made.results.statistic("sum")), (left @ left).sum(axis=0))
 
 
 WAITING = """
