@@ -86,7 +86,7 @@ def _check(options: Namespace) -> None:
 
 def _add_which(arguments: ArgumentParser) -> None:
     which = arguments.add_mutually_exclusive_group(required=True)
-    which.add_argument("--shard", type=cli.shard_id, help="id of one shard, such as 00007")
+    which.add_argument("--shard", help="id of one shard, such as 00007")
     which.add_argument(
         "--array-task",
         action="store_true",

@@ -74,7 +74,7 @@ class Plan:
             ) from None
 
 
-def is_shard_id(text: str) -> bool:
+def _is_shard_id(text: str) -> bool:
     """Whether a text is digits from 0 to 9 and nothing else, as the id of every shard is."""
     return text.isascii() and text.isdigit()
 
@@ -152,7 +152,7 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     problem = _problem(facts, results.plan_facts)
     rows: list[Shard] = from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
-        if not is_shard_id(row.shard):
+        if not _is_shard_id(row.shard):
             raise IntegrityError(f"{path}: {row.shard!r} is no id of a shard; run snakemake again")
     # A task that knows its own row alone does not see the gaps.
     ends = [0, *(row.stop for row in rows)] if only is None else [row.start for row in rows]

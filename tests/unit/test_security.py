@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from shardwise import (
     arrays,
-    cli,
     config,
     guard,
     launch,
@@ -217,23 +216,14 @@ HOSTILE = "-rf a'b\"$(touch pwned);`touch pwned`&|>x *\n"
 
 @pytest.mark.parametrize("shard", ["0000a", "../00000", "-1", "٣", "00000\n", "", "0 0", "$(id)"])
 def test_the_id_of_a_shard_is_digits(tmp_path, shard):
-    """On the command line, and in a plan whose checksums fit."""
-    for script in ("multiply", "shard"):
-        with pytest.raises(SystemExit) as ended:
-            cli_of(script).parse_args(["--plan", "plan.tsv", f"--shard={shard}"])
-        assert ended.value.code == 2
+    """One that is asked for is in the plan, and no plan holds others, though checksums fit."""
     made = small(tmp_path)
+    with pytest.raises(InputError, match="is not in"):
+        planfile.load(made.results.plan, shard).shard(shard)
     row = replace(made.shards["00000"], shard=shard)
     planner.write(replace(made, shards={shard: row}), made.sources)
     with pytest.raises(IntegrityError, match=r"is no id of a shard|is damaged"):
         planfile.load(made.results.plan)
-
-
-def cli_of(script: str):
-    """A parser with the options of a stage."""
-    made = cli.parser(script)
-    cli.add_plan(made, shard=True)
-    return made
 
 
 def words(line: str, folder: Path) -> list[str]:
