@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from shardwise import proof
+from shardwise import proof, witness
 
 from tests import factories
 
@@ -188,3 +188,45 @@ def test_tf32_has_a_tolerance_of_its_own(xp):
         check = checker(xp, "A @ B", left, right, "float32", compute)
         found = to_host(xp, check.check(*there)) <= 1.0
         assert found.tolist() == [passes] * N
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("dim", SIZES)
+@pytest.mark.parametrize("dtype", factories.FLOATS)
+@pytest.mark.parametrize("product", factories.PRODUCTS)
+def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim, padding):
+    """Contribution, reference and mass of each matrix, within the rounding of double precision."""
+    left, right, result, compute = case(product, dtype, dim)
+    result[1] = 0  # contributions are those of the product, right or wrong
+    a, b = (wide(x) for x in factors(product, left, right))
+    check = checker(xp, product, left, right, dtype, compute)
+    there = [None if x is None else on(xp, padded(x, padding), x.shape) for x in (left, right)]
+    check.check(*there, on(xp, padded(result, padding), result.shape))
+    found = to_host(xp, check.forms)
+    l, r = (witness.weights(side, n, False) for side, n in (("l", a.shape[1]), ("r", b.shape[2])))
+    own = ((wide(result) @ r) @ l)[:, None], ((a @ (b @ r)[..., None])[..., 0] @ l)[:, None]
+    mass = (size(a) @ size(b).sum(axis=2)[..., None])[..., 0] @ np.abs(l)
+    expected = np.concatenate([*(x.view("float64") for x in own), mass[:, None]], axis=1)
+    assert (np.abs(found - expected) <= 1e-12 * mass[:, None]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int64"])
+def test_forms_of_sums_and_of_integers(xp, dtype):
+    """Products that were added up have one row; integers have no mass."""
+    make = factories.noise if dtype != "int64" else factories.stack
+    left = make((N, 7, 7), dtype, 3)
+    whole = left @ left
+    together = 0 if dtype == "int64" else N
+    check = proof.Checker(xp, "A @ A", (7, 7), None, dtype, dtype, SEED, 2, together)
+    given = whole.sum(axis=0, keepdims=True) if together else whole
+    check.check(xp.asarray(left), None, xp.asarray(given))
+    found = to_host(xp, check.forms)
+    l, r = (witness.weights(side, 7, dtype == "int64") for side in "lr")
+    expected = (given @ r) @ l
+    if dtype == "int64":
+        np.testing.assert_array_equal(found, np.stack([expected, expected], axis=1))
+        return
+    parts = np.array(expected).view(np.zeros(1, dtype).real.dtype).astype("float64")
+    assert found.shape == (1, 2 * len(parts) + 1)
+    np.testing.assert_allclose(found[0, : len(parts)], parts, atol=1e-5 * found[0, -1])
+    np.testing.assert_allclose(found[0, len(parts) : -1], parts, atol=1e-5 * found[0, -1])

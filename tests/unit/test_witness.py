@@ -1,0 +1,337 @@
+"""The end-to-end proof: honest runs never alarm, and what is damaged on the way is named."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shardwise import (
+    arrays,
+    lanes,
+    ledger,
+    multiply,
+    proof,
+    receipts,
+    reduce,
+    sizes,
+    statistics,
+    witness,
+)
+from shardwise.errors import IntegrityError, WrongProduct
+from shardwise.problem import Problem
+
+from tests import factories
+from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, stack
+
+KINDS = {
+    "products": {},
+    "sum": {"keep": "sum"},
+    "fast": {"keep": "sum", "reproducible": False},
+    "uncopied": {"materialize": False},
+}
+
+
+LEFT = [-640183754803002333, 870607051800945785, 573325905974314307]
+
+
+def computed(folder, kind="products", left=None, **over):
+    """A plan of three shards, multiplied, with its ledger."""
+    left = noise((7, 5, 5), "float32") if left is None else left
+    made = factories.computed(factories.plan(folder, left, shards=3, **KINDS[kind], **over))
+    ledger.write(made)
+    return made
+
+
+def reduced(made, names=("sum",)):
+    """The summary of a reduce by one rank in this process."""
+    from mpi4py import MPI
+
+    reduce.run(MPI.COMM_SELF, made.results.plan, list(names))
+    return json.loads(made.results.summary.read_bytes())
+
+
+def forge(made, shard_id, change):
+    """Change a shard's file, and its checksum in receipt and ledger with it."""
+    path, receipt = made.results.product(shard_id), made.results.receipt(shard_id)
+    array = np.load(path, "r+")
+    change(array)
+    array.flush()
+    facts = json.loads(receipt.read_bytes())
+    own = facts["file"]
+    own["checksum"] = arrays.file_checksum(
+        path, arrays.DATA_OFFSET, own["row_bytes"], own["piece_bytes"]
+    )
+    receipts.write(receipt, facts)
+    ledger.write(made)
+
+
+def spoil(array):
+    """Change one number of a shard's file; of planes one in the second, which is the largest."""
+    array[-1 if array.dtype != np.int64 else 1].reshape(-1)[-1] += (
+        2**20 if array.dtype == np.int64 else 1
+    )
+
+
+def problem_of(product, dtype, left, right=None):
+    """The problem of a stack, and of the one B that serves all."""
+    shape = None if right is None else right.shape
+    return Problem(len(left), left.shape[1:], product, dtype, shape, right is not None)
+
+
+def direct(problem, left, right=None):
+    """``lᵀ A B r`` of each matrix, by whole products in the widest arithmetic."""
+    wide = {"f": np.longdouble, "c": np.clongdouble}.get(left.dtype.kind, np.int64)
+    product = REFERENCES[problem.product](
+        left.astype(wide), None if right is None else right.astype(wide)
+    )
+    integer = "int" in problem.dtype
+    m, p = problem.product_shape
+    found = (
+        witness.weights("l", m, integer) @ (product @ witness.weights("r", p, integer))[..., None]
+    )
+    return found[:, 0]
+
+
+@given(
+    st.sampled_from([*FLOATS, "int8", "uint64", "int64"]),
+    st.sampled_from(PRODUCTS),
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.data(),
+)
+def test_the_number_of_the_cpu_is_that_of_the_definition(dtype, product, n, m, k, data):
+    """Any cut of the bytes, within elements too, in any order, of all matrices or of some."""
+    k = m if product == "A @ A" else k
+    make = stack if "int" in dtype else noise
+    left, right = make((n, m, k), dtype, n), None
+    vector = None
+    if product == "A @ B":
+        right = make((k, 4), dtype, 9)
+        found = witness.RightVector(right.shape, dtype)
+        found.update(0, [arrays.raw_bytes(right)])
+        vector = found.value()
+    problem = problem_of(product, dtype, left, right)
+    every = data.draw(st.integers(1, 3))
+    own = witness.Reference(problem, n, every, vector)
+    raw = arrays.raw_bytes(left)
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, raw.nbytes), max_size=6))), raw.nbytes]
+    runs = list(pairwise(cuts))
+    for low, high in data.draw(st.permutations(runs)):
+        own.update(low, [raw[low:high]])
+    expected = direct(problem, left, right)[::every]
+    if "int" in dtype:
+        np.testing.assert_array_equal(own.values[:, 0], expected)
+        return
+    values = own.values.view("complex128")[:, 0] if "complex" in dtype else own.values[:, 0]
+    np.testing.assert_allclose(values, expected.astype(values.dtype), rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from(FLOATS),
+    st.sampled_from(PRODUCTS[:3]),
+    st.integers(1, 40),
+    st.integers(-30, 30),
+    st.integers(0, 2**32),
+)
+def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
+    """Forms of the check are finite where products are, and agree within their tolerance."""
+    with np.errstate(all="ignore"):
+        left = (noise((3, d, d), "float64", seed) * 10.0**exponent).astype(dtype)
+        compute = "float32" if dtype == "float16" else dtype
+        wide = left.astype(compute)
+        result = REFERENCES[product](wide, None).astype(dtype)
+    if not (np.isfinite(left).all() and np.isfinite(result).all()):
+        return
+    problem = problem_of(product, dtype, left)
+    check = proof.Checker(np, product, left.shape[1:], None, dtype, compute, seed, 2)
+    assert (check.check(left, None, result) <= 1).all()
+    tally = witness.Tally(0, sampled=True)
+    tally.add(0, check.forms)
+    own = witness.Reference(problem, 3)
+    own.update(0, [arrays.raw_bytes(left)])
+    tolerance = witness.product_bound(problem, tally.total(), tally.rows, check.bound)
+    account = witness.Account.of(tally.total(), tolerance)
+    assert not witness.differ(problem, account.reference, own.total(), account.mass, 3)
+    assert not witness.differ(problem, tally.references[0], own.values[0], tally.masses[0], 1)
+    total = witness.SumForm((d, d), problem.sum_dtype)
+    total.add(result.astype(problem.sum_dtype).sum(axis=0).reshape(-1), 0)
+    verdict = witness.judged(problem, [account], total.value(), plain=True)
+    assert verdict.off <= 1
+    assert verdict.wrong == []
+
+
+def test_subnormal_factors_are_no_false_alarm():
+    """The weights round subnormal numbers of B; what A makes of that stays within the tolerance."""
+    left, right = np.full((2, 6, 6), 1e300), np.full((2, 6, 6), 5e-324)
+    check = proof.Checker(np, "A @ B", (6, 6), (6, 6), "float64", "float64", 0, 2)
+    assert (check.check(left, right, left @ right) <= 1).all()
+
+
+def test_weights_never_change():
+    """Receipts of different days and versions are compared: the first weights of each kind."""
+    assert witness.weights("l", 3, True).tolist() == LEFT
+    real = witness.weights("r", 4096, False)
+    assert (np.abs(real) >= 0.5).all()
+    assert (np.abs(real) < 1).all()
+    assert abs(np.sign(real).mean()) < 0.05
+    assert (witness.weights("r", 9, False) == real[:9]).all()
+    assert (witness.weights("l", 9, False) != real[:9]).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64", "int16"])
+def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, dtype):
+    """The summary says of how many shards, and how much the CPU has seen."""
+    made = computed(tmp_path, kind, (stack if "int" in dtype else noise)((7, 5, 5), dtype))
+    found = reduced(made)["end_to_end"]
+    assert found["shards"] == 3
+    assert found["off"] <= 1
+    assert found["host"] == ("some of 3" if kind == "uncopied" else "all of 3")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_changed_with_its_checksum_is_named(tmp_path, kind):
+    """Receipt and ledger vouch for it; its number does not."""
+    made = computed(tmp_path, kind)
+    forge(made, "00001", spoil)
+    with pytest.raises(IntegrityError, match=r"shard 00001: its file .*rm -f .*00001.json"):
+        reduced(made)
+    assert not made.results.summary.exists()
+
+
+def test_a_receipt_changed_with_its_file_is_named(tmp_path):
+    """Where the contribution is forged too, it does not fit what the factors come to."""
+    made = computed(tmp_path)
+    forge(made, "00002", lambda array: array.__setitem__((0, 1, 2), 50))
+    receipt = made.results.receipt("00002")
+    facts = json.loads(receipt.read_bytes())
+    form = witness.SumForm((5, 5), "float64")
+    form.add(np.load(made.results.product("00002")).astype("float64").sum(axis=0).reshape(-1), 0)
+    facts["witness"]["contribution"] = form.value().item()
+    receipts.write(receipt, facts)
+    with pytest.raises(IntegrityError, match="shard 00002: its products, by its receipt"):
+        reduced(made)
+
+
+@pytest.mark.parametrize("kind", ["products", "sum", "fast"])
+def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monkeypatch):
+    """All files fit, so the sum itself went wrong: nothing is written."""
+    made, results = computed(tmp_path, kind), statistics.Total.results
+
+    def flipped(self, matrices):
+        self._sum = statistics.BinnedSum(np, (self._width,), self._dtype)
+        return results(self, matrices)
+
+    monkeypatch.setattr(statistics.Total, "results", flipped)
+    with pytest.raises(IntegrityError, match="a rank went wrong"):
+        reduced(made)
+    assert not made.results.statistic("sum").exists()
+
+
+@pytest.mark.parametrize("kind", ["products", "sum", "fast", "uncopied"])
+def test_a_device_that_was_given_another_matrix_is_found(tmp_path, kind, monkeypatch):
+    """The bytes are right where they are read, and wrong where they are multiplied."""
+    left = noise((7, 5, 5), "float32")
+    made = factories.copied(factories.plan(tmp_path, left, shards=1, **KINDS[kind]))
+    upload, seen = lanes.HostLane.upload, []
+
+    def stale(self, views, target):
+        mark = upload(self, views, target)
+        if not seen:
+            target[:4] = 0x3D
+            seen.append(target)
+        return mark
+
+    monkeypatch.setattr(lanes.HostLane, "upload", stale)
+    if kind == "fast":  # a lone shard is one batch
+        monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 10**6)
+    with pytest.raises(WrongProduct, match=r"shard 00000: .* Suspect the device"):
+        multiply.run_shard(made, "00000")
+    assert not made.results.receipt("00000").exists()
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("materialize", [True, False])
+def test_products_in_panels_are_proven_end_to_end(
+    tmp_path, monkeypatch, keep, product, materialize
+):
+    """Panels give the same numbers, a part of a product at a time."""
+    for name, value in (("TILE_BYTES", 32), ("PANEL_BYTES", 500), ("SLAB_BYTES", 336)):
+        monkeypatch.setattr(sizes, name, value)
+    left = noise((3, 13, 13), "float64")
+    over = {"product": product, "keep": keep, "materialize": materialize}
+    right = noise((13, 6), "float64", 1) if product == "A @ B" else None
+    made = factories.computed(factories.plan(tmp_path, left, right, shards=2, **over))
+    ledger.write(made)
+    found = reduced(made)["end_to_end"]
+    assert found["shards"] == 2
+    assert found["host"].startswith("all of" if materialize else ("all of", "some of"))
+    forge(made, "00001", spoil)
+    with pytest.raises(IntegrityError, match=r"shard 00001: its file"):
+        reduced(made)
+
+
+def test_ranks_name_the_shard_together(tmp_path):
+    """Three ranks share the sum, and the second look at the files."""
+    made = computed(tmp_path)
+    done = factories.mpirun(3, made)
+    assert done.returncode == 0, done.stderr
+    forge(made, "00000", lambda array: array.__setitem__((1, 2, 3), 9))
+    done = factories.mpirun(3, made)
+    assert done.returncode == 3
+    assert "shard 00000: its file does not come to what its receipt says" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("over", "names", "why"),
+    [
+        ({"verify": False}, ["sum"], "verify: false"),
+        ({}, ["max"], "there is no sum among the statistics"),
+    ],
+)
+def test_what_cannot_be_proven_says_why(tmp_path, over, names, why):
+    """The summary has null, and the reason beside it."""
+    found = reduced(computed(tmp_path, **over), names)
+    assert found["end_to_end"] is None
+    assert found["no_end_to_end"] == why
+
+
+def test_receipts_of_older_versions_are_summed_as_ever(tmp_path):
+    """Without a witness nothing is compared, and the summary says so."""
+    made = computed(tmp_path)
+    receipt = made.results.receipt("00001")
+    facts = json.loads(receipt.read_bytes())
+    del facts["witness"]
+    receipts.write(receipt, facts)
+    assert "older version" in reduced(made)["no_end_to_end"]
+
+
+@pytest.mark.parametrize("value", ["x", None, [1.0, 2.0], float("nan"), True, 10**400])
+def test_a_damaged_witness_is_refused(tmp_path, value):
+    """It is damage of a receipt, named with its shard."""
+    made = computed(tmp_path)
+    receipt = made.results.receipt("00001")
+    facts = json.loads(receipt.read_bytes())
+    facts["witness"]["mass"] = value
+    receipts.write(receipt, facts)
+    with pytest.raises(IntegrityError, match="damaged witness"):
+        reduced(made)
+
+
+def test_a_copy_whose_receipt_has_no_number_is_used_all_the_same(tmp_path):
+    """Copies of older versions: the receipt of the shard says that nothing was compared."""
+    made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
+    receipt = made.results.shard_receipt("00000")
+    facts = json.loads(receipt.read_bytes())
+    del facts["witness"]
+    receipts.write(receipt, facts)
+    before = made.results.shard("00000").stat().st_mtime_ns
+    multiply.run_shard(made, "00000")
+    assert made.results.shard("00000").stat().st_mtime_ns == before
+    said = json.loads(made.results.receipt("00000").read_bytes())["witness"]
+    assert said["host"] == "none"
