@@ -468,11 +468,6 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     ------
     BinaryIO
         The temporary file, open for reading and writing.
-
-    Raises
-    ------
-    TryAgain
-        Where the disk, or the user's share of it, is full, or fails.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if sweep:

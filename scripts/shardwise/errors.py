@@ -73,29 +73,18 @@ def short(value: Any) -> str:
         return "a number of too many digits"
 
 
-def of_system(error: OSError, path: Path | None = None) -> TryAgain:
-    """An error of the disk as the user is told of it; ``path`` where it names no file itself."""
-    what = str(error)
-    if path is not None and error.filename is None:
-        what = f"{path} could not be written: {error.strerror or error}"
+def of_system(error: OSError) -> TryAgain:
+    """An error of the disk as the user is told of it."""
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
-    return TryAgain(f"{what}; {room}nothing was committed, try again")
+    return TryAgain(f"{error}; {room}nothing was committed, try again")
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the file in errors of the disk: those of a write or an fsync name none.
-
-    Raises
-    ------
-    TryAgain
-        For such an error.
-    """
+    """Name the file in errors of the disk that name none, as those of a write or an fsync."""
     try:
         yield
-    except PermissionError:
-        raise
     except OSError as error:
-        if error.errno is not None and error.filename is None:
-            raise of_system(error, path) from error
+        if error.filename is None:
+            error.filename = str(path)
         raise

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import socket
+import stat
 import sys
 import time
 from collections import Counter
@@ -105,6 +106,8 @@ def read(path: Path) -> dict[str, Any]:
         Where it is missing or damaged; `UnknownSchema` where another version has written it.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+            raise IntegrityError(f"{path}: the receipt is not a file; remove it")
         receipt = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise IntegrityError(f"{path}: the receipt is missing") from None

@@ -87,8 +87,11 @@ def _written(path: str, fingerprint: str) -> int | None:
 
 
 def _text(path: str) -> tuple[bytes, int]:
-    """A small file, and when it was written; Python's own files take twice as long to open."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """A small file, and when it was written; Python's own files take twice as long to open.
+
+    To open a pipe waits for nobody, and what is in it is no receipt.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         found = os.fstat(descriptor)
         return os.read(descriptor, found.st_size), found.st_mtime_ns

@@ -1,0 +1,161 @@
+"""Files that are damaged once they are whole, their time stamps kept: named, repaired, right."""
+
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from shardwise import ledger, multiply, planfile, reduce
+from shardwise.dispatch import missing
+from shardwise.errors import IntegrityError, ShardwiseError
+
+from tests import factories
+
+STACK = factories.stack((6, 4, 4))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A plan whose shards are whole, with its ledger."""
+    made = factories.computed(factories.plan(tmp_path_factory.mktemp("whole"), STACK, shards=3))
+    ledger.write(made)
+    return made
+
+
+@pytest.fixture
+def made(tmp_path, whole):
+    """A copy of it, time stamps kept."""
+    shutil.copytree(whole.results.root, tmp_path / "results")
+    return planfile.load(tmp_path / "results" / "plan.tsv")
+
+
+def flip(path, seed):
+    """Change one bit of a file, drawn by a seed, and no time stamp."""
+    random, facts = np.random.default_rng(seed), path.stat()
+    raw = bytearray(path.read_bytes())
+    raw[random.integers(len(raw))] ^= 1 << int(random.integers(8))
+    path.write_bytes(raw)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def cut(path, seed):
+    """Make a file shorter."""
+    facts = path.stat()
+    os.truncate(path, int(np.random.default_rng(seed).integers(facts.st_size)))
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def folder(path, seed):
+    """Put a folder in the place of a file."""
+    path.unlink()
+    path.mkdir()
+
+
+def pipe(path, seed):
+    """Put a pipe in the place of a file: to open it would wait for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def astray(path, seed):
+    """Put a link to nothing in the place of a file."""
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def summed(made):
+    """Reduce in this process; the sum."""
+    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    return np.load(made.results.statistic("sum"))
+
+
+def repaired(made, error):
+    """Run the command that an error prints, then what a run of snakemake would; the sum."""
+    command = f"rm -f {str(error.value).split('rm -f ')[1].split(',')[0]}"
+    subprocess.run(["bash", "-c", command], check=True)
+    lacking = missing.missing(made)
+    assert lacking
+    for shard in lacking:
+        path = made.results.product(shard)
+        if path.is_dir():  # no rename replaces a folder: the user is told, and removes it
+            path.rmdir()
+        multiply.run_shard(made, shard)
+    ledger.write(made)
+    return summed(made)
+
+
+WAYS = [*((flip, seed) for seed in range(12)), *((cut, seed) for seed in range(4))]
+OTHERS = [(folder, 0), (pipe, 0), (astray, 0)]
+
+
+@pytest.mark.fault("damage to a product")
+@pytest.mark.parametrize(("harm", "seed"), [*WAYS, *OTHERS])
+def test_a_damaged_product_is_named_and_repaired(made, harm, seed):
+    """The reduce refuses it; the command that it prints, and a rerun, give the right sum."""
+    harm(made.results.product("00001"), seed)
+    try:
+        total = summed(made)  # the header has room for a bit that means nothing
+    except IntegrityError:
+        with pytest.raises(IntegrityError, match="00001") as error:
+            summed(made)
+        total = repaired(made, error)
+    np.testing.assert_array_equal(total, (STACK @ STACK).sum(axis=0))
+
+
+@pytest.mark.fault("damage to a receipt")
+@pytest.mark.parametrize(
+    ("harm", "seed"), [*((flip, seed) for seed in range(40)), *WAYS[12:], *OTHERS[1:]]
+)
+def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
+    """It is missing, or refused with a command, or its damage is no matter of the sum."""
+    harm(made.results.receipt("00001"), seed)
+    said = "00001"
+    for _ in range(2):
+        for shard in missing.missing(made):
+            multiply.run_shard(made, shard)
+        try:
+            ledger.write(made)
+            total = summed(made)
+            break
+        except IntegrityError as error:
+            said = str(error)
+            made.results.receipt("00001").unlink()
+    assert "00001" in said
+    np.testing.assert_array_equal(total, (STACK @ STACK).sum(axis=0))
+
+
+@pytest.mark.fault("damage to a copy of a shard")
+@pytest.mark.parametrize(("harm", "seed"), WAYS)
+def test_a_damaged_copy_is_refused(made, harm, seed):
+    """No product is made of it; with its receipt gone, as the error says, it is copied again."""
+    before = made.results.product("00001").read_bytes()
+    harm(made.results.shard("00001"), seed)
+    said = "00001"
+    try:
+        multiply.run_shard(made, "00001")
+    except ShardwiseError as error:
+        said = str(error)
+        made.results.shard_receipt("00001").unlink()
+        multiply.run_shard(made, "00001")
+    assert "00001" in said
+    assert made.results.product("00001").read_bytes() == before
+
+
+@pytest.mark.fault("damage to the plan or the ledger")
+@pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv", "ledger.tsv"])
+@pytest.mark.parametrize(("harm", "seed"), WAYS)
+def test_a_damaged_table_is_refused(made, whole, name, harm, seed):
+    """Whoever reads it says so, or reads what was written."""
+    path = made.results.root / name
+    harm(path, seed)
+    said = "plan.json"
+    try:
+        read = planfile.load(made.results.plan)
+        assert (read.shards, read.sources) == (whole.shards, whole.sources)
+        assert {**read.facts, "checksums": 0} == {**whole.facts, "checksums": 0}
+        np.testing.assert_array_equal(summed(read), (STACK @ STACK).sum(axis=0))
+    except ShardwiseError as error:
+        said = str(error)
+    assert str(path) in said or "plan.json" in said
