@@ -106,6 +106,23 @@ def test_a_requeued_task_commits_once(night: SlurmArrayNight) -> None:
     assert night.arrays() == 1
 
 
+@pytest.mark.nightly  # Slurm counts in minutes
+@pytest.mark.timeout(600)
+@pytest.mark.fault("a limit of run time")
+def test_a_task_out_of_time_is_tried_again(night: SlurmArrayNight) -> None:
+    """Slurm ends it, the reason is told, and the next try has its time."""
+    night.of(2)
+    run = night.start(*MULTIPLY, *night.gated())
+    night.wait_for("both run", lambda: len(night.tasks("running")) == 2)
+    task = night.tasks("running")["00001"]
+    night.slurm.call("scontrol", "update", f"JobId={task}", "TimeLimit=1")
+    told = "shard 00001: the scheduler says: TIMEOUT"
+    night.wait_for("it is ended", lambda: told in night.log(), 300)
+    night.open_gate()
+    assert run.wait(timeout=200) == 0, night.output()
+    assert night.starts() == Counter({"00000": 1, "00001": 1})
+
+
 def test_a_task_that_can_never_run_ends_with_the_reason(night: SlurmArrayNight) -> None:
     """Slurm's staff holds a waiting task: it is cancelled and named, the others finish."""
     night.of(8)
