@@ -136,7 +136,7 @@ _evaluated = lru_cache(16)(ast.literal_eval)
 
 def _parse_header(text: str, offset: int, path: Path) -> Header:
     try:
-        fields = _evaluated(text.strip())
+        fields = _evaluated(text.strip(" \t\r\n"))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
