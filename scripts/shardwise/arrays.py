@@ -127,7 +127,10 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
     text = file.read(length)
     if len(text) != length:
         raise InputError(f"{path}: is truncated inside the .npy header; {_AGAIN}")
-    return text.decode("utf-8" if major == 3 else "latin-1", "replace"), 8 + len(raw) + length
+    try:
+        return text.decode("utf-8" if major == 3 else "latin-1"), 8 + len(raw) + length
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
 
 
 # The files of one folder have the same few headers, and this is most of the work of reading one.
@@ -136,7 +139,7 @@ _evaluated = lru_cache(16)(ast.literal_eval)
 
 def _parse_header(text: str, offset: int, path: Path) -> Header:
     try:
-        fields = _evaluated(text.strip())
+        fields = _evaluated(text.strip(" \t\r\n"))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:

@@ -239,7 +239,7 @@ class Header(Reader):
 
     def right(self, found: Any, raw: bytes) -> None:
         header, elements = found
-        expected = np.load(io.BytesIO(raw), allow_pickle=False)
+        expected = np.load(io.BytesIO(raw), allow_pickle=False, max_header_size=1 << 17)
         assert (expected.shape, expected.dtype) == (header.shape, header.dtype)
         if elements is not None:
             assert elements.tobytes() == np.ascontiguousarray(expected, header.native).tobytes()
