@@ -544,8 +544,8 @@ def _compared_by_sample(plan: Plan, reading: Reading, worker: Worker) -> str:
                 f"shard {shard.shard}: the device has multiplied another matrix "
                 f"{shard.start + i} than was read; nothing was written. {_SUSPECT}"
             )
-    count = shard.stop - shard.start
-    return "all" if len(found) == count else f"{len(found)} of {count}"
+    count, known = shard.stop - shard.start, reading.reference.known()
+    return "all" if known == count else f"{known} of {count}" if known else "none"
 
 
 @dataclass(frozen=True)

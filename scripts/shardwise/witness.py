@@ -199,6 +199,10 @@ class Reference:
         """All numbers added up, ``(1,)`` or ``(2,)``; NaN where one is not finite."""
         return summed([_added(self.values)])
 
+    def known(self) -> int:
+        """How many numbers there are: those of very large elements leave the range of float64."""
+        return int(np.isfinite(self.values).all(axis=1).sum())
+
     def _take(self, first: int, flat: np.ndarray) -> None:
         """Take elements, from number ``first`` on."""
         size, at, every = self._shape[0] * self._shape[1], 0, self._every
@@ -524,6 +528,8 @@ def differ(problem: Problem, one: np.ndarray, other: np.ndarray, mass: float, ro
 
     Where one is not finite, nothing is known.
     """
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return False
     return gap(one, other) > reference_bound(problem, mass, rows)
 
 

@@ -203,14 +203,14 @@ def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim, paddin
     there = [None if x is None else on(xp, padded(x, padding), x.shape) for x in (left, right)]
     check.check(*there, on(xp, padded(result, padding), result.shape))
     found = to_host(xp, check.forms)
-    left_weights, r = (
+    one, other = (
         witness.weights(side, n, False) for side, n in (("l", a.shape[1]), ("r", b.shape[2]))
     )
-    own = (
-        ((wide(result) @ r) @ left_weights)[:, None],
-        ((a @ (b @ r)[..., None])[..., 0] @ left_weights)[:, None],
-    )
-    mass = (size(a) @ size(b).sum(axis=2)[..., None])[..., 0] @ np.abs(left_weights)
+    own = [
+        x[:, None]
+        for x in ((wide(result) @ other) @ one, (a @ (b @ other)[..., None])[..., 0] @ one)
+    ]
+    mass = (size(a) @ size(b).sum(axis=2)[..., None])[..., 0] @ np.abs(one)
     expected = np.concatenate([*(x.view("float64") for x in own), mass[:, None]], axis=1)
     assert (np.abs(found - expected) <= 1e-12 * mass[:, None]).all()
 
@@ -226,12 +226,12 @@ def test_forms_of_sums_and_of_integers(xp, dtype):
     given = whole.sum(axis=0, keepdims=True) if together else whole
     check.check(xp.asarray(left), None, xp.asarray(given))
     found = to_host(xp, check.forms)
-    left_weights, r = (witness.weights(side, 7, dtype == "int64") for side in "lr")
-    expected = (given @ r) @ left_weights
+    one, other = (witness.weights(side, 7, dtype == "int64") for side in "lr")
+    expected = (given @ other) @ one
     if dtype == "int64":
         np.testing.assert_array_equal(found, np.stack([expected, expected], axis=1))
         return
-    parts = np.array(expected).view(np.zeros(1, dtype).real.dtype).astype("float64")
+    parts = expected.view("float64")
     assert found.shape == (1, 2 * len(parts) + 1)
     np.testing.assert_allclose(found[0, : len(parts)], parts, atol=1e-5 * found[0, -1])
     np.testing.assert_allclose(found[0, len(parts) : -1], parts, atol=1e-5 * found[0, -1])

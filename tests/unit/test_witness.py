@@ -335,3 +335,12 @@ def test_a_copy_whose_receipt_has_no_number_is_used_all_the_same(tmp_path):
     assert made.results.shard("00000").stat().st_mtime_ns == before
     said = json.loads(made.results.receipt("00000").read_bytes())["witness"]
     assert said["host"] == "none"
+
+
+@pytest.mark.parametrize("kind", ["products", "uncopied"])
+def test_numbers_too_large_for_the_cpu_are_no_false_alarm(tmp_path, kind):
+    """Its weights are larger than the device's; where that overflows, nothing is compared."""
+    made = computed(tmp_path, kind, np.full((3, 2, 2), 1e140))
+    said = json.loads(made.results.receipt("00000").read_bytes())["witness"]
+    assert said["host"] == "none"
+    assert reduced(made)["end_to_end"]["off"] <= 1
