@@ -147,6 +147,9 @@ def run(
     except BaseException as error:
         code, _ = explain(error)
         if world:
+            from shardwise.arrays import abandon  # here: jobs that submit need no NumPy
+
+            abandon()  # an abort does not wait for the thread that may be writing
             world.COMM_WORLD.Abort(code)
     sys.exit(code)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shardwise import cli
+from shardwise.arrays import abandon
 
 from tests.faults import inject
 from tests.faults.stages import STAGES, Stage, restored, state, visible_faults
@@ -46,6 +47,7 @@ def forked(
             work()
             code = 0
         except BaseException as error:
+            abandon()  # as a command line of several ranks does
             code, words = cli.verdict(error)
             words = f"{words} ({error!r})" if code == cli.FAULT else words
         finally:
