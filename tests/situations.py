@@ -61,6 +61,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
+@pytest.mark.nightly
 @pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
 @pytest.mark.fault("a submission that fails k times")
 @pytest.mark.fault("a full queue")

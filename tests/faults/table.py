@@ -2,14 +2,14 @@
 
 A test says which row it counts for, and how often it tries, just before each try::
 
-    @pytest.mark.fault("the machine loses power")
+    @pytest.mark.fault(NAME)
     def test_something(tried):
         for point in points:
             tried()
             ...
 
-A test that never calls `tried` counts as one try. ``make faults`` prints the rows of the page with
-the figures of the run.
+A test that never calls `tried` counts as one try; one with several marks counts for each.
+``make faults`` prints the rows of the page with the figures of the run.
 """
 
 import re
@@ -32,7 +32,7 @@ def rows(text: str) -> dict[str, str]:
 
 def marked(folder: Path) -> set[str]:
     """The faults that some test under a folder is marked with."""
-    sources = (path.read_text(encoding="utf-8") for path in folder.rglob("test_*.py"))
+    sources = (path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
     found = re.compile(r'mark\.fault\(\s*"([^"]+)"')
     return {name for source in sources for name in found.findall(source)}
 
@@ -41,15 +41,13 @@ def figures(reports: Iterable[pytest.TestReport]) -> dict[str, Counter]:
     """Tries, and those that were survived, of each fault; a test that fails has lost its last."""
     counts: dict[str, Counter] = defaultdict(Counter)
     for report in reports:
-        told = dict(report.user_properties)
-        if "fault" not in told:
-            continue
-        if report.skipped:
-            counts[told["fault"]]["skipped"] += 1
-        elif report.when == "call" or report.failed:
-            tries = max(1, sum(n for key, n in report.user_properties if key == "tried"))
-            counts[told["fault"]]["tried"] += tries
-            counts[told["fault"]]["lost"] += report.failed
+        tries = max(1, sum(n for key, n in report.user_properties if key == "tried"))
+        for fault in [name for key, name in report.user_properties if key == "fault"]:
+            if report.skipped:
+                counts[fault]["skipped"] += 1
+            elif report.when == "call" or report.failed:
+                counts[fault]["tried"] += tries
+                counts[fault]["lost"] += report.failed
     return counts
 
 

@@ -1,6 +1,7 @@
 """The soak: runs with random faults, repaired as their messages say, always end at the same sum."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,14 @@ WHOLE = [Way(True, dispatch) for dispatch in ("jobs", "pool", "mpi")]
 BY_HAND = [Way(False, dispatch) for dispatch in ("jobs", "pool", "mpi")]
 
 
-def soak(folder: Path, seed: int, ways: list[Way], runs: int) -> None:
+Count = Callable[[], None]
+
+
+def soak(folder: Path, seed: int, ways: list[Way], runs: int, tried: Count) -> None:
     """Disturb runs of one results folder, and repair it after each of them."""
     soak = Soak(folder / "w", seed)
     for _ in range(runs):
+        tried()
         soak.damage()
         soak.disturbed(soak.random.choice(ways))
         soak.healed(soak.random.choice(ways))
@@ -28,14 +33,14 @@ def soak(folder: Path, seed: int, ways: list[Way], runs: int) -> None:
 
 @pytest.mark.fault("random faults in every run (soak)")
 @pytest.mark.parametrize("seed", [FIRST, FIRST + 1])
-def test_a_short_soak(tmp_path: Path, seed: int) -> None:
+def test_a_short_soak(tmp_path: Path, seed: int, tried: Count) -> None:
     """Six bad runs of the scripts; a seed again: SOAK_SEED=7 make test ARGS="-k short_soak"."""
-    soak(tmp_path, seed, BY_HAND, runs=3)
+    soak(tmp_path, seed, BY_HAND, runs=3, tried=tried)
 
 
 @pytest.mark.nightly
 @pytest.mark.fault("random faults in every run (soak)")
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 50))
-def test_a_long_soak(tmp_path: Path, seed: int) -> None:
+def test_a_long_soak(tmp_path: Path, seed: int, tried: Count) -> None:
     """200 bad runs, a third of whole snakemake; again: SOAK_SEED=7 make nightly ARGS="-k [7]"."""
-    soak(tmp_path, seed, [*WHOLE, *BY_HAND, *BY_HAND], runs=4)
+    soak(tmp_path, seed, [*WHOLE, *BY_HAND, *BY_HAND], runs=4, tried=tried)

@@ -181,12 +181,13 @@ def test_what_the_user_has_set_for_squeue_hides_no_task(
 ) -> None:
     """Filters and formats in the environment are not ours; hidden partitions are asked for."""
     command = tmp_path / "squeue"
-    command.write_text('#!/bin/sh\necho "$@"; env\n')
+    command.write_text(f'#!/bin/sh\n{{ echo "$@"; env; }} >{tmp_path}/asked; echo 7_1\n')
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SCANCEL_STATE"):
         monkeypatch.setenv(name, "other")
-    words, *env = slurm.living(["run"])
+    assert slurm.living(["run"]) == ["7_1"]
+    words, *env = (tmp_path / "asked").read_text().splitlines()
     assert "--all" in words.split()
     assert "SLURM_BITSTR_LEN=0" in env
     assert not [line for line in env if line.endswith("=other")]
