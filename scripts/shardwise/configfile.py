@@ -43,7 +43,7 @@ def read(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         content = _json(text, file)  # JSON may be indented with tabs, as YAML may not
         if content is None:
-            raise InputError(f"config file {file}: {error}") from error
+            raise InputError(f"config file {file}: cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"config file {file}: must hold keys and values, like config.yaml")
     if _TEMPLATE in content:
@@ -66,7 +66,7 @@ def _text(file: Path) -> str:
             )
         return raw.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"config file {file}: {error}") from error
+        raise InputError(f"config file {file}: cannot be read: {error}") from error
 
 
 def _refuse_code(events: Iterator[Any], file: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ _COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row
             "piece_bytes", "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
 _BACKENDS = ("cupy", "numpy")
 _MOST_NAMED = 20
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
 def write(plan: Plan) -> None:
@@ -110,6 +112,8 @@ def check(plan: Plan, shard_id: str, receipt: dict[str, Any]) -> dict[str, Any]:
     for key, value in stated.items():
         if not _is_plain(value):
             raise IntegrityError(f"{path}: is damaged ({key} is {short(value)})")
+    if not _CHECKSUM.fullmatch(str(stated["checksum"])):
+        raise IntegrityError(f"{path}: is damaged (checksum is {short(stated['checksum'])})")
     if stated["backend"] not in _BACKENDS:
         raise IntegrityError(
             f"{path}: says backend {short(stated['backend'])}; known are {', '.join(_BACKENDS)}"

@@ -379,7 +379,7 @@ class _Job:
         problem = self._plan.problem
         shape, dtype = problem.product_shape, problem.product_dtype
         path = self._plan.results.product(self._shards[shard].shard)
-        array, planes = np.load(path, "r"), adds_planes(self._plan)
+        array, planes = np.load(path, "r", allow_pickle=False), adds_planes(self._plan)
         elements = math.prod(shape)
         rows = array.reshape(self._layout.rows[shard], -1)
         total = witnesses.SumForm(shape, problem.sum_dtype)

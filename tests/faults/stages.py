@@ -200,7 +200,7 @@ def _untrue_products(plan: planfile.Plan) -> Iterator[str]:
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = plan.results.shard(name)
-        known = multiply._copy_checksum(plan, plan.shards[name])
+        known = multiply._known_copy(plan, plan.shards[name])
         facts = receipts.read(plan.results.shard_receipt(name))["file"] if known else None
         if known and copy.exists() and not _vouches(facts, copy):
             yield f"the receipt of copy {name} vouches for another file"

@@ -252,10 +252,9 @@ def test_the_words_of_a_launcher_reach_it(made):
 
 
 def test_a_file_that_never_comes_is_waited_for_as_long_as_told(made):
-    """A receipt that a disk never hands out ends the command with 75 after the time limit."""
-    receipt = made.results.receipt("00001")
-    receipt.unlink()
-    os.mkfifo(receipt)
+    """A ledger that a disk never hands out ends the command with 75 after the time limit."""
+    made.results.ledger.unlink()
+    os.mkfifo(made.results.ledger)
     done = run("reduce", "--plan", made.results.plan, "--ranks", 1, "--time-limit", 1)
     assert done.returncode == 75, done.stderr
     assert "rank 0 has waited for 1 s for the receipts" in done.stderr

@@ -304,7 +304,7 @@ def test_a_damaged_ledger_is_refused(made):
             ledger.read(made)
     made.results.ledger.write_bytes(raw.encode() + b"\xff")
     # Snakemake makes it again only where it is gone.
-    with pytest.raises(IntegrityError, match=r"cannot be read .*; remove it and run snakemake"):
+    with pytest.raises(IntegrityError, match=r"is damaged .*; remove it and run snakemake"):
         ledger.read(made)
     made.results.ledger.unlink()
     with pytest.raises(IntegrityError, match="cannot be read"):
