@@ -58,6 +58,8 @@ class Worker:
         Where the batches live.
     start, count
         The first of the shard's matrices, and their number.
+    every
+        Of which one in so many matrices the tally keeps the numbers, too; None for none.
 
     Attributes
     ----------
@@ -78,7 +80,9 @@ class Worker:
         Where it does not fit the device at all.
     """
 
-    def __init__(self, lane: Any, plan: Plan, start: int, count: int) -> None:
+    def __init__(
+        self, lane: Any, plan: Plan, start: int, count: int, every: int | None = None
+    ) -> None:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         problem, settings = plan.problem, plan.settings
         self._sums = settings["keep"] == "sum"
@@ -90,7 +94,7 @@ class Worker:
         if provable:
             self.proof = {"method": "freivalds", "vectors": proof.VECTORS, "seed": self._seed}
         self._function = self._kernel = self._checker = None
-        self.tally = witness.Tally(start, sampled=not self._in_gemm)
+        self.tally = witness.Tally(start, every)
         if problem.result:
             self._function = functions.load(problem.product, plan.facts["function"])
             self.compute = problem.product_dtype

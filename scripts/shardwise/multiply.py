@@ -37,7 +37,7 @@ from shardwise.paths import for_bash
 from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
-from shardwise.shard import materialize, reference_of
+from shardwise.shard import factors_digest, materialize, reference_of
 from shardwise.sources import StackReader
 from shardwise.tiles import TileWorker
 
@@ -174,8 +174,9 @@ class Session:
         checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
         files = stack.enter_context(ExtentReader())
         reading = Reading(shard, copy, slabs, checksum, files, stack, started)
-        if copy is None and not batches.in_gemm(plan):  # there single matrices have no numbers
-            reading.reference = reference_of(plan, shard, witness.SAMPLE)
+        known = copy is not None and copy.reference is not None
+        if not known and not batches.in_gemm(plan):  # there single matrices have no numbers
+            reading.reference = reference_of(plan, shard, witness.sample_every(count))
         if not sizes.tiled(plan.problem):
             _start_feeds(plan, reading, self._lane)
         return reading
@@ -360,7 +361,8 @@ def _compute(
     """Stream a shard through the pipeline into its file; the receipt's account of it, and facts."""
     shard, watch = reading.shard, reading.watch
     count, tiled = shard.stop - shard.start, sizes.tiled(plan.problem)
-    worker = (TileWorker if tiled else Worker)(lane, plan, shard.start, count)
+    every = reading.reference.every if reading.reference else None
+    worker = (TileWorker if tiled else Worker)(lane, plan, shard.start, count, every)
     if plan.problem.shared_right and not tiled:
         worker.share(_right_reader(plan).read(0, 1)[0])
     path, shape = plan.results.product(shard.shard), worker.shape(count)
@@ -511,7 +513,7 @@ def _witness(plan: Plan, reading: Reading, worker: Worker) -> dict[str, Any]:
     own = worker.witness()
     if isinstance(own, str):
         return {"witness": None, "no_witness": own}
-    if reading.copy is not None:
+    if reading.reference is None and reading.copy is not None:
         host = _compared_with_copy(plan, reading, own, worker.tally.rows)
     else:
         host = _compared_by_sample(plan, reading, worker)
@@ -523,7 +525,8 @@ def _compared_with_copy(plan: Plan, reading: Reading, own: witness.Account, rows
     shard, copied = reading.shard, reading.copy.reference
     if copied is None:
         return "none"
-    if witness.differ(plan.problem, own.reference, copied, own.mass, rows):
+    in_turn = shard.stop - shard.start if batches.in_gemm(plan) else 0
+    if witness.differ(plan.problem, own.reference, copied, own.mass, rows, in_turn):
         raise WrongProduct(
             f"shard {shard.shard}: the matrices that the device has multiplied are not those that "
             f"were copied; nothing was written. {_SUSPECT}. If this comes again on another device, "
@@ -538,7 +541,10 @@ def _compared_by_sample(plan: Plan, reading: Reading, worker: Worker) -> str:
         return "none"
     shard, found = reading.shard, worker.tally.references
     for i, own in found.items():
-        mass, values = worker.tally.masses[i], reading.reference.values[i // witness.SAMPLE]
+        mass, values = (
+            worker.tally.masses[i],
+            reading.reference.values[i // reading.reference.every],
+        )
         if witness.differ(plan.problem, own, values, mass, 1):
             raise WrongProduct(
                 f"shard {shard.shard}: the device has multiplied another matrix "
@@ -584,7 +590,10 @@ def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
     try:
         receipt = receipts.read(plan.results.shard_receipt(shard.shard))
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "matrices"))
-        found = _Copy(str(receipt["file"]["checksum"]), witness.reference_in(receipt, plan.problem))
+        found = _Copy(
+            str(receipt["file"]["checksum"]),
+            witness.reference_in(receipt, plan.problem, factors_digest(plan)),
+        )
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None
     own = (shard.shard, shard.start, shard.stop, shard.matrices)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import disk, receipts, sizes, witness
+from shardwise import disk, planfile, receipts, sizes, witness
 from shardwise.arrays import StackWriter, commit
 from shardwise.lanes import HostLane
 from shardwise.pipeline import Taker
@@ -40,7 +40,8 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
     shape = (shard.stop - shard.start, *problem.left)
     path = plan.results.shard(shard_id)
     attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
-    reference = reference_of(plan, shard)
+    # The slower types are sampled by the task that multiplies: a copy is to run as fast as a disk.
+    reference = reference_of(plan, shard) if plan.dtype in witness.KEEPS_UP else None
     # Only an earlier attempt can have left something: else the folder need not be listed.
     with commit(path, sweep=attempt > 1) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
@@ -55,14 +56,19 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
         "file": receipts.file_facts(
             path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
         ),
-        "witness": _witness(reference),
+        "witness": _witness(plan, reference),
         **receipts.provenance("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
 
 
-def reference_of(plan: Plan, shard: Shard, every: int = 1) -> witness.Reference | None:
-    """Who takes the CPU's own number of a shard's matrices, one in ``every``, while they are read.
+def factors_digest(plan: Plan) -> str:
+    """Changes with what the CPU's number of a shard depends on, beside the shard's matrices."""
+    return planfile.digest([plan.problem.product, plan.facts["right_sources"]])
+
+
+def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> witness.Reference | None:
+    """Who takes the CPU's own number of a shard's matrices, or of one in ``every``, in one pass.
 
     None where nothing is proven, or where each matrix has a B of its own: that is not read with A.
     """
@@ -90,14 +96,18 @@ def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: st
     return found.value()
 
 
-def _witness(reference: witness.Reference | None) -> dict[str, Any] | None:
+def _witness(plan: Plan, reference: witness.Reference | None) -> dict[str, Any] | None:
     """What the receipt of a copy says of its matrices; None where nothing can be said."""
     if reference is None:
         return None
     total = reference.total()
     if not np.isfinite(total).all():
         return None
-    return {"reference": witness.told(total), "seed": witness.SEED}
+    return {
+        "reference": witness.told(total),
+        "seed": witness.SEED,
+        "factors": factors_digest(plan),
+    }
 
 
 def _copy(

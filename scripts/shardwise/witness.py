@@ -29,7 +29,13 @@ SEED = 0x5EED
 """Which weights; receipts name them, and numbers of other weights are never compared."""
 
 SAMPLE = 64
-"""Where the CPU takes no number of every matrix, it does of one in so many."""
+"""Where the CPU takes no number of every matrix, it does of one in so many at the most."""
+
+SAMPLES = 1024
+"""Of a shard, at most about so many are taken then."""
+
+KEEPS_UP = ("float32", "float64", "complex64", "complex128")
+"""Element types whose numbers the CPU takes about as fast as a disk reads and writes them."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _SIDES = {"l": 0, "r": 1 << 62}
@@ -69,6 +75,11 @@ def gamma(n: float, u: float = _UNIT) -> float:
     return n * u / (1 - n * u)
 
 
+def sample_every(count: int) -> int:
+    """Of so many matrices one in how many is sampled; the first for one."""
+    return max(SAMPLE, -(-count // SAMPLES))
+
+
 # On the device: what the proof of each batch has found.
 
 
@@ -79,8 +90,8 @@ class Tally:
     ----------
     start
         The first matrix of the shard.
-    sampled
-        Whether to keep the references of single matrices, one in :data:`SAMPLE`.
+    every
+        Of which one in so many matrices the reference is kept, too; None for none.
 
     Attributes
     ----------
@@ -90,8 +101,8 @@ class Tally:
         Of the sampled matrices, by their index in the shard.
     """
 
-    def __init__(self, start: int, sampled: bool) -> None:
-        self._start, self._sampled = start, sampled
+    def __init__(self, start: int, every: int | None) -> None:
+        self._start, self._every = start, every
         self._totals: list[np.ndarray] = []
         self.rows = 0
         self.references: dict[int, np.ndarray] = {}
@@ -110,9 +121,9 @@ class Tally:
         """
         self._totals.append(_added(forms))
         self.rows += len(forms)
-        if self._sampled:
-            low = first - self._start
-            for i in range(-(-low // SAMPLE) * SAMPLE, low + len(forms), SAMPLE):
+        if self._every:
+            low, every = first - self._start, self._every
+            for i in range(-(-low // every) * every, low + len(forms), every):
                 _, own, mass = parts_of(forms[i - low])
                 with np.errstate(all="ignore"):
                     self.references[i] = self.references.get(i, 0) + own
@@ -165,13 +176,17 @@ class Reference:
     count
         Matrices in the run.
     every
-        Of which one in so many counts, the first for one.
+        Of which one in so many counts, the first for one; None: all, and only their total is kept.
     right
-        What :func:`right_vector` has for a B that serves all.
+        What :class:`RightVector` has for a B that serves all.
     """
 
     def __init__(
-        self, problem: Problem, count: int, every: int = 1, right: np.ndarray | None = None
+        self,
+        problem: Problem,
+        count: int,
+        every: int | None = None,
+        right: np.ndarray | None = None,
     ) -> None:
         (m, p), self._shape = problem.product_shape, problem.left
         integer = "int" in problem.dtype
@@ -179,10 +194,11 @@ class Reference:
         sides = {"A @ A": ([own], [left]), "A.T @ A": ([left, own], [])}
         sides |= {"A @ A.T": ([], [left, own]), "A @ B": ([], [left])}
         self._vectors = _Vectors(self._shape, problem.dtype, *sides[problem.product])
-        self._every, self._right, self._integer = every, right, integer
-        parts = 2 if "complex" in problem.dtype else 1
-        self.values = np.zeros((-(-count // every), parts), "int64" if integer else "float64")
+        self.every, self._right, self._integer = every or 1, right, integer
+        parts, singles = 2 if "complex" in problem.dtype else 1, -(-count // every) if every else 0
+        self.values = np.zeros((singles, parts), "int64" if integer else "float64")
         """The number of each matrix that counts, ``(n, 1)``; complex ``(n, 2)``."""
+        self._sums: dict[int, np.ndarray] | None = None if every else {}
         self._items = _Items(np.dtype(problem.dtype))
         self._open: dict[int, _Open] = {}
         self._lock = threading.Lock()
@@ -197,7 +213,8 @@ class Reference:
 
     def total(self) -> np.ndarray:
         """All numbers added up, ``(1,)`` or ``(2,)``; NaN where one is not finite."""
-        return summed([_added(self.values)])
+        sums = {0: _added(self.values)} if self._sums is None else self._sums
+        return summed([sums[first] for first in sorted(sums)])
 
     def known(self) -> int:
         """How many numbers there are: those of very large elements leave the range of float64."""
@@ -205,7 +222,7 @@ class Reference:
 
     def _take(self, first: int, flat: np.ndarray) -> None:
         """Take elements, from number ``first`` on."""
-        size, at, every = self._shape[0] * self._shape[1], 0, self._every
+        size, at, every = self._shape[0] * self._shape[1], 0, self.every
         while at < len(flat):
             matrix, low = divmod(first + at, size)
             if matrix % every:
@@ -227,7 +244,7 @@ class Reference:
         for low in range(0, len(block), step):
             part = block[low : low + step]
             found = self._vectors.met(part, slice(None), slice(None))
-            self.values[number + low : number + low + len(part)] = self._product(*found)
+            self._keep(number + low, self._product(*found))
 
     def _take_part(self, number: int, low: int, part: np.ndarray) -> None:
         """Take a part of one matrix, and finish it once all of it has come."""
@@ -244,7 +261,14 @@ class Reference:
             if held.taken < self._shape[0] * self._shape[1]:
                 return
             del self._open[number]
-        self.values[number] = self._product(held.by_row, held.by_column)[0]
+        self._keep(number, self._product(held.by_row, held.by_column))
+
+    def _keep(self, number: int, found: np.ndarray) -> None:
+        """Keep numbers ``(n, parts)``: of very many small matrices only their sums."""
+        if self._sums is None:
+            self.values[number : number + len(found)] = found
+        else:
+            self._sums[number] = _added(found)
 
     def _product(self, by_row: np.ndarray, by_column: np.ndarray) -> np.ndarray:
         """The numbers of matrices, from their two vectors, ``(n, parts)``."""
@@ -493,10 +517,16 @@ def product_bound(
     return relative * float(total[-1]) + rows * m * absolute + smallest(problem, rows)
 
 
-def reference_bound(problem: Problem, mass: float, rows: int) -> float:
-    """How far the CPU's references may be from the device's: both are sums in double precision."""
+def reference_bound(problem: Problem, mass: float, rows: int, in_turn: int = 0) -> float:
+    """How far the CPU's references may be from the device's: both are sums in double precision.
+
+    Parameters
+    ----------
+    in_turn
+        How many matrices at most the device has added up one after the other, not in pairs.
+    """
     (m, k), (_, p) = problem.factor_shapes
-    return 2.02 * gamma(m + 2 * k + p + _PAIRWISE) * mass + smallest(problem, rows)
+    return 2.02 * gamma(m + 2 * k + p + _PAIRWISE + in_turn) * mass + smallest(problem, rows)
 
 
 def sum_bound(problem: Problem, size: float, plain: bool) -> float:
@@ -523,14 +553,21 @@ def gap(one: Any, other: Any) -> float:
         return float(np.abs(one - other).sum())
 
 
-def differ(problem: Problem, one: np.ndarray, other: np.ndarray, mass: float, rows: int) -> bool:
+def differ(
+    problem: Problem,
+    one: np.ndarray,
+    other: np.ndarray,
+    mass: float,
+    rows: int,
+    in_turn: int = 0,
+) -> bool:
     """Whether two references of the same matrices are further apart than their rounding.
 
-    Where one is not finite, nothing is known.
+    Where one is not finite, nothing is known. Parameters as those of :func:`reference_bound`.
     """
     if not (np.isfinite(one).all() and np.isfinite(other).all()):
         return False
-    return gap(one, other) > reference_bound(problem, mass, rows)
+    return gap(one, other) > reference_bound(problem, mass, rows, in_turn)
 
 
 @dataclass(frozen=True)
@@ -665,8 +702,14 @@ def number(said: Any, dtype: str) -> np.ndarray:
     return found
 
 
-def reference_in(receipt: dict[str, Any], problem: Problem) -> np.ndarray | None:
+def reference_in(receipt: dict[str, Any], problem: Problem, factors: str) -> np.ndarray | None:
     """The reference in the receipt of a copy; None where there is none, or of other weights.
+
+    Parameters
+    ----------
+    factors
+        Digest of what is multiplied beside the matrices themselves. A copy outlives a change of
+        `product` or B, its number does not.
 
     Raises
     ------
@@ -674,7 +717,7 @@ def reference_in(receipt: dict[str, Any], problem: Problem) -> np.ndarray | None
         Where what stands there is damaged.
     """
     said = receipt.get("witness")
-    if said is None or said["seed"] != SEED:
+    if said is None or said["seed"] != SEED or said.get("factors") != factors:
         return None
     return number(said["reference"], problem.product_dtype)
 
