@@ -4,9 +4,9 @@ R. Freivalds, "Probabilistic machines can use less running time", IFIP Congress 
 follows N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 3: it
 bounds the rounding of an honest product computed in any order, so an honest product never fails.
 
-``C r`` is compared with ``A (B r)`` for a few vectors r, all but one of them random, next to the same product of moduli,
-``|A| (|B| 1)``, to which rounding is relative. So every matrix is read once for each time it
-stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (complex128). The modulus of a complex
+``C r`` is compared with ``A (B r)`` for a few vectors r, all but one of them random, next to the
+same product of moduli, ``|A| (|B| 1)``, to which rounding is relative. So every matrix is read once
+for each time it stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (complex128). The modulus of a complex
 number is ``|re| + |im|`` throughout: never below the true one, and cheap.
 
 The last of the vectors is no random one: it holds the fixed weights r of the end-to-end proof
