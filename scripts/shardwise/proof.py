@@ -6,8 +6,8 @@ bounds the rounding of an honest product computed in any order, so an honest pro
 
 ``C r`` is compared with ``A (B r)`` for a few vectors r, all but one of them random, next to the
 same product of moduli, ``|A| (|B| 1)``, to which rounding is relative. So every matrix is read once
-for each time it stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (complex128). The modulus of a complex
-number is ``|re| + |im|`` throughout: never below the true one, and cheap.
+for each time it stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (complex128). The
+modulus of a complex number is ``|re| + |im|`` throughout: never below the true one, and cheap.
 
 The last of the vectors is no random one: it holds the fixed weights r of the end-to-end proof
 (witness.py). What the check finds for it is weighed with ``l``, and left for whoever adds it up.

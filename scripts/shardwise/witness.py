@@ -688,18 +688,17 @@ def number(said: Any, dtype: str) -> np.ndarray:
     ValueError
         Where it is no such number, or not finite.
     """
-    parts = said if isinstance(said, list) else [said]
-    kinds = (int,) if "int" in dtype else (int, float)
-    right = all(isinstance(x, kinds) and not isinstance(x, bool) for x in parts)
-    if not right or len(parts) != (2 if "complex" in dtype else 1):
-        raise ValueError(f"{said!r} is no number of {dtype}")
+    parts = said if type(said) is list else [said]
+    integer = "int" in dtype
+    kinds = (int,) if integer else (int, float)
     try:
-        found = np.array(parts, "int64" if "int" in dtype else "float64")
+        # Without NumPy: there may be a hundred thousand receipts. A bool is no int here.
+        right = all(type(x) in kinds and math.isfinite(x) for x in parts)
+        if not right or len(parts) != (2 if "complex" in dtype else 1):
+            raise ValueError(f"{said!r} is no finite number of {dtype}")
+        return np.array(parts, "int64" if integer else "float64")
     except OverflowError as error:
         raise ValueError(f"{said!r}: {error}") from None
-    if not np.isfinite(found).all():
-        raise ValueError(f"{said!r} is not finite")
-    return found
 
 
 def reference_in(receipt: dict[str, Any], problem: Problem, factors: str) -> np.ndarray | None:
@@ -737,9 +736,10 @@ def account(receipt: dict[str, Any], problem: Problem) -> Account | str:
         if said["seed"] != SEED:
             return f"its receipt has other weights (seed {said['seed']!r})"
         one, other = (number(said[k], problem.product_dtype) for k in ("contribution", "reference"))
-        mass, tolerance = (float(number(said[key], "float64")[0]) for key in ("mass", "tolerance"))
-        if mass < 0 or tolerance < 0:
-            raise ValueError("mass and tolerance are negative")
-        return Account(one, other, mass, tolerance, str(said["host"]))
-    except (KeyError, TypeError, ValueError) as error:
+        mass, tolerance = said["mass"], said["tolerance"]
+        for size in (mass, tolerance):
+            if type(size) not in (int, float) or not 0 <= size < math.inf:
+                raise ValueError(f"{size!r} is no mass and no tolerance")
+        return Account(one, other, float(mass), float(tolerance), str(said["host"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise IntegrityError(f"its receipt has a damaged witness ({error!r})") from None
