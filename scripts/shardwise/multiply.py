@@ -27,9 +27,11 @@ from shardwise.errors import (
     Disproven,
     InputError,
     IntegrityError,
+    Misled,
     Quarantined,
     ShardwiseError,
     TryAgain,
+    WrongInput,
     WrongProduct,
 )
 from shardwise.lanes import CudaLane, HostLane
@@ -198,7 +200,8 @@ class Session:
         TryAgain
             The device is busy or out of memory; of its class `DeviceFailed` where it is lost, and
             of that one's class `Quarantined` where it is put into quarantine. So is a product that
-            fails its proof on a GPU: another one may do better.
+            fails its proof on a GPU: another one may do better. `Misled` where a GPU has multiplied
+            other matrices than were read; on the CPU that is an IntegrityError, `WrongInput`.
         """
         shard = reading.shard.shard
         attempt = receipts.note_start(self._plan.results.starts(shard))
@@ -217,6 +220,10 @@ class Session:
         """Name the device where it fails, and put it into quarantine where the fault is its own."""
         try:
             yield
+        except WrongInput as error:  # of the copy, the host or the device: that one is not blamed
+            if self.device.get("uuid") is None:
+                raise
+            raise Misled(str(error)) from error
         except (WrongProduct, DeviceFailed, *devices.device_errors(self._xp)) as error:
             raise self._blamed(error, shard) from error
 
@@ -505,7 +512,7 @@ def _witness(plan: Plan, reading: Reading, worker: Worker) -> dict[str, Any]:
 
     Raises
     ------
-    WrongProduct
+    WrongInput
         Where they do not: the device has multiplied other matrices than were read.
     """
     own = worker.witness()
@@ -524,7 +531,7 @@ def _compared_with_copy(plan: Plan, reading: Reading, own: witness.Account, rows
     if copied is None:
         return "none"
     if witness.differ(plan.problem, own.reference, copied, own.mass, rows):
-        raise WrongProduct(
+        raise WrongInput(
             f"shard {shard.shard}: the matrices that the device has multiplied are not those that "
             f"were copied; nothing was written. {_SUSPECT}. If this comes again on another device, "
             f"the copy or its receipt is wrong: {_copy_again(plan, shard)}"
@@ -540,7 +547,7 @@ def _compared_by_sample(plan: Plan, reading: Reading, worker: Worker) -> str:
     for i, own in found.items():
         mass, values = worker.tally.masses[i], reading.reference.values[i // witness.SAMPLE]
         if witness.differ(plan.problem, own, values, mass, 1):
-            raise WrongProduct(
+            raise WrongInput(
                 f"shard {shard.shard}: the device has multiplied another matrix "
                 f"{shard.start + i} than was read; nothing was written. {_SUSPECT}"
             )
@@ -582,7 +589,7 @@ def _copied(plan: Plan, shard: Shard, lane: Any, slabs: int) -> _Copy | None:
 def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
     """What the receipt of the shard's copy says; None where this plan has no whole one."""
     try:
-        receipt = receipts.read(plan.results.shard_receipt(shard.shard))
+        receipt = receipts.read_as_written(plan.results.shard_receipt(shard.shard))
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "matrices"))
         found = _Copy(str(receipt["file"]["checksum"]), witness.reference_in(receipt, plan.problem))
     except (IntegrityError, KeyError, TypeError, ValueError):
