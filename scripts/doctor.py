@@ -16,9 +16,9 @@ from shardwise.paths import Results
 
 def main(options: Namespace) -> int:
     """Look at everything, write the report, and return the exit code."""
-    chosen, found = settings.choose(options.configfile, options.results)
     if options.clear_quarantine is not None:
-        return _clear(Results(Path(chosen["results"])), options.clear_quarantine or None)
+        return _clear(options)
+    chosen, found = settings.choose(options.configfile, options.results)
     chosen |= {"launcher": options.launcher, "time_limit": options.time_limit}
     made = report.look(chosen, found)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
@@ -26,10 +26,11 @@ def main(options: Namespace) -> int:
     return made.code
 
 
-def _clear(results: Results, uuid: str | None) -> int:
+def _clear(options: Namespace) -> int:
     """Take a device, or all, out of quarantine; the exit code."""
     try:
-        cleared = quarantine.clear(results, uuid)
+        results = Results(settings.results_folder(options.configfile, options.results))
+        cleared = quarantine.clear(results, options.clear_quarantine or None)
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

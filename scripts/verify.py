@@ -34,8 +34,8 @@ class _Progress:
 def main(options: Namespace) -> int:
     """Audit, print what was found, and return its exit code."""
     named = str(options.results) if options.results else None
-    chosen, _ = settings.choose(options.configfile, named)
-    made = audit.look(Path(chosen["results"]), options.threads, options.input, _Progress())
+    root = settings.results_folder(options.configfile, named)
+    made = audit.look(root, options.threads, options.input, _Progress())
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
     sys.stdout.write(made.json() if options.json else _text(made))
     sys.stdout.flush()
@@ -58,8 +58,8 @@ def arguments() -> ArgumentParser:
     made = cli.parser(__doc__)
     made.epilog = (
         "Exit codes: 0 whole; 3 damaged, the last line names what and how to repair it; 75 "
-        "unfinished: nothing is wrong, and snakemake as before goes on; 2 no results folder, or no "
-        "plan in it."
+        "unfinished: nothing is wrong, and snakemake as before goes on; 2 no results folder, no "
+        "plan in it, or a config that cannot be read."
     )
     made.add_argument(
         "results", nargs="?", type=Path, help="results folder; left out, that of the config"

@@ -239,9 +239,24 @@ def workers(backend: str, without: Collection[str] = ()) -> int:
     TryAgain
         As :func:`candidates`.
     """
-    if backend == "numpy" or driver_cuda_version() is None:
-        return 1
-    return max(1, sum(device.uuid not in without for device in candidates()))
+    return max(1, sum(device.uuid not in without for device in _of_workers(backend)))
+
+
+def left_out(backend: str, barred: Mapping[str, str]) -> list[str]:
+    """What is said of those devices in quarantine that workers of this node could take else.
+
+    Raises
+    ------
+    TryAgain
+        As :func:`candidates`.
+    """
+    found = _of_workers(backend) if barred else []
+    return [barred[device.uuid] for device in found if device.uuid in barred]
+
+
+def _of_workers(backend: str) -> list[Device]:
+    """The devices of the workers of this node; none where NumPy computes."""
+    return [] if backend == "numpy" or driver_cuda_version() is None else candidates()
 
 
 def node() -> str:

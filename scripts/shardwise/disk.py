@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.errors import FULL, IntegrityError, TryAgain
+from shardwise.errors import FULL, IntegrityError, TryAgain, writing
 from shardwise.units import human_bytes
 
 PAGE = 4096
@@ -186,7 +186,8 @@ class ExtentReader(AbstractContextManager):
             self._files[path] = file
             file.users += 1
         try:
-            yield file
+            with writing(path):  # else who writes what is read would give it the output's name
+                yield file
         finally:
             with self._lock:
                 file.users -= 1

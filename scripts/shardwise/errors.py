@@ -33,6 +33,10 @@ class WrongProduct(IntegrityError):  # noqa: N818 - named after what it found
     """A product fails its proof: the device is suspect."""
 
 
+class WrongInput(IntegrityError):  # noqa: N818 - named after what it found
+    """Other matrices were multiplied than were read; which of the two is wrong, nothing says."""
+
+
 class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
     """Nothing is wrong, but it cannot be done now (device busy, out of memory)."""
 
@@ -49,6 +53,12 @@ class Quarantined(DeviceFailed):
 
 class Disproven(WrongProduct, Quarantined):
     """A product fails its proof on a device that another one can stand in for: try that one."""
+
+    exit_code = 75
+
+
+class Misled(WrongInput, TryAgain):
+    """Other matrices were multiplied than were read, on a device: another one may do better."""
 
     exit_code = 75
 
@@ -80,8 +90,8 @@ def of_system(error: OSError) -> TryAgain:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Name the file in errors of the disk that name none, as those of a write or an fsync."""
+def writing(path: Path | str) -> Iterator[None]:
+    """Name the file in errors of the disk that name none, as those of a read or a write."""
     try:
         yield
     except OSError as error:

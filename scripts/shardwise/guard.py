@@ -30,7 +30,7 @@ def refuse_links(results: Results) -> None:
             own += [Path(entry.path) for entry in entries]
     except OSError:
         pass  # not there yet
-    for path in (*own, results.runs, results.arrays):
+    for path in (*own, results.runs, results.arrays, results.quarantine):
         if path.is_symlink():
             raise _leads_out(path)
 

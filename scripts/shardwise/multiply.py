@@ -27,9 +27,11 @@ from shardwise.errors import (
     Disproven,
     InputError,
     IntegrityError,
+    Misled,
     Quarantined,
     ShardwiseError,
     TryAgain,
+    WrongInput,
     WrongProduct,
 )
 from shardwise.lanes import CudaLane, HostLane
@@ -199,7 +201,8 @@ class Session:
         TryAgain
             The device is busy or out of memory; of its class `DeviceFailed` where it is lost, and
             of that one's class `Quarantined` where it is put into quarantine. So is a product that
-            fails its proof on a GPU: another one may do better.
+            fails its proof on a GPU: another one may do better. `Misled` where a GPU has multiplied
+            other matrices than were read; on the CPU that is an IntegrityError, `WrongInput`.
         """
         shard = reading.shard.shard
         attempt = receipts.note_start(self._plan.results.starts(shard))
@@ -218,6 +221,10 @@ class Session:
         """Name the device where it fails, and put it into quarantine where the fault is its own."""
         try:
             yield
+        except WrongInput as error:  # of the copy, the host or the device: that one is not blamed
+            if self.device.get("uuid") is None:
+                raise
+            raise Misled(str(error)) from error
         except (WrongProduct, DeviceFailed, *devices.device_errors(self._xp)) as error:
             raise self._blamed(error, shard) from error
 
@@ -507,7 +514,7 @@ def _witness(plan: Plan, reading: Reading, worker: Worker) -> dict[str, Any]:
 
     Raises
     ------
-    WrongProduct
+    WrongInput
         Where they do not: the device has multiplied other matrices than were read.
     """
     own = worker.witness()
@@ -527,7 +534,7 @@ def _compared_with_copy(plan: Plan, reading: Reading, own: witness.Account, rows
         return "none"
     in_turn = shard.stop - shard.start if batches.in_gemm(plan) else 0
     if witness.differ(plan.problem, own.reference, copied, own.mass, rows, in_turn):
-        raise WrongProduct(
+        raise WrongInput(
             f"shard {shard.shard}: the matrices that the device has multiplied are not those that "
             f"were copied; nothing was written. {_SUSPECT}. If this comes again on another device, "
             f"the copy or its receipt is wrong: {_copy_again(plan, shard)}"
@@ -541,12 +548,10 @@ def _compared_by_sample(plan: Plan, reading: Reading, worker: Worker) -> str:
         return "none"
     shard, found = reading.shard, worker.tally.references
     for i, own in found.items():
-        mass, values = (
-            worker.tally.masses[i],
-            reading.reference.values[i // reading.reference.every],
-        )
+        mass = worker.tally.masses[i]
+        values = reading.reference.values[i // reading.reference.every]
         if witness.differ(plan.problem, own, values, mass, 1):
-            raise WrongProduct(
+            raise WrongInput(
                 f"shard {shard.shard}: the device has multiplied another matrix "
                 f"{shard.start + i} than was read; nothing was written. {_SUSPECT}"
             )
@@ -588,7 +593,7 @@ def _copied(plan: Plan, shard: Shard, lane: Any, slabs: int) -> _Copy | None:
 def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
     """What the receipt of the shard's copy says; None where this plan has no whole one."""
     try:
-        receipt = receipts.read(plan.results.shard_receipt(shard.shard))
+        receipt = receipts.read_as_written(plan.results.shard_receipt(shard.shard))
         said = tuple(receipt[key] for key in ("shard", "start", "stop", "matrices"))
         found = _Copy(
             str(receipt["file"]["checksum"]),

@@ -55,7 +55,8 @@ class Entry:
     time, expires
         Seconds of Unix time: when the device failed, and until when it is left alone.
     host
-        The node, as :func:`shardwise.devices.node` names it.
+        The node, as :func:`shardwise.devices.node` names it. It is for people, as the same node
+        has other names outside of Slurm or in a container; a UUID is unique everywhere.
     uuid
         Of a GPU (``GPU-…``) or of an instance of one (``MIG-…``), or :data:`CPU`.
     why
@@ -110,21 +111,21 @@ def note(
 
 def entries(results: Results, now: Callable[[], float] = time.time) -> list[Entry]:
     """What is in quarantine on any node, the oldest entry first; the CPU of a host may be there."""
-    last: dict[tuple[str, str], Entry] = {}
+    last: dict[str, Entry] = {}
     for entry in _noted(results.quarantine):
-        last.pop((entry.host, entry.uuid), None)
-        last[entry.host, entry.uuid] = entry
+        device = entry.host if entry.uuid == CPU else entry.uuid
+        last.pop(device, None)
+        last[device] = entry
     moment = now()
     return [entry for entry in last.values() if entry.expires > moment]
 
 
 def barred(results: Results) -> dict[str, str]:
-    """The devices of this node that no task may take: by UUID, what is said of each."""
-    here, found = devices.node(), entries(results)
+    """The devices, of any node, that no task may take: by UUID, what is said of each."""
     return {
         entry.uuid: f"{entry}; once it is mended: {clearing(results, entry.uuid)}"
-        for entry in found
-        if entry.host == here and entry.uuid != CPU
+        for entry in entries(results)
+        if entry.uuid != CPU
     }
 
 

@@ -24,6 +24,9 @@ _PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
 
 _DIGEST = b',\n "digest": '
 
+_DEVICE, _SOFTWARE = ("name", "uuid"), ("algorithm", "commit", "versions")
+_Values = tuple[Any, ...]
+
 
 class UnknownSchema(IntegrityError):  # noqa: N818 - named after what was found
     """A receipt that another version of Shardwise has written."""
@@ -43,9 +46,15 @@ def _text(receipt: dict[str, Any]) -> bytes:
     return body + _ending(body)
 
 
-def as_written(raw: bytes) -> bool:
-    """Whether the bytes of a receipt are those that were written, by its own digest."""
-    body = raw.rpartition(_DIGEST)[0]
+def _as_written(raw: bytes, receipt: Mapping[str, Any]) -> bool:
+    """Whether the bytes of a receipt are those that were written, by its own digest.
+
+    One that was made before receipts had a digest is taken as it stands.
+    """
+    body, _, ending = raw.rpartition(b",\n")
+    # Where the digest stands under another name, that name is what has changed.
+    if "digest" not in receipt and planfile.checksum(body).encode() not in ending:
+        return True
     return raw == body + _ending(body)
 
 
@@ -105,10 +114,23 @@ def read(path: Path) -> dict[str, Any]:
     IntegrityError
         Where it is missing or damaged; `UnknownSchema` where another version has written it.
     """
+    return _parsed(path)[1]
+
+
+def read_as_written(path: Path) -> dict[str, Any]:
+    """Read a receipt whose every byte is as it was written; errors are those of :func:`read`."""
+    raw, receipt = _parsed(path)
+    if not _as_written(raw, receipt):
+        raise IntegrityError(f"{path}: has changed since it was written, by its own digest")
+    return receipt
+
+
+def _parsed(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The bytes of a receipt, and what they say."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
             raise IntegrityError(f"{path}: the receipt is not a file; remove it")
-        receipt = json.loads(path.read_bytes())
+        receipt = json.loads(raw := path.read_bytes())
     except FileNotFoundError:
         raise IntegrityError(f"{path}: the receipt is missing") from None
     except (ValueError, OSError, RecursionError) as error:
@@ -120,7 +142,7 @@ def read(path: Path) -> dict[str, Any]:
             f"{path}: is no receipt of schema {SCHEMA}, the one known here, but of schema "
             f"{receipt['schema']!r:.40}; use the version of Shardwise that has written it"
         )
-    return receipt
+    return raw, receipt
 
 
 def note_start(path: Path) -> int:
@@ -154,18 +176,31 @@ def loaded() -> dict[str, str]:
 
 def makers(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Who made the products of some receipts: devices, nodes and software, with their shards."""
-    used, nodes, software = Counter[str](), Counter[str](), Counter[str]()
+    used, nodes, software = Counter[_Values](), Counter[str](), Counter[_Values]()
     for receipt in found:
-        device = {key: receipt["device"].get(key) for key in ("name", "uuid")}
-        used[json.dumps(device)] += 1
+        used[_values(receipt["device"], _DEVICE)] += 1
         nodes[receipt["node"]] += 1
-        told = {key: receipt.get(key) for key in ("algorithm", "commit", "versions")}
-        software[json.dumps(told, sort_keys=True)] += 1
+        software[_values(receipt, _SOFTWARE)] += 1
     return {
-        "devices": [json.loads(text) | {"shards": n} for text, n in sorted(used.items())],
+        "devices": _counted(used, _DEVICE),
         "nodes": dict(sorted(nodes.items())),
-        "software": [json.loads(text) | {"shards": n} for text, n in sorted(software.items())],
+        "software": _counted(software, _SOFTWARE),
     }
+
+
+def _values(facts: Mapping[str, Any], keys: Iterable[str]) -> _Values:
+    """Some values of a receipt, to count by: there may be 100,000, and JSON would take seconds."""
+    found = map(facts.get, keys)
+    return tuple(frozenset(v.items()) if isinstance(v, dict) else v for v in found)
+
+
+def _counted(shards: Mapping[_Values, int], keys: Iterable[str]) -> list[dict[str, Any]]:
+    """What was counted, under its keys again, in an order that depends on nothing else."""
+    told = []
+    for values, count in shards.items():
+        plain = [dict(sorted(v)) if isinstance(v, frozenset) else v for v in values]
+        told.append(dict(zip(keys, plain, strict=True)) | {"shards": count})
+    return sorted(told, key=json.dumps)
 
 
 def file_facts(

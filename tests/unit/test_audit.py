@@ -230,6 +230,48 @@ def test_products_that_nothing_proved_are_called_so(tmp_path):
     assert audit.look(made.results.root).line().endswith("sum.npy not proven")
 
 
+def before_digests(path: Path) -> None:
+    """Write a receipt as it was before receipts had a digest."""
+    receipt = receipts.read(path)
+    del receipt["digest"]
+    path.write_text(json.dumps(receipt, indent=1) + "\n")
+
+
+def test_receipts_without_a_digest_are_whole(made):
+    """Folders that were made before there was one still are; the rest of a receipt is compared."""
+    numbers = [f"{number:05}" for number in range(4)]
+    paths = [each(n) for n in numbers for each in (made.receipt, made.shard_receipt)]
+    for path in (*paths, made.summary):
+        before_digests(path)
+    assert audit.look(made.root).verdict == "whole"
+    path = made.receipt("00001")
+    path.write_text(path.read_text().replace('"checksum": "', '"checksum": "0'))
+    assert audit.look(made.root).code == 3
+
+
+def test_a_digest_under_another_name_is_damage(made):
+    """One changed letter of its name does not make a receipt an old one."""
+    path = made.shard_receipt("00001")
+    path.write_text(path.read_text().replace('"digest"', '"digesu"'))
+    (found,) = audit.look(made.root).of(audit.DAMAGED)
+    assert "by its own digest" in found.reason
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["products/00001.npy", "shards/00001.npy", "sum.npy", "ledger.tsv"]
+)
+def test_a_pipe_is_not_waited_for(made, name):
+    """In place of a file it is damage, of that file alone, and named."""
+    path = made.root / name
+    path.unlink()
+    os.mkfifo(path)
+    found = audit.look(made.root)
+    assert found.code == 3
+    (damaged,) = found.of(audit.DAMAGED)
+    assert f"{name}: is not a file" in damaged.reason
+
+
 def test_no_plan_is_bad_input(tmp_path):
     """Neither a folder that is missing nor one without a plan can be judged."""
     with pytest.raises(InputError, match="no such folder"):
@@ -260,6 +302,18 @@ def test_the_command_line(made, tmp_path):
     assert [f["path"] for f in found["findings"]] == ["sum.npy"]
     done = factories.run("verify", tmp_path / "nowhere")
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_bad_config_leads_to_no_folder(made, tmp_path):
+    """The folder that it should name is not guessed; one that is named by hand needs no config."""
+    made.root.rename(tmp_path / "results")
+    (tmp_path / "mine.yaml").write_text("results: there\nshard: 3\n")
+    for config, said in (("mine.yaml", "did you mean shards?"), ("none.yaml", "none.yaml")):
+        done = factories.run("verify", "--configfile", config, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+    named = factories.run("verify", "results", "--configfile", "mine.yaml", cwd=tmp_path)
+    assert named.returncode == 0, named.stderr
 
 
 def test_a_name_cannot_break_the_line(made):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import disk
+from shardwise import arrays, disk
 from shardwise.disk import Extent, ExtentReader
 from shardwise.errors import IntegrityError
 
@@ -341,6 +341,25 @@ def test_a_missing_file_is_told_after_all_threads_have_ended(tmp_path, files):
     extents = [Extent(path, 0, 9 * MIB) for path in files] + [Extent(str(tmp_path / "no"), 0, 1)]
     with ExtentReader(2) as reader, pytest.raises(FileNotFoundError):
         reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+
+
+@pytest.mark.parametrize("asked", ["read", "cached"])
+def test_a_read_that_fails_names_its_file(tmp_path, files, monkeypatch, asked):
+    """The one that was read, and not the one that is written meanwhile."""
+
+    def broken(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    extent = Extent(next(iter(files)), 0, 9 * MIB)
+    buffer = disk.aligned_empty(disk.buffer_bytes([extent]))
+    monkeypatch.setattr(disk.os, "preadv", broken)
+    with (
+        pytest.raises(OSError, match="Input/output error") as error,
+        ExtentReader(2) as reader,
+        arrays.commit(tmp_path / "output.npy"),
+    ):
+        reader.read([extent], buffer) if asked == "read" else reader.cached(extent)
+    assert error.value.filename == extent.path
 
 
 def test_buffers_that_do_not_fit_are_refused(files):

@@ -17,7 +17,14 @@ from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Event
 from shardwise.dispatch.tally import Tally
 from shardwise.dispatch.worker import _Worker
-from shardwise.errors import DeviceFailed, InputError, IntegrityError, TryAgain, WrongProduct
+from shardwise.errors import (
+    DeviceFailed,
+    InputError,
+    IntegrityError,
+    Misled,
+    TryAgain,
+    WrongProduct,
+)
 from shardwise.planfile import Plan
 
 from tests import factories, fake_devices, processes
@@ -465,6 +472,7 @@ def test_the_parent_loads_nothing_that_computes():
     [
         (DeviceFailed("lost"), 75, True),
         (WrongProduct("off"), 3, True),
+        (Misled("another matrix"), 75, True),
         (IntegrityError("damaged"), 3, False),
         (MemoryError(), 75, False),
         (ValueError("a fault"), 1, False),
@@ -482,6 +490,7 @@ def test_what_makes_a_device_suspect(tmp_path, error, code, suspect):
     ((words, facts),) = said
     assert words == ("failed", "00000")
     assert (facts["code"], facts["suspect"], facts["device"]) == (code, suspect, "GPU-0")
+    assert not facts["barred"]
 
 
 # The leader alone.

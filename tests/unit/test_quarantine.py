@@ -22,6 +22,7 @@ from shardwise.errors import (
     Quarantined,
     ShardwiseError,
     TryAgain,
+    WrongInput,
     WrongProduct,
 )
 from shardwise.paths import Results
@@ -136,17 +137,36 @@ def test_only_what_is_in_quarantine_is_cleared(results):
         quarantine.clear(results, B, lambda: NOON)
 
 
-def test_devices_of_other_nodes_are_shown_and_not_barred(results, monkeypatch):
-    """A task obeys the rows of its own node; the CPU is noted, and nobody is refused it."""
-    put(results, A, shard=None)
-    monkeypatch.setenv("SLURMD_NODENAME", "n2")
-    noted = quarantine.note(results, B, "lost")
-    quarantine.note(results, None, "a product failed its proof")
-    assert list(quarantine.barred(results)) == [B]
-    assert str(noted) in quarantine.barred(results)[B]
+def test_a_device_is_barred_whatever_its_node_is_called(results, monkeypatch):
+    """A node has one name in a job of Slurm and another in a container: the UUID counts.
+
+    The CPU is noted, and nobody is refused it.
+    """
+    for name, uuid in (("n1", A), ("n2", B), ("n2", None)):
+        monkeypatch.setenv("SLURMD_NODENAME", name)
+        noted = quarantine.note(results, uuid, "lost")
+        assert noted.host == name
+    monkeypatch.setenv("SLURMD_NODENAME", "n1.example.org")
+    assert list(quarantine.barred(results)) == [A, B]
+    assert f"{A} of n1 until" in quarantine.barred(results)[A]
     said = "\n".join(quarantine.report(results))
     assert all(f"{uuid} of n2" in said for uuid in (B, "CPU"))
     assert "noted only" in said
+
+
+def test_a_device_has_one_entry_under_all_names_of_its_node(results, monkeypatch):
+    """The last row counts, whoever wrote it; two hosts have two CPUs all the same."""
+    for name, at in (("n1", NOON), ("n1.example.org", NOON + 1)):
+        monkeypatch.setenv("SLURMD_NODENAME", name)
+        put(results, A, at)
+        put(results, None, at)
+    found = quarantine.entries(results, lambda: NOON + 1)
+    assert [(entry.uuid, entry.host) for entry in found] == [
+        ("CPU", "n1"), (A, "n1.example.org"), ("CPU", "n1.example.org"),
+    ]  # fmt: skip
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    quarantine.clear(results, A, lambda: NOON + 2)
+    assert uuids(results, NOON + 2) == ["CPU", "CPU"]
 
 
 WRITE = """
@@ -320,6 +340,8 @@ def test_workers_are_counted_without_it(monkeypatch):
     assert devices.workers("auto", {A: "bad"}) == 1
     assert devices.workers("auto", [A, B]) == 1
     assert devices.workers("auto", ["GPU-of-elsewhere"]) == 2
+    assert devices.left_out("auto", {"GPU-of-elsewhere": "far", B: "bad"}) == ["bad"]
+    assert devices.left_out("numpy", {B: "bad"}) == []
 
 
 # What is a reason.
@@ -352,6 +374,7 @@ def taken(monkeypatch, errors: int | None, now: list[Device] | ShardwiseError) -
         (CudaError(214), "an uncorrectable ECC error"),
         (CudaError(220), "an uncorrectable NVLink error"),
         (WrongProduct("off"), "a product failed its proof"),
+        (WrongInput("another matrix"), None),  # the copy, or the host, may have changed it
         (CudaError(2), None),  # out of memory
         (CudaError(46), None),  # busy
         (CudaError(700), None),  # an illegal address, of a function of the user's
@@ -595,6 +618,21 @@ def test_the_doctor_clears_one_or_all(results):
     assert rest.stdout.count("no longer in quarantine") == 2
     none = factories.run("doctor", *words, cwd=results.root)
     assert (none.returncode, "nothing is in quarantine" in none.stdout) == (0, True)
+
+
+def test_the_doctor_clears_no_folder_that_it_has_guessed(tmp_path):
+    """Where the config that should name the folder is wrong, it says so and ends with 2."""
+    results = Results(tmp_path / "results")
+    results.root.mkdir()
+    quarantine.note(results, A, "lost", "00001")
+    (tmp_path / "mine.yaml").write_text("results: there\nshard: 3\n")
+    words = ("--configfile", "mine.yaml", "--clear-quarantine")
+    refused = factories.run("doctor", *words, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "did you mean shards?" in refused.stderr
+    assert [entry.uuid for entry in quarantine.entries(results)] == [A]
+    named = factories.run("doctor", "--results", "results", *words, cwd=tmp_path)
+    assert f"no longer in quarantine: {A}" in named.stdout
 
 
 def test_the_doctor_shows_them(results, caplog):

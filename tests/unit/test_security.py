@@ -101,7 +101,11 @@ def small(folder: Path, **over):
 
 
 @pytest.mark.parametrize(
-    "name", ["shards", "products", "partial", "logs", "logs/multiply", "runs.tsv", "arrays.tsv"]
+    "name",
+    [
+        *("shards", "products", "partial", "logs", "logs/multiply"),
+        *("runs.tsv", "arrays.tsv", "quarantine.tsv"),
+    ],
 )
 def test_results_that_lead_elsewhere_are_refused(tmp_path, name):
     """A link in place of a folder of results, or of a file that is appended to, ends with 2."""

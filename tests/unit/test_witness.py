@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 from shardwise import (
     arrays,
     batches,
+    devices,
     lanes,
     ledger,
     multiply,
     proof,
+    quarantine,
     receipts,
     reduce,
     sizes,
     statistics,
     witness,
 )
-from shardwise.errors import IntegrityError, WrongProduct
+from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.problem import Problem
 
 from tests import factories
@@ -279,9 +281,47 @@ def test_a_device_that_was_given_another_matrix_is_found(tmp_path, kind, monkeyp
     monkeypatch.setattr(lanes.HostLane, "upload", stale)
     if kind == "fast":  # a lone shard is one batch
         monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 10**6)
-    with pytest.raises(WrongProduct, match=r"shard 00000: .* Suspect the device"):
+    with pytest.raises(WrongInput, match=r"shard 00000: .* Suspect the device") as error:
         multiply.run_shard(made, "00000")
+    assert error.value.exit_code == 3
     assert not made.results.receipt("00000").exists()
+    assert not quarantine.entries(made.results)
+
+
+def misnumbered(made):
+    """Let a copy's receipt, whole by its own digest, have another number of its matrices."""
+    receipt = made.results.shard_receipt("00000")
+    facts = json.loads(receipt.read_bytes())
+    del facts["digest"]
+    facts["witness"]["reference"] += 1
+    receipts.write(receipt, facts)
+
+
+def test_a_wrong_number_of_a_copy_bars_no_device(tmp_path, monkeypatch):
+    """It may be the host that took it wrongly: a GPU ends with 75, and is not in quarantine."""
+    made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
+    misnumbered(made)
+    monkeypatch.setattr(multiply, "load_backend", lambda *_: (np, {"uuid": "GPU-0"}))
+    monkeypatch.setattr(devices, "present", lambda: [])  # whoever asks is told that it is lost
+    with pytest.raises(Misled, match=r"rm .*shards/00000\.json, then snakemake") as error:
+        multiply.run_shard(made, "00000")
+    assert error.value.exit_code == 75
+    assert not quarantine.entries(made.results)
+    assert not made.results.receipt("00000").exists()
+
+
+def test_a_copy_whose_receipt_has_changed_is_made_again(tmp_path):
+    """A digit of its number that flipped on the disk costs a copy, not the shard."""
+    made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
+    receipt = made.results.shard_receipt("00000")
+    before = receipt.read_text()
+    number = f'"reference": {json.loads(before)["witness"]["reference"]}'
+    assert before.count(number) == 1
+    receipt.write_text(before.replace(number, '"reference": 1.5'))
+    multiply.run_shard(made, "00000")
+    assert number in receipt.read_text()
+    said = json.loads(made.results.receipt("00000").read_bytes())["witness"]
+    assert said["host"] == "all"
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])

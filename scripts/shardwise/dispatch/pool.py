@@ -299,10 +299,10 @@ def run(
             return
         tally = Tally(plan, shards, retries)
         leader = Leader(plan, tally)
-        barred = quarantine.barred(plan.results)
-        for said in barred.values():
+        backend, barred = plan.settings["backend"], quarantine.barred(plan.results)
+        for said in devices.left_out(backend, barred):
             tally.note(f"left out, as in quarantine: {said}")
-        here = devices.workers(plan.settings["backend"], barred)
+        here = devices.workers(backend, barred)
         workers = min(here, most or here, len(shards))
         with Crew(plan.results.plan, workers, memory and memory // workers, wait) as crew:
             for worker in crew.living:

@@ -23,7 +23,7 @@ import shardwise
 from shardwise import arrays, cli, devices, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
-from shardwise.errors import DeviceFailed, Quarantined, WrongProduct
+from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.paths import Results
 from shardwise.planfile import Plan
 
@@ -129,7 +129,7 @@ class _Worker:
             cli.explain(error)
             raise
         except Exception as error:
-            usable = not isinstance(error, (DeviceFailed, WrongProduct))
+            usable = not isinstance(error, (DeviceFailed, WrongInput, WrongProduct))
             barred = isinstance(error, Quarantined)
             code, words = cli.explain(error)
         else:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import config
-from shardwise.doctor.findings import Finding, fault, ok
-from shardwise.errors import ShardwiseError
+from shardwise.doctor.findings import FAULT, Finding, fault, ok
+from shardwise.errors import InputError, ShardwiseError
 
 _SHIPPED = Path("config.yaml")
 
@@ -37,3 +37,21 @@ def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any
         found = ok("config", f"{named}: backend {settings.backend}, results {chosen['results']}",
                    files=list(map(str, files)), **chosen)  # fmt: skip
     return chosen, [replace(found, section="config")]
+
+
+def results_folder(files: list[Path] | None, results: str | None) -> Path:
+    """The results folder for who does something to it, or judges it: never one that was guessed.
+
+    Parameters are those of :func:`choose`.
+
+    Raises
+    ------
+    InputError
+        Where the config has to name the folder, and cannot be read or is wrong.
+    """
+    chosen, found = choose(files, results)
+    wrong = [finding for finding in found if finding.level == FAULT]
+    if wrong and not results:
+        said = "; ".join(f"{finding.text} ({finding.cure})" for finding in wrong)
+        raise InputError(f"no results folder: {said}; or name the folder on the command line")
+    return Path(chosen["results"])
