@@ -475,8 +475,7 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     path.parent.mkdir(parents=True, exist_ok=True)
     if sweep:
         _sweep(path)
-    name = f".{path.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    temporary = path.with_name(name)
+    temporary = temporary_for(path)
     _UNDER_WAY.add(temporary)
     try:
         with writing(path), open(temporary, "w+b", opener=create_private) as file:
@@ -488,6 +487,12 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
         raise
     finally:
         _UNDER_WAY.discard(temporary)
+
+
+def temporary_for(path: Path) -> Path:
+    """A name beside a file that no other writer of it has."""
+    own = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
+    return path.with_name(f".{path.name}.{own}.tmp")
 
 
 def abandon() -> None:

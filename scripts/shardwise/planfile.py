@@ -157,7 +157,7 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     # A task that knows its own row alone does not see the gaps.
     ends = [0, *(row.stop for row in rows)] if only is None else [row.start for row in rows]
     fit = [row.start for row in rows] == ends[: len(rows)] and all(r.start < r.stop for r in rows)
-    ids = {row.shard for row in rows if row.shard.isascii() and row.shard.isdigit()}
+    ids = {row.shard for row in rows}
     if not rows or not fit or len(ids) != len(rows) or rows[-1].stop != problem.matrices:
         raise IntegrityError(
             f"{path}: is damaged: its shards are not matrices 0 to {problem.matrices - 1}, each "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import ALGORITHM, __version__, code, devices, planfile
-from shardwise.arrays import commit, file_checksum, read_header
+from shardwise.arrays import commit, file_checksum, read_header, temporary_for
 from shardwise.errors import InputError, IntegrityError, TryAgain, short, writing
 from shardwise.guard import open_own
 
@@ -78,13 +78,28 @@ def write_for(path: Path, receipt: dict[str, Any], product: Path, own: os.stat_r
     write(path, receipt)
     if _is(product, own) or _has_same_elements(product, receipt["file"]):
         return
-    with suppress(FileNotFoundError):
-        if path.read_bytes() == _text(receipt):
-            path.unlink()
+    _withdraw(path, _text(receipt))
     raise TryAgain(
         f"{product}: another attempt of this shard, whose bytes differ, has replaced it meanwhile; "
         "let that one finish, then try again"
     )
+
+
+def _withdraw(path: Path, text: bytes) -> None:
+    """Remove a receipt if its text is this one, and no other, whenever that is committed.
+
+    It is renamed before it is looked at for the last time: the other attempt may commit its own
+    between a look and a removal, which would then remove that.
+    """
+    with suppress(FileNotFoundError):
+        if path.read_bytes() != text:
+            return
+        aside = temporary_for(path)
+        os.rename(path, aside)
+        if aside.read_bytes() != text:
+            with suppress(OSError):  # a still newer one is there, or the disk has no hard links
+                os.link(aside, path)
+        aside.unlink()
 
 
 def _is(path: Path, known: os.stat_result) -> bool:

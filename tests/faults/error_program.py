@@ -2,8 +2,9 @@
 
     python -m tests.faults.error_program FOLDER EVERY [STAGE …]
 
-EVERY takes one fault of so many. It prints one line of JSON: for each fault how often it was made,
-and what was wrong.
+A disk turns read-only at one call of EVERY, as it can at each; all other faults are made wherever
+they can happen. It prints one line of JSON: for each fault how often it was made, and what was
+wrong.
 """
 
 import errno
@@ -31,8 +32,8 @@ _ALL = (*_NEW, "fsync", "fchmod", "unlink", *inject.RENAMES, "rmdir", "truncate"
 _FRESH = [name for name in STAGES if not name.endswith("another")]
 
 
-def faults(kinds: list[str]) -> Iterator[tuple[str, int, inject.Fault]]:
-    """Every fault at every call where it can happen."""
+def faults(kinds: list[str], every: int) -> Iterator[tuple[str, int, inject.Fault]]:
+    """Every fault at every call where it can happen; a read-only disk at one of so many."""
     for at, kind in enumerate(kinds):
         if kind in _NEW:
             yield FULL, at, inject.failing_from(at, errno.ENOSPC, _NEW)
@@ -45,7 +46,8 @@ def faults(kinds: list[str]) -> Iterator[tuple[str, int, inject.Fault]]:
         if kind in inject.RENAMES:
             yield LOST, at, inject.failing(at, errno.EIO, done=True)
             yield REFUSED, at, inject.failing(at, errno.EIO)
-        yield READ_ONLY, at, inject.failing_from(at, errno.EROFS, _ALL)
+        if at % every == 0:
+            yield READ_ONLY, at, inject.failing_from(at, errno.EROFS, _ALL)
 
 
 def judged(fault: str, code: int, words: str, folder: Path, after: dict[str, bytes]) -> list[str]:
@@ -70,7 +72,7 @@ def tried(root: Path, stage: Stage, every: int, tries: Counter) -> Iterator[list
     restored(folder, snapshot)
     kinds = counted(folder, stage)
     before, after = state(snapshot), state(folder)
-    for name, at, fault in list(faults(kinds))[::every]:
+    for name, at, fault in faults(kinds, every):
         restored(snapshot, folder)
         said = root / "said"
         code = forked(folder, lambda: stage.run(folder), fault, said)

@@ -9,7 +9,7 @@ A test says which row it counts for, and how often it tries, just before each tr
             ...
 
 A test that never calls `tried` counts as one try; one with several marks counts for each.
-``make faults`` prints the rows of the page with the figures of the run.
+``make faults`` and ``make nightly`` print the rows of the page with the figures of the run.
 """
 
 import re
@@ -61,6 +61,11 @@ def lines(text: str, counts: dict[str, Counter]) -> Iterator[str]:
         yield f"| {fault} | {how} | {found['tried']}{skipped} | {whole} | {found['lost']} |"
 
 
+def wanted(expression: str) -> bool:
+    """Whether marks ask for faults: by name, or with the nightly tests, which make many of them."""
+    return bool(re.search(r"(?<!not )\b(fault|nightly)\b", expression))
+
+
 @pytest.fixture
 def tried(request: pytest.FixtureRequest) -> Callable[[], None]:
     """Count one try of the fault that the test is marked with."""
@@ -82,7 +87,7 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Print the table where faults were asked for."""
-    if "fault" in config.option.markexpr:
+    if wanted(config.option.markexpr):
         reports = [
             report
             for kind in ("passed", "failed", "error", "skipped")

@@ -1,7 +1,9 @@
 """Two attempts of one shard at once: whatever the order, a receipt speaks of the file beside it."""
 
 import itertools
+import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,3 +110,49 @@ def test_a_receipt_never_vouches_for_the_other_attempts_file(tmp_path, monkeypat
     product = factories.products(made)
     factors = {1, products["b"]} if whole else {1}
     assert any(np.array_equal(product, factor * (stack @ stack)) for factor in factors)
+
+
+@pytest.fixture
+def replaced(tmp_path):
+    """A receipt's path, what it says, a product that another has replaced, and the former one."""
+    facts = {"name": "a.npy", "shape": [1], "dtype": "float32", "bytes": 4}
+    product, former = tmp_path / "a.npy", tmp_path / "former"
+    product.write_bytes(b"another")
+    former.write_bytes(b"own")
+    return tmp_path / "a.json", {"by": "a", "file": facts}, product, former.stat()
+
+
+def then_once(monkeypatch, owner, name, step):
+    """Let a step follow the first call of a function."""
+    real, steps = getattr(owner, name), [step]
+
+    def both(*words):
+        found = real(*words)
+        while steps:
+            steps.pop()()
+        return found
+
+    monkeypatch.setattr(owner, name, both)
+
+
+@pytest.mark.fault("two attempts of one shard at once")
+@pytest.mark.parametrize(
+    ("owner", "call"), [(Path, "read_bytes"), (os, "rename")], ids=["read", "taken"]
+)
+def test_a_receipt_that_is_committed_in_between_stays(replaced, monkeypatch, owner, call):
+    """The other attempt commits its receipt just when this one is taking its own back."""
+    path, receipt, _, _ = replaced
+    other = {**receipt, "by": "b"}
+    then_once(monkeypatch, owner, call, lambda: receipts.write(path, other))
+    with pytest.raises(TryAgain, match="another attempt"):
+        receipts.write_for(*replaced)
+    assert receipts.read(path)["by"] == "b"
+    assert factories.leftovers(path.parent) == []
+
+
+def test_a_receipt_of_a_file_that_is_gone_is_taken_back(replaced):
+    """Nobody else has written one: none is left, and no temporary file."""
+    with pytest.raises(TryAgain, match="another attempt"):
+        receipts.write_for(*replaced)
+    assert not replaced[0].exists()
+    assert factories.leftovers(replaced[0].parent) == []

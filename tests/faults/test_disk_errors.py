@@ -12,6 +12,9 @@ from tests import factories
 from tests.faults import error_program
 from tests.faults.conftest import Program
 
+EVERY = 3
+"""At one call of so many the disk turns read-only; `make nightly` takes all."""
+
 FAULTS = [
     pytest.param(error_program.FULL, marks=pytest.mark.fault("disk full")),
     pytest.param(error_program.QUOTA, marks=pytest.mark.fault("quota error at fsync")),
@@ -30,8 +33,8 @@ FAULTS = [
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> dict:
-    """Each stage with each fault at each call."""
-    return Program(tmp_path_factory.mktemp("errors"))("error_program", 1)
+    """Each stage with each fault at each call where it can happen, or at some."""
+    return Program(tmp_path_factory.mktemp("errors"))("error_program", EVERY)
 
 
 @pytest.mark.timeout(600)
@@ -41,6 +44,17 @@ def test_each_stage_meets_the_fault_at_each_call(report, tried, fault):
     assert [found for found in report["wrong"] if found[1] == fault] == []
     assert report["tried"][fault] > 10
     for _ in range(report["tried"][fault]):
+        tried()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.fault("results folder that turns read-only in mid-run")
+def test_each_stage_meets_a_disk_that_turns_read_only_at_each_call(program, tried):
+    """The same at all calls, in the one run of all faults that they are part of."""
+    found = program("error_program", 1)
+    assert found["wrong"] == []
+    for _ in range(found["tried"][error_program.READ_ONLY]):
         tried()
 
 

@@ -32,10 +32,10 @@ def soak(folder: Path, seed: int, ways: list[Way], runs: int, tried: Count) -> N
 
 
 @pytest.mark.fault("random faults in every run (soak)")
-@pytest.mark.parametrize("seed", [FIRST, FIRST + 1])
+@pytest.mark.parametrize("seed", [FIRST])
 def test_a_short_soak(tmp_path: Path, seed: int, tried: Count) -> None:
-    """Six bad runs of the scripts; a seed again: SOAK_SEED=7 make test ARGS="-k short_soak"."""
-    soak(tmp_path, seed, BY_HAND, runs=3, tried=tried)
+    """Four bad runs of the scripts; a seed again: SOAK_SEED=7 make test ARGS="-k short_soak"."""
+    soak(tmp_path, seed, BY_HAND, runs=4, tried=tried)
 
 
 @pytest.mark.nightly

@@ -1,6 +1,6 @@
 """Damaged files for every reader, in any number: python -m tests.hostile.fuzz --cases 1000000.
 
-With atheris (pip install atheris) the cases are led by what they reach in the code; without it they
+With atheris (the extra `fuzz`) the cases are led by what they reach in the code; without it they
 are drawn blindly. Both damage files in the same ways. It prints how many cases each reader was
 given, and ends with 1 where any broke a promise; such a case is kept in ``tests/hostile/found``.
 """

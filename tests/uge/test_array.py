@@ -1,5 +1,6 @@
 """`dispatch: array` under profiles/uge, on a real Grid Engine with fake GPUs."""
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from shardwise.dispatch import submitted, uge
 from shardwise.paths import Results
 
+from tests import array_situations
 from tests.array_situations import (
     MULTIPLY,
     ArrayNight,
@@ -18,7 +20,6 @@ from tests.array_situations import (
     test_ctrl_c_cancels_the_array,
     test_digits_have_the_same_bits,
     test_killed_tasks_are_tried_again_and_bad_ones_are_not,
-    test_many_faults_at_once,
     test_tasks_of_another_plan_are_not_joined,
     test_the_next_run_joins_what_a_killed_one_has_left,
 )
@@ -33,7 +34,6 @@ __all__ = [  # what is the same under every scheduler
     "test_ctrl_c_cancels_the_array",
     "test_digits_have_the_same_bits",
     "test_killed_tasks_are_tried_again_and_bad_ones_are_not",
-    "test_many_faults_at_once",
     "test_tasks_of_another_plan_are_not_joined",
     "test_the_next_run_joins_what_a_killed_one_has_left",
 ]
@@ -143,3 +143,10 @@ def test_a_task_that_cannot_start_ends_with_the_reason(night: UgeArrayNight) -> 
     assert night.output().count("/nowhere") >= 2
     assert set(night.receipts()).isdisjoint(waiting)
     night.wait_for("the queue is empty", night.idle)
+
+
+@pytest.mark.nightly  # the suite has it on Slurm
+@functools.wraps(array_situations.test_many_faults_at_once)
+def test_many_faults_at_once(night: UgeArrayNight) -> None:
+    """The same as under every scheduler, with its marks."""
+    array_situations.test_many_faults_at_once(night)

@@ -1,0 +1,104 @@
+"""Clocks that are wrong, here or on the server of the files: nothing is computed twice or lost."""
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from shardwise import ledger, multiply, receipts, reduce
+from shardwise.dispatch import missing
+from shardwise.planfile import Plan
+
+from tests import factories
+
+HOUR, DAY = 3600, 86400
+STACK = factories.stack((6, 4, 4))
+
+
+def ahead(*paths: Path) -> None:
+    """Set the time stamps of files one day ahead."""
+    for path in paths:
+        os.utime(path, (time.time() + DAY, time.time() + DAY))
+
+
+def multiplied(made: Plan) -> list[str]:
+    """Multiply what is missing, as a run does; which shards that were."""
+    lacking = missing.standing(made).missing
+    for name in lacking:
+        multiply.run_shard(made, name)
+    return lacking
+
+
+def finished(made: Plan) -> None:
+    """Make the ledger and the sum, and compare both with what is right."""
+    ledger.write(made)
+    found = ledger.read(made)
+    assert [receipt["shard"] for receipt in found] == list(made.shards)
+    assert {receipt["attempt"] for receipt in found} == {1}
+    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum", "mean"])
+    np.testing.assert_array_equal(
+        np.load(made.results.statistic("sum")), (STACK @ STACK).sum(axis=0)
+    )
+    assert set(receipts.read(made.results.summary)["files"]) == {"sum", "mean"}
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Plan:
+    """A plan of three shards, of an input that was written tomorrow."""
+    source = factories.save(tmp_path / "input.npy", STACK)
+    ahead(source)
+    return factories.plan(tmp_path, input=str(source), shards=3)
+
+
+@pytest.mark.fault("time stamps in the future")
+def test_files_of_tomorrow_are_files(planned: Plan) -> None:
+    """Two of three shards are whole, and of tomorrow: the third is multiplied, and each once."""
+    own = planned.results
+    for name in ("00000", "00001"):
+        multiply.run_shard(planned, name)
+        ahead(own.product(name), own.receipt(name), own.shard(name), own.shard_receipt(name))
+    assert missing.standing(planned) == missing.Standing(["00002"], "00001")
+    assert multiplied(planned) == ["00002"]
+    assert multiplied(planned) == []
+    finished(planned)
+    ahead(own.ledger, own.summary, own.statistic("sum"))
+    assert multiplied(planned) == []
+    finished(planned)
+
+
+@pytest.mark.fault("time stamps in the future")
+def test_a_product_of_tomorrow_is_computed_again_where_it_is_not_whole(planned: Plan) -> None:
+    """A new time stamp vouches for nothing: without its receipt a product is missing."""
+    multiplied(planned)
+    ahead(planned.results.product("00001"))
+    planned.results.receipt("00001").unlink()
+    assert multiplied(planned) == ["00001"]
+    assert multiplied(planned) == []
+
+
+@pytest.mark.fault("a clock that jumps")
+@pytest.mark.parametrize("first", [-HOUR, HOUR], ids=["back", "forth"])
+def test_a_clock_that_jumps_at_each_look_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """An hour back and forth between and within the stages: seconds may be negative, no more."""
+    real, shift, looks = time.time, itertools.cycle([first, -first]), itertools.count()
+
+    def jumping() -> float:
+        next(looks)
+        return real() + next(shift)
+
+    monkeypatch.setattr(time, "time", jumping)
+    made = factories.plan(tmp_path, STACK, shards=3)
+    assert multiplied(made) == list(made.shards)
+    assert multiplied(made) == []
+    finished(made)
+    assert multiplied(made) == []
+    monkeypatch.undo()
+    spans = {receipt["finished"] - receipt["started"] for receipt in ledger.read(made)}
+    assert next(looks) > 2 * len(made.shards)
+    assert any(abs(span) > HOUR for span in spans), "the clock has jumped within a stage"
+    finished(made)
