@@ -53,20 +53,24 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     """Bound of ``|C r - A (B r)|`` for an honest C, as ``(relative, absolute)``.
 
     The bound of row i is ``relative * (|A| |B| 1)_i + absolute``. An inner product of length n
-    computed with unit roundoff u, in any order, is off by at most ``γ(n, u) = n u / (1 - n u)``
-    times the same product of moduli. Three such errors meet: the product itself in ``compute``
-    (and its rounding to ``stored``), and the two sides of the check in double precision. The real
-    part of a complex inner product of length n is a real one of length 2 n, and so is the
-    imaginary part; with moduli ``|re| + |im|`` both errors together are at most ``γ(2 n, u)``
-    times the product of moduli. Underflow, or a device that flushes subnormal numbers, adds at
-    most the smallest normal number an operation.
+    computed with unit roundoff u, in any order, is off by at most ``n u`` times the same product of
+    moduli, for every n (C.-P. Jeannerod and S. M. Rump, "Improved error bounds for inner products
+    in floating-point arithmetic", SIAM J. Matrix Anal. Appl. 34(2), 2013; with fused operations
+    too). The older ``n u / (1 - n u)`` is negative from n = 1 / u on, which sums of millions of
+    small matrices reach. Three such errors meet: the product itself in ``compute`` (and its
+    rounding to ``stored``), and the two sides of the check in double precision. The real part of a
+    complex inner product of length n is a real one of length 2 n, and so is the imaginary part;
+    with moduli ``|re| + |im|`` both errors together are at most ``2 n u`` times the product of
+    moduli. Underflow, or a device that flushes subnormal numbers, adds at most the smallest normal
+    number an operation.
 
     Tensor cores multiply float16 and tf32 exactly, but add otherwise than IEEE 754 has it: they
     align a block of b ≥ 4 products and the running sum to the largest of them and cut off what is
     below its last bit (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor
     cores", PeerJ Computer Science 7:e330, 2021). Each of b + 1 terms and the result loses less than
     2⁻²³ of the product of moduli: ``(b + 2) / b · 2⁻²³ ≤ 1.5 · 2⁻²³`` for each of the b elements.
-    So u is 2⁻²² for them, wherever they may have been used: for float16, and for ``tf32``.
+    What is cut off makes no sum larger, so these losses just add up. So u is 2⁻²² for them,
+    wherever they may have been used: for float16, and for ``tf32``.
 
     ``tf32`` takes both factors rounded to 11 significant bits, perhaps by truncation: each is off
     by less than ``t = 2⁻¹⁰`` of itself, their product by ``2 t + t²``. For subnormal numbers that
@@ -87,20 +91,16 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     tensor_cores = compute in ("tf32", "tensor") or stored == "float16"
     in_product = np.finfo("float32" if compute in ("tf32", "tensor") else compute)
     in_store = np.finfo(stored)
-    own = _gamma(parts * k, 2.0**-22 if tensor_cores else float(in_product.eps) / 2)
+    own = parts * k * (2.0**-22 if tensor_cores else float(in_product.eps) / 2)
     own += (2 * short + short**2) * (1 + own)
     if in_store.bits < in_product.bits or short:
         own = own * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
     unit = float(np.finfo("float64").eps) / 2
-    check = _gamma(parts * k, unit) + 2 * _gamma(p, unit)
+    check = (parts * k + 2 * p) * unit
     # 1 % covers the products of these small numbers and the rounding of the moduli themselves.
     relative = 1.01 * (own + check)
     absolute = p * (2 * parts * k * float(in_product.tiny) + float(in_store.smallest_subnormal))
     return relative, max(absolute, _TINY)
-
-
-def _gamma(n: int, u: float) -> float:
-    return n * u / (1 - n * u)
 
 
 class Checker:
