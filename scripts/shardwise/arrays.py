@@ -116,9 +116,10 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
     start = file.read(8)
     if start[:6] != MAGIC or len(start) < 8:
         raise InputError(f"{path}: is not a .npy file (write it with numpy.save)")
-    major = start[6]
-    if major not in (1, 2, 3):
-        raise InputError(f"{path}: .npy format version {major} is unknown; known are 1, 2 and 3")
+    major, minor = start[6:8]
+    if major not in (1, 2, 3) or minor:
+        version = f"{major}.{minor}" if minor else major
+        raise InputError(f"{path}: .npy format version {version} is unknown; known are 1, 2 and 3")
     length_format = "<H" if major == 1 else "<I"
     raw = file.read(struct.calcsize(length_format))
     length = struct.unpack(length_format, raw)[0] if len(raw) in (2, 4) else MAX_HEADER_BYTES + 1
