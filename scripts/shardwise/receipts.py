@@ -105,8 +105,8 @@ def check_file(path: Path, facts: dict[str, Any]) -> None:
 def provenance(stage: str, started: float, versions: dict[str, str]) -> dict[str, Any]:
     """Which code made a result, where, and when (Unix seconds).
 
-    ``started`` is when it was begun to be read. In one process that may be while the shard before
-    is still computed.
+    ``started`` is when it was begun to be read, or to be copied first, where a task does that
+    itself. In one process that may be while the shard before is still computed.
     """
     return {
         "stage": stage,
