@@ -270,8 +270,8 @@ def provenance(
     Parameters
     ----------
     started
-        When it was begun to be read. In one process that may be while the shard before is still
-        computed.
+        When it was begun to be read, or to be copied first, where a task does that itself. In one
+        process that may be while the shard before is still computed.
     versions
         Of what is no package of Python, such as the driver.
     """
