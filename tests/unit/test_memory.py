@@ -131,6 +131,18 @@ def test_copying_stays_within_its_model(tmp_path, order):
     assert peak(words) <= sizes.copy_memory(made.problem) - GENEROUS
 
 
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory):
+    """The loops of the reduce are compiled: that is done once on a machine, and takes more."""
+    for dtype in ("float16", "float32", "float64"):
+        folder = tmp_path_factory.mktemp(dtype)
+        path = save(folder / "a.npy", np.ones((4, 2, 2), dtype))
+        made = factories.computed(factories.plan(folder, input=str(path), shards=2))
+        ledger.write(made)
+        peak(command("reduce", "--plan", made.results.plan, "--statistics", *STATISTICS))
+
+
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("names", [["sum"], [*STATISTICS]])
 def test_ranks_that_merge_stay_within_their_model(tmp_path, dtype, names):
@@ -145,6 +157,7 @@ def test_ranks_that_merge_stay_within_their_model(tmp_path, dtype, names):
     assert peak(words) <= most
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize(
     ("keep", "dim", "matrices", "names"),
     [
