@@ -81,15 +81,15 @@ def night(slurm: SlurmCluster, tmp_path: Path) -> Iterator[SlurmNight]:
 
 
 def test_every_shard_has_a_device_of_its_own(night: SlurmNight) -> None:
-    """24 shards and the MPI reduce: one start a job, one shard a device at once, and the sum."""
+    """12 shards and the MPI reduce: one start a job, one shard a device at once, and the sum."""
     digits = load_digits().images
     np.save(night.workspace.root / "digits.npy", digits)
-    night.workspace.configure(input="digits.npy", shards=24, materialize=False)
+    night.workspace.configure(input="digits.npy", shards=12, materialize=False)
     done = night.run(timeout=500)
     assert done.code == 0, done.output
     assert np.array_equal(night.sum(), sum_of_squares(digits))
 
-    multiplied = [f"multiply {i:05}" for i in range(24)]
+    multiplied = [f"multiply {i:05}" for i in range(12)]
     assert night.starts() == Counter([*multiplied, "reduce"])
     assert {name(job) for job in night.jobs() if "gpu" in job.gres} == set(multiplied)
     used = [device.split("/") for device in night.uses("granted")]
@@ -97,8 +97,8 @@ def test_every_shard_has_a_device_of_its_own(night: SlurmNight) -> None:
     assert {node for node, _ in used} <= {"gpu1", "gpu2"}
     assert len(used) > 1, "the shards should have spread over devices"
     journals = night.workspace.file("logs/multiply").glob("*.starts")
-    assert [path.read_text().count("\n") for path in journals] == [1] * 24
-    assert "multiply: 24 of 24 shards done" in done.output
+    assert [path.read_text().count("\n") for path in journals] == [1] * 12
+    assert "multiply: 12 of 12 shards done" in done.output
 
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")

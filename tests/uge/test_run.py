@@ -142,14 +142,14 @@ def night_of_hosts(uge_hosts: UgeCluster, tmp_path: Path) -> Iterator[UgeNight]:
 
 
 def test_every_shard_has_a_device_of_its_own(night: UgeNight, tmp_path: Path) -> None:
-    """24 shards on 4 devices and the MPI reduce: one start a job, one shard a device at once."""
+    """12 shards on 4 devices and the MPI reduce: one start a job, one shard a device at once."""
     digits = load_digits().images
     np.save(night.workspace.root / "digits.npy", digits)
     (night.workspace.root / "slow.py").write_text(SLOW_PRODUCT)
     night.workspace.configure(
         input="digits.npy",
         product="slow.py:square",
-        shards=24,
+        shards=12,
         materialize=False,
         reduce={"ranks": 3},
     )
@@ -159,16 +159,16 @@ def test_every_shard_has_a_device_of_its_own(night: UgeNight, tmp_path: Path) ->
     assert done.code == 0, done.output
     assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
 
-    shards = [f"{i:05}" for i in range(24)]
+    shards = [f"{i:05}" for i in range(12)]
     assert night.starts() == Counter([*(f"multiply {shard}" for shard in shards), "reduce"])
     assert {r["device"]["source"] for r in night.receipts().values()} == {"lease"}
     uses = night.uses("uuid")
-    assert sum(uses.values()) == 24
+    assert sum(uses.values()) == 12
     assert len(uses) == 4, f"all devices should have been used: {uses}"
     journals = night.workspace.file("logs/multiply").glob("*.starts")
-    assert [path.read_text().count("\n") for path in journals] == [1] * 24
+    assert [path.read_text().count("\n") for path in journals] == [1] * 12
     assert (night.ended()["reduce"].slots, night.ranks()) == (3, 3)
-    assert "multiply: 24 of 24 shards done" in done.output
+    assert "multiply: 12 of 12 shards done" in done.output
 
 
 @pytest.mark.fault("a limit of run time")
