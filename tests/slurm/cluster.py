@@ -86,8 +86,7 @@ class SlurmCluster(Cluster):
         try:
             self._clear()
             self._write_files()
-            self._start("slurmctld", "slurmctld", "-D")
-            self._await(lambda: "is UP" in self.call("scontrol", "ping", check=False))
+            self.start_controller()
             for node in config.NODES:
                 self._launch_node(node.name)
             self._await(lambda: set(self.nodes().values()) == {"IDLE"})
@@ -178,6 +177,17 @@ class SlurmCluster(Cluster):
         """Return each node's state in full, such as ``IDLE`` or ``DOWN+DRAIN``."""
         shown = self.call("scontrol", "-o", "show", "nodes")
         return dict(re.findall(r"NodeName=(\S+).*? State=(\S+)", shown))
+
+    def kill_controller(self) -> None:
+        """Kill slurmctld by -9: no command is answered, and jobs go on."""
+        controller = self._daemons.pop("slurmctld")
+        controller.kill()
+        controller.wait()
+
+    def start_controller(self) -> None:
+        """Start slurmctld, which reads what it saved before, and wait until it answers."""
+        self._start("slurmctld", "slurmctld", "-D")
+        self._await(lambda: "is UP" in self.call("scontrol", "ping", check=False))
 
     def set_down(self, name: str) -> None:
         """Declare a node down, as an operator does: Slurm ends or requeues its jobs at once.

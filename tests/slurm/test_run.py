@@ -1,5 +1,6 @@
 """The main job under profiles/slurm, on a real Slurm with fake GPUs: good runs and bad nights."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +157,27 @@ def test_a_lost_node_costs_no_result(night: SlurmNight) -> None:
     assert any(job.state == "NODE_FAIL" for job in night.jobs())
     after = night.receipts()
     assert {shard: after[shard] for shard in ended} == {shard: before[shard] for shard in ended}
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+@pytest.mark.fault("a scheduler that answers nothing")
+def test_a_controller_killed_by_9_and_started_again_costs_nothing(night: SlurmNight) -> None:
+    """Shards that run on, go ahead, and are submitted while no command is answered: none fails."""
+    stack = night.folder_of(4)
+    night.workspace.configure(input="stack", shards=4, materialize=False)
+    run = night.start(*night.held(), "--jobs", "3", "--retries", "0")
+    night.wait_for("three shards run", lambda: len(night.running("multiply")) == 3)
+    first, second, _ = night.running("multiply")
+    time.sleep(8)  # Slurm saves its jobs every five seconds; those that it forgets are lost
+    night.slurm.kill_controller()
+    try:
+        night.release(first, second)
+        night.wait_for("Slurm does not answer", lambda: "(MinJobAge=None;" in night.output())
+    finally:
+        night.slurm.start_controller()
+    night.release()
+    assert run.wait(timeout=300) == 0, night.output()
+    assert night.starts() == Counter([*(f"multiply {i:05}" for i in range(4)), "reduce"])
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
