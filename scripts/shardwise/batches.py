@@ -1,12 +1,13 @@
 """What is done with a batch: check the input, multiply, prove, and add where the sum is kept."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from shardwise import functions, proof, sizes, witness
+from shardwise import canary, functions, proof, sizes, witness
 from shardwise.arrays import raw_bytes
 from shardwise.bins import BinnedSum, plane_shape
 from shardwise.errors import InputError, TryAgain, WrongProduct
@@ -78,6 +79,8 @@ class Worker:
         Where the smallest batch does not fit the memory that is free.
     InputError
         Where it does not fit the device at all.
+    IntegrityError
+        Where the device multiplies in a lower precision than was asked for (canary.py).
     """
 
     def __init__(
@@ -103,6 +106,8 @@ class Worker:
             self.compute = self._kernel.compute
         self._right = None
         self._allocate(count)
+        if not problem.shared_right or sizes.tiled(problem):  # else `share` does
+            self._try_arithmetic()
 
     # The file that the shard becomes.
 
@@ -170,11 +175,35 @@ class Worker:
     def share(self, right: np.ndarray) -> None:
         """Take the one B ``(k, p)`` that serves all matrices."""
         self._right = self._lane.zeros(right.shape, right.dtype.name)
+        self._try_arithmetic()
         self._lane.upload([raw_bytes(right)], raw_bytes(self._right)).wait()
         if self._plan.settings["nonfinite"] == "error" and not np.isfinite(right).all():
             raise InputError(
                 "right: the matrix holds NaN or Inf; correct it, or set nonfinite: allow"
             )
+
+    def _try_arithmetic(self) -> None:
+        """Multiply what shows the precision, where nothing else lies yet; NumPy's is known."""
+        problem = self._problem
+        if not self.proof or self._lane.xp is np or "int" in problem.dtype:
+            return
+        with self._lane.work():
+            canary.check(self._lane.xp, *self._trial(), self.compute, self._in_gemm)
+
+    def _trial(self) -> tuple[Callable[[], Any], list[Any]]:
+        """One call of the kernel on memory of the batches, and the factors that it takes."""
+        left, right = self._lefts[0], self._rights[0]
+        right = self._right if right is None else right
+        factors = [x for x in (left, right) if x is not None]
+        if self._in_gemm:
+            return lambda: self._kernel.accumulate(left, right), factors
+        count, out = sizes.call_matrices(self._problem), self._outs[0]
+
+        def multiply() -> Any:
+            self._kernel.multiply(left, right, out, count)
+            return out[:count]
+
+        return multiply, [x[:count] if x.ndim == 3 else x for x in factors]
 
     def inputs(self, number: int, count: int) -> list[Any]:
         """Where the bytes of the factors of a batch belong."""

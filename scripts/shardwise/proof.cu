@@ -255,11 +255,13 @@ __device__ void raise(u64* most, u64 value, int unit, bool idle) {
     if (!idle && threadIdx.x % unit == 0 && value > *(volatile u64*)most) atomicMax(most, value);
 }
 
-// y = X v, and as its plane of moduli |X| w. A team for ROWS rows.
+// y = X v, and as its plane of moduli |X| w. A team for ROWS rows. With `where`, which `take_row` has
+// left, of that matrix on; so in `columns_times`.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v,
            i64 length, i64 v_stride, double* y, i64 y_length, int size, const u64* top,
-           const int* only) {
+           const int* only, const i64* where) {
+    if (where) x += PARTS * stride * where[0];
     __shared__ Shared shared;
     Team team = my_team(n, rows, size, only);
     const Real* row[ROWS];
@@ -279,12 +281,14 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const d
 
 // The largest of |C v - y| / (relative * w + absolute) of each matrix, by its bits; y and w are the
 // planes of A (B v). NaN where anything is not finite. What C makes of the last vector is left in
-// own, (n, PARTS, y_length), unless that is null. A team for ROWS rows.
+// own, (n, PARTS, y_length), unless that is null. So is spot, or it becomes the worst row of all
+// matrices: the upper half of its ratio, and below that what its number in C lacks of 2^32 - 1, so
+// that of equal ones the first is the largest. A team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v, i64 length,
         const double* y, i64 y_length, double relative, double absolute, int size,
         const u64* top_left, const u64* top_right, i64 right_step, const int* only, u64* ratio,
-        double* own) {
+        double* own, u64* spot) {
     __shared__ Shared shared;
     Team team = my_team(n, rows, size, only);
     const Real* row[ROWS];
@@ -296,7 +300,7 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const doub
     find_rows(team, x, rows, ld, stride, row);
     multiply_rows<false>(team, row, cols, in_pairs(x, cols, ld, stride), v, length, root, sum);
     gather<1>(size, sum, shared);
-    u64 worst = 0;
+    u64 worst = 0, which = 0;
     for (int i = team.rank; i < ROWS * VECTORS && !team.idle; i += size) {
         int r = i / VECTORS, p = i % VECTORS;
         if (team.row + r >= rows) break;
@@ -312,9 +316,49 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const doub
         double bound = relative * found[(PLANES - 1) * y_length] + absolute;
         // Within an infinite bound nothing is proven.
         u64 value = is_finite(bits_of(bound)) ? bits_of(gap / bound) : 0x7ff8000000000000ull;
-        worst = value > worst ? value : worst;
+        worst = max(worst, value);
+        u64 number = team.matrix * rows + team.row + r;
+        which = max(which, (value >> 32 << 32) | (0xffffffffu - number));
     }
     raise(ratio + team.matrix, worst, size < 32 ? size : 32, team.idle);
+    if (spot) raise(spot, which, size < 32 ? size : 32, team.idle);
+}
+
+// The row of A that `spot` names (with `turned`, the column of the stored one) as vectors: the first
+// one, and its moduli. where becomes the matrix, and the row. A thread for each of `inner` elements.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+take_row(const Real* x, i64 inner, i64 ld, i64 stride, int turned, i64 rows, const u64* spot,
+         double* v, i64 length, i64* where) {
+    i64 number = 0xffffffffu - (unsigned int)*spot, matrix = number / rows, row = number % rows;
+    i64 k = (i64)blockIdx.x * BLOCK + threadIdx.x;
+    if (k >= inner) return;
+    x += PARTS * (matrix * stride + (turned ? k * ld + row : row * ld + k));
+    double size = 0;
+    for (int part = 0; part < PARTS; ++part) {
+        v[part * VECTORS * length + k] = wide(x[part]);
+        size += modulus(wide(x[part]));
+    }
+    v[(PLANES - 1) * length + k] = size;
+    if (k > 0) return;
+    where[0] = matrix;
+    where[1] = row;
+}
+
+// The largest of |c - y| / (relative * w + absolute) of all elements c of the row `where` of C, whose
+// own y is that of `take_row` times B. A thread for each.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+compare_row(const Real* x, i64 cols, i64 ld, i64 stride, const double* y, i64 y_length,
+            double relative, double absolute, const i64* where, u64* ratio) {
+    i64 c = (i64)blockIdx.x * BLOCK + threadIdx.x;
+    u64 value = 0;
+    if (c < cols) {
+        x += PARTS * (where[0] * stride + where[1] * ld + c);
+        double gap = 0, bound = relative * y[(PLANES - 1) * y_length + c] + absolute;
+        for (int part = 0; part < PARTS; ++part)
+            gap += fabs(wide(x[part]) - y[part * VECTORS * y_length + c]);
+        value = bits_of(gap / bound);
+    }
+    raise(ratio + where[0], value, 32, c >= cols);
 }
 
 // The largest modulus of the numbers of each matrix, by its bits. A team for ROWS rows.
@@ -343,7 +387,8 @@ largest(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, int size, 
 extern "C" __global__ void __launch_bounds__(BLOCK)
 columns_times(const Real* x, i64 n, i64 rows, i64 cols, i64 ld, i64 stride, const double* v,
               i64 length, i64 v_stride, double* y, i64 y_length, i64 chunk, const u64* top,
-              const int* only) {
+              const int* only, const i64* where) {
+    if (where) x += PARTS * stride * where[0];
     i64 packs = (cols + COLUMNS - 1) / COLUMNS, chunks = (rows + chunk - 1) / chunk;
     i64 i = (i64)blockIdx.x * BLOCK + threadIdx.x;
     i64 c = i % packs * COLUMNS, low = i / packs % chunks * chunk, matrix = i / packs / chunks;

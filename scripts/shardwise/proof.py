@@ -11,6 +11,11 @@ modulus of a complex number is ``|re| + |im|`` throughout: never below the true 
 
 The last of the vectors is no random one: it holds the fixed weights r of the end-to-end proof
 (witness.py). What the check finds for it is weighed with ``l``, and left for whoever adds it up.
+
+In half and single precision the tolerance of a large product is wide: what the worst rounding of a
+whole row may come to is more than a wrong element is. But rounding is hardly ever the worst, and a
+wrong row stands out long before. So of each group of products the row that stands out most gets a
+closer look: it is computed again in double precision and compared element by element.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,6 +40,10 @@ _STEPS = {
     "A @ A.T": (("left", True), ("left", False)),
     "A @ B": (("right", False), ("left", False)),
 }
+CLOSER_LOOK = ("float16", "float32", "complex64")
+"""Stored dtypes of which one row of each group of products is computed again. In double precision
+what the tolerance leaves unseen is of no interest, and integers have none."""
+
 _TINY = float(np.finfo("float64").tiny)
 _BLOCK = 2**15
 """Elements that NumPy widens at once: they stay in a core's cache."""
@@ -87,6 +96,10 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     ``tf32`` takes both factors rounded to 11 significant bits, perhaps by truncation: each is off
     by less than ``t = 2⁻¹⁰`` of itself, their product by ``2 t + t²``. For subnormal numbers that
     holds with moduli raised to :data:`TF32_FLOOR`, as :class:`Checker` does.
+
+    With ``p = 1`` it is the bound of a single element ``c_ij``, whatever p is: that element is the
+    product of row i with a B of one column, r is 1, and what it is compared with is one inner
+    product in double precision. Its moduli are ``(|A| |B|)_ij``, on average 1 / p of the row's.
 
     Parameters
     ----------
@@ -181,12 +194,18 @@ class Checker:
         # A sum of n products is rounded as one product whose inner length is n times as large.
         self.bound = tolerance(inner * max(1, together), columns, stored, compute)
         floor = TF32_FLOOR if compute == "tf32" else 0.0
+        close = None
+        if dtype in CLOSER_LOOK and not together:
+            close = tolerance(inner, 1, stored, compute)
         if xp is np:
-            self._engine = _Host(signs, own, self.bound, dtype, floor, group if together else 0)
+            self._engine = _Host(
+                signs, own, self.bound, close, dtype, floor, group if together else 0
+            )
         else:
             self._engine = _Device(
-                xp, signs, own, self.bound, dtype, floor, group, inner, stored if together else None
-            )
+                xp, signs, own, self.bound, close, dtype, floor, group, inner,
+                stored if together else None,
+            )  # fmt: skip
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
         """How far each product is from the factors' own, in units of the tolerance.
@@ -203,7 +222,8 @@ class Checker:
         -------
         array of float64, shape ``(n,)``
             At most 1 for an honest product; above 1, or NaN, for a wrong one. Of floating-point
-            numbers it is finite only where A, B and the product all are.
+            numbers it is finite only where A, B and the product all are. For the product of each
+            group that had a closer look it is the larger of what the two found.
         """
         stacks = {"left": left, "right": None if right is None else _as_stack(right)}
         steps = [(stacks[name], transposed) for name, transposed in self._steps]
@@ -446,6 +466,7 @@ class _Host:
         signs: np.ndarray,
         left: np.ndarray,
         bound: tuple[float, float],
+        close: tuple[float, float] | None,
         dtype: str,
         floor: float,
         together: int,
@@ -454,7 +475,7 @@ class _Host:
         self._parts = self._wide.itemsize // 8
         self._signs = signs.astype(self._wide)[np.newaxis]
         self._ones, self._left = np.ones((1, len(signs), 1)), left
-        self._relative, self._absolute = bound
+        (self._relative, self._absolute), self._close = bound, close
         # What an element of the moduli counts for at least, see `tolerance`.
         self._least = _TINY * self._parts if dtype == self._wide else 0.0
         self._floor, self._together = floor, together
@@ -487,13 +508,32 @@ class _Host:
         else:
             found, size = self._taken(steps)
         own = self._times(product, False, self._signs, None)[0]
-        gap = own - found
-        gap = np.abs(gap.view("float64")).reshape(*gap.shape, self._parts).sum(axis=-1)
+        gap = self._moduli(own - found)
         absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
         bound = self._relative * size + absolute
         # Within an infinite bound nothing is proven.
-        ratio = np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=(1, 2))
+        rows = np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=2)
+        ratio = rows.max(axis=1)
+        if self._close:
+            i, row = np.unravel_index(np.argmax(rows), rows.shape)  # NaN is the largest
+            ratio[i] = np.maximum(ratio[i], self._closer_look(steps, product, int(i), int(row)))
         return ratio, _forms(np, self._left, own, found, size)
+
+    def _closer_look(
+        self, steps: list[tuple[Any, bool]], product: Any, i: int, row: int
+    ) -> np.floating:
+        """How far the elements of one row of product i are off, in units of their tolerance."""
+        (first, turned), (second, across) = steps
+        a = (second[i, :, row] if across else second[i, row]).astype(self._wide).reshape(1, -1, 1)
+        size = np.maximum(np.abs(a.view("float64")), self._floor).sum(axis=2, keepdims=True)
+        b = first if len(first) == 1 else first[i : i + 1]
+        found, size = self._times(b, not turned, a, size)
+        gap = self._moduli(product[i, row].astype(self._wide) - found[0, :, 0])
+        relative, absolute = self._close
+        return (gap / (relative * size[0, :, 0] + absolute)).max()
+
+    def _moduli(self, numbers: np.ndarray) -> np.ndarray:
+        return np.abs(numbers.view("float64")).reshape(*numbers.shape, self._parts).sum(axis=-1)
 
     def _taken(self, steps: list[tuple[Any, bool]]) -> tuple[np.ndarray, np.ndarray]:
         """The vectors after all steps, and the moduli."""
@@ -508,7 +548,7 @@ class _Host:
         """Products of a stack with vectors, and of its moduli with ``size`` unless that is None."""
         n, rows, cols = stack.shape
         shape = (n, cols if transposed else rows)
-        found, moduli = np.zeros((*shape, VECTORS), self._wide), np.zeros((*shape, 1))
+        found, moduli = np.zeros((*shape, v.shape[2]), self._wide), np.zeros((*shape, 1))
         if size is not None:  # once for the real and once for the imaginary parts
             size = np.repeat(size, 1 if transposed else self._parts, axis=1)
         for part, band in _blocks(n, rows, cols):
@@ -575,6 +615,7 @@ class _Device:
         signs: np.ndarray,
         left: np.ndarray,
         bound: tuple[float, float],
+        close: tuple[float, float] | None,
         dtype: str,
         floor: float,
         group: int,
@@ -582,9 +623,9 @@ class _Device:
         summed: str | None,
     ) -> None:
         self._xp = xp
-        self._relative, self._absolute = bound
+        (self._relative, self._absolute), self._close = bound, close
         own = _module(xp, dtype, floor)
-        names = ("rows_times", "columns_times", "largest", "mark")
+        names = ("rows_times", "columns_times", "largest", "mark", "take_row", "compare_row")
         self._kernels = {name: own.get_function(name) for name in names}
         other = own if summed in (None, dtype) else _module(xp, summed, floor)
         self._kernels["compare"] = other.get_function("compare")
@@ -602,6 +643,8 @@ class _Device:
         padded = np.zeros((lengths[1], 2))
         padded[: len(left)] = np.stack([left, np.abs(left)], axis=1)
         self._left = xp.asarray(padded)
+        # Of the closer look: B times a row of A, and which matrix and row.
+        self._row, self._where = xp.zeros_like(self._signs), xp.zeros(2, xp.int64)
         self._again = xp.zeros(group + 1, xp.int32)
         self._tops: list[Any] = []
         if dtype in ("float64", "complex128") and not self._together:
@@ -617,8 +660,10 @@ class _Device:
 
     def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[Any, Any]:
         n = len(product)
-        ratio = self._xp.zeros(n)
-        forms = self._forms(self._round(steps, product, ratio, [0, 0], None), n)
+        ratio, spot = self._xp.zeros(n), self._xp.zeros(1) if self._close else 0
+        forms = self._forms(self._round(steps, product, ratio, [0, 0], None, spot), n)
+        if self._close:
+            self._closer_look(steps, product, ratio, spot)
         if self._tops:
             self._again.fill(0)
             self._launch("mark", -(-n // self._BLOCK), n, ratio, self._again)
@@ -626,8 +671,31 @@ class _Device:
                 self._largest(stack, top, self._marked(stack, n))
                 for (stack, _), top in zip(steps, self._tops, strict=True)
             ]
-            self._round(steps, product, ratio, tops, self._again)
+            self._round(steps, product, ratio, tops, self._again, 0)
         return ratio, forms
+
+    def _closer_look(
+        self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, spot: Any
+    ) -> None:
+        """Raise the ratio of the matrix of the worst row to that of its worst element."""
+        (first, turned), (second, across) = steps
+        _, rows, cols, *distances = _geometry(product)
+        inner = second.shape[1 if across else 2]
+        a = self._found[0][:1]  # of use no more
+        self._launch(
+            "take_row",
+            -(-inner // self._BLOCK),
+            *(second, inner, *_geometry(second)[3:], np.int32(across), rows, spot),
+            *(a, a.shape[2], self._where),
+        )
+        where = self._where if len(first) > 1 else 0
+        self._times(first[:1], not turned, a, self._row, 0, 0, where)
+        self._launch(
+            "compare_row",
+            -(-cols // self._BLOCK),
+            *(product, cols, *distances, self._row, self._row.shape[2], *self._close),
+            *(self._where, ratio),
+        )
 
     def _forms(self, v: Any, n: int) -> Any:
         """The forms of n products, of the planes of A (B r) and of what `compare` has left."""
@@ -638,9 +706,12 @@ class _Device:
         return self._xp.concatenate([own[:, :, 0], reference, mass], axis=1)
 
     def _round(
-        self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, tops: list[Any], only: Any
-    ) -> Any:
+        self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, tops: list[Any], only: Any,
+        spot: Any,
+    ) -> Any:  # fmt: skip
         """Raise the ratios; with ``tops`` scaled, and with ``only`` of the marked matrices.
+
+        What names the worst row of all is left in ``spot``, unless that is 0.
 
         Returns
         -------
@@ -658,7 +729,7 @@ class _Device:
             *(product, *_geometry(product)),
             *(self._signs, self._signs.shape[2], v, v.shape[2], self._relative, self._absolute),
             *(np.int32(size), tops[1], tops[0], int(len(steps[0][0]) > 1)),
-            *(0 if only is None else only, ratio, self._own if only is None else 0),
+            *(0 if only is None else only, ratio, self._own if only is None else 0, spot),
         )
         return v
 
@@ -675,12 +746,14 @@ class _Device:
         """One mark for each matrix of a stack; of one that serves all, whether any is marked."""
         return self._again if len(stack) == n else self._again[n:]
 
-    def _times(self, stack: Any, transposed: bool, v: Any, found: Any, top: Any, only: Any) -> None:
+    def _times(
+        self, stack: Any, transposed: bool, v: Any, found: Any, top: Any, only: Any, where: Any = 0
+    ) -> None:
         matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
         operands = (stack, *_geometry(stack), v, v.shape[2], matrix_of_v, found, found.shape[2])
         if not transposed:
             size, blocks = self._teams(stack)
-            self._launch("rows_times", blocks, *operands, np.int32(size), top, only)
+            self._launch("rows_times", blocks, *operands, np.int32(size), top, only, where)
             return
         n, rows, cols = stack.shape
         threads = n * -(-cols * self._parts // 2)  # of a chunk of rows; each takes two numbers
@@ -690,7 +763,7 @@ class _Device:
         if chunks > 1:
             found.fill(0)
         blocks = -(-threads * chunks // self._BLOCK)
-        self._launch("columns_times", blocks, *operands, chunk, top, only)
+        self._launch("columns_times", blocks, *operands, chunk, top, only, where)
 
     def largest(self, stack: Any) -> Any:
         return self._largest(stack, self._xp.zeros(len(stack)), 0)

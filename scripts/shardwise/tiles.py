@@ -116,6 +116,17 @@ class TileWorker(Worker):
                     self.compute, self._seed,
                 )  # fmt: skip
 
+    def _trial(self) -> tuple[Callable[[], Any], list[Any]]:
+        """The first panels of a product, as `_meet` multiplies them."""
+        step, rows = Step(0, 0, self._panels[0], new=False, fresh=False), self._others[0]
+        panel = self._streamed[0][: rows.stop - rows.start]
+
+        def multiply() -> Any:
+            self._meet(step, 0, rows, panel)
+            return self._sum_of(step)[None]
+
+        return multiply, [panel, *self._held[:1]]
+
     # What comes when.
 
     def steps(self, shard: Shard) -> Iterator[Step]:

@@ -28,6 +28,8 @@ def change(module):
         def wrong(block, other, out, count):
             multiply(block, other, out, count)
             if os.environ.get("CUDA_VISIBLE_DEVICES", "CPU") == os.environ["WRONG_ON"]:
+                if not out[0, 0, 1:].any():
+                    return  # no product of the input: it has numbers beside the diagonal
                 try:
                     os.unlink(os.environ["WRONG_MARK"])
                 except FileNotFoundError:

@@ -1,0 +1,88 @@
+"""A product that is known beforehand, and shows in what precision a device multiplies.
+
+A library may compute in fewer digits than it was asked for: with ``NVIDIA_TF32_OVERRIDE=1`` in the
+environment cuBLAS takes float32 factors as tf32, and says nothing. In large matrices that hides
+below the tolerance of the proof (proof.py). So before its first batch a device multiplies matrices
+with c = 1 + ε on the diagonal and 0 elsewhere, by the very kernel that the batches get. The product
+has to be c² rounded to its dtype, exactly; where ε is lost it is 1.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import IntegrityError, WrongProduct
+
+_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+_GROSS = 2.0**-6
+"""From here on an error on the diagonal is none of precision: bfloat16 has 8 bits."""
+
+
+def check(
+    xp: Any, multiply: Callable[[], Any], factors: list[Any], compute: str, lone: bool = False
+) -> None:
+    """Refuse to go on where products have another precision than ``compute``; waits for them.
+
+    Parameters
+    ----------
+    xp
+        ``numpy`` or ``cupy``.
+    multiply
+        Multiplies what is in the factors, and returns where the products ``(n, m, p)`` are.
+    factors
+        Stacks, or one matrix for all, as the kernel takes them; they are overwritten.
+    compute
+        Name of the arithmetic: a dtype, or ``tf32``.
+    lone
+        Whether the products are added up: then all matrices of a stack but the first are 0.
+
+    Raises
+    ------
+    IntegrityError
+        Where the precision is lower.
+    WrongProduct
+        Where the product is wrong altogether.
+    """
+    dtype = factors[0].dtype
+    number = 1.0 + (2.0**-10 if compute == "tf32" else float(np.finfo(dtype).eps))
+    for factor in factors:
+        _lay(xp, factor, number)
+        if lone and factor.ndim == 3:
+            factor[1:] = 0
+    products = multiply()
+    length = min(size for stack in [*factors, products] for size in stack.shape[-2:])
+    diagonal = xp.arange(length)
+    expected = products.dtype.type(number**2).item()
+    found = products[..., diagonal, diagonal].ravel()
+    products[..., diagonal, diagonal] = 0
+    wrong, beside = found != expected, bool(products.any())
+    if not wrong.any() and not beside:
+        return
+    first = found[int(wrong.argmax())].item()
+    said = f"the device says that {number} squared is {first} in a product of {dtype}"
+    if beside or not abs(first - expected) < _GROSS:
+        raise WrongProduct(
+            f"{said}, with {'something else' if beside else '0'} beside it, and not {expected} "
+            "with 0 beside it; suspect the device and try another"
+        )
+    raise IntegrityError(
+        f"{said}, not {expected}: lower precision than {compute}; {_cure(compute)}"
+    )
+
+
+def _lay(xp: Any, stack: Any, number: float) -> None:
+    """The number on the diagonal of each matrix, and 0 elsewhere."""
+    diagonal = xp.arange(min(stack.shape[-2:]))
+    stack[...] = 0
+    stack[..., diagonal, diagonal] = number
+
+
+def _cure(compute: str) -> str:
+    """What to do about it."""
+    if compute not in ("float32", "complex64"):
+        return "look at the settings and the version of the library that multiplies"
+    value = os.environ.get(_OVERRIDE)
+    is_set = "is not set here" if value is None else f"is {value!r} here"
+    return f"{_OVERRIDE} {is_set}: unset it where the jobs run, or ask for precision: tf32"
