@@ -117,14 +117,20 @@ def matrices(xp: Any, cell: Cell, wanted: int) -> int:
     return max(1, min(wanted, sizes.batch_matrices(cell.problem(1), xp is not np)))
 
 
-def batch(xp: Any, cell: Cell, count: int, seed: int) -> Batch:
-    """Random factors and their products, with a checker as the engine makes one."""
+def batch(xp: Any, cell: Cell, count: int, seed: int, group: int | None = None) -> Batch:
+    """Random factors and their products, with a checker as the engine makes one.
+
+    With a ``group`` that many are checked at once: of each group one row gets the closer look. So 1
+    shows for each product what is found where all others of its batch are right.
+    """
     left = _stored(xp, cell, cell.left, count, seed, 0)
     right = None if cell.right is None else _stored(xp, cell, cell.right, count, seed, 1)
-    return multiplied(xp, cell, left, right, seed)
+    return multiplied(xp, cell, left, right, seed, group)
 
 
-def multiplied(xp: Any, cell: Cell, left: Any, right: Any, seed: int) -> Batch:
+def multiplied(
+    xp: Any, cell: Cell, left: Any, right: Any, seed: int, group: int | None = None
+) -> Batch:
     """Products of factors that are there, and their checker."""
     from shardwise import proof, sizes
 
@@ -132,7 +138,7 @@ def multiplied(xp: Any, cell: Cell, left: Any, right: Any, seed: int) -> Batch:
     product, compute = products(xp, cell, left, right)
     checker = proof.Checker(
         xp, cell.product, cell.left, cell.right, cell.dtype, compute, seed,
-        sizes.proof_matrices(problem, count),
+        group or sizes.proof_matrices(problem, count),
     )  # fmt: skip
     return Batch(left, right, product, checker, compute, seed)
 

@@ -18,7 +18,8 @@ import numpy as np
 CLASSES = {"small": "d ≤ 128", "middle": "d ≤ 1024", "large": "d = 4096"}
 VISITS = 400  # batches that the wanted number of products is divided into
 SHARES = {"alarms": 0.55, "detection": 0.4, "price": 0.05}  # of the time
-FACTORS = (0.5, 0.9, 1.0, 1.1, 2.0)  # of the tolerance, by which one element is wrong
+FACTORS = (0.5, 0.9, 1.0, 1.1, 2.0)  # of a tolerance, by which one element is wrong
+UNITS = {"row": "tolerance", "element": "tolerance of the element"}
 TILE = 32
 LARGEST_INT64_ON_NUMPY = 256  # integers have no BLAS there
 SEEDS = 2000
@@ -54,8 +55,9 @@ def feasible(xp: Any, cell: honest.Cell) -> bool:
 
 
 def try_honest(
-    xp: Any, found: Honest, name: str, size: str, wanted: int, budget: harness.Budget
-) -> None:
+    xp: Any, found: Honest, name: str, size: str, wanted: int, budget: harness.Budget,
+    group: int | None = None,
+) -> None:  # fmt: skip
     """Check honest products of one arithmetic and one class of sizes, until enough or too late."""
     cells = [c for c in honest.cells(name, size, seed=1) if feasible(xp, c)]
     if not cells or not wanted:
@@ -63,7 +65,7 @@ def try_honest(
     each = -(-wanted // VISITS)
     for seed in honest.rounds(0, budget):
         cell = cells[seed % len(cells)]
-        made = honest.batch(xp, cell, honest.matrices(xp, cell, each), seed)
+        made = honest.batch(xp, cell, honest.matrices(xp, cell, each), seed, group)
         ratio = made.ratio()[honest.finite(xp, made)]
         found.take(size, cell, ratio if xp is np else xp.asnumpy(ratio))
         if found.tried[size] >= wanted:
@@ -225,32 +227,41 @@ class Rates:
         return f"{'< ' if text == '100' and rate < 1 else ''}{text} %"
 
 
-def bounds(xp: Any, made: honest.Batch, rows: Any) -> np.ndarray:
-    """The tolerance of one row of each product A @ A, shape ``(n,)``."""
+def bounds(xp: Any, made: honest.Batch, where: tuple[Any, ...]) -> dict[str, np.ndarray]:
+    """The tolerance of a row of each product A @ A, and of an element of it; each ``(n,)``.
+
+    Of an element only where rows get a closer look.
+    """
     from shardwise import proof
 
     n, _, d = made.left.shape
-    wide = "complex128" if made.left.dtype.kind == "c" else "float64"
-    relative, absolute = proof.tolerance(d, d, made.left.dtype.name, made.compute)
-    found = np.empty(n)
-    for i in range(n):
-        whole = made.left[i].astype(wide)
+    wide, stored = "complex128" if made.left.dtype.kind == "c" else "float64", made.left.dtype.name
+    found = {"row": np.empty(n)}
+    if stored in proof.CLOSER_LOOK:
+        found["element"] = np.empty(n)
+    for i, row, column in zip(*where, strict=True):
+        whole = made.left[int(i)].astype(wide)
         moduli = xp.abs(whole.real) + xp.abs(whole.imag)
-        size = float(moduli[int(rows[i])] @ moduli.sum(axis=1))
-        found[i] = relative * size + absolute
+        sizes = {"row": moduli.sum(axis=1), "element": moduli[:, int(column)]}
+        for unit, own in found.items():
+            width = d if unit == "row" else 1
+            relative, absolute = proof.tolerance(d, width, stored, made.compute)
+            own[i] = relative * float(moduli[int(row)] @ sizes[unit]) + absolute
     return found
 
 
-def try_elements(xp: Any, made: honest.Batch, rates: Rates, random: Any) -> float:
-    """Wrong by multiples of the tolerance; the tolerance over a typical element."""
+def try_elements(
+    xp: Any, made: honest.Batch, rates: Rates, random: Any, sizes: dict[str, list[float]]
+) -> None:
+    """Wrong by multiples of the tolerances; and the tolerances over a typical element."""
     where = places(made, random)
-    tolerances = bounds(xp, made, where[1])
-    for factor in FACTORS:
-        wrong = made.product.copy()
-        wrong[on_device(xp, where)] += xp.asarray(factor * tolerances).astype(wrong.dtype)
-        rates.take(factor, made.ratio(wrong))
     typical = float(xp.sqrt((xp.abs(made.product.astype("complex128")) ** 2).mean()))
-    return float(np.median(tolerances)) / typical
+    for unit, tolerances in bounds(xp, made, where).items():
+        for factor in FACTORS:
+            wrong = made.product.copy()
+            wrong[on_device(xp, where)] += xp.asarray(factor * tolerances).astype(wrong.dtype)
+            rates.take((unit, factor), made.ratio(wrong))
+        sizes[unit].append(float(np.median(tolerances)) / typical)
 
 
 def try_bits(xp: Any, made: honest.Batch, rates: Rates, random: Any) -> None:
@@ -267,15 +278,19 @@ def try_bits(xp: Any, made: honest.Batch, rates: Rates, random: Any) -> None:
 
 def detect(
     xp: Any, name: str, dim: int, count: int, budget: harness.Budget
-) -> tuple[Rates, Rates, Rates, list[float]]:
-    """Everything wrong that a product of one arithmetic and size can be, counted."""
+) -> tuple[Rates, Rates, Rates, dict[str, list[float]]]:
+    """Everything wrong that a product of one arithmetic and size can be, counted.
+
+    Each product is checked for itself, as if it were the only wrong one of its batch.
+    """
     cell, random = honest.square(name, dim), np.random.default_rng(dim)
-    elements, bits, kinds, sizes = Rates(), Rates(), Rates(), []
+    elements, bits, kinds = Rates(), Rates(), Rates()
+    sizes: dict[str, list[float]] = defaultdict(list)
     each = max(2, honest.matrices(xp, cell, min(count, 256)))
     before = honest.batch(xp, cell, each, 0)
     for seed in honest.rounds(1, budget):
-        made = honest.batch(xp, cell, each, seed)
-        sizes.append(try_elements(xp, made, elements, random))
+        made = honest.batch(xp, cell, each, seed, group=1)
+        try_elements(xp, made, elements, random, sizes)
         for kind, spoil in KINDS.items():
             wrong = spoil(xp, cell, made, before, random)
             if wrong is not None:
@@ -312,13 +327,16 @@ def detection(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
     for i, (name, dim) in enumerate(jobs):
         share = harness.Budget(budget.left / 60 / (len(jobs) - i))
         found[name, dim] = detect(xp, name, dim, options.wrong, share)
-    headings = ["arithmetic", "d", "tried", *(f"{f:g} × tolerance" for f in FACTORS),
-                "tolerance / typical element"]  # fmt: skip
-    table = harness.Table("one wrong element", headings, options.json)
-    for (name, dim), (elements, _, _, sizes) in found.items():
-        cells = [elements.percent(factor) for factor in FACTORS]
-        table.row([name, dim, elements.tried(), *cells, harness.median(sizes)])
-    table.end()
+    for unit, text in UNITS.items():
+        headings = ["arithmetic", "d", "tried", *(f"{f:g} × {text}" for f in FACTORS),
+                    f"{text} / typical element"]  # fmt: skip
+        name_of = "one wrong element" + (", closely" if unit == "element" else "")
+        table = harness.Table(name_of, headings, options.json)
+        for (name, dim), (elements, _, _, sizes) in found.items():
+            if unit in sizes:
+                cells = [elements.percent((unit, factor)) for factor in FACTORS]
+                table.row([name, dim, elements.tried(), *cells, harness.median(sizes[unit])])
+        table.end()
     table = harness.Table("wrong products", ["arithmetic", "d", "tried", *KINDS], options.json)
     for (name, dim), (_, _, kinds, _) in found.items():
         table.row([name, dim, kinds.tried(), *(kinds.percent(kind) for kind in KINDS)])

@@ -197,7 +197,7 @@ class Worker:
         factors = [x for x in (left, right) if x is not None]
         if self._in_gemm:
             return lambda: self._kernel.accumulate(left, right), factors
-        count, out = sizes.call_matrices(self._problem), self._outs[0]
+        count, out = min(len(left), sizes.call_matrices(self._problem)), self._outs[0]
 
         def multiply() -> Any:
             self._kernel.multiply(left, right, out, count)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shardwise import kernels, proof, witness
 from shardwise.problem import Problem
 
-from tests.factories import FLOATS, noise, stack
+from tests.factories import FLOATS, PRODUCTS, noise, stack
 
 SHAPES = [(1, 1, 1), (1, 64, 1), (64, 1, 64), (7, 13, 5), (48, 48, 48), (3, 500, 2)]
 LARGE = {"float16": 1e1, "float32": 1e15, "float64": 1e30, "complex64": 1e15, "complex128": 1e30}
@@ -233,3 +233,81 @@ def test_a_wrong_sum_of_millions_of_products_is_found(dtype):
     check = proof.Checker(np, "A @ A", (4, 4), None, dtype, "float32", 0, group=4, together=count)
     assert check.check(left, None, total.sum(axis=0, keepdims=True))[0] <= 1.0
     assert not check.check(left, None, np.full((1, 4, 4), 1e6, "float32"))[0] <= 1.0
+
+
+def closely(left, right, product, compute):
+    """How far the elements of one row of a product are off, in units of their own tolerance."""
+    wide = [x.astype("complex128") for x in (left, right, product)]
+    a, b = (abs(x.real) + abs(x.imag) for x in wide[:2])
+    gap = wide[2] - wide[0] @ wide[1]
+    relative, absolute = proof.tolerance(len(left), 1, product.dtype.name, compute)
+    return ((abs(gap.real) + abs(gap.imag)) / (relative * (a @ b) + absolute)).max()
+
+
+@pytest.mark.parametrize("group", [1, 2, 3])
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("dtype", proof.CLOSER_LOOK)
+def test_the_worst_row_is_compared_by_elements(dtype, product, group):
+    """An element below the tolerance of its row is found, and the ratio is that of the formula."""
+    own, other = noise((3, 90, 90), dtype, 1), noise((3, 90, 90), dtype, 2)
+    left = own.swapaxes(1, 2) if product == "A.T @ A" else own
+    right = {"A @ A.T": own.swapaxes(1, 2), "A @ B": other}.get(product, own)
+    result, compute = honest(left, right)
+    given, shape = (other, (90, 90)) if product == "A @ B" else (None, None)
+    check = proof.Checker(np, product, (90, 90), shape, dtype, compute, 3, group)
+    relative, absolute = check.bound
+    row = abs(left[1, 70]).astype("float64") @ abs(right[1]).astype("float64").sum(axis=1)
+    result[1, 70, 8] += (relative * row + absolute) / 2
+    found = check.check(own, given, result)
+    assert (found <= 1).tolist() == [True, False, True]
+    expected = closely(left[1, 70], right[1], result[1, 70], compute)
+    np.testing.assert_allclose(found[1], expected, rtol=1e-6)
+
+
+def test_the_closer_look_knows_the_floor_of_tf32():
+    """Subnormal factors that tf32 takes as 0 are honest, though their products are large."""
+    left, right = np.zeros((2, 1, 4, 4), "float32")
+    left[0, 1, 2], right[0, 2, 3] = 2.0**-137, 2.0**120
+    assert ratio(left, right, np.zeros_like(left), "tf32")[0] <= 1.0
+    assert not ratio(left, right, np.zeros_like(left), "float32")[0] <= 1.0
+
+
+LARGE_DIM = 1024
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A float32 product whose rows have a tolerance above a typical element."""
+    left, right = (noise((1, LARGE_DIM, LARGE_DIM), "float32", seed) for seed in (1, 2))
+    return left, right, honest(left, right)[0]
+
+
+@pytest.mark.parametrize("kind", ["element", "tile", "swapped", "stale", "zeros", "tf32"])
+def test_large_products_hide_no_ordinary_error(large, kind):
+    """What is lost or of another product, and what is silently computed as tf32, is found."""
+    left, right, product = large
+    wrong = product.copy()
+    if kind == "element":
+        i, j = np.unravel_index(np.argmin(abs(abs(wrong[0]) - LARGE_DIM**0.5)), wrong[0].shape)
+        wrong[0, i, j] = 0  # a typical one
+        relative, _ = proof.tolerance(LARGE_DIM, LARGE_DIM, "float32", "float32")
+        assert relative * (abs(left[0, i]) @ abs(right[0]).sum(axis=1)) > LARGE_DIM**0.5
+    elif kind == "tile":
+        wrong[0, 300:332, 500:532] = 0
+    elif kind == "zeros":
+        wrong[...] = 0
+    elif kind == "tf32":
+        wrong = truncated(left) @ truncated(right)
+    else:
+        wrong = honest(right, left if kind == "swapped" else right)[0]
+    assert ratio(left, right, product, "float32")[0] <= 1.0
+    assert not ratio(left, right, wrong, "float32")[0] <= 1.0
+
+
+def test_a_tile_lost_of_a_tf32_product_is_found():
+    """Its tolerance for a whole row is wider than a tile by far."""
+    left, right = (noise((1, LARGE_DIM, LARGE_DIM), "float32", seed) for seed in (3, 4))
+    product = truncated(left) @ truncated(right)
+    assert ratio(left, right, product, "tf32")[0] <= 1.0
+    product[0, 300:332, 500:532] = 0
+    assert not ratio(left, right, product, "tf32")[0] <= 1.0

@@ -1,0 +1,124 @@
+"""The product that is known beforehand: it shows in what precision a device multiplies."""
+
+import numpy as np
+import pytest
+from shardwise import canary, kernels, sizes
+from shardwise.batches import Worker
+from shardwise.errors import IntegrityError, WrongProduct
+from shardwise.lanes import HostLane
+from shardwise.problem import Problem
+from shardwise.tiles import TileWorker
+
+from tests import factories
+from tests.factories import FLOATS, PRODUCTS, stack
+
+LOW = ("float32", "complex64")
+
+
+def cut(numbers, bits):
+    """float32 numbers, or pairs of them, with so many significant bits left."""
+    mask = np.uint32(0xFFFFFFFF << (24 - bits) & 0xFFFFFFFF)
+    return (numbers.view(np.uint32) & mask).view(numbers.dtype)
+
+
+def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
+    """Check a kernel that takes spoiled factors, or leaves spoiled products."""
+    problem = Problem(2, (5, 7), "A @ B", dtype, (7, 3))
+    run = kernels.kernel(np, problem, "ieee")
+    factors = [stack((2, *shape), dtype) for shape in problem.factor_shapes]
+    out = np.full((2, *problem.product_shape), np.nan, problem.product_dtype)
+
+    def multiply():
+        run.multiply(*(spoil(x) for x in factors), out, 2)
+        return after(out)
+
+    canary.check(np, multiply, factors, compute)
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """A worker of a plan, on NumPy."""
+
+    def make(dtype, product, shape, way, shared=False):
+        if way == "panels":
+            monkeypatch.setattr(sizes, "TILE_BYTES", 32)
+            monkeypatch.setattr(sizes, "PANEL_BYTES", 500)
+        right = stack((shape[2], 11) if shared else (shape[0], shape[2], 11), dtype)
+        keep = {"keep": "sum", "reproducible": False} if way == "sum" else {"keep": "products"}
+        made = factories.plan(
+            tmp_path, stack(shape, dtype), right if product == "A @ B" else None,
+            product=product, **keep,
+        )  # fmt: skip
+        own = (TileWorker if way == "panels" else Worker)(HostLane(), made, 0, shape[0])
+        if shared and way != "panels":
+            own.share(right)
+        return own
+
+    return make
+
+
+@pytest.mark.parametrize("way", ["products", "sum", "panels"])
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_computes_as_asked_passes(worker, dtype, product, way):
+    """The memory of the batches, whatever their shape, and each way to multiply."""
+    shape = (4, 17, 17) if product == "A @ A" else (4, 9, 17)
+    own = worker(dtype, product, shape, way)
+    multiply, factors = own._trial()
+    canary.check(np, multiply, factors, own.compute, lone=way == "sum")
+    assert not multiply()[..., 0, 1:].any()
+    assert multiply()[0, 0, 0] > 1
+
+
+@pytest.mark.parametrize("way", ["products", "sum", "panels"])
+def test_one_right_factor_for_all_is_tried_too(worker, way):
+    """It lies in memory of its own, or comes in panels."""
+    own = worker("float32", "A @ B", (4, 9, 17), way, shared=True)
+    canary.check(np, *own._trial(), own.compute, lone=way == "sum")
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("value", [None, "1"])
+def test_factors_cut_to_11_bits_are_refused(monkeypatch, dtype, value):
+    """tf32 where float32 was asked for: what to do is said, and the device is not blamed."""
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    if value:
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", value)
+    with pytest.raises(IntegrityError, match=r"NVIDIA_TF32_OVERRIDE is .*unset it") as refused:
+        multiplied(dtype, dtype, lambda x: cut(x, 11))
+    assert not isinstance(refused.value, WrongProduct)
+    assert refused.value.exit_code == 3
+    assert ("'1'" in str(refused.value)) == (value is not None)
+    assert "not set" in str(refused.value) or value
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_tf32_that_was_asked_for_passes(dtype):
+    """Eleven bits are what it has; eight, as bfloat16, are refused."""
+    multiplied(dtype, "tf32", lambda x: cut(x, 11))
+    with pytest.raises(IntegrityError, match="lower precision than tf32"):
+        multiplied(dtype, "tf32", lambda x: cut(x, 8))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_double_precision_computed_as_single_is_refused(dtype):
+    """There is no variable to blame it on."""
+    lower = {"float64": "float32", "complex128": "complex64"}[dtype]
+    with pytest.raises(IntegrityError, match=f"lower precision than {dtype}") as refused:
+        multiplied(dtype, dtype, lambda x: x.astype(lower).astype(dtype))
+    assert "NVIDIA" not in str(refused.value)
+
+
+@pytest.mark.parametrize("what", ["zeros", "nan", "one beside", "nan beside"])
+def test_a_product_that_is_wrong_altogether_blames_the_device(what):
+    """It is not a matter of precision: the device is suspect, as for any wrong product."""
+
+    def after(products):
+        if what in ("zeros", "nan"):
+            products[...] = {"zeros": 0, "nan": np.nan}[what]
+        else:
+            products[1, 2, 1] = {"one beside": 1, "nan beside": np.nan}[what]
+        return products
+
+    with pytest.raises(WrongProduct, match="suspect the device"):
+        multiplied("float32", "float32", after=after)
