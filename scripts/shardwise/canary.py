@@ -1,13 +1,13 @@
 """A product that is known beforehand, and shows in what precision a device multiplies.
 
-A library may compute in fewer digits than it was asked for: with ``NVIDIA_TF32_OVERRIDE=1`` in the
-environment cuBLAS takes float32 factors as tf32, and says nothing. In large matrices that hides
-below the tolerance of the proof (proof.py). So before its first batch a device multiplies matrices
-with c = 1 + ε on the diagonal and 0 elsewhere, by the very kernel that the batches get. The product
-has to be c² rounded to its dtype, exactly; where ε is lost it is 1.
+A library may compute in fewer digits than it was asked for: cuBLAS has switches that turn float32
+into tf32, and says nothing. Those of the environment that are known are taken away
+(`multiply.array_module`); of others, or of a library in the place of cuBLAS, nobody would hear, as
+in large matrices that hides below the tolerance of the proof (proof.py). So before its first batch
+a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere, by the very kernel that
+the batches get. The product has to be c² rounded to its dtype, exactly; where ε is lost it is 1.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from shardwise.errors import IntegrityError, WrongProduct
 
-_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _GROSS = 2.0**-6
 """From here on an error on the diagonal is none of precision: bfloat16 has 8 bits."""
 
@@ -67,8 +66,10 @@ def check(
             f"{said}, with {'something else' if beside else '0'} beside it, and not {expected} "
             "with 0 beside it; suspect the device and try another"
         )
+    cure = "" if compute not in ("float32", "complex64") else ", or ask for precision: tf32"
     raise IntegrityError(
-        f"{said}, not {expected}: lower precision than {compute}; {_cure(compute)}"
+        f"{said}, not {expected}: lower precision than {compute}. Look for what changes the "
+        f"arithmetic of cuBLAS here (variables of the environment, another library){cure}"
     )
 
 
@@ -77,12 +78,3 @@ def _lay(xp: Any, stack: Any, number: float) -> None:
     diagonal = xp.arange(min(stack.shape[-2:]))
     stack[...] = 0
     stack[..., diagonal, diagonal] = number
-
-
-def _cure(compute: str) -> str:
-    """What to do about it."""
-    if compute not in ("float32", "complex64"):
-        return "look at the settings and the version of the library that multiplies"
-    value = os.environ.get(_OVERRIDE)
-    is_set = "is not set here" if value is None else f"is {value!r} here"
-    return f"{_OVERRIDE} {is_set}: unset it where the jobs run, or ask for precision: tf32"

@@ -2,10 +2,12 @@
 
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
-from shardwise import proof, quarantine, witness
+from shardwise import batches, multiply, proof, quarantine, sizes, witness
+from shardwise.errors import IntegrityError
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
@@ -290,30 +292,61 @@ def test_forms_of_sums_and_of_integers(xp, dtype):
 
 
 @needs_gpu
-@pytest.mark.parametrize(
-    ("dtype", "over", "code"),
-    [
-        ("float32", {}, 3),
-        ("float32", {"keep": "sum", "reproducible": False}, 3),
-        ("float32", {"product": "A @ B"}, 3),
-        ("complex64", {}, 3),
-        ("float32", {"precision": "tf32"}, 0),
-        ("float32", {"verify": False}, 0),
-        ("float16", {}, 0),
-        ("float64", {}, 0),
-    ],
-    ids=str,
-)
-def test_an_environment_that_makes_tf32_of_float32_is_refused(tmp_path, dtype, over, code):
-    """The variable is named and no device is blamed; what it does not change is computed."""
-    left = factories.stack((4, 256, 256), dtype)
-    right = left[0] if "product" in over else None  # one B for all
-    made = factories.plan(tmp_path, left, right, backend="cupy", shards=1, **over)
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    own |= {"SHARDWISE_LEASES": str(tmp_path / "leases")}
-    line = factories.command("multiply", "--plan", made.results.plan, "--all")
-    for env, expected in ((own | {"NVIDIA_TF32_OVERRIDE": "1"}, code), (own, 0)):
-        done = subprocess.run(line, capture_output=True, text=True, check=False, env=env)
-        assert done.returncode == expected, done.stderr
-        assert ("NVIDIA_TF32_OVERRIDE is '1' here" in done.stderr) == (expected == 3)
+@pytest.mark.parametrize("way", ["products", "sum", "panels"])
+@pytest.mark.parametrize("product", factories.PRODUCTS)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtype, product, way):
+    """Before any product, and no device is blamed; asked for, tf32 is computed."""
+    if way == "panels":
+        monkeypatch.setattr(sizes, "TILE_BYTES", 2**16)
+        monkeypatch.setattr(sizes, "PANEL_BYTES", 2**17)
+    honest = batches.kernel
+
+    def lower(xp, problem, precision):
+        run = honest(xp, problem, "tf32")
+        if precision != "tf32":
+            run.compute = problem.compute_dtype  # as it was asked
+        return run
+
+    monkeypatch.setattr(batches, "kernel", lower)
+    left = factories.stack((4, 192, 192), dtype)
+    over = {"keep": "sum", "reproducible": False} if way == "sum" else {}
+    for precision in ("ieee", "tf32"):
+        made = factories.copied(
+            factories.plan(
+                tmp_path / precision, left, left[0] if product == "A @ B" else None, shards=1,
+                product=product, precision=precision, backend="cupy", **over,
+            )
+        )  # fmt: skip
+        (shard,) = made.shards
+        if precision == "tf32":
+            multiply.run_shard(made, shard)
+            continue
+        with pytest.raises(IntegrityError, match="lower precision than") as refused:
+            multiply.run_shard(made, shard)
+        assert refused.value.exit_code == 3
         assert not quarantine.entries(made.results)
+
+
+UNDER_OVERRIDE = """
+import cupy
+from shardwise import canary, kernels
+from shardwise.problem import Problem
+
+run = kernels.kernel(cupy, Problem(4, (256, 256), "A @ A", "float32", None), "ieee")
+left, out = cupy.zeros((4, 256, 256), "float32"), cupy.zeros((4, 256, 256), "float32")
+canary.check(cupy, lambda: run.multiply(left, None, out, 4) or out, [left], run.compute)
+"""
+
+
+@needs_gpu
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_switch_of_the_environment_is_seen(value):
+    """Where nobody takes NVIDIA_TF32_OVERRIDE away, cuBLAS obeys it, and a known product tells."""
+    path = os.pathsep.join([str(factories.SCRIPTS), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"NVIDIA_TF32_OVERRIDE": value, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER_OVERRIDE], env=env, capture_output=True, text=True, check=False
+    )
+    assert ("lower precision than float32" in done.stderr) == (value == "1"), done.stderr
+    assert (done.returncode == 0) == (value == "0")
