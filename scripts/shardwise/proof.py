@@ -660,10 +660,10 @@ class _Device:
 
     def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[Any, Any]:
         n = len(product)
-        ratio, spot = self._xp.zeros(n), self._xp.zeros(1) if self._close else 0
-        forms = self._forms(self._round(steps, product, ratio, [0, 0], None, spot), n)
+        ratio, spots = self._xp.zeros(n), self._xp.zeros(n, "uint64") if self._close else 0
+        forms = self._forms(self._round(steps, product, ratio, [0, 0], None, spots), n)
         if self._close:
-            self._closer_look(steps, product, ratio, spot)
+            self._closer_look(steps, product, ratio, spots.max())
         if self._tops:
             self._again.fill(0)
             self._launch("mark", -(-n // self._BLOCK), n, ratio, self._again)

@@ -160,6 +160,8 @@ def test_a_lost_node_costs_no_result(night: SlurmNight) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
 @pytest.mark.fault("a scheduler that answers nothing")
 def test_a_controller_killed_by_9_and_started_again_costs_nothing(night: SlurmNight) -> None:
     """Shards that run on, go ahead, and are submitted while no command is answered: none fails."""
@@ -176,7 +178,7 @@ def test_a_controller_killed_by_9_and_started_again_costs_nothing(night: SlurmNi
     finally:
         night.slurm.start_controller()
     night.release()
-    assert run.wait(timeout=300) == 0, night.output()
+    assert run.wait(timeout=1500) == 0, night.output()
     assert night.starts() == Counter([*(f"multiply {i:05}" for i in range(4)), "reduce"])
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
