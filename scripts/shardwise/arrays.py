@@ -120,9 +120,9 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
     if major not in (1, 2, 3) or minor:
         version = f"{major}.{minor}" if minor else major
         raise InputError(f"{path}: .npy format version {version} is unknown; known are 1, 2 and 3")
-    length_format = "<H" if major == 1 else "<I"
-    raw = file.read(struct.calcsize(length_format))
-    length = struct.unpack(length_format, raw)[0] if len(raw) in (2, 4) else MAX_HEADER_BYTES + 1
+    wide = 2 if major == 1 else 4
+    raw = file.read(wide)
+    length = int.from_bytes(raw, "little") if len(raw) == wide else MAX_HEADER_BYTES + 1
     if length > MAX_HEADER_BYTES:
         raise InputError(f"{path}: damaged .npy header (its length is not plausible); {_AGAIN}")
     text = file.read(length)

@@ -17,6 +17,8 @@ from shardwise.units import parse_bytes
 SCHEMA = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 _MOST_VALUES = 10_000
+_MOST_NUMBER = 10**40
+_MOST_NAMED = 20
 NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")
 """Keys that no plan depends on."""
 
@@ -116,14 +118,16 @@ def load(config: Mapping[str, Any]) -> Settings:
     """
     import yaml  # here: tasks ask this module for the parts of a product, and read no YAML
 
-    _refuse_many(config)
+    _refuse_huge(config)
     schema = _schema(yaml)
     problems = _schema_problems(config, schema)
     if not problems:
         full = _with_defaults(config, schema)
         problems = _contradictions(full)
     if problems:
-        raise InputError("config: " + "\n        ".join(problems))
+        more = len(problems) - _MOST_NAMED
+        told = [*problems[:_MOST_NAMED], *([f"… and {more} more"] if more > 0 else [])]
+        raise InputError("config: " + "\n        ".join(told))
     full["shard_bytes"] = parse_bytes(full["shard_bytes"])
     return Settings(**full)
 
@@ -154,17 +158,22 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
         base[key] = {**base[key], **value} if both else value
 
 
-def _refuse_many(config: Mapping[str, Any]) -> None:
-    """Refuse a config whose aliases (``*name``) make a small file a huge or endless tree."""
+def _refuse_huge(config: Mapping[str, Any]) -> None:
+    """Refuse a config whose aliases (``*name``) make a small file a huge or endless tree.
+
+    And one with a number that is too long to be told of: Python prints no more than 4,300 digits.
+    """
     left: list[Any] = [config]
     for _ in range(_MOST_VALUES):
         if not left:
             return
         value = left.pop()
         if isinstance(value, Mapping):
-            left += value.values()
+            left += [*value, *value.values()]
         elif isinstance(value, list | tuple | set):
             left += value
+        elif isinstance(value, int) and abs(value) >= _MOST_NUMBER:
+            raise InputError("config: holds a number of more than 40 digits, and no key needs one")
     raise InputError(f"config: holds more than {_MOST_VALUES} values; write each key once")
 
 
@@ -215,7 +224,7 @@ def _explain(error: Any) -> list[str]:
     elif error.validator == "uniqueItems":
         allowed = "a list that names nothing twice"
     else:
-        allowed = error.message
+        allowed = f"{error.message:.200}"
     return [f"{key}: {short(error.instance)} is not allowed; it must be {allowed}"]
 
 
@@ -266,13 +275,13 @@ def _names_a_file(text: str) -> bool:
 
 
 def _contradictions(full: Mapping[str, Any]) -> list[str]:
-    problems = _product_problems(full)
+    problems, product = _product_problems(full), f"{full['product']:.200}"
     if full["product"] == "A @ B" and full["right"] is None:
         problems.append("right: the product A @ B needs it; name the .npy file of B")
     if full["product"] != "A @ B" and full["right"] is not None:
-        problems.append(f"right: the product {full['product']} has no B; remove it, or use A @ B")
+        problems.append(f"right: the product {product} has no B; remove it, or use A @ B")
     problems += [
-        f"{key}: {full[key]} begins with ~, which is not expanded here; write the whole path"
+        f"{key}: {full[key]:.200} begins with ~, which is not expanded here; write the whole path"
         for key in ("input", "right", "product", "results")
         if str(full[key]).startswith("~")
     ]

@@ -9,6 +9,7 @@ data.
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ _TEMPLATE = "__use_yte__"
 
 _MOST_BYTES = 1024**2
 _DEEPEST = 16
+_UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
+"""What PyYAML's own conversions raise, such as that of 2024-13-45 to a date."""
+
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -39,11 +43,10 @@ def read(file: Path) -> dict[str, Any]:
         node = yaml.compose(text, yaml.SafeLoader)
         _refuse_twice(node, file)
         content = yaml.safe_load(text)
-    # PyYAML lets through what its own conversions raise, such as that of 2024-13-45 to a date.
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+    except (yaml.YAMLError, *_UNREADABLE) as error:
         content = _json(text, file)  # JSON may be indented with tabs, as YAML may not
         if content is None:
-            raise InputError(f"config file {file}: cannot be read: {error}") from error
+            raise InputError(f"config file {file}: cannot be read: {error!s:.500}") from error
     if not isinstance(content, dict):
         raise InputError(f"config file {file}: must hold keys and values, like config.yaml")
     if _TEMPLATE in content:
@@ -86,13 +89,13 @@ def _refuse_code(events: Iterator[Any], file: Path) -> None:
             raise InputError(f"config file {file}, line {line}: is nested too deeply for a config")
         if isinstance(event, yaml.AliasEvent):
             raise InputError(
-                f"config file {file}, line {line}: the alias *{event.anchor} is not allowed; write "
-                "the value itself"
+                f"config file {file}, line {line}: the alias *{event.anchor:.80} is not allowed; "
+                "write the value itself"
             )
         if getattr(event, "tag", None):
             raise InputError(
-                f"config file {file}, line {line}: the tag {event.tag} is not allowed; write the "
-                "value alone, in quotes if it is a text that begins with !"
+                f"config file {file}, line {line}: the tag {event.tag:.80} is not allowed; write "
+                "the value alone, in quotes if it is a text that begins with !"
             )
 
 
@@ -114,8 +117,8 @@ def _refuse_twice(node: Any, file: Path) -> None:
             raise InputError(f"config file {file}, line {line}: a key must be a single word")
         if key.value in lines:
             raise InputError(
-                f"config file {file}: the key {key.value} stands in line {lines[key.value]} and "
-                f"again in line {line}; keep one of them"
+                f"config file {file}: the key {key.value:.80} stands in line {lines[key.value]} "
+                f"and again in line {line}; keep one of them"
             )
         lines[key.value] = line
         _refuse_twice(value, file)
@@ -125,9 +128,8 @@ def _json(text: str, file: Path) -> Any:
     """The content of a file in JSON, None where it is none."""
 
     def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InputError(f"config file {file}: the key {twice[0]} stands there twice")
+        if twice := sorted(name for name, n in Counter(n for n, _ in pairs).items() if n > 1):
+            raise InputError(f"config file {file}: the key {twice[0]:.80} stands there twice")
         return dict(pairs)
 
     try:

@@ -1,7 +1,7 @@
 """The ledger: one row a shard, made from the receipts; what the reduce trusts."""
 
 import csv
-import math
+import io
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +18,8 @@ _COLUMNS = ("shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row
             "piece_bytes", "backend", "host", "device", "attempt", "seconds", "proven")  # fmt: skip
 _BACKENDS = ("cupy", "numpy")
 _MOST_NAMED = 20
+_MOST_LETTERS = 1000
+_MOST_NUMBER = 2**63
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
@@ -29,12 +31,16 @@ def write(plan: Plan) -> None:
     IntegrityError
         Naming each shard that is missing, damaged or foreign, and the command that repairs it.
     """
-    import pandas
-
     rows = [row_of(receipt) for receipt in checked_receipts(plan)]
-    table = pandas.DataFrame(rows, columns=list(_COLUMNS))
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter="\t", lineterminator="\n").writerows(_table(rows))
     with commit(plan.results.ledger) as file:
-        table.to_csv(file, sep="\t", index=False, lineterminator="\n")
+        file.write(text.getvalue().encode())
+
+
+def _table(rows: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """Every cell of the ledger as text, so that it is read as it was written."""
+    return [list(_COLUMNS), *([str(row[name]) for name in _COLUMNS] for row in rows)]
 
 
 def read(plan: Plan) -> list[dict[str, Any]]:
@@ -60,8 +66,8 @@ def compare(plan: Plan, rows: Iterable[dict[str, Any]]) -> None:
     """
     path = plan.results.ledger
     try:
-        with open(path, newline="") as file:
-            table = list(csv.DictReader(file, delimiter="\t"))
+        with open(path, encoding="utf-8", newline="") as file:
+            table = list(csv.reader(file, delimiter="\t"))
     except OSError as error:
         raise IntegrityError(
             f"{path}: cannot be read: {error.strerror}; run scripts/ledger.py, or snakemake again"
@@ -70,7 +76,7 @@ def compare(plan: Plan, rows: Iterable[dict[str, Any]]) -> None:
         raise IntegrityError(
             f"{path}: is damaged ({error}); remove it and run snakemake again"
         ) from error
-    if table != [{key: str(value) for key, value in row.items()} for row in rows]:
+    if table != _table(rows):
         raise IntegrityError(
             f"{path}: does not fit the receipts; remove it and run snakemake again"
         )
@@ -134,8 +140,9 @@ def check(plan: Plan, shard_id: str, receipt: dict[str, Any]) -> dict[str, Any]:
 def _is_plain(value: Any) -> bool:
     """Whether a cell of the ledger comes back from the file as it went in."""
     if isinstance(value, str):
-        return value.isprintable()
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        return len(value) < _MOST_LETTERS and value.isprintable()
+    # A file of JSON may hold numbers of so many digits that Python prints none of them.
+    return isinstance(value, int | float) and -_MOST_NUMBER < value < _MOST_NUMBER
 
 
 def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:

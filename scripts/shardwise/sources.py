@@ -1,12 +1,12 @@
 """Where the matrices lie: a stack, a folder, a glob, a sheet, or the synthetic stack."""
 
+import csv
 import json
 import os
 import sys
 import threading
-import warnings
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from glob import glob, has_magic
 from itertools import islice
@@ -155,40 +155,42 @@ def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
 
 def _sheet_paths(sheet: Path) -> list[Path]:
     """The column ``path`` of a sheet, relative to the working directory or the sheet's folder."""
-    import pandas  # here: only sheets need it, and it is slow to import
-
     if not sheet.exists():
         raise InputError(f"input: {sheet} does not exist")
+    paths = []
+    for line, name in _sheet_cells(sheet):
+        beside = sheet.parent / name
+        path = Path(name) if Path(name).exists() or not beside.exists() else beside
+        if not name or not path.is_file():
+            raise InputError(f"sheet {sheet}, line {line}: file {short(name)} does not exist")
+        paths.append(path)
+    return paths
+
+
+def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
+    """Line and cell of the column ``path``, for every row of a sheet that is not blank."""
     try:
-        with warnings.catch_warnings(action="error"):  # a row that is longer than the header
-            # Each line is a row: no column is an index, and a blank line does not shift the count.
-            table = pandas.read_csv(
-                sheet,
-                sep="\t",
-                dtype=str,
-                keep_default_na=False,
-                index_col=False,
-                skip_blank_lines=False,
-            )
-    except (ValueError, Warning, OSError) as error:
+        with open(sheet, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter="\t", strict=True)
+            columns = next(rows, [])
+            if not columns:
+                raise ValueError("its first line names no columns")
+            if "path" not in columns:
+                found = ", ".join(map(short, columns[:20]))
+                raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {found}")
+            at = columns.index("path")
+            for row in rows:
+                if len(row) > len(columns):
+                    raise ValueError(
+                        f"line {rows.line_num} has {len(row)} columns, and the first {len(columns)}"
+                    )
+                if any(row):
+                    yield rows.line_num, "".join(row[at : at + 1])
+    except (ValueError, csv.Error, OSError) as error:
         raise InputError(
             f"sheet {sheet}: cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
             "text, with a line of column names and as many columns in every other line"
         ) from error
-    if "path" not in table.columns:
-        found = ", ".join(map(short, table.columns[:20]))
-        raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {found}")
-    paths = []
-    blank = (table == "").all(axis=1)
-    for row, name in enumerate(table["path"], 2):
-        if blank[row - 2]:
-            continue
-        beside = sheet.parent / name
-        path = Path(name) if Path(name).exists() or not beside.exists() else beside
-        if not name or not path.is_file():
-            raise InputError(f"sheet {sheet}, line {row}: file {short(name)} does not exist")
-        paths.append(path)
-    return paths
 
 
 def _identity(path: Path) -> str:

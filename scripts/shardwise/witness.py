@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import IntegrityError, WrongProduct
+from shardwise.errors import IntegrityError, WrongProduct, short
 from shardwise.problem import Problem
 
 SEED = 0x5EED
@@ -695,10 +695,10 @@ def number(said: Any, dtype: str) -> np.ndarray:
         # Without NumPy: there may be a hundred thousand receipts. A bool is no int here.
         right = all(type(x) in kinds and math.isfinite(x) for x in parts)
         if not right or len(parts) != (2 if "complex" in dtype else 1):
-            raise ValueError(f"{said!r} is no finite number of {dtype}")
+            raise ValueError(f"{short(said)} is no finite number of {dtype}")
         return np.array(parts, "int64" if integer else "float64")
     except OverflowError as error:
-        raise ValueError(f"{said!r}: {error}") from None
+        raise ValueError(f"{short(said)}: {error}") from None
 
 
 def reference_in(receipt: dict[str, Any], problem: Problem, factors: str) -> np.ndarray | None:
@@ -734,12 +734,12 @@ def account(receipt: dict[str, Any], problem: Problem) -> Account | str:
         return str(receipt.get("no_witness") or "its receipt is of an older version")
     try:
         if said["seed"] != SEED:
-            return f"its receipt has other weights (seed {said['seed']!r})"
+            return f"its receipt has other weights (seed {short(said['seed'])})"
         one, other = (number(said[k], problem.product_dtype) for k in ("contribution", "reference"))
         mass, tolerance = said["mass"], said["tolerance"]
         for size in (mass, tolerance):
             if type(size) not in (int, float) or not 0 <= size < math.inf:
-                raise ValueError(f"{size!r} is no mass and no tolerance")
+                raise ValueError(f"{short(size)} is no mass and no tolerance")
         return Account(one, other, float(mass), float(tolerance), str(said["host"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise IntegrityError(f"its receipt has a damaged witness ({error!r})") from None

@@ -84,9 +84,9 @@ class Session:
         def damage(raw: bytes, most: int, seed: int) -> bytes:
             from tests.hostile.mutate import mutated
 
-            random = Random(seed)
+            random, most = Random(seed), min(most, self.reader.most)
             if not raw or not random.randrange(4):
-                return self.reader.case(random)
+                return self.reader.case(random)[:most]
             return mutated(raw, random, self.reader.seeds)[:most]
 
         def one(raw: bytes) -> None:

@@ -125,17 +125,17 @@ def _value(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
     at = random.randrange(len(lines))
     try:
         tree = json.loads(lines[at])
-    except (ValueError, RecursionError):
+        places = list(_places(tree))
+        if not places:
+            return raw
+        holder, key = random.choice(places)
+        if random.randrange(5):
+            holder[key] = random.choice(VALUES)
+        else:
+            del holder[key]
+        return b"\n".join([*lines[:at], json.dumps(tree).encode(), *lines[at + 1 :]])
+    except (ValueError, RecursionError):  # no JSON, or nested by an earlier damage
         return _word(raw, random, others)
-    places = list(_places(tree))
-    if not places:
-        return raw
-    holder, key = random.choice(places)
-    if random.randrange(5):
-        holder[key] = random.choice(VALUES)
-    else:
-        del holder[key]
-    return b"\n".join([*lines[:at], json.dumps(tree).encode(), *lines[at + 1 :]])
 
 
 def _places(tree: Any) -> Any:

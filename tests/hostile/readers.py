@@ -30,7 +30,7 @@ from shardwise.paths import Results
 from shardwise.planfile import Plan
 
 from tests import factories
-from tests.hostile.mutate import mutated
+from tests.hostile.mutate import MOST_BYTES, mutated
 
 MOST_MEMORY = 24 << 20
 """Bytes that a reader of a file of 64 KiB may take, whatever stands in it."""
@@ -71,6 +71,8 @@ class Reader:
         Folders and files that the reader may write to.
     memory
         Bytes that it may take.
+    most
+        Bytes of its longest case.
     refuses
         The errors with which it may end.
     """
@@ -79,6 +81,7 @@ class Reader:
     seeds: list[bytes]
     writes: tuple[Path, ...] = ()
     memory = MOST_MEMORY
+    most = MOST_BYTES
     refuses: tuple[type[Exception], ...] = (InputError, IntegrityError)
 
     def __init__(self, folder: Path) -> None:
@@ -106,7 +109,7 @@ class Reader:
 
     def case(self, random: Random) -> bytes:
         """A damaged file."""
-        return mutated(random.choice(self.seeds), random, self.seeds)
+        return mutated(random.choice(self.seeds), random, self.seeds)[: self.most]
 
     def check(self, raw: bytes) -> bool:
         """Read a case; whether it was accepted.
@@ -246,14 +249,25 @@ class Header(Reader):
 
 
 class Receipt(Reader):
-    """A receipt, as the ledger checks it against the plan and the product."""
+    """A receipt, as the ledger checks it against the plan and the product.
+
+    In a case a mark stands for the fingerprint of the plan, which differs from folder to folder: so
+    a case that is kept says the same wherever it is read again.
+    """
+
+    mark = b"@fingerprint-00@"
 
     def prepare(self) -> None:
         self.plan = _planned(self.folder)
         self.file = self.plan.results.receipt("00000")
-        self.seeds = [self.file.read_bytes(), self.plan.results.receipt("00001").read_bytes()]
-        self.whole = json.loads(self.seeds[0])
+        self.own = self.plan.shards["00000"].fingerprint.encode()
+        raw = [self.plan.results.receipt(shard).read_bytes() for shard in self.plan.shards]
+        self.whole = json.loads(raw[0])
+        self.seeds = [text.replace(self.own, self.mark) for text in raw]
         self.writes = (self.plan.results.root,)
+
+    def place(self, raw: bytes) -> None:
+        super().place(raw.replace(self.mark, self.own))
 
     def read(self) -> Any:
         receipts.read(self.file)
@@ -496,6 +510,8 @@ class Record(Reader):
 class Config(Reader):
     """A config file in YAML, with a second one over it."""
 
+    most = 1500  # pure Python reads it, and atheris follows each step of that
+
     def prepare(self) -> None:
         self.file, self.other = self.folder / "mine.yaml", self.folder / "config.yaml"
         whole = (factories.ROOT / "config.yaml").read_bytes()
@@ -506,9 +522,6 @@ class Config(Reader):
             b'product: "mine.py:f"\nshard_bytes: 1.5 GB\nsynthetic:\n  dim: 7\n  seed: 0x10\n',
             b"a: &a {dim: 3}\nsynthetic: *a\n",
         ]
-
-    def case(self, random: Random) -> bytes:
-        return super().case(random)[:1500]  # pure Python reads it, in time that grows as a square
 
     def read(self) -> Any:
         try:

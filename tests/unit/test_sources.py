@@ -212,7 +212,7 @@ def test_a_sheet_with_a_tab_too_many_is_not_read_askew(tmp_path):
     files(tmp_path)
     path = tmp_path / "s.tsv"
     path.write_text("path\nm0.npy\t\nm1.npy\t\n")
-    with pytest.raises(InputError, match="does not match length"):
+    with pytest.raises(InputError, match="line 2 has 2 columns, and the first 1"):
         found(tmp_path, input=str(path))
 
 
