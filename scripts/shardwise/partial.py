@@ -145,9 +145,10 @@ def alone(results: Results) -> Iterator[None]:
 def _record(facts: dict[str, Any], path: Path) -> Record:
     """A record that says what one can say."""
     runs = [(a, b) for a, b in facts["runs"]]
-    numbers = [facts["stripe"], *chain(*runs), *facts["finished"]]
-    right = all(type(n) is int for n in numbers)  # true is equal to 1, and is no stripe
-    if not right or min(numbers[0] + 1, *numbers) < -1 or any(a >= b for a, b in runs):
+    stripe, numbers = facts["stripe"], [*chain(*runs), *facts["finished"]]
+    right = type(stripe) is int  # true + 1 is a whole number
+    right = right and all(type(n) is int and n >= 0 for n in (stripe + 1, *numbers))
+    if not right or any(a >= b for a, b in runs):
         raise IntegrityError("holds no units and no stripes")
     return Record(runs, facts["stripe"], facts["finished"], path)
 

@@ -4,11 +4,14 @@
 ever broke.
 """
 
+from random import Random
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.hostile import fuzz
+from tests.hostile.mutate import mutated
 from tests.hostile.readers import READERS, TRIED, reader
 
 SLOW = {
@@ -52,6 +55,13 @@ def test_whole_files_are_accepted(tmp_path, name):
     made = reader(name, tmp_path / "x")
     accepted = [made.check(seed) for seed in made.seeds]
     assert accepted[0]
+
+
+def test_what_is_nested_is_damaged_further():
+    """Damage is done to what an earlier damage has nested as deeply as JSON is read."""
+    raw = b"[" * 900 + b"1" + b"]" * 900
+    for seed in range(40):
+        mutated(raw, Random(seed), [raw])
 
 
 @pytest.mark.nightly

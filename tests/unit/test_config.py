@@ -96,6 +96,8 @@ def test_unknown_keys_are_refused_with_a_hint(values, hint):
         ({"shards": 0}, "shards: 0 is not allowed; it must be auto or a whole number, 1 or more"),
         ({"shards": "many"}, "shards: 'many' is not allowed"),
         ({"shards": True}, "shards: True is not allowed"),
+        ({"shards": 10**5000}, "config: holds a number of more than 40 digits"),
+        ({10**5000: 1}, "config: holds a number of more than 40 digits"),
         ({"shards": 2.5}, "shards: 2.5 is not allowed"),
         ({"shard_bytes": 1.5}, "shard_bytes: 1.5 is not allowed"),
         ({"shard_bytes": True}, "shard_bytes: True is not allowed"),
@@ -120,6 +122,13 @@ def test_unknown_keys_are_refused_with_a_hint(values, hint):
 def test_wrong_types_and_ranges_are_refused(values, told):
     """The message names the key, what was found and what is allowed."""
     assert told in refusal(values)
+
+
+def test_of_many_problems_some_are_told():
+    """A config that is none fills no screen."""
+    told = refusal({f"key{i}": 1 for i in range(50)}).splitlines()
+    assert told[0].startswith("config: key0: unknown key")
+    assert [len(told), told[-1].strip()] == [21, "… and 30 more"]
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,24 @@ def test_a_damaged_ledger_is_refused(made):
         ledger.read(made)
 
 
+def test_the_ledger_fits_its_own_receipts(made):
+    """A whole number among broken ones, or a word that needs quotes, is read as it was written."""
+    started = json.loads(made.results.receipt("00001").read_text())["started"]
+    edit(made.results.receipt("00001"), started=int(started), finished=int(started) + 3)
+    edit(made.results.receipt("00002"), node='a "node"')
+    ledger.write(made)
+    assert [row["node"] for row in ledger.read(made)][2] == 'a "node"'
+
+
+@pytest.mark.parametrize("key", ["attempt", "finished", "node"])
+def test_a_ledger_has_no_cell_without_bounds(made, key):
+    """What is too long for any table is refused with the receipt that says it."""
+    edit(made.results.receipt("00001"), **{key: "9" * 1000 if key == "node" else 10**400})
+    with pytest.raises(IntegrityError, match=r"00001\.json: is damaged") as caught:
+        ledger.write(made)
+    assert len(str(caught.value)) < 1000
+
+
 def test_the_ledger_has_a_row_a_shard(made):
     """Rows stand in the plan's order, with ranges, checksums and who computed them."""
     rows = [line.split("\t") for line in made.results.ledger.read_text().splitlines()]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,6 +216,21 @@ def test_a_sheet_with_a_tab_too_many_is_not_read_askew(tmp_path):
     path.write_text("path\nm0.npy\t\nm1.npy\t\n")
     with pytest.raises(InputError, match="line 2 has 2 columns, and the first 1"):
         found(tmp_path, input=str(path))
+
+
+def test_a_sheet_of_many_columns_takes_little_memory(tmp_path):
+    """What a sheet takes is of the order of its longest row, however many columns that has."""
+    files(tmp_path)
+    path = tmp_path / "s.tsv"
+    path.write_text("path" + "\tx" * 50_000 + "\nm0.npy\n\n" + "\t" * 50_000 + "\nm1.npy\tx\n")
+    tracemalloc.start()
+    try:
+        made = found(tmp_path, input=str(path))
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [Path(source.path).name for source in made.sources] == ["m0.npy", "m1.npy"]
+    assert taken < 200 * 50_000
 
 
 def right(tmp_path, array, left=(4, 2, 3), dtype="float32"):
