@@ -106,8 +106,6 @@ class Worker:
             self.compute = self._kernel.compute
         self._right = None
         self._allocate(count)
-        if not problem.shared_right or sizes.tiled(problem):  # else `share` does
-            self._try_arithmetic()
 
     # The file that the shard becomes.
 
@@ -156,6 +154,8 @@ class Worker:
         self._outs = [zeros(shape, problem.product_dtype) for _ in range(outs)]
         with self._lane.work():
             self._prepare()
+        if not problem.shared_right:  # else `share` does
+            self._try_arithmetic()
 
     def _prepare(self) -> None:
         """The checker and the sum, which hold memory too."""
@@ -188,7 +188,7 @@ class Worker:
         if not self.proof or self._lane.xp is np or "int" in problem.dtype:
             return
         with self._lane.work():
-            canary.check(self._lane.xp, *self._trial(), self.compute, self._in_gemm)
+            canary.check(*self._trial(), self.compute, self._in_gemm)
 
     def _trial(self) -> tuple[Callable[[], Any], list[Any]]:
         """One call of the kernel on memory of the batches, and the factors that it takes."""

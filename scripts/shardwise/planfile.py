@@ -153,7 +153,9 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     rows: list[Shard] = from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
         if not _is_shard_id(row.shard):
-            raise IntegrityError(f"{path}: {row.shard!r} is no id of a shard; run snakemake again")
+            raise IntegrityError(
+                f"{path}: {short(row.shard)} is no id of a shard; run snakemake again"
+            )
     # A task that knows its own row alone does not see the gaps.
     ends = [0, *(row.stop for row in rows)] if only is None else [row.start for row in rows]
     fit = [row.start for row in rows] == ends[: len(rows)] and all(r.start < r.stop for r in rows)

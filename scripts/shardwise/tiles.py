@@ -115,6 +115,7 @@ class TileWorker(Worker):
                     self._lane.xp, problem.product, problem.left, problem.right, problem.dtype,
                     self.compute, self._seed,
                 )  # fmt: skip
+        self._try_arithmetic()
 
     def _trial(self) -> tuple[Callable[[], Any], list[Any]]:
         """The first panels of a product, as `_meet` multiplies them."""

@@ -335,7 +335,7 @@ from shardwise.problem import Problem
 
 run = kernels.kernel(cupy, Problem(4, (256, 256), "A @ A", "float32", None), "ieee")
 left, out = cupy.zeros((4, 256, 256), "float32"), cupy.zeros((4, 256, 256), "float32")
-canary.check(cupy, lambda: run.multiply(left, None, out, 4) or out, [left], run.compute)
+canary.check(lambda: run.multiply(left, None, out, 4) or out, [left], run.compute)
 """
 
 

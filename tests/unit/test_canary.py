@@ -32,7 +32,7 @@ def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
         run.multiply(*(spoil(x) for x in factors), out, 2)
         return after(out)
 
-    canary.check(np, multiply, factors, compute)
+    canary.check(multiply, factors, compute)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_what_computes_as_asked_passes(worker, dtype, product, way):
     shape = (4, 17, 17) if product == "A @ A" else (4, 9, 17)
     own = worker(dtype, product, shape, way)
     multiply, factors = own._trial()
-    canary.check(np, multiply, factors, own.compute, lone=way == "sum")
+    canary.check(multiply, factors, own.compute, lone=way == "sum")
     assert not multiply()[..., 0, 1:].any()
     assert multiply()[0, 0, 0] > 1
 
@@ -74,7 +74,7 @@ def test_what_computes_as_asked_passes(worker, dtype, product, way):
 def test_one_right_factor_for_all_is_tried_too(worker, way):
     """It lies in memory of its own, or comes in panels."""
     own = worker("float32", "A @ B", (4, 9, 17), way, shared=True)
-    canary.check(np, *own._trial(), own.compute, lone=way == "sum")
+    canary.check(*own._trial(), own.compute, lone=way == "sum")
 
 
 @pytest.mark.parametrize("dtype", LOW)

@@ -1,0 +1,79 @@
+"""Jobs of which the Slurm plugin learns nothing are asked for again."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from shardwise.dispatch.slurm_run import keeping
+
+
+class Executor:
+    """Snakemake's Slurm executor in small: a dictionary of states, or no answer."""
+
+    def __init__(self) -> None:
+        self.answer: dict[str, str] | None = {}
+        self.ended: list[str] = []
+
+    def report_job_success(self, job: list[str]) -> None:
+        """As the plugin's."""
+        self.ended.append(job[0])
+
+    def report_job_error(self, job: list[str], msg: str = "") -> None:
+        """As the plugin's."""
+        self.ended.append(f"{job[0]} {msg}")
+
+    async def check_active_jobs(self, active_jobs: list[list[str]]) -> AsyncIterator[list[str]]:
+        """As the plugin's: without an answer it yields none."""
+        for job in active_jobs if self.answer is not None else ():
+            state = self.answer.get(job[0], "RUNNING")
+            if state == "COMPLETED":
+                self.report_job_success(job)
+            elif state == "FAILED":
+                self.report_job_error(job, msg="failed")
+            else:
+                yield job
+
+
+class Keeping(Executor):
+    """The same as it is in a run."""
+
+    check_active_jobs = keeping(Executor.check_active_jobs)
+
+
+def left(executor: Executor, jobs: list[list[str]]) -> list[list[str]]:
+    """The jobs that are asked for next time."""
+
+    async def collected() -> list[list[str]]:
+        return [job async for job in executor.check_active_jobs(jobs)]
+
+    return asyncio.run(collected())
+
+
+def test_the_plugin_drops_jobs_when_nobody_answers() -> None:
+    """What is mended here: without it the jobs are gone."""
+    executor = Executor()
+    executor.answer = None
+    assert left(executor, [["1"], ["2"]]) == []
+
+
+def test_jobs_are_kept_until_somebody_answers(caplog) -> None:
+    """Jobs that end are reported once, others stay, and an outage is told of once."""
+    jobs = [["1"], ["2"], ["3"]]
+    executor = Keeping()
+    with caplog.at_level(logging.WARNING):
+        executor.answer = {"1": "COMPLETED"}
+        jobs = left(executor, jobs)
+        assert jobs == [["2"], ["3"]]
+        assert not caplog.messages
+        executor.answer = None
+        for _ in range(3):
+            jobs = left(executor, jobs)
+            assert jobs == [["2"], ["3"]]
+        (told,) = caplog.messages
+        assert told == "shardwise: Slurm does not answer; 2 jobs are asked for again"
+        executor.answer = {"2": "FAILED"}
+        jobs = left(executor, jobs)
+        executor.answer = {"3": "COMPLETED"}
+        assert left(executor, jobs) == []
+    assert executor.ended == ["1", "2 failed", "3"]
+    assert len(caplog.messages) == 1
