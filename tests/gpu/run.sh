@@ -67,7 +67,8 @@ digits() {
   digits_by array 16
   # Enough shards for a worker whose process starts a bit later than the others.
   digits_by pool 150
-  digits_by mpi 150
+  # Snakemake's Slurm plugin has no MPI job of one task, so none of one GPU.
+  if [ "$(nvidia-smi -L | wc -l)" -gt 1 ]; then digits_by mpi 150; fi
 }
 
 digits_by() {
