@@ -5,6 +5,7 @@ only in a process that is one: whoever imports it is a rank already.
 """
 
 import ctypes
+import importlib
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -309,9 +311,18 @@ def ranks(
     relaunch(options.ranks, options.launcher)
     with outside():
         before()
-    from mpi4py import MPI  # only here: whoever imports it is a rank
+    return _started()
 
-    return MPI
+
+def _started() -> Any:
+    """MPI, started by a thread of its own, whose stack is still empty.
+
+    MPICH sends its peers 4 KiB of its stack, of which the address of a rank is but the first part,
+    in lines that are the longer the less of it is 0. Slurm's pmi2 takes 1,024 bytes of a line.
+    (Seen with MPICH 5.0 and Slurm 22.05: "value not properly terminated in client request".)
+    """
+    with ThreadPoolExecutor(1) as pool:  # only here: whoever imports it is a rank
+        return pool.submit(importlib.import_module, "mpi4py.MPI").result()
 
 
 def world(
