@@ -56,6 +56,16 @@ class Results:
         return self.root / "summary.json"
 
     @property
+    def report(self) -> Path:
+        """The page on the run, for a browser."""
+        return self.root / "report.html"
+
+    @property
+    def metrics(self) -> Path:
+        """Figures of the run, for a cluster's monitoring (Prometheus)."""
+        return self.root / "metrics.prom"
+
+    @property
     def runs(self) -> Path:
         """The names under which earlier runs submitted jobs to a scheduler."""
         return self.root / "runs.tsv"
@@ -105,6 +115,16 @@ class Results:
         return self.root / "logs" / "multiply" / "done"
 
     @property
+    def live(self) -> Path:
+        """The folder of what tasks at work say of themselves, a file each."""
+        return self.root / "logs" / "live"
+
+    @property
+    def ceilings(self) -> Path:
+        """The folder of the raw rates that were measured, a file a node."""
+        return self.root / "logs" / "ceilings"
+
+    @property
     def partial(self) -> Path:
         """Work of a reduce that has not finished."""
         return self.root / "partial"
@@ -124,6 +144,10 @@ class Results:
     def receipt(self, shard: str) -> Path:
         """The receipt of a shard's products."""
         return self.root / "products" / f"{shard}.json"
+
+    def telemetry(self, shard: str) -> Path:
+        """What the device of a shard did meanwhile, one row a sample."""
+        return self.root / "products" / f"{shard}.telemetry.tsv"
 
     def statistic(self, name: str) -> Path:
         """A result over all matrices, such as ``sum.npy``."""
