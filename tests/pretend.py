@@ -1,0 +1,474 @@
+"""Results folders as runs leave them, made in moments: nothing is computed, no device is needed.
+
+The plan is a real one, and receipts, journals, logs and the ledger have the form of real ones, so
+every reader of a results folder takes them. Product files have their header and their size, and no
+byte behind it is on the disk; `sum.npy` is real. The same arguments make the same folder.
+"""
+
+import csv
+import heapq
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from shardwise import ALGORITHM, ledger, quarantine, receipts, sizes, witness
+from shardwise.arrays import file_checksum, padded_header, read_header
+from shardwise.paths import Results
+from shardwise.plan import Shard
+from shardwise.planfile import Plan
+from shardwise.units import clock
+
+from tests import factories
+
+NOW = 1_795_000_000.0
+"""The moment at which a folder shows what was asked for; pass it to `Observer.look`."""
+
+RATES = {"read": 3.9e9, "upload": 50e9, "compute": 45e12, "download": 50e9, "write": 3.1e9}
+"""Of every node: bytes a second; floating-point operations a second under ``compute``."""
+
+GPU, MEMORY = "NVIDIA H200", 150_000_000_000
+_WATTS, _IDLE_WATTS = 700.0, 120.0
+_SLOWER = 4.0
+_VERSIONS = {"shardwise": "0.1.0", "python": "3.11.7", "numpy": "2.4.6"}
+_ROLES = ("failed", "lost", "unknown", "damaged", "unproven", "slow", "old")
+
+
+@dataclass
+class Pretended:
+    """A results folder, and what was put there.
+
+    Attributes
+    ----------
+    at
+        The moment at which it is as asked for.
+    roles
+        Ids of shards by what they are: ``done`` (which ``slow``, ``old`` and ``unproven`` are as
+        well), ``running``, ``failed`` (of which ``lost`` left no word), ``damaged`` (of which
+        ``unknown`` have a receipt of another schema) and ``waiting``.
+    receipts
+        Of the shards that are done, as they were written.
+    quarantined
+        UUIDs of devices.
+    """
+
+    plan: Plan
+    at: float
+    roles: dict[str, list[str]]
+    receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    quarantined: list[str] = field(default_factory=list)
+
+    @property
+    def root(self) -> Path:
+        """The results folder."""
+        return self.plan.results.root
+
+
+def run(
+    folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
+    failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0, old: int = 0,
+    damaged: int = 0, unknown: int = 0, unproven: int = 0, quarantined: int = 0,
+    slow_device: bool = False, telemetry: bool = True, ceilings: bool = True, summed: bool = True,
+    matrices: int = 20_000, dim: int = 512, at: float = NOW, seed: int = 0, **config: Any,
+) -> Pretended:  # fmt: skip
+    """Make a results folder, ``folder/results``.
+
+    Parameters
+    ----------
+    shards
+        How many the plan has. Those that have no other part are done.
+    devices
+        GPUs on all nodes together; 0: each node computes on its CPU.
+    slow, old, unproven
+        Of those that are done: which took four times as long; whose receipt is of a version before
+        time lines and telemetry; which have no proof.
+    failed, lost
+        Whose last attempt left an error in its log; left no word.
+    running, waiting
+        Whose task is at work at ``at``; that none has begun.
+    damaged, unknown
+        Whose receipt is cut off; is of another schema.
+    slow_device
+        Whether the last device computes at a third of the others' speed.
+    telemetry
+        Whether receipts of GPUs say what the device did meanwhile.
+    summed
+        Whether the ledger and the sum follow, where all shards are done.
+    matrices, dim
+        Matrices a shard, and their size.
+    config
+        Other keys of the config, such as ``keep`` or ``verify``.
+    """
+    random = Random(seed)
+    plan = factories.plan(folder, **{
+        "materialize": False, "shards": shards, "backend": "auto" if devices else "numpy",
+        "synthetic": {"matrices": matrices * shards, "dim": dim, "dtype": "float32", "seed": 0},
+    } | config)  # fmt: skip
+    counts = {"failed": failed + lost, "lost": lost, "damaged": damaged + unknown,
+              "unknown": unknown, "unproven": unproven, "slow": slow, "old": old}  # fmt: skip
+    made = Pretended(plan, at, _roles(list(plan.shards), counts, running, waiting, random))
+    for path in (plan.results.receipt(""), plan.results.starts(""), plan.results.live / "x"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    machines = _machines(devices, nodes)
+    _Writer(made, machines, slow_device, telemetry, random).write()
+    if ceilings:
+        _write_ceilings(plan.results, machines, at)
+    if quarantined:
+        made.quarantined = _write_quarantine(plan, machines[:quarantined], at)
+    if summed and len(made.receipts) == shards:
+        _sum(made, random)
+    return made
+
+
+def _roles(
+    ids: Sequence[str], counts: Mapping[str, int], running: int, waiting: int, random: Random
+) -> dict[str, list[str]]:
+    """Who plays which part: tasks at work came last, behind them is what waits."""
+    begun = len(ids) - waiting
+    found = {"waiting": [*ids[begun:]], "running": [*ids[begun - running : begun]]}
+    rest = list(ids[: begun - running])
+    bad = sorted(random.sample(rest, counts["failed"] + counts["damaged"]))
+    random.shuffle(bad)
+    found["failed"], found["damaged"] = bad[: counts["failed"]], bad[counts["failed"] :]
+    found["lost"] = found["failed"][: counts["lost"]]
+    found["unknown"] = found["damaged"][: counts["unknown"]]
+    found["done"] = [shard for shard in rest if shard not in set(bad)]
+    for role in ("unproven", "slow", "old"):
+        found[role] = random.sample(found["done"], counts[role])
+    return {role: sorted(some) for role, some in found.items()}
+
+
+# Devices.
+
+
+@dataclass(frozen=True)
+class _Machine:
+    node: str
+    name: str
+    uuid: str | None
+
+    def told(self) -> dict[str, Any]:
+        """As a receipt has it."""
+        if self.uuid is None:
+            return {"name": self.name, "granted": None}
+        return {"name": self.name, "uuid": self.uuid, "memory": MEMORY, "source": "lease",
+                "granted": None}  # fmt: skip
+
+
+def _machines(devices: int, nodes: int) -> list[_Machine]:
+    if not devices:
+        return [_Machine(f"node{n + 1:02}", "CPU", None) for n in range(nodes)]
+    return [
+        _Machine(f"node{n % nodes + 1:02}", GPU, f"GPU-{n:08x}-1111-2222-3333-{n:012x}")
+        for n in range(devices)
+    ]
+
+
+# Shards.
+
+
+class _Writer:
+    """Lets the machines take shards in turn, and writes down what each would have left.
+
+    Time is told from 0 on first; all of it is then moved so that the tasks at work began just
+    before the moment that was asked for.
+    """
+
+    def __init__(
+        self, made: Pretended, machines: list[_Machine], slow_device: bool, telemetry: bool,
+        random: Random,
+    ) -> None:  # fmt: skip
+        self._made, self._plan, self._random = made, made.plan, random
+        self._telemetry = telemetry
+        self._slow = machines[-1] if slow_device and len(machines) > 1 else None
+        self._free = [(0.0, number, machine) for number, machine in enumerate(machines)]
+        self._is = {role: set(some) for role, some in made.roles.items()}
+
+    def write(self) -> None:
+        """Everything about every shard that was begun."""
+        jobs = list(self._jobs())
+        end = max((began + sum(held.values()) for _, _, began, held in jobs), default=0.0)
+        ended = self._made.at - (60.0 if not self._is["running"] else 1.0)
+        for row, machine, began, held in jobs:
+            started = began - end + ended
+            if row.shard in self._is["running"]:
+                self._run(row, machine, held)
+            elif row.shard in self._is["failed"]:
+                self._fail(row, machine, started)
+            else:
+                self._finish(row, machine, started, held)
+
+    def _jobs(self) -> Iterator[tuple[Shard, _Machine, float, dict[str, float]]]:
+        for row in self._plan.shards.values():
+            if row.shard in self._is["waiting"]:
+                return
+            began, number, machine = heapq.heappop(self._free)
+            held = self._held(row, machine)
+            yield row, machine, began, held
+            pause = self._random.uniform(0.05, 0.4)
+            heapq.heappush(self._free, (began + sum(held.values()) + pause, number, machine))
+
+    def _work(self, row: Shard) -> dict[str, int]:
+        problem, count = self._plan.problem, row.stop - row.start
+        work = {"read": row.bytes, "upload": row.bytes, "compute": count * problem.flop,
+                "download": row.product_bytes, "write": row.product_bytes}  # fmt: skip
+        gpu = self._plan.settings["backend"] != "numpy"
+        return work if gpu else work | {"upload": 0, "download": 0}
+
+    def _held(self, row: Shard, machine: _Machine) -> dict[str, float]:
+        """Seconds by what held the shard up: the disk, mostly, as products are large."""
+        slower = _SLOWER if row.shard in self._is["slow"] else 1.0
+        busy = {stage: amount / RATES[stage] for stage, amount in self._work(row).items()}
+        if machine is self._slow:
+            busy["compute"] *= 60
+        shares = {"read": 0.85, "upload": 0.1, "compute": 1.0, "download": 0.1, "write": 0.6}
+        held = {
+            stage: round(slower * shares[stage] * seconds * self._random.uniform(0.9, 1.1), 4)
+            for stage, seconds in busy.items()
+        }
+        return {"waiting": round(self._random.uniform(0.02, 0.3), 4), **held}
+
+    def _journal(self, shard: str, began: Sequence[float], machine: _Machine) -> None:
+        lines = (f"{at:.3f}\t{machine.node}\t{1000 + n}\t\n" for n, at in enumerate(began))
+        self._plan.results.starts(shard).write_text("".join(lines))
+
+    def _finish(
+        self, row: Shard, machine: _Machine, started: float, held: dict[str, float]
+    ) -> None:
+        # To a tenth of a millisecond, as the phases are: then these add up to the last digit.
+        started = round(started, 4)
+        finished = started + math.fsum(held.values())
+        tries = 2 if self._random.random() < 0.03 else 1
+        self._journal(row.shard, [started - 30.0 * n for n in range(tries)][::-1], machine)
+        receipt = _receipt(self._plan, row, machine, tries, (started, finished))
+        if row.shard in self._is["unproven"]:
+            receipt["proof"] = None
+        if row.shard not in self._is["old"]:
+            receipt["timeline"] = {
+                "held": held, "busy": self._busy(held), "work": self._work(row)
+            }  # fmt: skip
+            receipt["telemetry"] = self._telemetry_of(machine, held)
+        text = receipts._text(receipt)
+        if row.shard in self._is["unknown"]:
+            text = text.replace(b'"schema": 1', b'"schema": 7')
+        elif row.shard in self._is["damaged"]:
+            text = text[: len(text) // 2]
+        else:
+            self._made.receipts[row.shard] = receipt
+        results = self._plan.results
+        _write(results.receipt(row.shard), text, finished)
+        _sparse(results.product(row.shard), receipt["file"], finished)
+        _log(results, row.shard, started, [(finished, "INFO", f"{row.shard} written")], machine)
+
+    def _busy(self, held: Mapping[str, float]) -> dict[str, float]:
+        """Stages at work: what held the shard up, and what went on behind the others."""
+        whole = math.fsum(held.values())
+        return {
+            stage: round(min(whole, seconds * self._random.uniform(1.05, 1.3)), 4)
+            for stage, seconds in held.items() if stage != "waiting"
+        }  # fmt: skip
+
+    def _telemetry_of(self, machine: _Machine, held: Mapping[str, float]) -> dict[str, Any] | None:
+        if machine.uuid is None or not self._telemetry:
+            return None
+        whole = math.fsum(held.values())
+        at_work = held["compute"] / whole
+        watts = _IDLE_WATTS + (_WATTS - _IDLE_WATTS) * at_work
+        pair = lambda mean, most: {"mean": round(mean, 4), "max": round(most, 4)}  # noqa: E731
+        throttled = {"power_cap": round(whole * 0.1, 3)} if machine is self._slow else {}
+        return {
+            "file": None, "samples": max(1, int(whole)), "seconds": round(whole, 3),
+            "utilisation": pair(at_work, min(1.0, 2 * at_work)),
+            "memory_bytes": pair(9.1e9, 1.2e10), "memory_total_bytes": MEMORY,
+            "power_watts": pair(watts, watts * 1.4), "temperature_celsius": pair(51.0, 58.0),
+            "clock_sm_hertz": pair(1.7e9, 1.98e9), "clock_memory_hertz": pair(3.2e9, 3.2e9),
+            "pcie_received_bytes_per_second": pair(3.2e9, 2.4e10),
+            "pcie_sent_bytes_per_second": pair(2.9e9, 2.1e10),
+            "throttled_seconds": throttled, "ecc_corrected": 0, "ecc_uncorrected": 0,
+            "energy_joules": round(watts * whole, 3),
+        }  # fmt: skip
+
+    def _fail(self, row: Shard, machine: _Machine, started: float) -> None:
+        results, ended = self._plan.results, started + 1.5
+        self._journal(row.shard, [started], machine)
+        if row.shard in self._is["lost"]:
+            # The last sign of it is older than any task that lives can be.
+            _log(results, row.shard, min(started, self._made.at - 120.0), [], machine)
+            return
+        words = f"device {machine.uuid or 'CPU'}: out of memory; nothing was written"
+        _log(results, row.shard, started, [(ended, "ERROR", words)], machine)
+
+    def _run(self, row: Shard, machine: _Machine, held: Mapping[str, float]) -> None:
+        results, at = self._plan.results, self._made.at
+        done = self._random.uniform(0.1, 0.9)
+        started = at - max(1.0, done * sum(held.values()))
+        self._journal(row.shard, [started], machine)
+        _log(results, row.shard, started, [], machine)
+        count, gpu = row.stop - row.start, machine.uuid is not None
+        gauge = {
+            "utilisation": 0.61, "memory_bytes": 9_400_000_000, "memory_total_bytes": MEMORY,
+            "power_watts": 402.5, "temperature_celsius": 54.0, "clock_sm_hertz": 1.7e9,
+            "clock_memory_hertz": 3.2e9, "pcie_received_bytes_per_second": 3.1e9,
+            "pcie_sent_bytes_per_second": 2.8e9, "throttled": [], "ecc_uncorrected": 0,
+            "processes": 1,
+        }  # fmt: skip
+        device = {key: machine.told()[key] for key in ("name", "uuid") if key in machine.told()}
+        live = {
+            "schema": 1, "shard": row.shard, "attempt": 1, "started": started, "at": at - 1.0,
+            "node": machine.node, "process": 1000, "job": None, "device": device,
+            "matrices": count, "done": int(count * done),
+            "gauge": gauge if gpu and self._telemetry else None,
+        }  # fmt: skip
+        _write(results.live / f"{row.shard}.json", json.dumps(live).encode(), at - 1.0)
+
+
+def _receipt(
+    plan: Plan, row: Shard, machine: _Machine, attempt: int, moments: tuple[float, float]
+) -> dict[str, Any]:
+    """A receipt as a task writes it, but for what later versions have added."""
+    problem, keep = plan.problem, plan.settings["keep"]
+    count = row.stop - row.start
+    shape = (count if keep == "products" else 1, *problem.product_shape)
+    dtype = problem.product_dtype
+    if keep == "sum":
+        raise NotImplementedError("the files of partial sums are not pretended")
+    natural = sizes.natural_row(shape, np.dtype(dtype).itemsize)
+    pieces = sizes.checksum_pieces(natural, np.dtype(dtype).itemsize)
+    header = padded_header(shape, np.dtype(dtype).newbyteorder("<"))
+    facts = {
+        "name": f"{row.shard}.npy", "shape": list(shape), "dtype": dtype,
+        "bytes": len(header) + row.product_bytes, "checksum": f"{row.start:032x}",
+        "row_bytes": pieces[0], "piece_bytes": pieces[1],
+    }  # fmt: skip
+    proof = {"method": "freivalds", "vectors": 4, "seed": row.start}
+    told = {"contribution": -31.05, "reference": -31.05, "mass": 464.9, "tolerance": 0.0002,
+            "host": "all", "seed": witness.SEED}  # fmt: skip
+    gpu = machine.uuid is not None
+    return {
+        "shard": row.shard, "start": row.start, "stop": row.stop, "fingerprint": row.fingerprint,
+        "keep": keep, "backend": "cupy" if gpu else "numpy", "device": machine.told(),
+        "attempt": attempt, "file": facts, "input_checksum": f"{row.stop:032x}",
+        "proof": proof if plan.settings["verify"] else None, "witness": told,
+        "compute": "float32", "tiled": False, "stages": {"read": 1.0, "write": 1.0},
+        **_provenance("multiply", machine.node, *moments, {"driver": "580.65"} if gpu else {}),
+    }  # fmt: skip
+
+
+def _provenance(
+    stage: str, node: str, started: float, finished: float, versions: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "stage": stage, "algorithm": ALGORITHM[stage], "versions": {**_VERSIONS, **versions},
+        "commit": None, "host": node, "node": node, "job": None, "process": 1000,
+        "started": started, "finished": finished,
+    }  # fmt: skip
+
+
+def _write(path: Path, text: bytes, at: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+    os.utime(path, (at, at))
+
+
+def _sparse(path: Path, facts: Mapping[str, Any], at: float) -> None:
+    header = padded_header(tuple(facts["shape"]), np.dtype(facts["dtype"]).newbyteorder("<"))
+    with open(path, "wb") as file:
+        file.write(header)
+        file.truncate(facts["bytes"])
+    os.utime(path, (at, at))
+
+
+def _log(
+    results: Results, shard: str, began: float, lines: Sequence[tuple[float, str, str]],
+    machine: _Machine,
+) -> None:  # fmt: skip
+    """A log as `cli.run` makes it."""
+    told = [(began, "INFO", f"on {machine.node}, process 1000, in /pretended"), *lines]
+    text = "".join(f"{_stamp(at)} {level} {words}\n" for at, level, words in told)
+    _write(results.log("multiply", shard), text.encode(), told[-1][0])
+
+
+def _stamp(at: float) -> str:
+    return f"{clock(at)},{int(at % 1 * 1000):03}"
+
+
+# All shards together.
+
+
+def _write_ceilings(results: Results, machines: Sequence[_Machine], at: float) -> None:
+    for machine in machines:
+        gpu = machine.uuid is not None
+        device = {"name": machine.name, **({"uuid": machine.uuid} if gpu else {})}
+        rates = {
+            **{stage: RATES[stage] for stage in ("read", "write")},
+            **{stage: RATES[stage] if gpu else None for stage in ("upload", "download")},
+            "compute": {"float32": RATES["compute"]},
+        }
+        told = {"schema": 1, "node": machine.node, "device": device, "measured": at - 3600.0,
+                "rates": rates}  # fmt: skip
+        path = results.ceilings / f"{machine.node}.json"
+        _write(path, json.dumps(told).encode(), at - 3600.0)
+
+
+def _write_quarantine(plan: Plan, machines: Sequence[_Machine], at: float) -> list[str]:
+    rows = [
+        quarantine.Entry(
+            at - 120.0, machine.node, machine.uuid or quarantine.CPU,
+            "multiplied wrongly: its proof failed", next(iter(plan.shards)), at + 86_000.0,
+        )
+        for machine in machines
+    ]  # fmt: skip
+    quarantine._append(plan.results.quarantine, rows)
+    return [row.uuid for row in rows]
+
+
+def _sum(made: Pretended, random: Random) -> None:
+    """The ledger, the sum and its receipt."""
+    plan, found = made.plan, list(made.receipts.values())
+    with open(plan.results.ledger, "w", encoding="utf-8", newline="") as file:
+        table = ledger._table(ledger.row_of(receipt) for receipt in found)
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(table)
+    path = plan.results.statistic("sum")
+    total = _total(plan.problem.product_shape, random)
+    header = padded_header(total.shape, total.dtype)
+    path.write_bytes(header + total.tobytes())
+    pieces = sizes.checksum_pieces(total.nbytes)
+    checksum = file_checksum(path, read_header(path).offset, *pieces)
+    facts = receipts.file_facts(path, total.shape, "float64", checksum, *pieces)
+    proven = plan.settings["verify"]
+    ended = max(receipt["finished"] for receipt in found)
+    end = {"end_to_end": {"shards": len(found), "off": 0.002, "host": f"all of {len(found)}"}}
+    summary = {
+        "matrices": plan.problem.matrices, "shards": len(found),
+        "product": plan.problem.product, "keep": plan.settings["keep"], "proven": proven,
+        **(end if proven else {"no_end_to_end": "verify is false"}),
+        "plan": plan.facts["digest"], "config": plan.facts["config_digest"],
+        "made_by": receipts.makers(found), "ranks": 2, "nodes": {found[0]["node"]: 2},
+        "scalars": {"count": int(total.size), "sum": float(total.sum()),
+                    "mean": float(total.mean())},
+        "files": {"sum": facts}, "quarantined": [], **_energy(found),
+        **_provenance("reduce", found[0]["node"], ended + 1.0, ended + 21.0,
+                      {"mpi": "MPICH Version: 5.0.2"}),
+    }  # fmt: skip
+    _write(plan.results.summary, receipts._text(summary), ended + 21.0)
+    for other in (plan.results.ledger, path):
+        os.utime(other, (ended + 0.5, ended + 0.5) if other != path else (ended + 20, ended + 20))
+
+
+def _energy(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    joules = [t["energy_joules"] for r in found if (t := r.get("telemetry"))]
+    return {"energy_joules": math.fsum(joules) if joules else None, "energy_shards": len(joules)}
+
+
+def _total(shape: tuple[int, ...], random: Random) -> np.ndarray:
+    """A sum with some structure, and an outlier."""
+    rows, columns = np.ogrid[: shape[0], : shape[1]]
+    noise = np.random.default_rng(random.randrange(2**32)).standard_normal(shape)
+    total = 40 * np.sin(rows / 9) * np.cos(columns / 13) + noise
+    total[0, 0] = 5e4
+    return total
