@@ -13,6 +13,7 @@ from pathlib import Path
 from shardwise import audit, cli
 from shardwise.audit import Audit
 from shardwise.doctor import settings
+from shardwise.errors import one_line
 
 _PROGRESS_SECONDS = 10.0
 _MOST_LISTED = 20
@@ -50,7 +51,7 @@ def _text(made: Audit) -> str:
         lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
         if len(found) > _MOST_LISTED:
             lines.append(f"{kind}: … and {len(found) - _MOST_LISTED} more; --json has all")
-    return "".join(f"{audit.one_line(line)}\n" for line in [*lines, made.line()])
+    return "".join(f"{one_line(line)}\n" for line in [*lines, made.line()])
 
 
 def arguments() -> ArgumentParser:

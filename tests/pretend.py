@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from shardwise import ALGORITHM, ledger, quarantine, receipts, sizes, witness
+from shardwise import ALGORITHM, ledger, planfile, quarantine, receipts, sizes, witness
 from shardwise.arrays import file_checksum, padded_header, read_header
 from shardwise.paths import Results
 from shardwise.plan import Shard
@@ -109,6 +109,7 @@ def run(
         "materialize": False, "shards": shards, "backend": "auto" if devices else "numpy",
         "synthetic": {"matrices": matrices * shards, "dim": dim, "dtype": "float32", "seed": 0},
     } | config)  # fmt: skip
+    plan = _backdated(plan, at - 86_400.0)
     counts = {"failed": failed + lost, "lost": lost, "damaged": damaged + unknown,
               "unknown": unknown, "unproven": unproven, "slow": slow, "old": old}  # fmt: skip
     made = Pretended(plan, at, _roles(list(plan.shards), counts, running, waiting, random))
@@ -123,6 +124,17 @@ def run(
     if summed and len(made.receipts) == shards:
         _sum(made, random)
     return made
+
+
+def _backdated(plan: Plan, at: float) -> Plan:
+    """The same plan, as if it had been made at another moment."""
+    facts = plan.facts | {"made": plan.facts["made"] | {"time": at}}
+    path = plan.results.plan_facts
+    facts["checksums"] |= {path.name: planfile.checksum(planfile.dumps(facts))}
+    path.write_text(json.dumps(facts, indent=1))
+    for each in (path, plan.results.plan, plan.results.sources):
+        os.utime(each, (at, at))
+    return planfile.load(plan.results.plan)
 
 
 def _roles(
@@ -263,7 +275,13 @@ class _Writer:
         results = self._plan.results
         _write(results.receipt(row.shard), text, finished)
         _sparse(results.product(row.shard), receipt["file"], finished)
-        _log(results, row.shard, started, [(finished, "INFO", f"{row.shard} written")], machine)
+        _log(
+            results,
+            row.shard,
+            started,
+            [(finished, "INFO", f"{results.receipt(row.shard)} written")],
+            machine,
+        )
 
     def _busy(self, held: Mapping[str, float]) -> dict[str, float]:
         """Stages at work: what held the shard up, and what went on behind the others."""

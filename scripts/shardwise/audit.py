@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwise import disk, ledger, planfile, receipts, sizes
 from shardwise.arrays import PieceChecksum, file_checksum, padded_header
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import InputError, IntegrityError, TryAgain, one_line
 from shardwise.paths import Results, for_bash
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
@@ -159,11 +159,6 @@ class Audit:
             "findings": [asdict(finding) for finding in self.findings],
         }  # fmt: skip
         return json.dumps(found, indent=1) + "\n"
-
-
-def one_line(text: str) -> str:
-    """A text without what would break its line, or steer a terminal: a file may be named so."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def look(

@@ -83,6 +83,13 @@ def short(value: Any) -> str:
         return "a number of too many digits"
 
 
+def one_line(text: str) -> str:
+    """A text without what would break its line, or steer a terminal: a file may be named so."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def of_system(error: OSError) -> TryAgain:
     """An error of the disk as the user is told of it."""
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""

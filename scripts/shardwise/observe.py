@@ -2,201 +2,56 @@
 
 The report, the watch and the metrics all read a run through this module, so they never tell
 different stories. Nothing is written, no scheduler is asked, and no file is ever the end of it:
-what cannot be read is named among the observations. Standard library only.
+what cannot be read is named among the observations. The words are those of
+`shardwise.observation`, the rules for a shard those of `shardwise.sightings`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import csv
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise import quarantine
-from shardwise.paths import Results
+from shardwise import ledger, logs, planfile, quarantine, receipts
+from shardwise.errors import InputError, IntegrityError, one_line, short
+from shardwise.observation import (
+    DAMAGED,
+    DONE,
+    FAILED,
+    PHASES,
+    RUNNING,
+    STAGES,
+    STATES,
+    WAITING,
+    Device,
+    Failure,
+    Flaw,
+    Observation,
+    Sighting,
+    Timeline,
+    Verdict,
+)
+from shardwise.paths import Results, for_bash
 from shardwise.planfile import Plan
+from shardwise.problem import STATISTICS
+from shardwise.sightings import FRESH_SECONDS, SKEW_SECONDS, Sightings
 
-DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
-"""States of a shard: a whole product of this plan; a task at work on it; the last task that began
-it has ended without one; none has begun it; what lies there cannot be used."""
+__all__ = [
+    "DAMAGED", "DONE", "FAILED", "FRESH_SECONDS", "PHASES", "RUNNING", "STAGES", "STATES",
+    "WAITING", "Device", "Failure", "Flaw", "Observation", "Observer", "Sighting", "Timeline",
+    "Verdict", "verdict",
+]  # fmt: skip
 
-STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What reading a file raises that is JSON, but not of ours."""
 
-PHASES = ("waiting", "read", "upload", "compute", "download", "write")
-"""What held a shard up, in the order in which its bar is drawn; see `shardwise.timeline`."""
+_MOST_LETTERS = 2000
+_MOST_NAMED = 5
 
-STAGES = PHASES[1:]
-"""The stages of the pipeline, in the order in which bytes go through them."""
-
-
-@dataclass(frozen=True)
-class Device:
-    """Who computed a shard: a GPU, or the CPU of a node.
-
-    Attributes
-    ----------
-    name
-        Such as ``NVIDIA H200`` or ``CPU``.
-    uuid
-        Of a GPU; None for a CPU.
-    node
-        As :func:`shardwise.devices.node` names it.
-    """
-
-    name: str
-    uuid: str | None
-    node: str
-
-    @property
-    def key(self) -> str:
-        """What tells devices apart: the UUID of a GPU, ``CPU of NODE`` otherwise."""
-        return self.uuid or f"{self.name} of {self.node}"
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Where the time of a shard went, from its receipt.
-
-    Attributes
-    ----------
-    held
-        Seconds by phase (:data:`PHASES`). Each moment counts once, so they add up to the seconds
-        from ``started`` to ``finished``.
-    busy
-        Seconds by stage (:data:`STAGES`) in which that stage was at work; stages overlap.
-    work
-        By stage, what it did: bytes; under ``compute`` floating-point operations.
-    """
-
-    held: Mapping[str, float]
-    busy: Mapping[str, float]
-    work: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why the last attempt of a shard, or of a stage, ended without a result.
-
-    Attributes
-    ----------
-    reason
-        In one line, as its log says it.
-    log
-        The log that has more, relative to the results folder; None where there is none.
-    at
-        Seconds of Unix time, where known.
-    """
-
-    reason: str
-    log: str | None
-    at: float | None
-
-
-@dataclass(frozen=True)
-class Sighting:
-    """One shard of the plan, as it is now.
-
-    Attributes
-    ----------
-    shard
-        Its id.
-    state
-        One of :data:`STATES`.
-    matrices, bytes
-        Of its input.
-    attempts
-        How many tasks have begun it.
-    started, finished
-        Seconds of Unix time, of the receipt, or of the task at work; None where unknown.
-    device
-        Who computed it, or computes it.
-    backend
-        ``cupy`` or ``numpy``; None where it is not done.
-    proven
-        Whether its products were proven; None where it is not done.
-    timeline, telemetry
-        From the receipt; None where it has none (not done, or written by an older version).
-        ``telemetry`` is the receipt's own mapping, see docs/telemetry.md.
-    progress
-        Share of its matrices that are multiplied, 0 to 1, where a task at work says so.
-    gauge
-        What its device does now, where a task at work says so: keys as `shardwise.live` has them.
-    failure
-        Of its last attempt; None where that goes on or has succeeded.
-    """
-
-    shard: str
-    state: str
-    matrices: int
-    bytes: int
-    attempts: int = 0
-    started: float | None = None
-    finished: float | None = None
-    device: Device | None = None
-    backend: str | None = None
-    proven: bool | None = None
-    timeline: Timeline | None = None
-    telemetry: Mapping[str, Any] | None = None
-    progress: float | None = None
-    gauge: Mapping[str, Any] | None = None
-    failure: Failure | None = None
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took; None where it is not done."""
-        if self.state != DONE or self.started is None or self.finished is None:
-            return None
-        return max(0.0, self.finished - self.started)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether the number is right, in a word and in a sentence.
-
-    Attributes
-    ----------
-    kind
-        ``proven``, ``unproven`` (all there, nothing proved it), ``unfinished``, ``failed``,
-        ``damaged`` or ``empty``.
-    words
-        A sentence for a tired person: what is so, and what to do if anything.
-    """
-
-    kind: str
-    words: str
-
-
-@dataclass(frozen=True)
-class Observation:
-    """A results folder at one moment.
-
-    Attributes
-    ----------
-    at
-        Seconds of Unix time.
-    plan
-        None where there is none, or none that can be read; ``problems`` says why.
-    shards
-        In the plan's order.
-    summary
-        The receipt of the reduce; None where there is none that can be read.
-    summary_fits
-        Whether that summary is of the plan and the products that lie there now.
-    quarantined
-        Devices that no task takes now.
-    failures
-        Of stages that are of no single shard, by their rule.
-    problems
-        One line each: what cannot be read, or is of another version, and what to do.
-    """
-
-    results: Results
-    at: float
-    plan: Plan | None
-    shards: Mapping[str, Sighting]
-    summary: Mapping[str, Any] | None
-    summary_fits: bool
-    quarantined: tuple[quarantine.Entry, ...] = ()
-    failures: Mapping[str, Failure] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+_AGAIN = "run snakemake as before to make it"
+_UNREAD = "The files were not read again for this: `make verify` does that."
 
 
 class Observer:
@@ -204,12 +59,230 @@ class Observer:
 
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
+        self._sightings = Sightings()
+        self._kept: dict[str, tuple[Any, Any]] = {}
 
     def look(self, at: float | None = None) -> Observation:
         """What the folder shows now, or as if it were ``at``; never fails for what it holds."""
-        raise NotImplementedError
+        at = time.time() if at is None else at
+        results = self.results
+        plan, problem = self._read(self._plan, results.plan, results.plan_facts)
+        shards = self._sightings.look(plan, at) if plan else {}
+        problems = [problem, *(self._sightings.problems if plan else ())]
+        summary, problem = self._read(self._summary, results.summary)
+        problems.append(problem)
+        flaw = self._flaw(plan, shards, summary) if plan and summary else None
+        if flaw:
+            problems.append(flaw.words)
+        return Observation(
+            results, at, plan, shards, summary,
+            summary_fits=plan is not None and summary is not None and flaw is None,
+            quarantined=tuple(quarantine.entries(results, lambda: at)),
+            failures=dict(self._failures(plan, shards)),
+            problems=tuple(one_line(text)[:_MOST_LETTERS] for text in problems if text),
+            flaw=flaw,
+        )  # fmt: skip
+
+    def _read(self, read: Any, *paths: Path) -> tuple[Any, str | None]:
+        """What some files hold, and what is wrong with them; read again where one has changed."""
+        stamp, name = [_stamp(path) for path in paths], str(paths[-1])
+        known = self._kept.get(name)
+        if known is None or known[0] != stamp:
+            known = self._kept[name] = stamp, (read() if any(stamp) else (None, None))
+        return known[1]
+
+    def _plan(self) -> tuple[Plan | None, str | None]:
+        try:
+            return planfile.load(self.results.plan), None
+        except (InputError, IntegrityError, OSError, *_MALFORMED) as error:
+            return None, f"the plan: {error}"
+
+    def _summary(self) -> tuple[Mapping[str, Any] | None, str | None]:
+        path = self.results.summary
+        try:
+            return receipts.read_as_written(path), None
+        except receipts.UnknownSchema as error:
+            return None, str(error)
+        except IntegrityError as error:
+            return None, f"{error}; remove it, and run snakemake as before"
+
+    def _ledger(self) -> tuple[dict[str, str] | None, str | None]:
+        """The checksum of each shard's product, as the ledger has it."""
+        try:
+            with open(self.results.ledger, encoding="utf-8", newline="") as file:
+                rows = csv.DictReader(file, delimiter="\t")
+                return {row["shard"]: row["checksum"] for row in rows}, None
+        except (OSError, csv.Error, *_MALFORMED):
+            return None, None
+
+    def _flaw(
+        self, plan: Plan, shards: Mapping[str, Sighting], summary: Mapping[str, Any]
+    ) -> Flaw | None:
+        """Why a summary is not of the plan and the products that lie there now."""
+        if summary.get("plan") != plan.facts.get("digest"):
+            return Flaw("stale", f"{self.results.summary}: is of an earlier plan; {_AGAIN} anew")
+        said = [summary.get(key) for key in ("matrices", "shards", "product", "keep")]
+        planned = [plan.problem.matrices, len(plan.shards), plan.problem.product,
+                   plan.settings["keep"]]  # fmt: skip
+        files = summary.get("files")
+        if said != planned or not isinstance(files, dict) or not set(files) <= set(STATISTICS):
+            return self._damaged("says other things than the plan")
+        for name, facts in files.items():
+            path = self.results.statistic(name)
+            size = facts.get("bytes") if isinstance(facts, dict) else None
+            found = _stamp(path)
+            if found is None or found[1] != size:
+                what = "is missing" if found is None else f"has {found[1]} bytes, not {short(size)}"
+                return self._damaged(f"its {path.name} {what}")
+        return self._newer(shards, summary)
+
+    def _newer(self, shards: Mapping[str, Sighting], summary: Mapping[str, Any]) -> Flaw | None:
+        """Which products are not those that were summed, by the ledger and by the time."""
+        summed, own = self._read(self._ledger, self.results.ledger)[0], self._sightings.checksums()
+        ended = summary.get("finished")
+        ended = ended if isinstance(ended, float | int) else 0.0
+        newer = [
+            name for name, seen in shards.items()
+            if seen.state == DONE
+            and (summed is None or summed.get(name) != own.get(name)
+                 or (seen.finished or 0.0) > ended + SKEW_SECONDS)
+        ]  # fmt: skip
+        if not newer:
+            return None
+        named = f"{len(newer)} of {len(shards)} products ({_some(newer)})"
+        why = "its ledger is missing" if summed is None else f"{named} are not those it was made of"
+        return Flaw("stale", f"{self.results.summary}: {why}; {_AGAIN} anew")
+
+    def _damaged(self, why: str) -> Flaw:
+        path = self.results.summary
+        cure = f"remove it (rm -f {for_bash(path)}), and run snakemake as before"
+        return Flaw("damaged", f"{path}: {why}; {cure}")
+
+    def _failures(
+        self, plan: Plan | None, shards: Mapping[str, Sighting]
+    ) -> Iterator[tuple[str, Failure]]:
+        """The stages whose output is not there, and whose log has an error."""
+        results = self.results
+        whole = bool(shards) and all(seen.state == DONE for seen in shards.values())
+        outputs = {"plan": results.plan_facts}
+        if plan is not None:
+            outputs |= {"synthesize": results.synthetic} if plan.facts.get("synthetic") else {}
+            outputs |= {} if whole else dict.fromkeys(("multiply", "pool", "mpi"),
+                                                      results.multiplied)  # fmt: skip
+            outputs |= {"ledger": results.ledger, "reduce": results.summary}
+        since = _stamp(results.plan_facts)
+        for rule, output in outputs.items():
+            log = results.log(rule)
+            written = _stamp(log)
+            if written is None or _stamp(output) or (since and written[0] < since[0]):
+                continue
+            if errors := logs.errors(logs.tail(log)):
+                name = log.relative_to(results.root).as_posix()
+                reason = one_line(errors[-1])[:_MOST_LETTERS]
+                yield rule, Failure(reason, name, written[0] / 1e9)
 
 
 def verdict(seen: Observation) -> Verdict:
-    """Whether the number is right."""
-    raise NotImplementedError
+    """Whether the number is right.
+
+    It rests on what the tasks and the reduce have proven and checked when they wrote, and on what
+    their receipts say. The elements of the files are not read: the audit (`make verify`) does that.
+    """
+    if seen.plan is None:
+        return _without_plan(seen)
+    counts = Counter(sighting.state for sighting in seen.shards.values())
+    done, shards = counts[DONE], len(seen.shards)
+    if counts[DAMAGED]:
+        return _damaged(seen)
+    if done < shards:
+        named = ((RUNNING, "running"), (FAILED, "failed"))
+        parts = [f"{counts[state]} {word}" for state, word in named if counts[state]]
+        told = ", ".join([f"{done} of {shards} shards are done", *parts])
+        told += "".join(f"; {rule}: {why.reason}" for rule, why in seen.failures.items())
+        kind = "failed" if counts[FAILED] or seen.failures else "unfinished"
+        return Verdict(kind, f"Not finished: {told}.")
+    if seen.summary is None or seen.flaw:
+        return _without_sum(seen)
+    return _of_sum(seen)
+
+
+def _without_plan(seen: Observation) -> Verdict:
+    if failure := seen.failures.get("plan"):
+        return Verdict("failed", f"Nothing is computed: no plan could be made: {failure.reason}.")
+    if seen.problems:
+        return Verdict("damaged", f"Damaged: {seen.problems[0]}.")
+    where = one_line(str(seen.results.root))
+    return Verdict("empty", f"Nothing is here yet: {where} holds no plan; run snakemake first.")
+
+
+def _damaged(seen: Observation) -> Verdict:
+    bad = [name for name, sighting in seen.shards.items() if sighting.state == DAMAGED]
+    cure = ledger.remove_receipts(seen.plan, bad[:_MOST_NAMED])  # type: ignore[arg-type]
+    more = ", and so on" if len(bad) > _MOST_NAMED else ""
+    return Verdict(
+        "damaged",
+        one_line(
+            f"Damaged: the files of {len(bad)} of {len(seen.shards)} shards ({_some(bad)}) cannot "
+            f"be used. To compute them again: {cure}{more}; then snakemake as before."
+        ),
+    )
+
+
+def _without_sum(seen: Observation) -> Verdict:
+    begin = f"all {len(seen.shards)} shards are done, but"
+    if seen.flaw:
+        damaged = seen.flaw.kind == "damaged"
+        word = "Damaged" if damaged else "Not finished"
+        kind = "damaged" if damaged else "unfinished"
+        return Verdict(
+            kind, one_line(f"{word}: {begin} the sum is not of them: {seen.flaw.words}.")
+        )
+    for rule in ("ledger", "reduce"):
+        if failure := seen.failures.get(rule):
+            return Verdict("failed", f"Not finished: {begin} {rule} failed: {failure.reason}.")
+    if _stamp(seen.results.summary):
+        own = [text for text in seen.problems if seen.results.summary.name in text]
+        return Verdict("damaged", f"Damaged: {begin} {''.join(own[:1])}.")
+    return Verdict("unfinished", f"Not finished: {begin} they are not summed yet.")
+
+
+def _of_sum(seen: Observation) -> Verdict:
+    summary: Mapping[str, Any] = seen.summary  # type: ignore[assignment]
+    shards = len(seen.shards)
+    unproven = [name for name, sighting in seen.shards.items() if not sighting.proven]
+    if summary.get("proven") is not True or unproven:
+        why = _why_unproven(seen, unproven)
+        words = f"The sum is whole, but nothing has proven it: {why}."
+        return Verdict("unproven", f"{words} {_UNREAD}")
+    begin = f"all {shards} shards have proven their products"
+    if isinstance(summary.get("end_to_end"), dict):
+        words = f"The sum is right: {begin}, and it agrees with them end to end."
+    else:
+        why = summary.get("no_end_to_end")
+        because = f" ({one_line(why)[:_MOST_LETTERS]})" if isinstance(why, str) else ""
+        words = f"Proven: {begin}; the sum was not compared with them end to end{because}."
+    return Verdict("proven", f"{words} {_UNREAD}")
+
+
+def _why_unproven(seen: Observation, unproven: list[str]) -> str:
+    plan: Plan = seen.plan  # type: ignore[assignment]
+    if plan.settings["verify"] is False:
+        return "verify is false in the config; set it to true and run snakemake again"
+    if plan.problem.result is not None:
+        return "a function of your own makes the products, and only you know what is right"
+    if unproven:
+        return f"{len(unproven)} of {len(seen.shards)} shards ({_some(unproven)}) have no proof"
+    return "its summary does not say that it was"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """When a file was written, in nanoseconds, and its size; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise import quarantine
+from shardwise import logs, quarantine
 from shardwise.dispatch import jobs, missing
 
 _SECONDS_BETWEEN_LINES = 1.0
@@ -24,7 +24,6 @@ _FOR_ALL = ("pool", "mpi")
 """Rules whose one job computes all shards; so does `multiply` under `dispatch: array`."""
 _RUN_NAME = re.compile(r"SLURM run ID: (\S+)")
 _STATUS = re.compile(r"status is: '?([A-Z_]+)")
-_LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
 _OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
 _COUNT = re.compile(r"\d+ of \d+ shards done.*")
 
@@ -213,7 +212,7 @@ class Follower:
     def _look(self) -> str:
         """Show the notes in what is new in the log; returns the newest count, if there is one."""
         count = ""
-        for level, text in _log_lines(self._news()):
+        for level, text in logs.lines(self._news()):
             if _COUNT.fullmatch(text):
                 count = text
             elif level == "WARNING" and not text.startswith("shard "):
@@ -245,26 +244,11 @@ def _log_of(record: Any) -> Path | None:
     return next((Path(str(path)) for path in record.log or [] if path), None)
 
 
-def _log_lines(text: str) -> list[tuple[str, str]]:
-    """Level and message of the lines of a log of ours."""
-    return [(m[1], m[2]) for line in text.splitlines() if (m := _LOG_LINE.match(line))]
-
-
-def _text(log: Path | None) -> str:
-    """A whole log; empty where there is none."""
-    try:
-        return log.read_text(errors="replace") if log else ""
-    except OSError:
-        return ""
-
-
-def _errors(text: str) -> list[str]:
-    return [message for level, message in _log_lines(text) if level == "ERROR"]
-
-
 def shard_failures(log: Path | None) -> list[Failure]:
     """The shards that the one job for all has named in the end, as failed for good."""
-    named = [match for text in _errors(_text(log)) if (match := _OF_A_SHARD.fullmatch(text))]
+    named = [
+        match for text in logs.errors(logs.text(log)) if (match := _OF_A_SHARD.fullmatch(text))
+    ]
     return [Failure(f"multiply {m[1]}", m[2], m[3]) for m in named]
 
 
@@ -292,12 +276,8 @@ def explain(log: Path | None, scheduler_says: str | None) -> str:
     """Why a job failed: its own last error, and what the scheduler says where it ended the job."""
     status = _STATUS.search(scheduler_says or "")
     parts = [f"the scheduler says {status[1]}"] if status and status[1] != "FAILED" else []
-    text = _text(log)
-    lines = text.splitlines()
-    if errors := _errors(text):
-        parts.append(errors[-1])
-    elif lines and _LOG_LINE.match(lines[-1]) is None:
-        parts.append(lines[-1])  # not of our own logging: Python, MPI or a launcher
+    if words := logs.last_words(logs.text(log)):
+        parts.append(words)
     elif not parts:
         parts.append("it left no error in its log: killed, lost with its node, or never started")
     return "; ".join(parts)

@@ -129,26 +129,39 @@ def read(path: Path) -> dict[str, Any]:
     IntegrityError
         Where it is missing or damaged; `UnknownSchema` where another version has written it.
     """
-    return _parsed(path)[1]
+    return _said(path, _bytes(path))
 
 
 def read_as_written(path: Path) -> dict[str, Any]:
     """Read a receipt whose every byte is as it was written; errors are those of :func:`read`."""
-    raw, receipt = _parsed(path)
+    raw = _bytes(path)
+    return said_as_written(path, raw)
+
+
+def said_as_written(path: Path, raw: bytes) -> dict[str, Any]:
+    """What the bytes of a receipt say, for who has read them; errors are those of :func:`read`."""
+    receipt = _said(path, raw)
     if not _as_written(raw, receipt):
         raise IntegrityError(f"{path}: has changed since it was written, by its own digest")
     return receipt
 
 
-def _parsed(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The bytes of a receipt, and what they say."""
+def _bytes(path: Path) -> bytes:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
             raise IntegrityError(f"{path}: the receipt is not a file; remove it")
-        receipt = json.loads(raw := path.read_bytes())
+        return path.read_bytes()
     except FileNotFoundError:
         raise IntegrityError(f"{path}: the receipt is missing") from None
-    except (ValueError, OSError, RecursionError) as error:
+    except OSError as error:
+        raise IntegrityError(f"{path}: the receipt cannot be read ({error})") from error
+
+
+def _said(path: Path, raw: bytes) -> dict[str, Any]:
+    """What the bytes of a receipt say."""
+    try:
+        receipt = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: the receipt cannot be read ({error})") from error
     if not isinstance(receipt, dict) or "schema" not in receipt:
         raise IntegrityError(f"{path}: is no receipt of schema {SCHEMA}")
@@ -157,7 +170,7 @@ def _parsed(path: Path) -> tuple[bytes, dict[str, Any]]:
             f"{path}: is no receipt of schema {SCHEMA}, the one known here, but of schema "
             f"{receipt['schema']!r:.40}; use the version of Shardwise that has written it"
         )
-    return raw, receipt
+    return receipt
 
 
 def note_start(path: Path) -> int:

@@ -74,16 +74,21 @@ def _written(path: str, fingerprint: str) -> int | None:
     """
     try:
         text, written = _text(f"{path}.json")
-        size = _SIZE.search(text)
-        whole = (
-            size is not None
-            and f'"fingerprint": "{fingerprint}"'.encode() in text
-            and os.stat(f"{path}.npy").st_size == int(size[1])
-            and text.rstrip().endswith(b"}")
-        )
+        whole = is_of(text, fingerprint) and fits(text, os.stat(f"{path}.npy").st_size)
     except OSError:
         return None
     return written if whole else None
+
+
+def is_of(text: bytes, fingerprint: str) -> bool:
+    """Whether the text of a receipt is all there, and of the plan that has this fingerprint."""
+    return f'"fingerprint": "{fingerprint}"'.encode() in text and text.rstrip().endswith(b"}")
+
+
+def fits(text: bytes, size: int) -> bool:
+    """Whether a product of so many bytes is the one that the text of a receipt speaks of."""
+    said = _SIZE.search(text)
+    return said is not None and size == int(said[1])
 
 
 def _text(path: str) -> tuple[bytes, int]:

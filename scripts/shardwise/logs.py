@@ -1,0 +1,59 @@
+"""What the logs of stages say. Standard library only."""
+
+import os
+import re
+import stat
+from pathlib import Path
+
+_LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
+_TAIL_BYTES = 65536
+
+
+def text(log: Path | None) -> str:
+    """A whole log; empty where there is none."""
+    try:
+        return log.read_text(errors="replace") if log else ""
+    except OSError:
+        return ""
+
+
+def tail(log: Path) -> str:
+    """The end of a log, as far as it matters for how a stage ended; empty where there is none."""
+    try:
+        # What is no file is never waited for.
+        descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                return ""
+            file.seek(max(0, found.st_size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def lines(text: str) -> list[tuple[str, str]]:
+    """Level and message of the lines of a log that are ours."""
+    return [(m[1], m[2]) for line in text.splitlines() if (m := _LINE.match(line))]
+
+
+def errors(text: str) -> list[str]:
+    """The errors in a log, the last one last."""
+    return [message for level, message in lines(text) if level == "ERROR"]
+
+
+def last_words(text: str) -> str | None:
+    """Why a stage has ended, as its log has it: its last error, or what is not of our own logging.
+
+    The latter is of Python, of MPI, or of who started it. None where the log says neither.
+    """
+    if found := errors(text):
+        return found[-1]
+    last = text.splitlines()[-1:]
+    return last[0] if last and not _LINE.match(last[0]) else None
+
+
+def ended_well(text: str, shard: str) -> bool:
+    """Whether the last words in a shard's log are that its receipt was written."""
+    said = lines(text)[-1:]
+    return bool(said) and said[0][1].endswith(f"{shard}.json written")

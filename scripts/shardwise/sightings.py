@@ -1,0 +1,527 @@
+"""How each shard of a plan stands, by its files: receipt, live file, journal of starts, log.
+
+The first of these rules that fits decides:
+
+1. *done*: its receipt is as it was written, of this plan and of schema 1, and its product has the
+   size that the receipt says. No element is read.
+2. *running*: its live file was renewed within :data:`FRESH_SECONDS`.
+3. *damaged*: something else lies under the name of its receipt, or its product does not fit the
+   receipt, and no task has begun the shard since.
+4. *failed*: the log of the attempt that the journal notes last has an error, or that of the copying
+   of its matrices has.
+5. *waiting*: no task has begun it under this plan; or the last one ended well, and what it had
+   written is gone.
+6. *running*: its last sign of life (start, log, live file) is younger than :data:`FRESH_SECONDS`.
+7. *failed*: it left no word of its end.
+
+A journal and a log outlive a plan; what they say of times before this one was made is of another.
+"""
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardwise import logs, receipts
+from shardwise.dispatch import missing
+from shardwise.errors import IntegrityError, one_line
+from shardwise.observation import (
+    DAMAGED,
+    DONE,
+    FAILED,
+    PHASES,
+    RUNNING,
+    STAGES,
+    WAITING,
+    Device,
+    Failure,
+    Sighting,
+    Timeline,
+)
+from shardwise.plan import Shard
+from shardwise.planfile import Plan
+from shardwise.units import clock
+
+FRESH_SECONDS = 30.0
+"""A task that lives gives a sign within this time: it renews its live file every 2 s."""
+
+PAIRS = (
+    "utilisation", "memory_bytes", "power_watts", "temperature_celsius", "clock_sm_hertz",
+    "clock_memory_hertz", "pcie_received_bytes_per_second", "pcie_sent_bytes_per_second",
+)  # fmt: skip
+"""What the telemetry of a shard has mean and maximum of, and a gauge the value now."""
+
+_NUMBERS = ("samples", "seconds", "memory_total_bytes", "ecc_corrected", "ecc_uncorrected",
+            "energy_joules")  # fmt: skip
+_GAUGES = (*PAIRS, "memory_total_bytes", "ecc_uncorrected", "processes")
+
+SKEW_SECONDS = 60.0
+"""Clocks of nodes may differ by so much."""
+
+_SETTLING_SECONDS = 5.0
+"""A log may be so much older than the start that it is of: both have clocks of their own."""
+
+_MOST_BYTES = 1 << 20
+_MOST_LETTERS = 1000
+_MOST_NUMBER = 2.0**63
+_MOST_NAMED = 20
+_MOST_REASONS = 50
+_REASON = re.compile(r"[a-z_]{1,60}")
+
+_Stamp = tuple[int, int]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """What receipt and product of a shard come to.
+
+    ``whole`` is the sighting, where it is done; else ``flaw`` says what cannot be used, if anything
+    lies there, and ``written`` when that was written.
+    """
+
+    whole: Sighting | None = None
+    flaw: str | None = None
+    written: float = 0.0
+    checksum: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Starts:
+    """The journal of a shard: how many attempts, and when the last one began."""
+
+    count: int
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The end of a log."""
+
+    at: float
+    error: str | None
+    words: str | None
+    well: bool
+
+
+class Sightings:
+    """Looks at the shards of a plan again and again; a file that has not changed is not read twice.
+
+    Attributes
+    ----------
+    problems
+        One line for each of the first shards, in the plan's order, that are damaged.
+    """
+
+    def __init__(self) -> None:
+        self.problems: tuple[str, ...] = ()
+        self._plan: Plan | None = None
+        self._at = 0.0
+        self._folders: dict[str, _Folder] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._products: dict[str, tuple[tuple[_Stamp, int | None], _Product]] = {}
+        self._others: dict[str, tuple[_Stamp, Any]] = {}
+        self._devices: dict[Device, Device] = {}
+
+    def look(self, plan: Plan, at: float) -> dict[str, Sighting]:
+        """How the shards stand at a moment, in the plan's order."""
+        if self._plan is None or self._plan.facts != plan.facts:
+            self._forget()
+        self._plan, self._at, results = plan, at, plan.results
+        self._planned = _made_at(plan) - SKEW_SECONDS
+        found = _listed(results.receipt("").parent)
+        self._folders = {name: _Folder(results.root / "logs" / name)
+                         for name in ("live", "multiply", "shard")}  # fmt: skip
+        seen, flaws = {}, []
+        for shard, row in plan.shards.items():
+            product = self._product(row, found.get(f"{shard}.json"), found.get(f"{shard}.npy"))
+            sighting = product.whole or self._unfinished(row, product)
+            if sighting.state == DAMAGED:
+                flaws.append(str(product.flaw))
+            seen[shard] = sighting
+        more = len(flaws) - _MOST_NAMED
+        self.problems = (
+            *map(one_line, flaws[:_MOST_NAMED]),
+            *([f"… and {more} more shards whose files cannot be used"] if more > 0 else []),
+        )
+        return seen
+
+    def checksums(self) -> dict[str, str | None]:
+        """What the receipts of the shards that are done say of their products."""
+        return {
+            shard: known.checksum for shard, (_, known) in self._products.items() if known.whole
+        }
+
+    # The product.
+
+    def _product(
+        self, row: Shard, receipt: os.stat_result | None, product: os.stat_result | None
+    ) -> _Product:
+        if receipt is None:
+            self._products.pop(row.shard, None)
+            return _NOTHING
+        size = None if product is None else product.st_size
+        stamp = (receipt.st_mtime_ns, receipt.st_size), size
+        known = self._products.get(row.shard)
+        if known is None or known[0] != stamp:
+            made = self._read_product(row, receipt.st_mtime, size)
+            known = self._products[row.shard] = stamp, made
+        return known[1]
+
+    def _read_product(self, row: Shard, written: float, size: int | None) -> _Product:
+        path = self._plan.results.receipt(row.shard)  # type: ignore[union-attr]
+        try:
+            raw = _small(path)
+            if raw is None:
+                return _NOTHING
+            said = receipts.said_as_written(path, raw)
+            flaw = _misfit(row, said, raw, size, path)
+        except receipts.UnknownSchema as error:
+            return _Product(flaw=str(error), written=written)
+        except IntegrityError as error:
+            flaw = f"{error}; remove it, and run snakemake as before"
+        if flaw is not None:
+            return _Product(flaw=flaw, written=written)
+        if said.get("fingerprint") != row.fingerprint:
+            return _NOTHING  # of an earlier plan: the next run replaces it
+        facts = said.get("file")
+        checksum = facts.get("checksum") if isinstance(facts, dict) else None
+        return _Product(self._done(row, said), checksum=_text(checksum))
+
+    def _done(self, row: Shard, said: Mapping[str, Any]) -> Sighting:
+        return Sighting(
+            row.shard, DONE, row.stop - row.start, row.bytes,
+            attempts=int(_number(said.get("attempt")) or 1),
+            started=_number(said.get("started")),
+            finished=_number(said.get("finished")),
+            device=self._device(said.get("device"), said.get("node")),
+            backend=_text(said.get("backend")),
+            proven=said.get("proof") is not None,
+            timeline=_timeline(said.get("timeline")),
+            telemetry=_telemetry(said.get("telemetry"), row.shard),
+        )  # fmt: skip
+
+    def _device(self, facts: Any, node: Any) -> Device | None:
+        if not isinstance(facts, dict) or (name := _text(facts.get("name"))) is None:
+            return None
+        made = Device(name, _text(facts.get("uuid")), _text(node) or "an unknown node")
+        return self._devices.setdefault(made, made)
+
+    # What is not done.
+
+    def _unfinished(self, row: Shard, product: _Product) -> Sighting:
+        """How a shard without a whole product stands."""
+        live, live_at = self._live(row.shard)
+        starts = self._starts(row.shard)
+        if live and self._at - live_at < FRESH_SECONDS:
+            return self._running(row, starts, live)
+        began = starts.last if starts and starts.last >= self._planned else None
+        if product.flaw and (began is None or began <= product.written):
+            return self._without(row, DAMAGED, starts)
+        log = self._log("multiply", row.shard, began)
+        if log and log.error:
+            return self._failed(row, starts, log.error, "multiply", log.at)
+        if began is None:
+            return self._not_begun(row, starts)
+        if log and log.well:
+            return self._without(row, WAITING, starts)
+        return self._silent(row, starts, live or {}, max(began, log.at if log else 0, live_at), log)
+
+    def _not_begun(self, row: Shard, starts: _Starts | None) -> Sighting:
+        """How a shard stands that no task has begun to multiply."""
+        copy = self._log("shard", row.shard, None)
+        if copy and copy.error and not self._copied(row.shard):
+            return self._failed(row, starts, copy.error, "shard", copy.at)
+        return self._without(row, WAITING, starts)
+
+    def _silent(
+        self, row: Shard, starts: _Starts | None, live: Mapping[str, Any], last: float,
+        log: _Log | None,
+    ) -> Sighting:  # fmt: skip
+        """How a shard stands whose task has said nothing of its end; ``last`` is its last sign."""
+        if self._at - last < FRESH_SECONDS:
+            return self._running(row, starts, live)
+        lost = f"no word of it since {_clock(last)}: killed, or lost with its node"
+        words = (log and log.words) or lost
+        return self._failed(row, starts, words, "multiply" if log else None, last)
+
+    def _without(self, row: Shard, state: str, starts: _Starts | None, **more: Any) -> Sighting:
+        attempts = starts.count if starts else 0
+        return Sighting(
+            row.shard, state, row.stop - row.start, row.bytes, attempts=attempts, **more
+        )
+
+    def _running(self, row: Shard, starts: _Starts | None, live: Mapping[str, Any]) -> Sighting:
+        done, matrices = _number(live.get("done")), _number(live.get("matrices"))
+        began = _number(live.get("started"))
+        return self._without(
+            row, RUNNING, starts,
+            started=starts.last if began is None and starts else began,
+            device=self._device(live.get("device"), live.get("node")),
+            progress=min(1.0, done / matrices) if done is not None and matrices else None,
+            gauge=_gauge(live.get("gauge")),
+        )  # fmt: skip
+
+    def _failed(
+        self, row: Shard, starts: _Starts | None, reason: str, rule: str | None, at: float
+    ) -> Sighting:
+        log = f"logs/{rule}/{row.shard}.log" if rule else None
+        failure = Failure(one_line(reason)[:_MOST_LETTERS], log, at)
+        began = starts.last if starts and rule != "shard" else None
+        return self._without(row, FAILED, starts, started=began, failure=failure)
+
+    # Its other files.
+
+    def _live(self, shard: str) -> tuple[Mapping[str, Any] | None, float]:
+        """What a task at work says of itself, and when it said so last."""
+        found = self._folders["live"].get(f"{shard}.json")
+        if found is None:
+            return None, 0.0
+        path = self._plan.results.live / f"{shard}.json"  # type: ignore[union-attr]
+        said = self._read(path, found, lambda: _json(path))
+        fits = isinstance(said, dict) and said.get("schema") == 1 and said.get("shard") == shard
+        return (said if fits else None), found.st_mtime
+
+    def _starts(self, shard: str) -> _Starts | None:
+        found = self._folders["multiply"].get(f"{shard}.starts")
+        if found is None:
+            return None
+        path = self._plan.results.starts(shard)  # type: ignore[union-attr]
+        return self._read(path, found, lambda: _journal(path, found.st_mtime))
+
+    def _log(self, rule: str, shard: str, began: float | None) -> _Log | None:
+        """The log of an attempt, where it is not of an earlier one."""
+        found = self._folders[rule].get(f"{shard}.log")
+        since = self._planned if began is None else began - _SETTLING_SECONDS
+        if found is None or found.st_mtime < since:
+            return None
+        path = self._plan.results.log(rule, shard)  # type: ignore[union-attr]
+        return self._read(path, found, lambda: _end_of(path, found.st_mtime, shard))
+
+    def _copied(self, shard: str) -> bool:
+        return self._plan.results.shard_receipt(shard).exists()  # type: ignore[union-attr]
+
+    def _read(self, path: Path, found: os.stat_result, read: Callable[[], _T]) -> _T:
+        """What a file holds, read where it has changed."""
+        stamp, name = (found.st_mtime_ns, found.st_size), str(path)
+        known = self._others.get(name)
+        if known is None or known[0] != stamp:
+            known = self._others[name] = stamp, read()
+        return known[1]
+
+
+_NOTHING = _Product()
+
+
+class _Folder:
+    """The files of a folder by name, of which few are asked for: it is listed at the first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def _names(self) -> set[str]:
+        try:
+            return set(os.listdir(self._path))
+        except OSError:
+            return set()
+
+    def get(self, name: str) -> os.stat_result | None:
+        """The facts of a file; None where there is none."""
+        try:
+            return os.stat(self._path / name) if name in self._names else None
+        except OSError:
+            return None
+
+
+def _made_at(plan: Plan) -> float:
+    """When a plan was made; 0 where it does not say."""
+    made = plan.facts.get("made")
+    return (_number(made.get("time")) if isinstance(made, dict) else None) or 0.0
+
+
+def _listed(folder: Path) -> dict[str, os.stat_result]:
+    """The files of a folder with their facts."""
+    found = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    found[entry.name] = entry.stat()
+                except OSError:  # it is gone by now, or a link that leads nowhere
+                    continue
+    except OSError:
+        pass
+    return found
+
+
+def _small(path: Path) -> bytes | None:
+    """The bytes of a small file; None where it is gone.
+
+    Raises
+    ------
+    IntegrityError
+        Where it is no file, too large for what it should be, or cannot be read.
+    """
+    try:
+        # To open a pipe must wait for nobody.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise IntegrityError(f"{path}: is not a file")
+        if found.st_size > _MOST_BYTES:
+            raise IntegrityError(f"{path}: has {found.st_size} bytes, more than any such file")
+        return os.read(descriptor, found.st_size)
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
+    finally:
+        os.close(descriptor)
+
+
+def _json(path: Path) -> Any:
+    """What a small file of JSON says; None where nothing can be made of it."""
+    try:
+        return json.loads(_small(path) or b"null")
+    except (IntegrityError, ValueError, RecursionError):
+        return None
+
+
+def _misfit(
+    row: Shard, said: Mapping[str, Any], raw: bytes, size: int | None, path: Path
+) -> str | None:
+    """Why a receipt of this plan has no whole product beside it; None where it has, or of another.
+
+    Raises
+    ------
+    IntegrityError
+        Where the receipt is of another shard.
+    """
+    if said.get("fingerprint") != row.fingerprint:
+        return None
+    own = tuple(said.get(key) for key in ("shard", "start", "stop"))
+    if repr(own) != repr((row.shard, row.start, row.stop)):
+        raise IntegrityError(f"{path}: belongs to another shard")
+    product = path.with_suffix(".npy")
+    again = "the next run makes it again"
+    if size is None:
+        return f"{product}: is missing, though its receipt is there; {again}"
+    if not missing.is_of(raw, row.fingerprint) or not missing.fits(raw, size):
+        return f"{product}: has {size} bytes, not those that its receipt says; {again}"
+    return None
+
+
+def _journal(path: Path, written: float) -> _Starts | None:
+    """The journal of a shard; a last line that cannot be read counts as of when it was written."""
+    try:
+        text = _small(path) or b""
+    except IntegrityError:
+        return None
+    lines = text.splitlines()
+    if not lines:
+        return None
+    try:
+        last = float(lines[-1].split(b"\t")[0])
+    except ValueError:
+        last = math.nan
+    return _Starts(len(lines), last if math.isfinite(last) else written)
+
+
+def _end_of(path: Path, at: float, shard: str) -> _Log:
+    text = logs.tail(path)
+    errors = logs.errors(text)
+    return _Log(
+        at, errors[-1] if errors else None, logs.last_words(text), logs.ended_well(text, shard)
+    )
+
+
+def _clock(at: float) -> str:
+    """A moment for people, whatever stood in the file."""
+    try:
+        return clock(at)
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"
+
+
+# Values of files that anybody may have written.
+
+
+def _number(value: Any) -> float | None:
+    """A number that is finite and not out of all proportion; None for all else."""
+    if type(value) not in (int, float) or not -_MOST_NUMBER < value < _MOST_NUMBER:
+        return None
+    return value
+
+
+def _amount(value: Any) -> float | None:
+    """A number from 0 on."""
+    number = _number(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _text(value: Any) -> str | None:
+    return one_line(value)[:_MOST_LETTERS] if isinstance(value, str) else None
+
+
+def _amounts(value: Any, keys: Iterable[str]) -> dict[str, Any] | None:
+    """Numbers from 0 on under all of these keys; None where one is missing."""
+    if not isinstance(value, dict):
+        return None
+    found = {key: _amount(value.get(key)) for key in keys}
+    return None if None in found.values() else found
+
+
+def _timeline(value: Any) -> Timeline | None:
+    if not isinstance(value, dict):
+        return None
+    held = _amounts(value.get("held"), PHASES)
+    busy, work = (_amounts(value.get(key), STAGES) for key in ("busy", "work"))
+    return None if held is None or busy is None or work is None else Timeline(held, busy, work)
+
+
+def _telemetry(value: Any, shard: str) -> dict[str, Any] | None:
+    """The telemetry of a receipt with each of its keys; what is no figure becomes None."""
+    if not isinstance(value, dict):
+        return None
+    file = f"{shard}.telemetry.tsv"
+    throttled = value.get("throttled_seconds")
+    some = list(throttled.items())[:_MOST_REASONS] if isinstance(throttled, dict) else []
+    return {
+        "file": file if value.get("file") == file else None,
+        **{key: _amount(value.get(key)) for key in _NUMBERS},
+        **{key: _pair(value.get(key)) for key in PAIRS},
+        "throttled_seconds": {
+            name: seconds
+            for name, own in some
+            if _REASON.fullmatch(name) and (seconds := _amount(own)) is not None
+        },
+    }
+
+
+def _pair(value: Any) -> dict[str, float] | None:
+    if not isinstance(value, dict):
+        return None
+    mean, most = _number(value.get("mean")), _number(value.get("max"))
+    return None if mean is None or most is None else {"mean": mean, "max": most}
+
+
+def _gauge(value: Any) -> dict[str, Any] | None:
+    """A gauge with each of its keys; what is no figure becomes None."""
+    if not isinstance(value, dict):
+        return None
+    throttled = value.get("throttled")
+    some = throttled[:_MOST_REASONS] if isinstance(throttled, list) else []
+    names = [name for name in some if isinstance(name, str) and _REASON.fullmatch(name)]
+    return {**{key: _number(value.get(key)) for key in _GAUGES}, "throttled": names}
