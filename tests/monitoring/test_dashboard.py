@@ -1,0 +1,80 @@
+"""A real Prometheus scrapes a run, and answers each question of the dashboard."""
+
+import json
+import os
+import re
+import time
+
+import pytest
+from shardwise import endpoint
+from shardwise.observe import Observer
+
+from tests import factories, pretend
+from tests.monitoring import prometheus
+
+DASHBOARD = json.loads(
+    (factories.ROOT / "docs" / "monitoring" / "shardwise-dashboard.json").read_text()
+)
+QUERIES = [
+    (panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A Prometheus that has seen a run of which some shards were done meanwhile."""
+    made = pretend.run(
+        tmp_path_factory.mktemp("run"), shards=24, failed=1, running=3, waiting=4, quarantined=1,
+        slow_device=True, at=time.time(),
+    )  # fmt: skip
+    log = made.plan.results.log("pool")
+    log.parent.mkdir(parents=True)
+    log.write_text("2026-11-18 10:00:00,000 ERROR a shard failed\n")
+    aside = [made.plan.results.receipt(shard) for shard in made.roles["done"][:8]]
+    for path in aside:
+        os.rename(path, path.with_suffix(".aside"))
+    with (
+        endpoint.serve(Observer(made.root), every=0.2) as port,
+        prometheus.scraping(tmp_path_factory.mktemp("prometheus"), port) as server,
+    ):
+        done = 'shardwise_shards{state="done"}'
+        server.root = re.escape(str(made.root))
+        prometheus.wait(lambda: server.query(f"{done} == {len(made.roles['done']) - 8}"), "some")
+        for path in aside:
+            os.rename(path.with_suffix(".aside"), path)
+        prometheus.wait(lambda: server.query(f"{done} == {len(made.roles['done'])}"), "all")
+        # The memory errors of no run that is healthy: that one question has no answer.
+        yield server
+
+
+@pytest.mark.parametrize(("title", "expr"), QUERIES)
+def test_a_query_of_the_dashboard_is_answered(served, title, expr):
+    """Each query of each panel parses, and brings at least one series with figures."""
+    found = served.query(expr.replace("$results", served.root.replace("\\", "\\\\")))
+    if "ecc_uncorrected" in expr:
+        assert found == []
+    else:
+        assert found, f"{title}: {expr}"
+        assert all(float(one["value"][1]) >= 0 for one in found)
+
+
+def test_alerts_are_raised_on_what_failed(served):
+    """By the rules of docs/monitoring, a failed shard and a failed stage raise alerts."""
+    expected = {"ShardwiseShardsFailed", "ShardwiseStageFailed"}
+    prometheus.wait(lambda: expected <= served.alerts(), "the alerts")
+
+
+def test_the_dashboard_shows_all_runs_of_the_data_source():
+    """Panels have a title, a description and a unit, lie side by side, and name one data source."""
+    places = set()
+    for panel in DASHBOARD["panels"]:
+        assert panel["description"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"]["uid"] == "${datasource}"
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"])
+                 for y in range(at["y"], at["y"] + at["h"])}  # fmt: skip
+        assert not cells & places
+        assert at["x"] + at["w"] <= 24
+        places |= cells
+    assert all("$results" in expr for _, expr in QUERIES)

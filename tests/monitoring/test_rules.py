@@ -1,0 +1,132 @@
+"""Each alert fires where it should, and nowhere else, by promtool's own evaluation."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.monitoring.prometheus import RULES, promtool
+
+RUN = 'job="shardwise", instance="n:1", results="/r"'
+GPU = f'{RUN}, device="GPU-1", node="n1"'
+
+
+def series(name: str, values: str, labels: str = RUN) -> dict[str, str]:
+    """An input series of promtool, a sample a minute."""
+    return {"series": f"{name}{{{labels}}}", "values": values}
+
+
+def state(name: str, values: str) -> dict[str, str]:
+    """Shards in a state."""
+    return series("shardwise_shards", values, f'{RUN}, state="{name}"')
+
+
+WAITING, NOBODY_WAITS = state("waiting", "5x60"), state("waiting", "0x60")
+NO_SHARD = series("shardwise_device_running_shards", "0x60", GPU)
+AT_WORK = series("shardwise_device_running_shards", "1x60", GPU)
+FREE = series("shardwise_device_quarantined", "0x60", GPU)
+MEDIAN = series("shardwise_median_shard_duration_seconds", "100x60")
+HELD = series("shardwise_device_memory_bytes", "9000000000x60", GPU)
+
+FIRES = {
+    "ShardwiseDeviceIdle": [
+        [WAITING, NO_SHARD, FREE],
+        [WAITING, AT_WORK, FREE, series("shardwise_device_utilisation_ratio", "0.01x60", GPU)],
+    ],
+    "ShardwiseShardSlow": [
+        [MEDIAN, series("shardwise_oldest_running_shard_seconds", "301x60", f'{RUN}, shard="7"')],
+    ],
+    "ShardwiseMemoryHeld": [[HELD, series("shardwise_device_processes", "0x60", GPU)]],
+    "ShardwiseEccError": [
+        [series("shardwise_ecc_uncorrected_errors_total", "1x60", GPU)],
+        [series("shardwise_device_ecc_uncorrected_errors", "3x25 4x35", GPU)],
+    ],
+    "ShardwiseShardsFailed": [[state("failed", "2x60")], [state("damaged", "1x60")]],
+    "ShardwiseStageFailed": [[series("shardwise_stage_failed", "1x60", f'{RUN}, stage="reduce"')]],
+}
+
+SILENT = {
+    "ShardwiseDeviceIdle": [
+        [NOBODY_WAITS, NO_SHARD, FREE],
+        [WAITING, AT_WORK, FREE, series("shardwise_device_utilisation_ratio", "0.3x60", GPU)],
+        [WAITING, NO_SHARD, series("shardwise_device_quarantined", "1x60", GPU)],
+        [WAITING, series("shardwise_device_running_shards", "1x25 0x5 1x30", GPU), FREE],
+    ],
+    "ShardwiseShardSlow": [
+        [MEDIAN, series("shardwise_oldest_running_shard_seconds", "299x60", f'{RUN}, shard="7"')],
+        [series("shardwise_median_shard_duration_seconds", "1x60"),
+         series("shardwise_oldest_running_shard_seconds", "50x60", f'{RUN}, shard="7"')],
+        [series("shardwise_oldest_running_shard_seconds", "9000x60", f'{RUN}, shard="7"')],
+    ],
+    "ShardwiseMemoryHeld": [
+        [HELD, series("shardwise_device_processes", "1x60", GPU)],
+        [HELD],
+        [series("shardwise_device_memory_bytes", "500000000x60", GPU),
+         series("shardwise_device_processes", "0x60", GPU)],
+    ],
+    "ShardwiseEccError": [
+        [series("shardwise_ecc_uncorrected_errors_total", "0x60", GPU)],
+        [series("shardwise_device_ecc_uncorrected_errors", "3x60", GPU)],
+    ],
+    "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60"), WAITING]],
+    "ShardwiseStageFailed": [[WAITING]],
+}  # fmt: skip
+
+
+def check(folder: Path, cases: list[dict]) -> None:
+    """Have promtool judge some cases against the rules."""
+    path = folder / "test.yml"
+    path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m",
+                                "tests": cases}))  # fmt: skip
+    judged = promtool("test", "rules", path)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+def firing(alert: str, given: list[dict[str, str]], times: int) -> dict:
+    """The case that so many alerts of a name fire after half an hour."""
+    expr = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
+    expected = {"expr": expr, "eval_time": "30m",
+                "exp_samples": [{"labels": "{}", "value": times}]}  # fmt: skip
+    return {"interval": "1m", "input_series": given, "promql_expr_test": [expected]}
+
+
+def test_every_alert_has_its_cases():
+    """There is no alert of which it is not known when it fires."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    names = {rule["alert"] for group in groups for rule in group["rules"]}
+    assert names == set(FIRES) == set(SILENT)
+
+
+def test_the_rules_are_whole():
+    """Promtool finds nothing to say against the file of rules."""
+    judged = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+@pytest.mark.parametrize("alert", FIRES)
+def test_an_alert_fires(tmp_path, alert):
+    """Each alert fires on the trouble that it is for."""
+    check(tmp_path, [firing(alert, given, 1) for given in FIRES[alert]])
+
+
+@pytest.mark.parametrize("alert", SILENT)
+def test_an_alert_is_silent(tmp_path, alert):
+    """No alert fires on what merely looks like its trouble."""
+    check(tmp_path, [firing(alert, given, 0) for given in SILENT[alert]])
+
+
+def test_a_slow_shard_is_named(tmp_path):
+    """The alert on a slow shard says which one it is, and how long it has taken."""
+    expected = {
+        "exp_labels": {"severity": "warning", "job": "shardwise", "instance": "n:1",
+                       "results": "/r", "shard": "00007"},
+        "exp_annotations": {
+            "summary": "Shard 00007 takes more than three times the median",
+            "description": "Shard 00007 of /r has been at work for 15m 0s.",
+        },
+    }  # fmt: skip
+    oldest = series("shardwise_oldest_running_shard_seconds", "900x60", f'{RUN}, shard="00007"')
+    alert = {"eval_time": "30m", "alertname": "ShardwiseShardSlow", "exp_alerts": [expected]}
+    check(tmp_path, [{"interval": "1m", "input_series": [MEDIAN, oldest],
+                      "alert_rule_test": [alert]}])  # fmt: skip
