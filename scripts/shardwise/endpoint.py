@@ -33,6 +33,7 @@ _PATH = "/metrics"
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 4 * CLIENTS
 
     def __init__(self, address: tuple[str, int], observer: Observer, every: float) -> None:
         self._observer, self._every = observer, every
