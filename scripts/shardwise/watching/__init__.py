@@ -1,0 +1,1 @@
+"""The view of a run in a terminal, while it goes on."""
