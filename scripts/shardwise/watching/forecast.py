@@ -13,7 +13,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 _RECENT = 16
 """Shards that count, at most, for each place: what was long ago was another run, or a cold cache.
@@ -92,7 +92,7 @@ class Forecast:
     high: float
 
 
-class Unknown(ValueError):
+class Unknown(ValueError):  # noqa: N818 - it is no error not to know
     """Nothing can be said; the text says why, for people."""
 
 
@@ -121,7 +121,7 @@ def forecast(
         raise Unknown("no task is at work")
     if not seen.speeds:
         raise Unknown("no shard has finished yet")
-    dice = random.Random(0)  # noqa: S311 - a figure that jumps while nothing happens is no help
+    dice = random.Random(0)  # always the same: a figure that jumps while nothing happens is no help
     draws, effort = [], 0
     while len(draws) < _FEWEST_DRAWS or (len(draws) < _DRAWS and effort < _EFFORT):
         end, steps = _play(seen, places, waiting, dice)
@@ -181,7 +181,7 @@ class _Seen:
                     self.idle.append(_Place(device, last.kind))
                 between = [
                     later.started - earlier.finished
-                    for earlier, later in zip(chain, chain[1:], strict=False)
+                    for earlier, later in pairwise(chain)
                     if isinstance(earlier, Past)
                 ]
                 between = [gap if gap <= self._patience else None for gap in between]
