@@ -9,10 +9,10 @@ import math
 import textwrap
 import time
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shardwise.audit import one_line
+from shardwise.errors import one_line
 from shardwise.observe import DAMAGED, DONE, FAILED, RUNNING, WAITING, Device
 from shardwise.units import clock, human_bytes
 from shardwise.watching.forecast import Forecast
@@ -32,6 +32,10 @@ _KINDS = {"proven": "good", "unproven": "odd", "failed": "bad", "damaged": "bad"
 _ASCII = str.maketrans("█▓░·…–°×", "#>.|~- x")
 _LEAST_WIDTH, _MOST_VERDICT = 20, 3
 _MOST_BAR = 100
+_HEADS = "Devices", "shard", "use", "memory", "power", "temp", "limits", "name"
+_REMARKS = _HEADS.index("limits")
+_LABEL = 20
+"""Columns that tell most devices apart: a short name of a node, and the begin of a UUID."""
 
 
 def cells(text: str) -> int:
@@ -209,24 +213,30 @@ def _flow(pieces: Sequence[tuple[str, str]], width: int) -> list[Line]:
 
 def _sections(look: Look, width: int, room: int | None) -> list[Line]:
     seen = look.seen
-    barred = [[[(clip(one_line(f"  {entry}"), width), "odd")]] for entry in seen.quarantined]
-    wrong = [[[(clip(one_line(f"  {text}"), width), "odd")]] for text in seen.problems]
-    devices = [[line] for line in _devices(look, width)]
-    failed = [_failure(name, why, width) for name, why in failures(seen)]
+    devices = _devices(look, width)
     titled = [
-        ("Devices", devices),
-        ("Failed, the last first", failed),
-        ("In quarantine", barred),
-        ("Cannot be read", wrong),
-    ]
+        (devices[:1], [[line] for line in devices[1:]]),
+        (_heading("Failed, the last first", width),
+         [_failure(name, why, width) for name, why in failures(seen)]),
+        (_heading("In quarantine", width), _notes(seen.quarantined, width)),
+        (_heading("Cannot be read", width), _notes(seen.problems, width)),
+    ]  # fmt: skip
     some = [(title, entries) for title, entries in titled if entries]
     shown = _fitted([entries for _, entries in some], room)
     lines: list[Line] = []
     for (title, entries), count in zip(some, shown, strict=True):
-        lines += [[], [(title, "bold")], *(line for entry in entries[:count] for line in entry)]
+        lines += [[], *title, *(line for entry in entries[:count] for line in entry)]
         if more := len(entries) - count:
             lines.append([(f"  … and {more} more", "dim")])
     return lines
+
+
+def _heading(text: str, width: int) -> list[Line]:
+    return [[(clip(text, width), "bold")]]
+
+
+def _notes(things: Iterable[object], width: int) -> list[list[Line]]:
+    return [[[(clip(one_line(f"  {thing}"), width), "odd")]] for thing in things]
 
 
 def _fitted(sections: Sequence[Sequence[Sequence[Line]]], room: int | None) -> list[int]:
@@ -256,24 +266,27 @@ def _failure(name: str, why: Any, width: int) -> list[Line]:
 
 
 def _devices(look: Look, width: int) -> list[Line]:
-    """A table with as many columns as fit; how far a shard is comes first, who computes it last."""
+    """A table with as many columns as fit, those first that are worth most, under its heads."""
     rows = [_columns(row) for row in look.devices]
     if not rows:
         return []
-    widths = [max(cells(row[n]) for row in rows) for n in range(len(rows[0]))]
-    shown, used = [], min(widths[0], 14) + 2
-    for number in (1, 2, 3, 4, 5, 6):  # in the order of what they are worth
+    widths = [max(cells(row[n]) for row in rows) for n in range(len(_HEADS))]
+    widths = [max(w, cells(head)) if w else 0 for w, head in zip(widths, _HEADS, strict=True)]
+    shown, used = [], min(widths[0], _LABEL) + 2
+    for number in range(1, len(widths)):
         if widths[number] and used + widths[number] + 2 <= width:
             shown.append(number)
             used += widths[number] + 2
     label = min(widths[0], width - sum(widths[n] + 2 for n in shown) - 2)
-    lines = []
-    for row, entry in zip(rows, look.devices, strict=True):
-        text = f"  {_padded(clip(row[0], label), label)}"
+
+    def line(row: Sequence[str], style: str, begin: str = "  ") -> Line:
+        text = begin + _padded(clip(row[0], label), label + 2 - len(begin))
         text += "".join(f"  {_padded(row[n], widths[n])}" for n in shown)
-        style = "odd" if entry.shard is None or row[6] else ""
-        lines.append([(clip(text, width), style)])
-    return lines
+        return [(clip(text.rstrip(), width), style)]
+
+    styles = ["odd" if row.shard is None or columns[_REMARKS] else ""
+              for row, columns in zip(look.devices, rows, strict=True)]  # fmt: skip
+    return [line(_HEADS, "bold", ""), *map(line, rows, styles)]
 
 
 def _padded(text: str, width: int) -> str:
@@ -281,7 +294,7 @@ def _padded(text: str, width: int) -> str:
 
 
 def _columns(row: Row) -> list[str]:
-    """Label, shard, utilisation, memory, power, temperature, remarks."""
+    """Who, shard, utilisation, memory, power, temperature, remarks, name: what matters first."""
     gauge = row.gauge
     used, whole = gauge.get("memory_bytes"), gauge.get("memory_total_bytes")
     memory = "" if used is None else f"{used / 2**30:.0f}"
@@ -296,6 +309,7 @@ def _columns(row: Row) -> list[str]:
         _told(gauge.get("power_watts"), 1, "W"),
         _told(gauge.get("temperature_celsius"), 1, "°C"),
         one_line(", ".join(map(str, remarks)))[:60],
+        one_line(row.device.name)[:40] if row.device and row.device.uuid else "",
     ]
 
 
@@ -307,8 +321,7 @@ def _label(device: Device | None) -> str:
     """Node first: that is what people walk to."""
     if device is None:
         return "?"
-    words = [device.node, device.name, (device.uuid or "")[:12]]
-    return one_line(" ".join(word for word in words if word))
+    return one_line(f"{device.node} {device.uuid[:12] if device.uuid else device.name}")
 
 
 def _task(row: Row) -> str:

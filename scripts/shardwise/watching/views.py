@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from shardwise.audit import one_line
+from shardwise.errors import one_line
 from shardwise.observe import Observer
 from shardwise.watching import frame, pace, terminal
 from shardwise.watching.pace import Look

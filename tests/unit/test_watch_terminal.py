@@ -1,0 +1,247 @@
+"""The watch as people and scripts start it: in a real terminal, in a pipe, once."""
+
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import factories, pretend
+
+PATIENCE = 60.0
+TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""What a shell does for the program in front: only that gets Ctrl-C, and news of the size."""
+HIDE, SHOW, ENTER, LEAVE = b"\x1b[?25l", b"\x1b[?25h", b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+@pytest.fixture(scope="module")
+def going_on(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder of a run that goes on, with a failure."""
+    made = pretend.run(
+        tmp_path_factory.mktemp("going"), shards=12, running=2, waiting=3, failed=1, lost=1,
+        at=time.time(),
+    )  # fmt: skip
+    return made.root
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder in which all is done."""
+    return pretend.run(tmp_path_factory.mktemp("whole"), shards=4, devices=2).root
+
+
+class Terminal:
+    """A pseudo-terminal with the watch in it, as a shell would start it."""
+
+    def __init__(self, *words: object, columns: int = 100, rows: int = 30) -> None:
+        self.master, self.slave = os.openpty()
+        self.resize(columns, rows)
+        self.before = termios.tcgetattr(self.slave)
+        self.seen = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TAKE_TERMINAL, *factories.command("watch", *words)],
+            stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
+        )  # fmt: skip
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size; the kernel tells who is in front."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def until(self, fits: Callable[[bytes], object]) -> bytes:
+        """Read what is drawn, until it fits; what was read since the last call."""
+        end = time.monotonic() + PATIENCE
+        while not fits(self.seen):
+            ready, _, _ = select.select([self.master], [], [], max(0, end - time.monotonic()))
+            assert ready, self.seen[-2000:]
+            self.seen += os.read(self.master, 65536)
+        found, self.seen = self.seen, b""
+        return found
+
+    def end(self) -> int:
+        """Wait for the end, reading on; the exit code."""
+        end = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < end:
+            if select.select([self.master], [], [], 0.05)[0]:
+                self.seen += os.read(self.master, 65536)
+        while select.select([self.master], [], [], 0)[0]:
+            self.seen += os.read(self.master, 65536)
+        return self.process.wait(0)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    """Starts watches in terminals."""
+    made: list[Terminal] = []
+
+    def start(*words: object, **size: int) -> Terminal:
+        made.append(Terminal(*words, **size))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def drawn(shown: bytes) -> list[str]:
+    """The lines of the last whole picture."""
+    picture = shown.split(b"\x1b[H")[-1].split(b"\x1b[J")[0].decode()
+    # The terminal puts a return before each end of a line, as always.
+    lines = picture.replace("\r", "").split("\n")
+    return [re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", line) for line in lines]
+
+
+def whole_picture(shown: bytes) -> bool:
+    """Whether it ends with one."""
+    return shown.endswith(b"\x1b[J") and b"Devices" in shown.split(b"\x1b[H")[-1]
+
+
+def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(
+    going_on: Path, terminal: Callable[..., Terminal]
+) -> None:
+    """Drawn in place, again when the size changes; Ctrl-C gives all back, and a last picture."""
+    shell = terminal(going_on, "--interval", 600)
+    first = shell.until(whole_picture)
+    assert ENTER in first
+    assert HIDE in first
+    assert termios.tcgetattr(shell.slave) != shell.before
+    assert max(map(len, drawn(first))) <= 99
+    shell.resize(40, 20)
+    narrow = drawn(shell.until(whole_picture))
+    assert max(map(len, narrow)) <= 39
+    assert len(narrow) <= 20
+    os.write(shell.master, b"\x03")
+    assert shell.end() == 130
+    assert termios.tcgetattr(shell.slave) == shell.before
+    rest = shell.seen.split(LEAVE)
+    assert len(rest) == 2
+    assert SHOW in rest[0]
+    assert "shardwise" in rest[1].decode()
+    assert "Traceback" not in rest[1].decode()
+
+
+def test_q_ends_it(going_on: Path, terminal: Callable[..., Terminal]) -> None:
+    """With code 0; other keys do nothing, and are not shown."""
+    shell = terminal(going_on, "--interval", 600)
+    shell.until(whole_picture)
+    os.write(shell.master, b"xyzq")
+    assert shell.end() == 0
+    assert b"xyz" not in shell.seen
+    assert LEAVE in shell.seen
+    assert termios.tcgetattr(shell.slave) == shell.before
+
+
+def test_sigterm_gives_the_terminal_back(going_on: Path, terminal: Callable[..., Terminal]) -> None:
+    """As after Ctrl-C, with the code of that signal."""
+    shell = terminal(going_on)
+    shell.until(whole_picture)
+    shell.process.terminate()
+    assert shell.end() == 128 + signal.SIGTERM
+    assert LEAVE in shell.seen
+    assert termios.tcgetattr(shell.slave) == shell.before
+
+
+def test_it_can_be_put_to_sleep(going_on: Path, terminal: Callable[..., Terminal]) -> None:
+    """Ctrl-Z gives the terminal to the shell; later it draws again."""
+    shell = terminal(going_on, "--interval", 600)
+    shell.until(whole_picture)
+    os.write(shell.master, b"\x1a")
+    shell.until(lambda shown: LEAVE in shown)
+    _, status = os.waitpid(shell.process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    assert termios.tcgetattr(shell.slave) == shell.before
+    shell.process.send_signal(signal.SIGCONT)
+    assert ENTER in shell.until(whole_picture)
+    os.write(shell.master, b"q")
+    assert shell.end() == 0
+    assert termios.tcgetattr(shell.slave) == shell.before
+
+
+def test_it_ends_with_the_run_and_knows_no_colour(
+    whole: Path, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is done is shown once; NO_COLOR is heeded."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    shell = terminal(whole)
+    assert shell.end() == 0
+    last = shell.seen.split(LEAVE)[1].decode()
+    assert "4 done" in last
+    assert not re.search(r"\x1b\[\d*m", shell.seen.decode())
+
+
+def test_without_a_terminal_it_writes_plain_lines(going_on: Path) -> None:
+    """The first at once: counts, then what failed; nothing that a terminal obeys."""
+    command = factories.command("watch", going_on)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        lines = [process.stdout.readline() for _ in range(3)]  # type: ignore[union-attr]
+        process.terminate()
+    assert re.match(r"\d\d:\d\d:\d\d 5 of 12 shards done, ", lines[0])
+    assert all("failed: 0" in line for line in lines[1:])
+    assert all(line.rstrip("\n").isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "encoding"), [(["--once"], "utf-8"), (["--once"], "ascii"), ([], "utf-8")]
+)
+def test_a_run_that_is_done_gives_0(whole: Path, words: list[str], encoding: str) -> None:
+    """In a pipe, once or not, whatever letters it takes."""
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = factories.run("watch", whole, *words, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "4 done" in done.stdout or "4 of 4 shards done" in done.stdout
+
+
+def test_once_says_by_its_code_what_to_do(going_on: Path, tmp_path: Path) -> None:
+    """3 where something failed; 75 where nothing is planned yet; 2 where there is no folder."""
+    failed = factories.run("watch", going_on, "--once", "--json")
+    assert failed.returncode == 3, failed.stderr
+    found = json.loads(failed.stdout)
+    assert found["shards"]["done"] == 5
+    assert found["code"] == 3
+    assert factories.run("watch", tmp_path, "--once").returncode == 75
+    missing = factories.run("watch", tmp_path / "none", "--once")
+    assert missing.returncode == 2
+    assert "there is no such folder" in missing.stderr
+
+
+def test_a_reader_that_leaves_is_no_failure(going_on: Path) -> None:
+    """As in `watch … | head -1`: no traceback, and Python does not complain either."""
+    command = f"{sys.executable} {factories.SCRIPTS / 'watch.py'} {going_on} --once --json"
+    done = subprocess.run(
+        ["bash", "-c", f"({command}; echo code $? >&2) | true"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert "Broken" not in done.stderr
+    assert re.search(r"^code [03]", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", ["x", "h:", "70000", "1:2:x"])
+def test_an_address_that_is_none_is_refused(going_on: Path, text: str) -> None:
+    """With an example of one that is."""
+    done = factories.run("watch", going_on, "--listen", text)
+    assert done.returncode == 2
+    assert "is not PORT or HOST:PORT" in done.stderr
