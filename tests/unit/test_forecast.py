@@ -149,6 +149,13 @@ def test_a_device_between_two_shards_is_still_counted() -> None:
     assert 85 < got.middle < 125
 
 
+def test_a_task_that_does_not_say_where_it_is_takes_a_place_that_is_free() -> None:
+    """It is on a device of the others, and no place is counted twice."""
+    past = [Past("CPU", "CPU", 10.0 * k, 10.0 * k + 10, 1.0) for k in range(5) for _ in range(2)]
+    got = forecast(50.0, past, [AtWork(None, None, 50.0, 1.0)] * 2, [1.0] * 18)
+    assert 90 < got.middle < 115
+
+
 def test_a_night_between_two_runs_is_no_part_of_a_shard() -> None:
     """A run that goes on after hours is as fast as before."""
     past = [Past("d", "GPU", 10.0 * k, 10.0 * k + 10, 1.0) for k in range(5)]

@@ -10,7 +10,7 @@ import heapq
 import math
 import random
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -67,10 +67,18 @@ class Past:
 
 @dataclass(frozen=True)
 class AtWork:
-    """A shard that is being computed; ``progress`` is the share that is done, None if unknown."""
+    """A shard that is being computed.
 
-    device: str
-    kind: str
+    Attributes
+    ----------
+    device, kind
+        None where the task does not say.
+    progress
+        The share that is done, None where unknown.
+    """
+
+    device: str | None
+    kind: str | None
     started: float
     work: float
     progress: float | None = None
@@ -118,7 +126,7 @@ def forecast(
     seen = _Seen(now, list(past), at_work)
     places = seen.busy + (seen.idle if waiting else [])
     if not places:
-        raise Unknown("no task is at work")
+        raise Unknown("no task is at work" if seen.speeds else "no shard has been begun")
     if not seen.speeds:
         raise Unknown("no shard has finished yet")
     dice = random.Random(0)  # always the same: a figure that jumps while nothing happens is no help
@@ -153,6 +161,10 @@ class _Seen:
 
     def __init__(self, now: float, past: list[Past], at_work: Sequence[AtWork]) -> None:
         self.now = now
+        at_work, silent = (
+            [task for task in at_work if (task.device is None) is unknown]
+            for unknown in (False, True)
+        )
         self.busy = [_Place(task.device, task.kind, task) for task in at_work]
         self.idle: list[_Place] = []
         rows: dict[str, list[Past | AtWork]] = defaultdict(list)
@@ -165,6 +177,7 @@ class _Seen:
         self.gap = 0.0
         chains = {device: _chains(some) for device, some in rows.items()}
         self._look_at(chains)
+        self._seat(silent, past)
         self.speeds = self._speeds(at_work)
         self._weights: dict[str, float] = defaultdict(float)
         self.kinds = self._of_kinds()
@@ -197,6 +210,13 @@ class _Seen:
                 ]
                 done = done[1:] if len(done) > _WARM else done
                 self._cycles.setdefault(device, []).extend(done[-_RECENT:])
+
+    def _seat(self, silent: list[AtWork], past: list[Past]) -> None:
+        """Tasks that do not say where they are: where there is room, else on a device like most."""
+        usual = Counter(row.kind for row in past).most_common(1)
+        for task in silent:
+            free = self.idle.pop() if self.idle else _Place("", usual[0][0] if usual else "")
+            self.busy.append(_Place(free.device, free.kind, task))
 
     def _speeds(self, at_work: Sequence[AtWork]) -> dict[str, _Speed]:
         """Seconds a unit of work; tasks at work count by what they have done so far.

@@ -206,11 +206,11 @@ def _time_left(seen: Observation, shards: list[Sighting]) -> tuple[Forecast | No
     past, at_work, waiting = [], [], []
     for shard in shards:
         work = float(shard.bytes or shard.matrices)
-        device = shard.device.key if shard.device else "unknown"
-        kind = shard.device.name if shard.device else "unknown"
+        device = shard.device.key if shard.device else None
+        kind = shard.device.name if shard.device else None
         if shard.seconds is not None and shard.started is not None:
             ended = shard.started + shard.seconds
-            past.append(Past(device, kind, shard.started, ended, work))
+            past.append(Past(device or "?", kind or "?", shard.started, ended, work))
         elif shard.state == RUNNING:
             began = seen.at if shard.started is None else shard.started
             at_work.append(AtWork(device, kind, began, work, shard.progress))
