@@ -2,10 +2,16 @@
 
 import json
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import shardwise
+import watch
 from shardwise import observe
 from shardwise.observe import Device, Failure, Observation, Sighting
 from shardwise.paths import Results
@@ -92,9 +98,15 @@ def test_an_idle_device_is_listed_after_those_at_work() -> None:
 
 def test_a_device_of_yesterday_is_not_listed() -> None:
     """It may be another job's by now."""
-    seen = observation("done")
+    seen = observation("done", "waiting")
+    assert len(pace.look(seen).devices) == 1
     shard = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_000)
-    assert not pace.look(replace(seen, shards={"00000": shard})).devices
+    assert not pace.look(replace(seen, shards={**seen.shards, "00000": shard})).devices
+
+
+def test_a_device_is_not_idle_where_nothing_waits() -> None:
+    """It has done its part."""
+    assert not pace.look(observation("done", "done")).devices
 
 
 @pytest.mark.parametrize(
@@ -368,3 +380,29 @@ def test_it_stays_after_the_end_where_it_serves(monkeypatch: pytest.MonkeyPatch)
     view = Quiet(patience=3)
     views.follow(Script(*[observation("done")] * 3), view, 2.0, stay=True)
     assert len(view.waited) == 3
+
+
+def test_the_endpoint_lives_as_long_as_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told the address, looks by itself, and is closed when the user leaves."""
+    told: list[object] = []
+
+    @contextmanager
+    def serve(observer: observe.Observer, host: str, port: int) -> Iterator[None]:
+        told.extend([observer.results.root, host, port])
+        yield
+        told.append("closed")
+
+    monkeypatch.setitem(sys.modules, "shardwise.endpoint", SimpleNamespace(serve=serve))
+    monkeypatch.setattr(shardwise, "endpoint", SimpleNamespace(serve=serve), raising=False)
+    monkeypatch.setattr(views, "Json", lambda: Quiet(patience=1))
+    options = watch.arguments().parse_args([str(tmp_path), "--json", "--listen", "[::1]:9500"])
+    assert watch.main(options) == 0
+    assert told == [tmp_path, "::1", 9500, "closed"]
+
+
+def test_without_a_host_only_this_machine_is_served() -> None:
+    """Whoever wants more has to say so."""
+    assert watch.address("9500") == ("127.0.0.1", 9500)
+    assert watch.address("0.0.0.0:80") == ("0.0.0.0", 80)

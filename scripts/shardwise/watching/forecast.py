@@ -39,6 +39,8 @@ _FEW, _RESAMPLED = 4, 10
 _SHARES = 4.0
 """Far from the end shards are drawn by the batch: of a place's share of the rest, one part in so
 many. It keeps the work small for 10,000 shards, and the last ones are drawn one by one."""
+_MOST_ROWS = 1024
+"""Shards of one device that are looked at: enough for as many places as a node has cores."""
 _DRAWS, _FEWEST_DRAWS, _EFFORT = 300, 40, 20_000
 
 
@@ -340,7 +342,8 @@ def _chains(rows: list[Past | AtWork]) -> list[list[Past | AtWork]]:
     """
     chains: list[list[Past | AtWork]] = []
     # A task at work is the last of its chain, even where clocks say that it began long ago.
-    for row in sorted(rows, key=lambda row: (isinstance(row, AtWork), row.started)):
+    rows = sorted(rows, key=lambda row: (isinstance(row, AtWork), row.started))
+    for row in rows[-_MOST_ROWS:]:
         free = [c for c in chains if isinstance(c[-1], Past) and c[-1].finished <= row.started]
         if free:
             max(free, key=lambda c: c[-1].finished).append(row)

@@ -4,7 +4,7 @@ Pure: an observation in, figures out. Standard library only.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,9 +224,10 @@ def _time_left(seen: Observation, shards: list[Sighting]) -> tuple[Forecast | No
         return None, str(why)
 
 
-def _devices(at: float, shards: Iterable[Sighting]) -> list[Row]:
-    """Devices at work, by node and name; then those that are idle since a short time."""
+def _devices(at: float, shards: Sequence[Sighting]) -> list[Row]:
+    """Devices at work, by node; then those that are idle since a short time, while shards wait."""
     rows, busy, last = [], set(), {}
+    waits = any(shard.state == WAITING for shard in shards)
     for shard in shards:
         if shard.state == RUNNING:
             since = None if shard.started is None else max(0.0, at - shard.started)
@@ -238,7 +239,7 @@ def _devices(at: float, shards: Iterable[Sighting]) -> list[Row]:
     idle = [
         Row(device, None, None, max(0.0, at - ended), {})
         for device, ended in sorted(last.items(), key=lambda pair: _order(pair[0]))
-        if device not in busy and at - ended < _IDLE_SECONDS
+        if waits and device not in busy and at - ended < _IDLE_SECONDS
     ]
     return rows + idle
 
