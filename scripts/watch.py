@@ -49,7 +49,9 @@ def _follow(observer: Observer, options: Namespace) -> int:
             from shardwise import endpoint  # here: who only looks needs no server
 
             host, port = options.listen
-            running.enter_context(endpoint.serve(Observer(observer.results.root), host, port))
+            own = Observer(observer.results.root)
+            port = running.enter_context(endpoint.serve(own, host, port))
+            cli.log.info("metrics: http://%s:%d/metrics", host, port)
         view = (
             views.Json() if options.json
             else views.InPlace() if terminal.capable() else views.Lines()
@@ -63,7 +65,7 @@ def address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise ArgumentTypeError(f"{text} is not PORT or HOST:PORT, such as 9500 or 0.0.0.0:9500")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return host or "127.0.0.1", int(port)
 
 
 def arguments() -> ArgumentParser:
@@ -91,7 +93,8 @@ def arguments() -> ArgumentParser:
     made.add_argument(
         "--listen", type=address, metavar="[HOST:]PORT",
         help="serve the metrics of the run at /metrics meanwhile, to a Prometheus server; without "
-        "HOST to this machine alone. It then goes on after the end of the run",
+        "HOST to this machine alone, with port 0 on any that is free. It then goes on after the "
+        "end of the run",
     )  # fmt: skip
     return made
 

@@ -2,15 +2,10 @@
 
 import json
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import shardwise
 import watch
 from shardwise import observe
 from shardwise.observe import Device, Failure, Observation, Sighting
@@ -380,26 +375,6 @@ def test_it_stays_after_the_end_where_it_serves(monkeypatch: pytest.MonkeyPatch)
     view = Quiet(patience=3)
     views.follow(Script(*[observation("done")] * 3), view, 2.0, stay=True)
     assert len(view.waited) == 3
-
-
-def test_the_endpoint_lives_as_long_as_the_watch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is told the address, looks by itself, and is closed when the user leaves."""
-    told: list[object] = []
-
-    @contextmanager
-    def serve(observer: observe.Observer, host: str, port: int) -> Iterator[None]:
-        told.extend([observer.results.root, host, port])
-        yield
-        told.append("closed")
-
-    monkeypatch.setitem(sys.modules, "shardwise.endpoint", SimpleNamespace(serve=serve))
-    monkeypatch.setattr(shardwise, "endpoint", SimpleNamespace(serve=serve), raising=False)
-    monkeypatch.setattr(views, "Json", lambda: Quiet(patience=1))
-    options = watch.arguments().parse_args([str(tmp_path), "--json", "--listen", "[::1]:9500"])
-    assert watch.main(options) == 0
-    assert told == [tmp_path, "::1", 9500, "closed"]
 
 
 def test_without_a_host_only_this_machine_is_served() -> None:

@@ -13,6 +13,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -245,3 +246,22 @@ def test_an_address_that_is_none_is_refused(going_on: Path, text: str) -> None:
     done = factories.run("watch", going_on, "--listen", text)
     assert done.returncode == 2
     assert "is not PORT or HOST:PORT" in done.stderr
+
+
+def test_it_serves_the_metrics_until_it_is_ended(whole: Path) -> None:
+    """Also when the run has ended, as the last figures are to be scraped, too."""
+    command = factories.command("watch", whole, "--json", "--interval", 600, "--listen", 0)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        told = ""
+        while "metrics: " not in told:
+            told = process.stderr.readline()  # type: ignore[union-attr]
+            assert told
+        look = json.loads(process.stdout.readline())  # type: ignore[union-attr]
+        with urlopen(told.split("metrics: ")[1].strip(), timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert look["shards"]["done"] == 4
+    assert re.search(r'^shardwise_shards\{.*state="done".*\} 4$', text, re.MULTILINE)
