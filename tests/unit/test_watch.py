@@ -171,7 +171,7 @@ def test_a_frame_of_80_columns() -> None:
     assert re.fullmatch(r"\[█+▓+x+!+░+\]  50 %", lines[3])
     assert lines[4] == "█ 10 done   ▓ 2 running   x 1 failed   ! 1 damaged   ░ 8 waiting"
     assert lines[5] == "1.97 GB/s now   2.15 GB/s overall   110.0 GiB of 220.0 GiB"
-    assert re.fullmatch(r"about \d+ s left \(\d+–\d+\), done at \d\d:\d\d", lines[6])
+    assert re.fullmatch(r"about \d+ s left \(\d+–\d+\), done about \d\d:\d\d", lines[6])
     assert re.fullmatch(r"Devices +shard +use +memory +power +temp", lines[8])
     assert re.search(r"^  node01 GPU-00000000  00010  50 % 5 s +97 %  101/140 GiB", lines[9])
     assert re.search(r"node01 .*00011  50 % 5 s$", lines[10])

@@ -125,7 +125,7 @@ def when_done(look: Look) -> str:
         return f"time left unknown: {look.why}"
     end = clock(look.seen.at + look.left.middle)
     far = look.left.middle > 20 * 3600
-    return f"{left(look.left)}, done at {end[:16] if far else end[11:16]}"
+    return f"{left(look.left)}, done about {end[:16] if far else end[11:16]}"
 
 
 def summary(look: Look) -> str:
