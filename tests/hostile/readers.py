@@ -6,6 +6,8 @@ memory that the file's size does not justify, writes nothing, starts nothing, an
 
 import io
 import json
+import math
+import os
 import shutil
 import signal
 import sys
@@ -23,13 +25,23 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise import arrays, config, ledger, partial, planfile, receipts, sources
+from shardwise import (
+    arrays,
+    config,
+    ledger,
+    metrics,
+    observe,
+    partial,
+    planfile,
+    receipts,
+    sources,
+)
 from shardwise.dispatch import jobs, missing, submitted
 from shardwise.errors import InputError, IntegrityError
 from shardwise.paths import Results
 from shardwise.planfile import Plan
 
-from tests import factories
+from tests import factories, pretend
 from tests.hostile.mutate import MOST_BYTES, mutated
 
 MOST_MEMORY = 24 << 20
@@ -611,11 +623,98 @@ class Starts(Reader):
         assert found == raw.count(b"\n") + 1
 
 
+class Seen(Reader):
+    """A receipt with a time line and telemetry, as who shows a run looks at it.
+
+    Every second case has the digest of what it holds.
+    """
+
+    refuses = ()
+
+    def prepare(self) -> None:
+        self.made = pretend.run(self.folder, shards=2, devices=1)
+        self.file = self.made.plan.results.receipt("00000")
+        self.seeds = [self.file.read_bytes()]
+
+    def place(self, raw: bytes) -> None:
+        body, mark, _ = raw.rpartition(b",\n")
+        super().place(body + receipts._ending(body) if mark and len(raw) % 2 else raw)
+
+    def read(self) -> Any:
+        seen = observe.Observer(self.made.root).look(self.made.at)
+        return seen, observe.verdict(seen), metrics.text(seen)
+
+    def right(self, found: Any, raw: bytes) -> None:
+        seen, told, text = found
+        assert list(seen.shards) == ["00000", "00001"]
+        assert all(one.state in observe.STATES for one in seen.shards.values())
+        assert told.kind in metrics.VERDICTS
+        assert told.words.isprintable()
+        assert all(problem.isprintable() for problem in seen.problems)
+        text.encode("utf-8", "replace")
+        for line in text.splitlines():
+            assert line.startswith(("# HELP ", "# TYPE ")) or math.isfinite(_value(line)), line
+
+
+def _value(line: str) -> float:
+    """The value of a line of metrics."""
+    assert line.startswith("shardwise_")
+    return float(line.rpartition(" ")[2])
+
+
+class Live(Seen):
+    """What a task at work says of itself."""
+
+    def prepare(self) -> None:
+        self.made = pretend.run(self.folder, shards=2, devices=1, running=1)
+        self.file = self.made.plan.results.live / "00001.json"
+        self.seeds = [self.file.read_bytes()]
+
+    def place(self, raw: bytes) -> None:
+        self.file.write_bytes(raw)
+        os.utime(self.file, (self.made.at - 1.0, self.made.at - 1.0))
+
+
+class Summed(Seen):
+    """The receipt of the reduce, as who shows a run looks at it."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.file = self.made.plan.results.summary
+        self.seeds = [self.file.read_bytes()]
+
+
+class Logged(Live):
+    """The journal of a shard's starts and its log, with a line of zero bytes between."""
+
+    mark = b"\0\0\0\n"
+
+    def prepare(self) -> None:
+        self.made = pretend.run(self.folder, shards=2, devices=1, failed=1)
+        self.shard = self.made.roles["failed"][0]
+        results = self.made.plan.results
+        self.paths = results.starts(self.shard), results.log("multiply", self.shard)
+        self.file = self.paths[1]
+        self.seeds = [self.mark.join(path.read_bytes() for path in self.paths)]
+
+    def place(self, raw: bytes) -> None:
+        parts = [*raw.split(self.mark), b""][:2]
+        for path, part in zip(self.paths, parts, strict=True):
+            path.write_bytes(part)
+            os.utime(path, (self.made.at - 90.0, self.made.at - 90.0))
+
+    def right(self, found: Any, raw: bytes) -> None:
+        super().right(found, raw)
+        one = found[0].shards[self.shard]
+        assert one.state in (observe.FAILED, observe.WAITING, observe.RUNNING)
+        assert one.failure is None or one.failure.reason.isprintable()
+
+
 READERS = {
     kind.__name__.lower(): kind
     for kind in (
         Header, Receipt, Standing, Table, Facts, Forged, Ledger, Sheet, Cache, Record, Config,
-        Arrays, Runs, Starts,
+        Arrays, Runs, Starts, Seen, Live, Summed, Logged,
     )
 }  # fmt: skip
 
