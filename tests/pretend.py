@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from shardwise import ALGORITHM, ledger, planfile, quarantine, receipts, sizes, witness
 from shardwise.arrays import file_checksum, padded_header, read_header
+from shardwise.bins import plane_shape
 from shardwise.paths import Results
 from shardwise.plan import Shard
 from shardwise.planfile import Plan
@@ -349,19 +350,14 @@ def _receipt(
     plan: Plan, row: Shard, machine: _Machine, attempt: int, moments: tuple[float, float]
 ) -> dict[str, Any]:
     """A receipt as a task writes it, but for what later versions have added."""
-    problem, keep = plan.problem, plan.settings["keep"]
-    count = row.stop - row.start
-    shape = (count if keep == "products" else 1, *problem.product_shape)
-    dtype = problem.product_dtype
-    if keep == "sum":
-        raise NotImplementedError("the files of partial sums are not pretended")
+    shape, dtype = _form(plan, row)
     natural = sizes.natural_row(shape, np.dtype(dtype).itemsize)
     pieces = sizes.checksum_pieces(natural, np.dtype(dtype).itemsize)
     header = padded_header(shape, np.dtype(dtype).newbyteorder("<"))
     facts = {
         "name": f"{row.shard}.npy", "shape": list(shape), "dtype": dtype,
-        "bytes": len(header) + row.product_bytes, "checksum": f"{row.start:032x}",
-        "row_bytes": pieces[0], "piece_bytes": pieces[1],
+        "bytes": len(header) + math.prod(shape) * np.dtype(dtype).itemsize,
+        "checksum": f"{row.start:032x}", "row_bytes": pieces[0], "piece_bytes": pieces[1],
     }  # fmt: skip
     proof = {"method": "freivalds", "vectors": 4, "seed": row.start}
     told = {"contribution": -31.05, "reference": -31.05, "mass": 464.9, "tolerance": 0.0002,
@@ -369,12 +365,24 @@ def _receipt(
     gpu = machine.uuid is not None
     return {
         "shard": row.shard, "start": row.start, "stop": row.stop, "fingerprint": row.fingerprint,
-        "keep": keep, "backend": "cupy" if gpu else "numpy", "device": machine.told(),
-        "attempt": attempt, "file": facts, "input_checksum": f"{row.stop:032x}",
-        "proof": proof if plan.settings["verify"] else None, "witness": told,
+        "keep": plan.settings["keep"], "backend": "cupy" if gpu else "numpy",
+        "device": machine.told(), "attempt": attempt, "file": facts,
+        "input_checksum": f"{row.stop:032x}", "witness": told,
+        "proof": proof if plan.settings["verify"] else None,
         "compute": "float32", "tiled": False, "stages": {"read": 1.0, "write": 1.0},
         **_provenance("multiply", machine.node, *moments, {"driver": "580.65"} if gpu else {}),
     }  # fmt: skip
+
+
+def _form(plan: Plan, row: Shard) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of the file of a shard."""
+    problem, settings = plan.problem, plan.settings
+    shape = problem.product_shape
+    if settings["keep"] == "products":
+        return (row.stop - row.start, *shape), problem.product_dtype
+    if sizes.exact_sum(problem, settings["reproducible"]):
+        return plane_shape(shape, problem.product_dtype), "int64"
+    return shape, problem.sum_dtype
 
 
 def _provenance(

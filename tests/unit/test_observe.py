@@ -351,6 +351,14 @@ def test_a_run_that_is_proven_says_so_in_a_sentence(tmp_path):
     assert "make verify" in told.words
 
 
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_partial_sums_are_seen_as_products_are(tmp_path, reproducible):
+    """Under `keep: sum` a run is proven by the same rules."""
+    made = pretend.run(tmp_path, shards=3, keep="sum", reproducible=reproducible, dim=32)
+    ledger.read(made.plan)
+    assert verdict(look(made)).kind == "proven"
+
+
 def test_what_was_not_compared_end_to_end_is_told(tmp_path):
     """Proven products whose sum was not compared with them are not called a sum that is right."""
     made = pretend.run(tmp_path, shards=2)
