@@ -92,10 +92,12 @@ def firing(alert: str, given: list[dict[str, str]], times: int) -> dict:
 
 
 def test_every_alert_has_its_cases():
-    """There is no alert of which it is not known when it fires."""
+    """There is no alert of which it is not known when it fires, and none that no page explains."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     names = {rule["alert"] for group in groups for rule in group["rules"]}
     assert names == set(FIRES) == set(SILENT)
+    page = (RULES.parents[1] / "monitoring.md").read_text()
+    assert all(f"| `{name}` |" in page for name in names)
 
 
 def test_the_rules_are_whole():

@@ -10,7 +10,7 @@ from shardwise import metrics
 from shardwise.observe import Device, Observer
 from shardwise.paths import Results
 
-from tests import pretend
+from tests import factories, pretend
 
 LINE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\.)*",?)*)\} (\S+)')
 
@@ -140,6 +140,18 @@ def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
         for number, ((name, one), word) in enumerate(zip(shards.items(), names, strict=True))
     }
     assert not any(name == "evil" for name, _ in of(made, shards=odd))
+
+
+def test_every_metric_is_explained(tmp_path):
+    """The page on monitoring names each metric, those of a device by the end of the name."""
+    made = pretend.run(tmp_path, shards=8, running=1, failed=1, slow_device=True, quarantined=1)
+    seen = Observer(made.root).look(made.at)
+    names = re.findall(r"# TYPE (\w+)", metrics.text(seen))
+    assert len(names) > 30
+    page = (factories.ROOT / "docs" / "monitoring.md").read_text()
+    short = (name.removeprefix("shardwise_device") for name in names)
+    for name, end in zip(names, short, strict=True):
+        assert f"`{name}" in page or f"`…{end}`" in page, name
 
 
 def test_metrics_are_written_to_their_file(tmp_path):
