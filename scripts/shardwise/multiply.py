@@ -79,8 +79,8 @@ class Reading:
         The CPU's own number of some matrices, where no copy has it of all.
     open
         What is to be closed in the end.
-    started
-        Seconds of Unix time at which it was begun, a copy that had to be made included.
+    watch
+        Begun with it, before a copy that has to be made.
     """
 
     shard: Shard
@@ -89,10 +89,9 @@ class Reading:
     checksum: PieceChecksum
     files: ExtentReader
     open: ExitStack
-    started: float
+    watch: Stopwatch
     reference: witness.Reference | None = None
     feeds: list[Feed] = field(default_factory=list)
-    watch: Stopwatch = field(default_factory=Stopwatch)
 
     @property
     def takers(self) -> Takers:
@@ -169,13 +168,14 @@ class Session:
         return reading
 
     def _opened(self, shard: Shard, stack: ExitStack) -> Reading:
-        plan, cuda, started = self._plan, self._xp is not np, time.time()
+        plan, cuda, watch = self._plan, self._xp is not np, Stopwatch()
+        self._lane.set_clock()
         count, keep = shard.stop - shard.start, plan.settings["keep"]
         slabs = sizes.slabs_within(plan.problem, count, keep, cuda, self._memory or shard.memory)
-        copy = _copied(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]))
+        copy = _copied(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]), watch)
         checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
         files = stack.enter_context(ExtentReader())
-        reading = Reading(shard, copy, slabs, checksum, files, stack, started)
+        reading = Reading(shard, copy, slabs, checksum, files, stack, watch)
         known = copy is not None and copy.reference is not None
         if not known and not batches.in_gemm(plan):  # there single matrices have no numbers
             reading.reference = reference_of(plan, shard, witness.sample_every(count))
@@ -248,7 +248,8 @@ class Session:
     def _write_receipt(
         self, reading: Reading, attempt: int, body: dict[str, Any], own: os.stat_result
     ) -> None:
-        plan, shard, xp = self._plan, reading.shard, self._xp
+        plan, shard, xp, watch = self._plan, reading.shard, self._xp, reading.watch
+        finished = watch.timeline.end()
         receipts.write_for(
             plan.results.receipt(shard.shard),
             {
@@ -261,7 +262,9 @@ class Session:
                 "device": self.device,
                 "attempt": attempt,
                 **body,
-                **receipts.provenance("multiply", reading.started, self._versions),
+                "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
+                "timeline": watch.timeline.told(finished),
+                **receipts.provenance("multiply", watch.timeline.unix, self._versions, finished),
             },
             plan.results.product(shard.shard),
             own,
@@ -371,7 +374,10 @@ def _compute(
     every = reading.reference.every if reading.reference else None
     worker = (TileWorker if tiled else Worker)(lane, plan, shard.start, count, every)
     if plan.problem.shared_right and not tiled:
-        worker.share(_right_reader(plan).read(0, 1)[0])
+        right = watch.timed(
+            "read", lambda: _right_reader(plan).read(0, 1)[0], plan.problem.right_bytes
+        )
+        watch.note("upload", worker.share(right), right.nbytes)
     path, shape = plan.results.product(shard.shard), worker.shape(count)
     # Only an earlier attempt can have left something: else the folder need not be listed.
     with commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file:
@@ -402,7 +408,6 @@ def _compute(
         **told,
         "compute": worker.compute,
         "tiled": tiled,
-        "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
     }
     return body, own
 
@@ -445,9 +450,12 @@ def _stream(
             with lane.work():
                 total = worker.result()
             if total is not None:
-                lane.follow(lane.worked(began))
+                lane.follow(mark := lane.worked(began))
                 drain.write(total)
+                watch.note("multiply", mark.wait())
             watch.timed("waited_for_writes", drain.finish)
+            for feed in reading.feeds:
+                feed.settle()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -462,8 +470,9 @@ def _drain_batch(
     lane.follow(mark)
     if products is not None:
         drain.write(products)
-    watch.add("multiply", mark.wait())
+    watch.note("multiply", mark.wait(), worker.flop * report.count)
     worker.examine(report.fetched(lane))
+    watch.matrices += report.count
 
 
 def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
@@ -575,7 +584,7 @@ class _Copy:
     reference: np.ndarray | None
 
 
-def _copied(plan: Plan, shard: Shard, lane: Any, slabs: int) -> _Copy | None:
+def _copied(plan: Plan, shard: Shard, lane: Any, slabs: int, watch: Stopwatch) -> _Copy | None:
     """What the receipt of the shard's copy says; None where nothing is copied.
 
     A copy that is not there, or not of this plan, is made first.
@@ -585,7 +594,7 @@ def _copied(plan: Plan, shard: Shard, lane: Any, slabs: int) -> _Copy | None:
     path = plan.results.shard(shard.shard)
     if (known := _known_copy(plan, shard)) is None or not path.exists():
         log.info("%s: copying the matrices of the shard", path)
-        materialize(plan, shard.shard, lane, slabs)
+        materialize(plan, shard.shard, lane, slabs, watch)
         return _known_copy(plan, shard)
     return known
 

@@ -276,8 +276,9 @@ def check_file(path: Path, facts: dict[str, Any]) -> None:
 
 
 def provenance(
-    stage: str, started: float, versions: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+    stage: str, started: float, versions: Mapping[str, str] | None = None,
+    finished: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Which code made a result, where, and when (Unix seconds).
 
     Parameters
@@ -287,6 +288,8 @@ def provenance(
         process that may be while the shard before is still computed.
     versions
         Of what is no package of Python, such as the driver.
+    finished
+        When it was done; left out, now.
     """
     return {
         "stage": stage,
@@ -298,5 +301,5 @@ def provenance(
         "job": _job(),
         "process": os.getpid(),
         "started": started,
-        "finished": time.time(),
+        "finished": time.time() if finished is None else finished,
     }
