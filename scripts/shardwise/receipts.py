@@ -180,7 +180,7 @@ def note_start(path: Path) -> int:
     written by the one that succeeds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{_job() or ''}\n"
+    line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{job() or ''}\n"
     with writing(path), open_own(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
@@ -188,7 +188,15 @@ def note_start(path: Path) -> int:
         return file.read().count(b"\n")
 
 
-def _job() -> str | None:
+def starts(path: Path) -> int:
+    """How many attempts a journal knows of."""
+    with suppress(OSError):
+        return path.read_bytes().count(b"\n")
+    return 0
+
+
+def job() -> str | None:
+    """The scheduler's number of the job that this process is of; None where there is none."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
 
 
@@ -298,7 +306,7 @@ def provenance(
         "commit": code.announced(),
         "host": socket.gethostname(),
         "node": devices.node(),
-        "job": _job(),
+        "job": job(),
         "process": os.getpid(),
         "started": started,
         "finished": time.time() if finished is None else finished,
