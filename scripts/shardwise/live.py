@@ -1,41 +1,33 @@
 """What a task at work says of itself, for who watches from another machine: a small file a shard.
 
 It is first written when the shard has taken a second, renewed every two, and removed at the end.
-One that is no longer renewed is of a task that was killed. Nothing that goes wrong here harms a
-shard: where the file cannot be written there is none. Standard library only.
+One that is no longer renewed is of a task that was killed: `sightings` reads it. Nothing that goes
+wrong here harms a shard: where the file cannot be written there is none. Standard library only.
 """
 
 import json
 import logging
-import math
 import os
 import secrets
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from shardwise.nvml import Sample
-from shardwise.paths import Results
 from shardwise.telemetry import Recorder
 
 log = logging.getLogger(__name__)
 
 SCHEMA = 1
 
-LOST_SECONDS = 30.0
-"""A file that is older than this is of a task that has died; readers decide."""
-
 _EVERY = 1.0  # seconds between two samples
 _RENEWED = 2  # of which one in so many renews the file
 _PATIENCE = 5.0  # seconds for the last sample, should the driver hang
-_MOST_BYTES = 65536
-_MOST_NAMES, _MOST_LETTERS = 32, 1000
 
 _SAMPLED, _ENDED = "sampled", "ended"
 
@@ -147,96 +139,3 @@ class AtWork(AbstractContextManager):
 
 def _opener(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NOFOLLOW, 0o644)
-
-
-@dataclass(frozen=True)
-class Sign:
-    """What a live file says.
-
-    Attributes
-    ----------
-    record
-        Its keys, those that make sense: ``gauge``, ``job`` and ``device`` may be None.
-    age
-        Seconds since it was written, by the clocks of this machine and of the one with the files.
-    """
-
-    record: Mapping[str, Any]
-    age: float
-
-
-def read(results: Results, now: float | None = None) -> dict[str, Sign]:
-    """The live files of a results folder, by shard; what is none is skipped.
-
-    Parameters
-    ----------
-    now
-        Seconds of Unix time; left out, those of this machine.
-    """
-    now = time.time() if now is None else now
-    found = {}
-    with suppress(OSError):
-        for entry in sorted(os.listdir(results.live)):
-            shard, ending = os.path.splitext(entry)
-            if ending == ".json" and not shard.startswith("."):
-                sign = _sign(results.live / entry, shard, now)
-                found.update({shard: sign} if sign else {})
-    return found
-
-
-def _sign(path: Path, shard: str, now: float) -> Sign | None:
-    try:
-        # A pipe would keep its reader waiting, and a link may lead anywhere.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:
-                return None
-            record = _checked(json.loads(file.read(_MOST_BYTES)), shard)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return None if record is None else Sign(record, max(0.0, now - facts.st_mtime))
-
-
-def _checked(found: Any, shard: str) -> dict[str, Any] | None:
-    """The keys of a record that make sense; None where one is wrong that everyone needs."""
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA or found.get("shard") != shard:
-        return None
-    numbers = {key: found.get(key) for key in ("attempt", "process", "matrices", "done")}
-    times = {key: found.get(key) for key in ("started", "at")}
-    if not all(isinstance(n, int) and _number(n) for n in numbers.values()):
-        return None
-    if not all(_number(n) for n in times.values()) or not _text(found.get("node")):
-        return None
-    job, device = found.get("job"), found.get("device")
-    return {
-        "schema": SCHEMA, "shard": shard, **numbers, **times, "node": found["node"],
-        "job": job if _text(job) else None,
-        "device": _device(device) if isinstance(device, dict) else None,
-        "gauge": _read_gauge(found.get("gauge")),
-    }  # fmt: skip
-
-
-def _device(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    name, uuid = found.get("name"), found.get("uuid")
-    return {"name": name, "uuid": uuid if _text(uuid) else None} if _text(name) else None
-
-
-def _read_gauge(found: Any) -> dict[str, Any] | None:
-    if not isinstance(found, dict):
-        return None
-    own = {name: found.get(name) for name in Sample.__dataclass_fields__}
-    names = own.pop("throttled")
-    good = isinstance(names, list) and len(names) <= _MOST_NAMES and all(map(_text, names))
-    numbers = {name: value if _number(value) else None for name, value in own.items()}
-    return {**numbers, "throttled": names if good else None}
-
-
-def _number(value: Any) -> bool:
-    """Whether it is a number that a picture can show."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < 2**63 and math.isfinite(value)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _MOST_LETTERS

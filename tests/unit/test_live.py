@@ -1,11 +1,11 @@
 """Live files: there while a shard is at work for more than a second, and gone with it."""
 
 import json
-import os
 import time
+from contextlib import suppress
 
 import pytest
-from shardwise import live, multiply, receipts
+from shardwise import live, multiply, observe, receipts
 from shardwise.nvml import Sample
 from shardwise.paths import Results
 
@@ -16,7 +16,6 @@ FACTS = {
     "shard": "00007", "attempt": 1, "started": 100.5, "node": "n1", "process": 123, "job": "77",
     "device": {"name": "CPU", "uuid": None}, "matrices": 120,
 }  # fmt: skip
-RECORD = {"schema": 1, **FACTS, "at": 200.25, "done": 30, "gauge": None}
 
 
 @pytest.fixture
@@ -25,12 +24,13 @@ def quick(monkeypatch):
     monkeypatch.setattr(live, "_EVERY", 0.01)
 
 
-def seen(results: Results, shard: str = "00007", until=lambda sign: True) -> live.Sign:
-    """The sign of a shard, once it is there and as is wanted."""
-    for _ in range(2000):
-        sign = live.read(results).get(shard)
-        if sign is not None and until(sign):
-            return sign
+def seen(results: Results, until=lambda said: True) -> dict:
+    """What the live file says, once it is there and as is wanted."""
+    for _ in range(6000):
+        with suppress(FileNotFoundError):
+            said = json.loads((results.live / "00007.json").read_text())
+            if until(said):
+                return said
         time.sleep(0.005)
     raise AssertionError("it never came")
 
@@ -44,11 +44,11 @@ def test_a_shard_at_work_says_how_far_it_is(tmp_path, quick):
     """Its file is renewed while it works, and nothing is left afterwards."""
     results, done = Results(tmp_path), [0.0]
     with at_work(results, lambda: done[0]):
-        sign = seen(results)
-        assert {**sign.record, "at": 0, "done": 0} == {**RECORD, "at": 0, "done": 0}
-        assert 0 <= sign.age < 60
+        said = seen(results)
+        assert abs(said.pop("at") - time.time()) < 60
+        assert said == {"schema": 1, **FACTS, "done": 0, "gauge": None}
         done[0] = 41.9
-        assert seen(results, until=lambda sign: sign.record["done"] == 41)
+        assert seen(results, lambda said: said["done"] == 41)
     assert list(results.live.iterdir()) == []
 
 
@@ -106,14 +106,14 @@ def test_the_gauge_of_the_device_stands_in_the_file(tmp_path, quick):
     """What it does now, and nothing once the shard is through with it."""
     results, own = Results(tmp_path), Recorded()
     with at_work(results, recorder=own, table=tmp_path / "x.tsv") as beside:
-        sign = seen(results, until=lambda sign: sign.record["gauge"])
-        assert sign.record["gauge"]["utilisation"] == 0.5
-        assert sign.record["gauge"]["throttled"] == ["power_cap"]
-        assert sign.record["gauge"]["power_watts"] is None
+        gauge = seen(results, lambda said: said["gauge"])["gauge"]
+        assert gauge["utilisation"] == 0.5
+        assert gauge["throttled"] == ["power_cap"]
+        assert gauge["power_watts"] is None
         beside.release()
         told = beside.telemetry()
         count = len(own.links)
-        assert seen(results, until=lambda sign: sign.record["gauge"] is None)
+        assert seen(results, lambda said: said["gauge"] is None)
     assert told == {"file": "x.tsv", "samples": count}
     assert own.written == [tmp_path / "x.tsv"]
     assert len(own.links) == count  # nobody samples for a shard that has left its device
@@ -141,84 +141,6 @@ def test_a_driver_that_hangs_does_not_hold_the_shard_up_for_ever(tmp_path, monke
     gate.set()
     beside._thread.join()
     assert list(tmp_path.iterdir()) == []
-
-
-# Reading.
-
-
-def written(tmp_path, text, name="00007.json"):
-    """The folder of results with this live file."""
-    results = Results(tmp_path)
-    results.live.mkdir(parents=True, exist_ok=True)
-    raw = text if isinstance(text, bytes) else json.dumps(text).encode()
-    (results.live / name).write_bytes(raw)
-    return results
-
-
-def test_the_age_is_that_of_the_file(tmp_path):
-    """By its time stamp; one from a clock that is ahead is new."""
-    results = written(tmp_path, RECORD)
-    os.utime(results.live / "00007.json", (1000, 1000))
-    assert live.read(results, 1045.0)["00007"].age == 45
-    assert live.read(results, 900.0)["00007"].age == 0
-    assert live.read(results)["00007"].record == RECORD
-
-
-def test_a_folder_without_live_files_has_none(tmp_path):
-    """Also where nothing has run yet."""
-    assert live.read(Results(tmp_path / "nowhere")) == {}
-
-
-HOSTILE = {
-    "no json": b"{",
-    "no dictionary": [1],
-    "deep": b"[" * 50000,
-    "not text": b"\xff\xfe",
-    "too large": {**RECORD, "job": "x" * 70000},
-    "another schema": {**RECORD, "schema": 2},
-    "another shard": {**RECORD, "shard": "00008"},
-    "a number without an end": b'{"schema": 1, "at": ' + b"9" * 5000 + b"}",
-    "a count that is none": {**RECORD, "done": "3"},
-    "a count below zero": {**RECORD, "done": -1},
-    "a truth for a count": {**RECORD, "attempt": True},
-    "a time that is none": {**RECORD, "at": float("nan")},
-    "a time without an end": {**RECORD, "started": float("inf")},
-    "a huge integer": {**RECORD, "matrices": 10**400},
-    "no node": {**RECORD, "node": 3},
-}
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_what_is_no_live_file_is_skipped(tmp_path, kind):
-    """And those beside it are read."""
-    results = written(tmp_path, {**RECORD, "shard": "00001"}, "00001.json")
-    written(tmp_path, HOSTILE[kind])
-    assert set(live.read(results)) == {"00001"}
-
-
-def test_pipes_links_and_folders_are_skipped(tmp_path):
-    """Nobody waits for a pipe, and no link leads out of the folder."""
-    results = written(tmp_path, RECORD)
-    os.mkfifo(results.live / "00001.json")
-    (results.live / "00002.json").symlink_to(results.live / "00007.json")
-    (results.live / "00003.json").mkdir()
-    (results.live / ".00007.json.1.ab.tmp").write_text("")
-    assert set(live.read(results)) == {"00007"}
-
-
-def test_what_nobody_needs_may_be_wrong(tmp_path):
-    """Job, device and gauge are left out where they make no sense, key by key."""
-    gauge = {"utilisation": 0.5, "power_watts": "much", "throttled": [3], "strange": 1}
-    record = {**RECORD, "job": 7, "device": {"name": 3}, "gauge": gauge, "more": 1}
-    found = live.read(written(tmp_path, record))["00007"].record
-    assert (found["job"], found["device"]) == (None, None)
-    assert found["gauge"]["utilisation"] == 0.5
-    assert found["gauge"]["power_watts"] is found["gauge"]["throttled"] is None
-    assert set(found["gauge"]) == set(Sample.__dataclass_fields__)
-    assert set(found) == set(RECORD)
-    record["device"] = {"name": "NVIDIA H200", "uuid": 5}
-    found = live.read(written(tmp_path, record))["00007"].record
-    assert found["device"] == {"name": "NVIDIA H200", "uuid": None}
 
 
 # Shards.
@@ -260,7 +182,34 @@ def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
     multiply.run_shard(made, "00000")
     assert told[-1][1]["attempt"] == 2
     assert len(told) == 3
-    assert live.read(made.results) == {}
+    assert not made.results.live.exists()
+
+
+def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
+    """From the folder alone: it is running, on this device, and half of it is through."""
+    made = factories.plan(tmp_path, stack((240, 4, 4)), shards=2, materialize=False)
+    results, gauge = made.results, Recorded()
+    facts = {**FACTS, "shard": "00001", "started": time.time()}
+    path, table = results.live / "00001.json", tmp_path / "x.tsv"
+    with live.AtWork(path, facts, lambda: 60.0, gauge, table):
+        while not path.exists():
+            time.sleep(0.005)
+        seen_now = observe.Observer(results.root).look().shards
+    assert seen_now["00000"].state == observe.WAITING
+    running = seen_now["00001"]
+    assert (running.state, running.progress) == (observe.RUNNING, 0.5)
+    assert running.device.node == "n1"
+    assert running.gauge["utilisation"] == 0.5
+    assert running.gauge["throttled"] == ["power_cap"]
+
+
+def test_what_a_shard_tells_is_what_others_read(tmp_path):
+    """Its receipt's account of the time comes through as it was written."""
+    made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
+    multiply.run_shard(made, "00000")
+    told = receipts.read(made.results.receipt("00000"))["timeline"]
+    found = observe.Observer(made.results.root).look().shards["00000"].timeline
+    assert {"held": found.held, "busy": found.busy, "work": found.work} == told
 
 
 def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):

@@ -1,13 +1,14 @@
 """Telemetry: what a driver tells becomes a summary, a table and joules; what it refuses is null."""
 
 import math
+import time
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import audit, multiply, nvml, receipts, telemetry
+from shardwise import audit, batches, live, multiply, nvml, receipts, telemetry
 from shardwise.nvml import Gauge, Sample
 from shardwise.telemetry import Recorder
 
@@ -289,6 +290,29 @@ def test_a_receipt_tells_what_the_device_did(tmp_path, monkeypatch, driver):
     assert told["utilisation"] == {"mean": 0.5, "max": 0.5}
     assert told["memory_total_bytes"] == 9000
     assert not made.results.telemetry("00000").exists()
+
+
+def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
+    """One row each, within the shard's own seconds; a rerun puts its own in their place."""
+    on_a_device(monkeypatch, driver)
+    monkeypatch.setattr(live, "_EVERY", 0.01)
+    work = batches.Worker.work
+    monkeypatch.setattr(batches.Worker, "work", lambda *a: time.sleep(0.1) or work(*a))
+    made = factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1, materialize=False)
+    path, seen = made.results.telemetry("00000"), []
+    for _ in range(2):
+        multiply.run_shard(made, "00000")
+        receipt = receipts.read(made.results.receipt("00000"))
+        told, rows = receipt["telemetry"], path.read_text().splitlines()[1:]
+        assert told["file"] == path.name
+        assert len(rows) == told["samples"] >= 3
+        seconds = [float(row.split("\t")[0]) for row in rows]
+        assert seconds == sorted(seconds)
+        assert 0 <= seconds[0] <= seconds[-1] <= receipt["finished"] - receipt["started"] + 1e-3
+        assert told["pcie_sent_bytes_per_second"] == {"mean": 8e6, "max": 8e6}
+        seen.append(path.stat().st_ino)
+    assert seen[0] != seen[1]
+    assert audit.look(made.results.root).of(audit.FOREIGN) == []
 
 
 def test_a_receipt_of_a_cpu_says_so(tmp_path):
