@@ -16,7 +16,7 @@ pytestmark = needs_gpu
 LONG = """
 def work(xp, block):
     out = block @ block
-    for _ in range(TIMES):
+    for _ in range(TIMES if xp.__name__ == "cupy" else 0):  # the plan tries it on NumPy
         out = xp.matmul(block, block, out=out)
     return out
 """
@@ -32,8 +32,8 @@ QUERIES = {
 def long_session(tmp_path):
     """A session with a shard of some seconds, which holds few bytes and many products."""
     own = tmp_path / "own.py"
-    own.write_text(LONG.replace("TIMES", "400"))
-    left = factories.noise((16, 4096, 4096), "float32")
+    own.write_text(LONG.replace("TIMES", "480"))
+    left = factories.noise((4, 4096, 4096), "float32")
     made = factories.plan(
         tmp_path, left, backend="cupy", product=f"{own}:work", keep="sum", shards=1,
         materialize=False,

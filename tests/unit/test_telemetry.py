@@ -8,7 +8,8 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import audit, batches, live, multiply, nvml, receipts, telemetry
+from mpi4py import MPI
+from shardwise import audit, batches, ledger, live, multiply, nvml, receipts, reduce, telemetry
 from shardwise.nvml import Gauge, Sample
 from shardwise.telemetry import Recorder
 
@@ -319,6 +320,26 @@ def test_a_receipt_of_a_cpu_says_so(tmp_path):
     """The key is there, and null."""
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1))
     assert receipts.read(made.results.receipt("00000"))["telemetry"] is None
+
+
+def test_the_summary_has_the_energy_of_the_run(tmp_path, monkeypatch, driver):
+    """The sum over the shards that tell theirs; without any there is no number."""
+    joules = iter(range(1000, 99000, 500))
+    driver.answers["GetTotalEnergyConsumption"] = lambda gpu: next(joules)
+    made = factories.plan(tmp_path, factories.stack((6, 4, 4)), shards=3, materialize=False)
+    found = []
+    for shard in made.shards:
+        if shard == "00001":
+            on_a_device(monkeypatch, driver)
+        multiply.run_shard(made, shard)
+    for _ in range(2):
+        ledger.write(made)
+        reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+        summary = receipts.read(made.results.summary)
+        found.append((summary["energy_joules"], summary["energy_shards"]))
+        monkeypatch.undo()
+        factories.computed(made)
+    assert found == [(1.0, 2), (None, 0)]
 
 
 def test_a_sampler_that_dies_costs_no_shard(tmp_path, monkeypatch, driver):
