@@ -280,7 +280,7 @@ class _Audit:
 
     def _shard(self, row: Shard) -> _Seen:
         """The product of a shard, its receipt, its copy."""
-        seen = _Seen()
+        seen = _Seen(known={self._name(self._results.telemetry(row.shard))})
         receipt = self._product(row, seen)
         copied = self._copy(row, seen)
         if receipt is None:

@@ -14,6 +14,7 @@ from shardwise.errors import InputError, TryAgain, WrongProduct
 from shardwise.kernels import kernel
 from shardwise.planfile import Plan
 from shardwise.problem import Problem
+from shardwise.timeline import Span
 from shardwise.units import human_bytes
 
 _INT64_MAX = 2**63 - 1
@@ -172,15 +173,16 @@ class Worker:
                 self.matrices if self._in_gemm else 0,
             )  # fmt: skip
 
-    def share(self, right: np.ndarray) -> None:
-        """Take the one B ``(k, p)`` that serves all matrices."""
+    def share(self, right: np.ndarray) -> Span:
+        """Take the one B ``(k, p)`` that serves all matrices; when it was on its way."""
         self._right = self._lane.zeros(right.shape, right.dtype.name)
         self._try_arithmetic()
-        self._lane.upload([raw_bytes(right)], raw_bytes(self._right)).wait()
+        span = self._lane.upload([raw_bytes(right)], raw_bytes(self._right)).wait()
         if self._plan.settings["nonfinite"] == "error" and not np.isfinite(right).all():
             raise InputError(
                 "right: the matrix holds NaN or Inf; correct it, or set nonfinite: allow"
             )
+        return span
 
     def _try_arithmetic(self) -> None:
         """Multiply what shows the precision, where nothing else lies yet; NumPy's is known."""
@@ -210,6 +212,11 @@ class Worker:
         stacks = (self._lefts, self._rights)
         taken = [stack[number % len(stack)] for stack in stacks]
         return [raw_bytes(block[:count]) for block in taken if block is not None]
+
+    @property
+    def flop(self) -> int:
+        """Floating-point operations of a product; 0 of a user's function, as nobody counts them."""
+        return 0 if self._problem.result else self._problem.flop
 
     @property
     def batches(self) -> int:

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardwise.disk import PAGE, aligned_empty
+from shardwise.timeline import Span
 from shardwise.units import human_bytes
 
 
@@ -49,6 +50,9 @@ class HostLane(_Slabs):
 
     xp = np
     memory_errors = (MemoryError,)
+
+    def set_clock(self) -> None:
+        """Compare the clocks of the tracks with that of the host, for the marks to come."""
 
     def settle(self) -> None:
         """Wait until nothing runs on any track."""
@@ -87,7 +91,7 @@ class HostLane(_Slabs):
         for view in views:
             np.copyto(target[at : at + view.nbytes], view)
             at += view.nbytes
-        return _Done(time.perf_counter() - began)
+        return _Done((began, time.perf_counter()))
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -96,7 +100,7 @@ class HostLane(_Slabs):
 
     def worked(self, began: float) -> Any:
         """A mark of all work so far; ``began`` is `time.perf_counter` before it."""
-        return _Done(time.perf_counter() - began)
+        return _Done((began, time.perf_counter()))
 
     def reuse(self, mark: Any) -> None:
         """Hold back later uploads until the work of a mark is done."""
@@ -112,12 +116,12 @@ class HostLane(_Slabs):
 class _Done:
     """A mark of something that is done."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, span: Span) -> None:
+        self._span = span
 
-    def wait(self) -> float:
-        """Wait until it is done; how many seconds it took."""
-        return self._seconds
+    def wait(self) -> Span:
+        """Wait until it is done; when it was under way, by `time.perf_counter`."""
+        return self._span
 
 
 class CudaLane(_Slabs):
@@ -134,7 +138,20 @@ class CudaLane(_Slabs):
         self.xp = xp
         self._device = xp.cuda.Device()
         self._up, self._work, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
+        # No track: an event of its own is passed at once, whatever the others do.
+        self._clock = xp.cuda.Stream(non_blocking=True)
         self.memory_errors = (xp.cuda.memory.OutOfMemoryError,)
+        self.set_clock()
+
+    def set_clock(self) -> None:
+        """Compare the clocks of the tracks with that of the host, for the marks to come.
+
+        To be called now and then: a mark's distance from here is a float32 of milliseconds, of
+        which an hour leaves a quarter of one.
+        """
+        event = self._event(self._clock)
+        event.synchronize()
+        self._zero = _Zero(time.perf_counter(), event)
 
     def settle(self) -> None:
         """Wait until nothing runs on any track."""
@@ -173,35 +190,35 @@ class CudaLane(_Slabs):
 
     def upload(self, views: Sequence[np.ndarray], target: Any) -> Any:
         """Copy bytes of a slab to bytes of a batch; the mark says when the slab is free."""
-        runtime, began, at = self.xp.cuda.runtime, self._event(self._up), 0
+        runtime, began, at = self.xp.cuda.runtime, self._beginning(self._up), 0
         for view in views:
             runtime.memcpyAsync(
                 target.data.ptr + at, view.ctypes.data, view.nbytes,
                 runtime.memcpyHostToDevice, self._up.ptr,
             )  # fmt: skip
             at += view.nbytes
-        return _Mark(self.xp, began, self._event(self._up))
+        return _Mark(self.xp, *began, self._event(self._up))
 
     def download(self, source: Any, target: np.ndarray) -> Any:
         """Copy bytes of a batch to bytes of a slab; the mark says when they are there."""
-        runtime, began = self.xp.cuda.runtime, self._event(self._down)
+        runtime, began = self.xp.cuda.runtime, self._beginning(self._down)
         runtime.memcpyAsync(
             target.ctypes.data, source.data.ptr, source.nbytes,
             runtime.memcpyDeviceToHost, self._down.ptr,
         )  # fmt: skip
-        return _Mark(self.xp, began, self._event(self._down))
+        return _Mark(self.xp, *began, self._event(self._down))
 
     @contextmanager
     def work(self) -> Iterator[None]:
         """What is called inside runs on the work track, after all uploads so far."""
         self._work.wait_event(self._event(self._up))
         with self._work:
-            self._began = self._event(self._work)
+            self._began = self._beginning(self._work)
             yield
 
     def worked(self, began: float) -> Any:
         """A mark of all work so far, timed from where `work` was entered last."""
-        return _Mark(self.xp, self._began, self._event(self._work))
+        return _Mark(self.xp, *self._began, self._event(self._work))
 
     def reuse(self, mark: Any) -> None:
         """Hold back later uploads until the work of a mark is done."""
@@ -215,19 +232,33 @@ class CudaLane(_Slabs):
         """A small array in host memory, after the work that was followed."""
         return array.get(stream=self._down)
 
+    def _beginning(self, stream: Any) -> tuple["_Zero", Any]:
+        zero = self._zero  # before the event: another thread may set the clock meanwhile
+        return zero, self._event(stream)
+
     def _event(self, stream: Any) -> Any:
         event = self.xp.cuda.Event()
         event.record(stream)
         return event
 
 
+class _Zero(NamedTuple):
+    """One moment, by `time.perf_counter` and as an event."""
+
+    host: float
+    event: Any
+
+
 class _Mark:
     """A point in a stream, and the one where what is timed began."""
 
-    def __init__(self, xp: Any, began: Any, event: Any) -> None:
-        self._xp, self._began, self.event = xp, began, event
+    def __init__(self, xp: Any, zero: _Zero, began: Any, event: Any) -> None:
+        self._xp, self._zero, self._began, self.event = xp, zero, began, event
 
-    def wait(self) -> float:
-        """Wait until the stream has come here; how many seconds it took from the beginning."""
+    def wait(self) -> Span:
+        """Wait until the stream has come here; when that was, and when what is timed began."""
         self.event.synchronize()
-        return self._xp.cuda.get_elapsed_time(self._began, self.event) / 1e3
+        elapsed = self._xp.cuda.get_elapsed_time
+        ended = self._zero.host + elapsed(self._zero.event, self.event) / 1e3
+        # Not as the difference of two long times, which round.
+        return ended - elapsed(self._began, self.event) / 1e3, ended

@@ -7,18 +7,19 @@ multiplied, the next is read and uploaded, and the last is downloaded and writte
 import importlib.util
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from shardwise import batches, devices, grants, quarantine, receipts, sizes, tiles, witness
+from shardwise import batches, devices, grants, live, quarantine, receipts, sizes, tiles, witness
 from shardwise.arrays import PieceChecksum, StackWriter, commit
 from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
@@ -35,12 +36,14 @@ from shardwise.errors import (
     WrongProduct,
 )
 from shardwise.lanes import CudaLane, HostLane
+from shardwise.nvml import Gauge
 from shardwise.paths import for_bash
 from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.shard import factors_digest, materialize, reference_of
 from shardwise.sources import StackReader
+from shardwise.telemetry import Recorder
 from shardwise.tiles import TileWorker
 
 log = logging.getLogger(__name__)
@@ -79,8 +82,8 @@ class Reading:
         The CPU's own number of some matrices, where no copy has it of all.
     open
         What is to be closed in the end.
-    started
-        Seconds of Unix time at which it was begun, a copy that had to be made included.
+    watch
+        Begun with it, before a copy that has to be made.
     """
 
     shard: Shard
@@ -89,10 +92,9 @@ class Reading:
     checksum: PieceChecksum
     files: ExtentReader
     open: ExitStack
-    started: float
+    watch: Stopwatch
     reference: witness.Reference | None = None
     feeds: list[Feed] = field(default_factory=list)
-    watch: Stopwatch = field(default_factory=Stopwatch)
 
     @property
     def takers(self) -> Takers:
@@ -149,6 +151,11 @@ class Session:
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
             self._versions = {} if self._xp is np else devices.versions(self._xp)
+        self._gauge: Gauge | None = None
+        if self._xp is not np:
+            self._gauge = Gauge(self.device["uuid"])
+            # It takes 70 ms: kernels are compiled, and the first slabs read, meanwhile.
+            threading.Thread(target=self._gauge.open, name="gauge", daemon=True).start()
 
     def begin(self, shard_id: str) -> Reading:
         """Begin to read a shard; a copy of it that is missing is made first.
@@ -169,13 +176,15 @@ class Session:
         return reading
 
     def _opened(self, shard: Shard, stack: ExitStack) -> Reading:
-        plan, cuda, started = self._plan, self._xp is not np, time.time()
+        plan, cuda, watch = self._plan, self._xp is not np, Stopwatch()
+        self._lane.set_clock()
         count, keep = shard.stop - shard.start, plan.settings["keep"]
         slabs = sizes.slabs_within(plan.problem, count, keep, cuda, self._memory or shard.memory)
-        copy = _copied(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]))
+        copying = partial(self._at_work, shard, watch)
+        copy = _copied(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]), watch, copying)
         checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
         files = stack.enter_context(ExtentReader())
-        reading = Reading(shard, copy, slabs, checksum, files, stack, started)
+        reading = Reading(shard, copy, slabs, checksum, files, stack, watch)
         known = copy is not None and copy.reference is not None
         if not known and not batches.in_gemm(plan):  # there single matrices have no numbers
             reading.reference = reference_of(plan, shard, witness.sample_every(count))
@@ -204,17 +213,42 @@ class Session:
             fails its proof on a GPU: another one may do better. `Misled` where a GPU has multiplied
             other matrices than were read; on the CPU that is an IntegrityError, `WrongInput`.
         """
-        shard = reading.shard.shard
-        attempt = receipts.note_start(self._plan.results.starts(shard))
-        with self._translated(shard), reading.open:
-            try:
-                # Overflow is found and named by the checks of a batch.
-                with np.errstate(all="ignore"):
-                    body, own = _compute(self._plan, reading, self._lane, attempt, read)
-            except BaseException:
-                self._lane.settle()  # before the next shard takes memory that copies write to
-                raise
-        self._write_receipt(reading, attempt, body, own)
+        shard, watch = reading.shard, reading.watch
+        attempt = receipts.note_start(self._plan.results.starts(shard.shard))
+        with self._at_work(shard, watch, attempt, self._gauge) as beside:
+            with self._translated(shard.shard), reading.open:
+                try:
+                    # Overflow is found and named by the checks of a batch.
+                    with np.errstate(all="ignore"):
+                        body, own = _compute(
+                            self._plan, reading, self._lane, attempt, read, beside.release
+                        )
+                except BaseException:
+                    self._lane.settle()  # before the next shard takes memory that copies write to
+                    raise
+            body["telemetry"] = beside.telemetry()
+            self._write_receipt(reading, attempt, body, own)
+
+    def _at_work(
+        self, shard: Shard, watch: Stopwatch, attempt: int | None = None, gauge: Gauge | None = None
+    ) -> live.AtWork:
+        """Say from now on how far the shard is, and what its device does where that is asked."""
+        results, name = self._plan.results, shard.shard
+        if attempt is None:
+            attempt = receipts.starts(results.starts(name)) + 1
+        facts = {
+            "shard": name,
+            "attempt": attempt,
+            "started": watch.timeline.unix,
+            "node": devices.node(),
+            "process": os.getpid(),
+            "job": receipts.job(),
+            "device": {key: self.device.get(key) for key in ("name", "uuid")},
+            "matrices": shard.stop - shard.start,
+        }
+        recorder = Recorder(gauge, watch.timeline.began) if gauge else None
+        path, table = results.live / f"{name}.json", results.telemetry(name)
+        return live.AtWork(path, facts, lambda: watch.matrices, recorder, table)
 
     @contextmanager
     def _translated(self, shard: str | None = None) -> Iterator[None]:
@@ -248,7 +282,8 @@ class Session:
     def _write_receipt(
         self, reading: Reading, attempt: int, body: dict[str, Any], own: os.stat_result
     ) -> None:
-        plan, shard, xp = self._plan, reading.shard, self._xp
+        plan, shard, xp, watch = self._plan, reading.shard, self._xp, reading.watch
+        finished = watch.timeline.end()
         receipts.write_for(
             plan.results.receipt(shard.shard),
             {
@@ -261,7 +296,9 @@ class Session:
                 "device": self.device,
                 "attempt": attempt,
                 **body,
-                **receipts.provenance("multiply", reading.started, self._versions),
+                "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
+                "timeline": watch.timeline.told(finished),
+                **receipts.provenance("multiply", watch.timeline.unix, self._versions, finished),
             },
             plan.results.product(shard.shard),
             own,
@@ -363,15 +400,19 @@ def _no_cupy(reason: str) -> InputError:
 
 
 def _compute(
-    plan: Plan, reading: Reading, lane: Any, attempt: int, read: Callable[[], None]
-) -> tuple[dict[str, Any], os.stat_result]:
+    plan: Plan, reading: Reading, lane: Any, attempt: int, read: Callable[[], None],
+    streamed: Callable[[], None],
+) -> tuple[dict[str, Any], os.stat_result]:  # fmt: skip
     """Stream a shard through the pipeline into its file; the receipt's account of it, and facts."""
     shard, watch = reading.shard, reading.watch
     count, tiled = shard.stop - shard.start, sizes.tiled(plan.problem)
     every = reading.reference.every if reading.reference else None
     worker = (TileWorker if tiled else Worker)(lane, plan, shard.start, count, every)
     if plan.problem.shared_right and not tiled:
-        worker.share(_right_reader(plan).read(0, 1)[0])
+        right = watch.timed(
+            "read", lambda: _right_reader(plan).read(0, 1)[0], plan.problem.right_bytes
+        )
+        watch.note("upload", worker.share(right), right.nbytes)
     path, shape = plan.results.product(shard.shard), worker.shape(count)
     # Only an earlier attempt can have left something: else the folder need not be listed.
     with commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file:
@@ -389,6 +430,7 @@ def _compute(
             else:
                 drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
                 _stream(reading, lane, worker, drain, read)
+        streamed()
         found = reading.checksum.hexdigest()
         _check_input(plan, shard, reading.copy, found)
         told = _witness(plan, reading, worker)
@@ -402,7 +444,6 @@ def _compute(
         **told,
         "compute": worker.compute,
         "tiled": tiled,
-        "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
     }
     return body, own
 
@@ -445,9 +486,12 @@ def _stream(
             with lane.work():
                 total = worker.result()
             if total is not None:
-                lane.follow(lane.worked(began))
+                lane.follow(mark := lane.worked(began))
                 drain.write(total)
+                watch.note("multiply", mark.wait())
             watch.timed("waited_for_writes", drain.finish)
+            for feed in reading.feeds:
+                feed.settle()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -462,8 +506,9 @@ def _drain_batch(
     lane.follow(mark)
     if products is not None:
         drain.write(products)
-    watch.add("multiply", mark.wait())
+    watch.note("multiply", mark.wait(), worker.flop * report.count)
     worker.examine(report.fetched(lane))
+    watch.matrices += report.count
 
 
 def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
@@ -575,7 +620,10 @@ class _Copy:
     reference: np.ndarray | None
 
 
-def _copied(plan: Plan, shard: Shard, lane: Any, slabs: int) -> _Copy | None:
+def _copied(
+    plan: Plan, shard: Shard, lane: Any, slabs: int, watch: Stopwatch,
+    copying: Callable[[], AbstractContextManager],
+) -> _Copy | None:  # fmt: skip
     """What the receipt of the shard's copy says; None where nothing is copied.
 
     A copy that is not there, or not of this plan, is made first.
@@ -585,7 +633,8 @@ def _copied(plan: Plan, shard: Shard, lane: Any, slabs: int) -> _Copy | None:
     path = plan.results.shard(shard.shard)
     if (known := _known_copy(plan, shard)) is None or not path.exists():
         log.info("%s: copying the matrices of the shard", path)
-        materialize(plan, shard.shard, lane, slabs)
+        with copying():
+            materialize(plan, shard.shard, lane, slabs, watch)
         return _known_copy(plan, shard)
     return known
 

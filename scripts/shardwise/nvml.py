@@ -5,6 +5,7 @@ The binding is imported late: on a machine without a GPU nothing here is needed.
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -207,3 +208,178 @@ def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: A
         return question(handle)
     except nvml.NVMLError:
         return otherwise
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a device does at one moment; None where NVML does not tell.
+
+    Attributes
+    ----------
+    utilisation
+        Share of the last moments, up to a second, in which a kernel ran: 0 to 1.
+    memory_bytes, memory_total_bytes
+        In use by anyone, without what the driver keeps for itself; and all there is.
+    power_watts, temperature_celsius, clock_sm_hertz, clock_memory_hertz
+        Of the whole GPU; power is an average over a second on most.
+    pcie_received_bytes_per_second, pcie_sent_bytes_per_second
+        What the device took from the host and gave to it, in 20 ms.
+    throttled
+        What holds the clocks back, by names of :data:`THROTTLES`.
+    ecc_corrected, ecc_uncorrected
+        Memory errors since the driver was loaded.
+    energy_joules
+        Since the driver was loaded.
+    processes
+        How many compute on the device.
+    """
+
+    utilisation: float | None = None
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: int | None = None
+    clock_sm_hertz: int | None = None
+    clock_memory_hertz: int | None = None
+    pcie_received_bytes_per_second: int | None = None
+    pcie_sent_bytes_per_second: int | None = None
+    throttled: tuple[str, ...] | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    energy_joules: float | None = None
+    processes: int | None = None
+
+
+THROTTLES = {
+    0x2: "applications_clocks",
+    0x4: "power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display_clocks",
+}
+"""Why clocks are lower than they could be, by NVML's bits; idleness, its first one, is no reason.
+
+https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+"""
+
+_MHZ, _KB = 10**6, 1000
+
+
+def _used(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Bytes in use, and all; as nvidia-smi counts them where the driver is not too old for that."""
+    try:
+        found = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError:
+        found = nvml.nvmlDeviceGetMemoryInfo(handle)
+    if not found.total:  # it shares the memory of the CPU
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+    return found.used, found.total
+
+
+def _temperature(nvml: Any, handle: Any) -> int:
+    try:
+        return nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)
+    except nvml.NVMLError:  # a driver before 555
+        return nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+
+
+def _throttles(nvml: Any, handle: Any) -> tuple[str, ...]:
+    try:
+        bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except nvml.NVMLError:  # a driver before 535
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return tuple(name for bit, name in THROTTLES.items() if bits & bit)
+
+
+def _corrected(nvml: Any, handle: Any) -> int:
+    kind, since = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC
+    return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, since)
+
+
+_QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "utilisation": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    "memory": _used,
+    "power_watts": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    "temperature_celsius": _temperature,
+    "clock_sm_hertz": lambda nvml, gpu: _MHZ * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    "clock_memory_hertz": lambda nvml, gpu: (
+        _MHZ * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)
+    ),
+    "throttled": _throttles,
+    "ecc_corrected": _corrected,
+    "ecc_uncorrected": _errors,
+    "energy_joules": lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
+    "processes": lambda nvml, gpu: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
+}
+
+_PCIE: dict[str, Callable[[Any, Any], Any]] = {
+    "pcie_received_bytes_per_second": lambda nvml, gpu: (
+        _KB * nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_RX_BYTES)
+    ),
+    "pcie_sent_bytes_per_second": lambda nvml, gpu: (
+        _KB * nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_TX_BYTES)
+    ),
+}
+
+_OF_WHOLE_GPUS = ("power_watts", "energy_joules", *_PCIE)
+"""What an instance has no own number of: that of its GPU is the work of others, too."""
+
+
+class Gauge:
+    """One device of this process, to be asked again and again what it does.
+
+    NVML stays open, as it takes 70 ms to start. A question that was refused once is not asked
+    again: kinds of GPU and drivers differ, and none of them learns. No answer is ever an error.
+
+    Parameters
+    ----------
+    uuid
+        ``GPU-…``, or ``MIG-…`` of an instance, which answers fewer questions.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        self._uuid, self._lock = uuid, threading.Lock()
+        self._nvml = self._handle = None
+        self._opened = False
+        self._refused: set[str] = set(_OF_WHOLE_GPUS) if uuid.startswith("MIG-") else set()
+
+    def open(self) -> None:
+        """Start NVML, once; who does that beforehand, in a thread, saves the first sample 70 ms."""
+        with self._lock:
+            if self._opened:
+                return
+            self._opened = True
+            try:
+                import pynvml  # late: no machine without a GPU needs it
+
+                pynvml.nvmlInit()
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(self._uuid)
+                self._nvml = pynvml
+            except Exception as error:
+                log.info("no telemetry of %s: %s", self._uuid, error)
+
+    def sample(self, pcie: bool = True) -> Sample:
+        """What the device does now.
+
+        Parameters
+        ----------
+        pcie
+            Whether to measure the traffic of the link, which takes 40 ms.
+        """
+        self.open()
+        questions = _QUESTIONS | (_PCIE if pcie else {})
+        found = {name: self._ask(name, question) for name, question in questions.items()}
+        used, total = found.pop("memory") or (None, None)
+        return Sample(memory_bytes=used, memory_total_bytes=total, **found)
+
+    def _ask(self, name: str, question: Callable[[Any, Any], Any]) -> Any:
+        if self._nvml is None or name in self._refused:
+            return None
+        try:
+            return question(self._nvml, self._handle)
+        except (self._nvml.NVMLError, AttributeError, TypeError):  # or the binding is too old
+            self._refused.add(name)
+            return None

@@ -17,6 +17,7 @@ import numpy as np
 from shardwise.arrays import StackWriter
 from shardwise.disk import PAGE, ExtentReader
 from shardwise.sources import SPARE_BYTES, StackReader
+from shardwise.timeline import CHECK, COMPUTE, DOWNLOAD, READ, UPLOAD, WRITE, Span, Timeline
 
 
 class Taker(Protocol):
@@ -30,11 +31,33 @@ Takers = Mapping[str, Taker]
 """Takers by the names of what they do, as a stopwatch notes it."""
 
 
+_STAGES = {
+    "read": READ,
+    "checksum": CHECK,
+    "witness": CHECK,
+    "upload": UPLOAD,
+    "multiply": COMPUTE,
+    "download": DOWNLOAD,
+    "write": WRITE,
+}
+"""What a timeline calls the stages of a stopwatch; whatever waits is at work nowhere."""
+
+
 class Stopwatch:
-    """Seconds that each stage was busy, added up over its threads."""
+    """Seconds that each stage was busy, added up over its threads, and when that was.
+
+    Attributes
+    ----------
+    timeline
+        Begins with the stopwatch.
+    matrices
+        How many were multiplied and looked at, for who asks meanwhile.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.timeline = Timeline()
+        self.matrices = 0.0
         self._lock = threading.Lock()
 
     def add(self, stage: str, seconds: float) -> None:
@@ -42,13 +65,20 @@ class Stopwatch:
         with self._lock:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
-    def timed(self, stage: str, work: Callable[[], Any]) -> Any:
-        """Do something, and note how long it took."""
+    def note(self, stage: str, span: Span, work: int = 0) -> None:
+        """Note when a stage was busy, by `time.perf_counter`, and what it did meanwhile."""
+        began, ended = span
+        self.add(stage, ended - began)
+        if stage in _STAGES:
+            self.timeline.note(_STAGES[stage], began, ended, work)
+
+    def timed(self, stage: str, work: Callable[[], Any], nbytes: int = 0) -> Any:
+        """Do something, and note how long it took, and how many bytes it moved."""
         began = time.perf_counter()
         try:
             return work()
         finally:
-            self.add(stage, time.perf_counter() - began)
+            self.note(stage, (began, time.perf_counter()), nbytes)
 
 
 class Feed:
@@ -87,13 +117,13 @@ class Feed:
         self._pool = ThreadPoolExecutor(slabs, "slab")
         self._ahead: deque[tuple[np.ndarray, Future]] = deque()
         self._views: list[np.ndarray] = []
-        self._mark: Any = None
+        self._marks: list[tuple[Any, int]] = []
 
     def start(self) -> None:
         """Take the memory of the slabs and begin to read; from here on `close` is needed."""
         size = max((high - low for low, high in self._first), default=0)
         for piece in self._first:  # a page more than needed: so a copy (shard.py) can use them, too
-            self._read_ahead(self._lane.slab(PAGE + size + SPARE_BYTES), None, piece)
+            self._read_ahead(self._lane.slab(PAGE + size + SPARE_BYTES), [], piece)
 
     def release(self) -> None:
         """Give the slabs back, once all bytes were taken and copied."""
@@ -101,6 +131,11 @@ class Feed:
             slab, future = self._ahead.popleft()
             future.result()
             self._lane.keep(slab)
+
+    def settle(self) -> None:
+        """Wait until all bytes were copied, and the stopwatch knows of it."""
+        for _, future in list(self._ahead):
+            future.result()
 
     def close(self) -> None:
         """Wait for the reads under way; the slabs are free then."""
@@ -120,27 +155,31 @@ class Feed:
             if not self._views:
                 self._current, future = self._ahead.popleft()
                 self._views = self._watch.timed("waited_for_reads", future.result)
-                self._mark = None
+                self._marks = []
             taken, self._views = _split(self._views, nbytes - at)
             size = sum(view.nbytes for view in taken)
             if target is not None:
-                self._mark = self._lane.upload(taken, target[at : at + size])
+                self._marks.append((self._lane.upload(taken, target[at : at + size]), size))
             at += size
             if not self._views:
-                self._read_ahead(self._current, self._mark, next(self._pieces, (0, 0)))
+                self._read_ahead(self._current, self._marks, next(self._pieces, (0, 0)))
 
-    def _read_ahead(self, slab: np.ndarray, mark: Any, piece: tuple[int, int]) -> None:
+    def _read_ahead(
+        self, slab: np.ndarray, marks: list[tuple[Any, int]], piece: tuple[int, int]
+    ) -> None:
         """Begin to read a piece, if there is one, once the memory of its slab is free."""
-        self._ahead.append((slab, self._pool.submit(self._read, slab, mark, *piece)))
+        self._ahead.append((slab, self._pool.submit(self._read, slab, marks, *piece)))
 
-    def _read(self, slab: np.ndarray, mark: Any, low: int, high: int) -> list[np.ndarray]:
+    def _read(
+        self, slab: np.ndarray, marks: list[tuple[Any, int]], low: int, high: int
+    ) -> list[np.ndarray]:
         self._lane.bind()
-        if mark is not None:
-            self._watch.add("upload", mark.wait())
+        for mark, nbytes in marks:
+            self._watch.note("upload", mark.wait(), nbytes)
         if low == high:
             return []
         views = self._watch.timed(
-            "read", lambda: self._stack.read_bytes(self._files, slab, low, high)
+            "read", lambda: self._stack.read_bytes(self._files, slab, low, high), high - low
         )
         for what, taker in self._takers.items():
             self._watch.timed(what, lambda taker=taker: taker.update(low - self._begin, views))
@@ -190,7 +229,7 @@ class Drain:
             (slab[:size], None) for slab in self._slabs
         )
         self._slab: np.ndarray | None = None
-        self._marks: list[Any] = []
+        self._marks: list[tuple[Any, int]] = []
         self._done = self._filled = 0
 
     def close(self) -> None:
@@ -206,7 +245,7 @@ class Drain:
             last = self._lane.download(
                 source[at : at + size], slab[self._filled : self._filled + size]
             )
-            self._marks.append(last)
+            self._marks.append((last, size))
             self._filled += size
             at += size
             if self._filled == slab.nbytes or self._done + self._filled == self._writer.nbytes:
@@ -234,14 +273,14 @@ class Drain:
         self._done += self._filled
         self._marks, self._filled = [], 0
 
-    def _submit(self, part: np.ndarray, marks: list[Any], offset: int) -> None:
+    def _submit(self, part: np.ndarray, marks: list[tuple[Any, int]], offset: int) -> None:
         """Write a part of the slab that was filled; it is free again afterwards."""
         future = self._pool.submit(self._write_part, part, marks, offset)
         self._free.append((self._slab, future))
         self._slab = None
 
-    def _write_part(self, part: np.ndarray, marks: list[Any], offset: int) -> None:
+    def _write_part(self, part: np.ndarray, marks: list[tuple[Any, int]], offset: int) -> None:
         self._lane.bind()
-        for mark in marks:
-            self._watch.add("download", mark.wait())
-        self._watch.timed("write", lambda: self._writer.write_at(offset, [part]))
+        for mark, nbytes in marks:
+            self._watch.note("download", mark.wait(), nbytes)
+        self._watch.timed("write", lambda: self._writer.write_at(offset, [part]), part.nbytes)

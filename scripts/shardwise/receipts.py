@@ -180,7 +180,7 @@ def note_start(path: Path) -> int:
     written by the one that succeeds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{_job() or ''}\n"
+    line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{job() or ''}\n"
     with writing(path), open_own(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
@@ -188,7 +188,15 @@ def note_start(path: Path) -> int:
         return file.read().count(b"\n")
 
 
-def _job() -> str | None:
+def starts(path: Path) -> int:
+    """How many attempts a journal knows of."""
+    with suppress(OSError):
+        return path.read_bytes().count(b"\n")
+    return 0
+
+
+def job() -> str | None:
+    """The scheduler's number of the job that this process is of; None where there is none."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
 
 
@@ -276,8 +284,9 @@ def check_file(path: Path, facts: dict[str, Any]) -> None:
 
 
 def provenance(
-    stage: str, started: float, versions: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+    stage: str, started: float, versions: Mapping[str, str] | None = None,
+    finished: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Which code made a result, where, and when (Unix seconds).
 
     Parameters
@@ -287,6 +296,8 @@ def provenance(
         process that may be while the shard before is still computed.
     versions
         Of what is no package of Python, such as the driver.
+    finished
+        When it was done; left out, now.
     """
     return {
         "stage": stage,
@@ -295,8 +306,8 @@ def provenance(
         "commit": code.announced(),
         "host": socket.gethostname(),
         "node": devices.node(),
-        "job": _job(),
+        "job": job(),
         "process": os.getpid(),
         "started": started,
-        "finished": time.time(),
+        "finished": time.time() if finished is None else finished,
     }

@@ -33,6 +33,7 @@ from shardwise import (
     receipts,
     sizes,
     statistics,
+    telemetry,
 )
 from shardwise import witness as witnesses
 from shardwise.arrays import read_header
@@ -150,7 +151,7 @@ class _Job:
         found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
         checksums = "".join(receipt["file"]["checksum"] for receipt in found)
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
-        self._makers = receipts.makers(found)  # on rank 0
+        self._makers, self._energy = receipts.makers(found), telemetry.energy(found)  # on rank 0
         self._expected = peers.broadcast(own).reshape(-1, 16)
         self._accounts = [
             witnesses.account(receipt, plan.problem) for receipt in found
@@ -421,6 +422,7 @@ class _Job:
             "nodes": nodes,
             "scalars": self._scalars.summary(),
             "files": files,
+            **self._energy,
             "quarantined": [asdict(entry) for entry in quarantine.entries(plan.results)],
             **receipts.provenance("reduce", started, {"mpi": _mpi_version()}),
         }

@@ -11,13 +11,16 @@ import numpy as np
 from shardwise import disk, planfile, receipts, sizes, witness
 from shardwise.arrays import StackWriter, commit
 from shardwise.lanes import HostLane
-from shardwise.pipeline import Taker
+from shardwise.pipeline import Stopwatch, Taker
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.sources import SPARE_BYTES, StackReader
 
 
-def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.COPY_SLABS) -> None:
+def materialize(
+    plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.COPY_SLABS,
+    watch: Stopwatch | None = None,
+) -> None:  # fmt: skip
     """Copy one shard's matrices into ``shards/{shard}.npy`` and commit its receipt.
 
     Parameters
@@ -26,6 +29,8 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
         Whose slabs the bytes go through, where a task copies its own shard; None takes new memory.
     slabs
         How many of them, at most.
+    watch
+        Notes reads and writes, where a task copies its own shard.
 
     Raises
     ------
@@ -46,7 +51,10 @@ def materialize(plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.
     with commit(path, sweep=attempt > 1) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
             takers = [] if reference is None else [reference]
-            _copy(stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs, takers)
+            _copy(
+                stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs, takers,
+                watch or Stopwatch(),
+            )  # fmt: skip
         checksum = writer.checksum()
     receipt = {
         "shard": shard_id,
@@ -112,7 +120,7 @@ def _witness(plan: Plan, reference: witness.Reference | None) -> dict[str, Any] 
 
 def _copy(
     stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int, lane: Any, slabs: int,
-    takers: list[Taker],
+    takers: list[Taker], watch: Stopwatch,
 ) -> None:  # fmt: skip
     """Copy slabs, several at once: one is read while another is hashed and written."""
     buffers: SimpleQueue[np.ndarray] = SimpleQueue()
@@ -126,11 +134,13 @@ def _copy(
         buffer = buffers.get()
         try:
             high = low + min(size, shard.bytes - offset)
-            views = stack.read_bytes(files, buffer[disk.PAGE :], low, high)
+            views = watch.timed(
+                "read", lambda: stack.read_bytes(files, buffer[disk.PAGE :], low, high), high - low
+            )
             whole = disk.gathered(buffer, views, offset)
-            writer.write_at(offset, [whole])
+            watch.timed("write", lambda: writer.write_at(offset, [whole]), whole.nbytes)
             for taker in takers:
-                taker.update(offset, [whole])
+                watch.timed("witness", lambda taker=taker: taker.update(offset, [whole]))
         finally:
             buffers.put(buffer)
 

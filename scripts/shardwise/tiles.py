@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,10 @@ class TileWorker(Worker):
             return self._sum_of(step)[None]
 
         return multiply, [panel, *self._held[:1]]
+
+    def part(self, step: Step) -> Fraction:
+        """What a step does of a product."""
+        return Fraction(step.panel.stop - step.panel.start, self._problem.product_shape[0])
 
     # What comes when.
 
@@ -339,7 +344,7 @@ class Scatter(Drain):
             low = (offset + at) % slab.nbytes
             part = slab[low : low + source.nbytes - at]
             last = self._lane.download(source[at : at + part.nbytes], part)
-            self._submit(part, [last], offset + at)
+            self._submit(part, [(last, part.nbytes)], offset + at)
             at += part.nbytes
         if last is not None:
             last.wait()
@@ -404,7 +409,9 @@ def _run(
                 report, marks = worker.multiply(step, feeds)
                 results = worker.results(step, shard)
                 drained.append(
-                    pool.submit(_drain_panel, lane, worker, drain, watch, results, report, marks)
+                    pool.submit(
+                        _drain_panel, lane, worker, drain, watch, step, results, report, marks
+                    )
                 )
                 if time.monotonic() - last > _PROGRESS_SECONDS:
                     log.info("matrix %d, rows from %d on", step.matrix, step.panel.start)
@@ -421,7 +428,7 @@ def _run(
 
 
 def _drain_panel(
-    lane: Any, worker: TileWorker, drain: Scatter, watch: Stopwatch,
+    lane: Any, worker: TileWorker, drain: Scatter, watch: Stopwatch, step: Step,
     results: list[tuple[int, Any]], report: Report, marks: list[Any],
 ) -> None:  # fmt: skip
     """Write what a step has made, and refuse it where its report says so."""
@@ -429,6 +436,8 @@ def _drain_panel(
     lane.follow(marks[-1])
     for offset, source in results:
         drain.write_at(offset, source)
-    for mark in marks:
-        watch.add("multiply", mark.wait())
+    part = worker.part(step)
+    for i, mark in enumerate(marks):
+        watch.note("multiply", mark.wait(), 0 if i else int(worker.flop * part))
     worker.examine(report.fetched(lane))
+    watch.matrices += float(part)

@@ -18,7 +18,10 @@ from shardwise.workflow import Run
 
 from tests import factories
 
-_VOLATILE = ("started", "finished", "process", "attempt", "stages", "proof", "digest", "made")
+_VOLATILE = (
+    "started", "finished", "process", "attempt", "stages", "timeline", "telemetry", "proof",
+    "digest", "made",
+)  # fmt: skip
 """What differs from run to run, with the digest of a receipt that covers it."""
 
 STACK = factories.noise((6, 5, 5), "float32", seed=7)

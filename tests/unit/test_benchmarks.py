@@ -12,7 +12,7 @@ from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
 SCRIPTS = ("accuracy", "dispatch", "dry_run", "kernels", "makespan", "proof", "raw", "reduce",
-           "scaling", "shard_jobs", "startup")  # fmt: skip
+           "scaling", "shard_jobs", "startup", "telemetry")  # fmt: skip
 FOLDERLESS = ("accuracy", "kernels", "makespan", "proof")
 FEW = {
     "dispatch": ["--scheduler", "none"],
@@ -102,6 +102,14 @@ def test_proof(tmp_path: Path) -> None:
     assert [row["cells"]["swapped matrix"] for row in figures["wrong products"]["rows"]] == seen
     assert len(figures["flipped bits"]["rows"]) == len(figures["price"]["rows"]) == 4
     assert len(figures["vectors"]["rows"]) == 3
+
+
+def test_telemetry(tmp_path: Path) -> None:
+    """Shards with and without it come in pairs; nvidia-smi is left to a GPU."""
+    _, figures = tiny("telemetry", tmp_path)
+    (row,) = figures["cost of telemetry"]["rows"]
+    assert len(row["with"]) == len(row["without"]) == 6
+    assert "nvidia-smi" not in figures
 
 
 def test_raw(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""What a task at work says of itself, for who watches from another machine: a small file a shard.
+
+It is first written when the shard has taken a second, renewed every two, and removed at the end.
+One that is no longer renewed is of a task that was killed: `sightings` reads it. Nothing that goes
+wrong here harms a shard: where the file cannot be written there is none. Standard library only.
+"""
+
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from shardwise.nvml import Sample
+from shardwise.telemetry import Recorder
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+
+_EVERY = 1.0  # seconds between two samples
+_RENEWED = 2  # of which one in so many renews the file
+_PATIENCE = 5.0  # seconds for the last sample, should the driver hang
+
+_SAMPLED, _ENDED = "sampled", "ended"
+
+
+class AtWork(AbstractContextManager):
+    """A thread beside a shard at work, which says how far that is and samples its device.
+
+    Parameters
+    ----------
+    path
+        The live file of the shard.
+    facts
+        What does not change: as docs/telemetry.md has it.
+    done
+        Says how many matrices are through.
+    recorder
+        Samples the device; None on a CPU.
+    table
+        Where the samples are written once there are all of them.
+    """
+
+    def __init__(
+        self, path: Path, facts: Mapping[str, Any], done: Callable[[], float],
+        recorder: Recorder | None = None, table: Path | None = None,
+    ) -> None:  # fmt: skip
+        self._path, self._facts, self._done = path, facts, done
+        self._recorder, self._table = recorder, table
+        self._words: SimpleQueue[str] = SimpleQueue()
+        self._telemetry: dict[str, Any] | None = None
+        self._told = threading.Event()
+        self._temporary: Path | None = None
+        self._gauge: Sample | None = None
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="live", daemon=True)
+
+    def __enter__(self) -> "AtWork":
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the thread, and remove the file."""
+        self._words.put(_ENDED)
+        self._thread.join(_PATIENCE)
+        if self._temporary is not None:
+            for path in (self._path, self._temporary):
+                with suppress(OSError):
+                    path.unlink()
+
+    def release(self) -> None:
+        """Take the last sample now: the device has done its part. The file goes on."""
+        self._words.put(_SAMPLED)
+
+    def telemetry(self) -> dict[str, Any] | None:
+        """What the receipt says of the device, once `release` was called; None where unknown."""
+        if self._recorder is None:
+            return None
+        self._told.wait(_PATIENCE)
+        return self._telemetry
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:
+            log.info("telemetry ends: %s", error)
+            self._told.set()
+
+    def _work(self) -> None:
+        ticks, sampling = 0, self._recorder is not None
+        if sampling:
+            # Without the link: the end of a tiny shard would wait for that measurement.
+            self._gauge = self._recorder.sample(pcie=False)
+        while True:
+            try:
+                word = self._words.get(timeout=self._until(ticks + 1))
+            except Empty:
+                ticks = int((time.monotonic() - self._began) / _EVERY)
+                if sampling:
+                    self._gauge = self._recorder.sample()
+                if ticks % _RENEWED:
+                    self._write()
+                continue
+            if word == _ENDED:
+                return
+            if sampling:
+                self._recorder.sample(pcie=False)
+                self._telemetry = self._recorder.told(self._recorder.write(self._table))
+                self._told.set()
+            sampling, self._gauge = False, None
+
+    def _until(self, tick: int) -> float:
+        return max(0.0, self._began + tick * _EVERY - time.monotonic())
+
+    def _write(self) -> None:
+        if not self._words.empty():  # perhaps the end, after which nobody would remove it
+            return
+        if self._temporary is None:
+            own = f"{os.getpid()}.{secrets.token_hex(4)}"
+            self._temporary = self._path.with_name(f".{self._path.name}.{own}.tmp")
+        gauge = None if self._gauge is None else asdict(self._gauge)
+        now = {"at": time.time(), "done": int(self._done()), "gauge": gauge}
+        text = json.dumps({"schema": SCHEMA, **self._facts, **now})
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._temporary, "x", opener=_opener) as file:
+                file.write(text)
+            os.replace(self._temporary, self._path)
+
+
+def _opener(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o644)

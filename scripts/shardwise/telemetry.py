@@ -1,0 +1,194 @@
+"""What a device did during a shard: samples of its gauge, their summary, and energy in joules.
+
+See docs/telemetry.md for what the numbers mean. Standard library only.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from shardwise.nvml import Sample
+
+MOST_ROWS = 7200
+"""Of a file: two hours at 1 Hz. A longer shard has every second row of them, or every fourth."""
+
+FEWEST_ROWS = 3
+"""A shard with fewer samples is shorter than a second: its receipt says all that they do."""
+
+_COLUMNS = tuple(
+    f.name for f in fields(Sample) if f.name not in ("memory_total_bytes", "processes")
+)
+_SUMMED = (
+    "utilisation", "memory_bytes", "power_watts", "temperature_celsius", "clock_sm_hertz",
+    "clock_memory_hertz", "pcie_received_bytes_per_second", "pcie_sent_bytes_per_second",
+)  # fmt: skip
+_COUNTED = ("ecc_corrected", "ecc_uncorrected", "energy_joules")
+_DIGITS = 4
+
+
+class Source(Protocol):
+    """What is sampled: `nvml.Gauge`."""
+
+    def sample(self, pcie: bool = True) -> Sample:
+        """What the device does now."""
+
+
+class _Trace:
+    """One quantity: what it came to so far, by the rule of trapezoids."""
+
+    def __init__(self) -> None:
+        self.area = self.seconds = self._sum = 0.0
+        self.top, self._count = -math.inf, 0
+        self.first: float | None = None
+        self.last: float | None = None
+        self._at = 0.0
+
+    def add(self, at: float, value: float | None) -> None:
+        """Take a sample."""
+        if value is None:
+            return
+        if self.last is None:
+            self.first = value
+        else:
+            self.area += (at - self._at) * (value + self.last) / 2
+            self.seconds += at - self._at
+        self._at, self.last, self.top = at, value, max(self.top, value)
+        self._sum, self._count = self._sum + value, self._count + 1
+
+    def told(self) -> dict[str, float] | None:
+        """Its mean and its maximum; None where nothing is known."""
+        if self.last is None:
+            return None
+        mean = self.area / self.seconds if self.seconds else self._sum / self._count
+        return {"mean": round(mean, _DIGITS), "max": self.top}
+
+    def risen(self) -> float | None:
+        """By how much a counter has risen; None where it is unknown, or was set back."""
+        if self.first is None or self._count < 2 or self.last < self.first:
+            return None
+        return round(self.last - self.first, _DIGITS)
+
+
+class Recorder:
+    """The samples of one shard.
+
+    Parameters
+    ----------
+    source
+        What to sample.
+    began
+        When the shard was begun, by `time.perf_counter`: rows count from there.
+    """
+
+    def __init__(self, source: Source, began: float) -> None:
+        self._source, self._began = source, began
+        self._traces = {name: _Trace() for name in (*_SUMMED, *_COUNTED)}
+        self._throttled: Counter[str] | None = None
+        self._rows: list[tuple[float, Sample]] = []
+        self._stride, self._samples = 1, 0
+        self._first = self._last = 0.0
+        self._before: tuple[str, ...] = ()
+        self._total: int | None = None
+
+    def sample(self, pcie: bool = True) -> Sample:
+        """Take a sample, and return it."""
+        found = self._source.sample(pcie)
+        at = time.perf_counter() - self._began
+        if not self._samples:
+            self._first = self._last = at
+        for name, trace in self._traces.items():
+            trace.add(at, getattr(found, name))
+        self._note_throttles(at - self._last, found.throttled)
+        self._total = found.memory_total_bytes or self._total
+        if self._samples % self._stride == 0:
+            self._rows.append((at, found))
+        if len(self._rows) > MOST_ROWS:
+            self._rows, self._stride = self._rows[::2], 2 * self._stride
+        self._samples, self._last = self._samples + 1, at
+        return found
+
+    def _note_throttles(self, seconds: float, found: tuple[str, ...] | None) -> None:
+        """Half of the time between two samples is as the first of them, half as the second."""
+        if found is None:
+            return
+        if self._throttled is None:
+            self._throttled = Counter()
+        for names in (self._before, found) if seconds else ():
+            self._throttled.update(dict.fromkeys(names, seconds / 2))
+        self._before = found
+
+    def told(self, file: str | None) -> dict[str, Any]:
+        """What the receipt says, and the name of the file with the samples."""
+        throttled = self._throttled
+        if throttled is not None:
+            throttled = {name: round(s, _DIGITS) for name, s in sorted(throttled.items())}
+        return {
+            "file": file,
+            "samples": self._samples,
+            "seconds": round(self._last - self._first, _DIGITS),
+            **{name: self._traces[name].told() for name in _SUMMED},
+            "memory_total_bytes": self._total,
+            "throttled_seconds": throttled,
+            "ecc_corrected": self._traces["ecc_corrected"].risen(),
+            "ecc_uncorrected": self._traces["ecc_uncorrected"].risen(),
+            "energy_joules": self._energy(),
+        }
+
+    def _energy(self) -> float | None:
+        """By the device's own counter, or by its power where it has none."""
+        if self._traces["energy_joules"].first is not None:
+            return self._traces["energy_joules"].risen()
+        power = self._traces["power_watts"]
+        return round(power.area, _DIGITS) if power.seconds else None
+
+    def write(self, path: Path) -> str | None:
+        """Commit the samples as a table; its name, or None where they are too few or cannot be."""
+        from shardwise.arrays import commit  # late: it takes NumPy, and readers of energy need none
+
+        try:
+            if self._samples < FEWEST_ROWS:
+                path.unlink(missing_ok=True)  # of an earlier attempt, that took longer
+                return None
+            with commit(path) as file:
+                file.write(self._table().encode())
+        except OSError:  # a full disk: the shard may still have room for its product
+            return None
+        return path.name
+
+    def _table(self) -> str:
+        lines = ["\t".join(("seconds", *_COLUMNS))]
+        for at, sample in self._rows:
+            cells = [_cell(getattr(sample, name)) for name in _COLUMNS]
+            lines.append("\t".join((f"{at:.3f}", *cells)))
+        return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    """A value of a table: nothing where it is unknown, ``none`` where there is no throttle."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(value) or "none"
+    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def energy(receipts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The energy of all shards whose receipts tell one, for the summary: joules, and how many."""
+    found = [joules for receipt in receipts if (joules := _joules(receipt)) is not None]
+    total = round(math.fsum(found), _DIGITS) if found else None
+    return {"energy_joules": total, "energy_shards": len(found)}
+
+
+def _joules(receipt: Mapping[str, Any]) -> float | None:
+    """What a receipt says; None where it is of an older version, of a CPU, or makes no sense."""
+    told = receipt.get("telemetry")
+    found = told.get("energy_joules") if isinstance(told, Mapping) else None
+    sensible = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if sensible and 0 <= found < _MOST_JOULES else None
+
+
+_MOST_JOULES = 1e15  # a power station's day

@@ -1,0 +1,147 @@
+"""Where the time of a shard went: the spans in which its stages were at work, from any thread.
+
+Stages overlap, and a picture of a shard has room for one at each moment. So each moment is given to
+the first of these that is at work then:
+
+1. compute: a device that computes is what a shard is for; whatever goes on beside it is hidden.
+2. upload, then download: the device waits for its own link.
+3. write, then read: it waits for a disk or for the host. What is read holds up the shard only while
+   nothing else does: reading ahead is what the pipeline is for.
+4. checking what was read, which is a part of reading it.
+
+What is left is waiting: for memory, for compilers, for another shard on the same device. Standard
+library only.
+"""
+
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+READ, UPLOAD, COMPUTE, DOWNLOAD, WRITE = "read", "upload", "compute", "download", "write"
+STAGES = READ, UPLOAD, COMPUTE, DOWNLOAD, WRITE
+
+CHECK = "check"
+"""Work of the host on what was read: it holds a shard up as reading does, but moves no bytes."""
+
+MOST_SPANS = 8192
+"""Of a stage, at once: a shard with more forgets its shortest gaps, half of them."""
+
+_FIRST = COMPUTE, UPLOAD, DOWNLOAD, WRITE, READ, CHECK
+_TOUCHING = 1e-5  # seconds: no pause, but the way from one call to the next
+_DIGITS = 6
+
+Span = tuple[float, float]
+
+
+class Timeline:
+    """The spans of one shard, by stage, and what was done in them.
+
+    Attributes
+    ----------
+    unix
+        Seconds of Unix time at which it was begun.
+    began
+        The same moment by `time.perf_counter`, as all spans are; so a clock that is set meanwhile
+        makes no second longer.
+    """
+
+    def __init__(self) -> None:
+        self.unix, self.began = time.time(), time.perf_counter()
+        self._spans = {stage: Spans() for stage in _FIRST}
+        self._work = Counter[str]()
+        self._lock = threading.Lock()
+
+    def note(self, stage: str, began: float, ended: float, work: int = 0) -> None:
+        """Note that a stage was at work, and how much it did: bytes, or operations."""
+        with self._lock:
+            self._work[stage] += work
+            self._spans[stage].add(began, ended)
+
+    def end(self) -> float:
+        """Seconds of Unix time now, if no clock was set meanwhile."""
+        return self.unix + time.perf_counter() - self.began
+
+    def told(self, finished: float) -> dict[str, Any]:
+        """What the receipt says of it, from the beginning to a moment that `end` has named.
+
+        What comes after the last stage is the commit of the file, and counts as a write.
+
+        Returns
+        -------
+        dict
+            ``held``: seconds by phase, each moment once; ``busy``: seconds in which each stage was
+            at work; ``work``: what it did.
+        """
+        low, high = self.began, self.began + finished - self.unix
+        with self._lock:
+            spans = {stage: own.within(low, high) for stage, own in self._spans.items()}
+        last = max((own[-1][1] for own in spans.values() if own), default=low)
+        spans[WRITE] = _union([*spans[WRITE], (last, high)])
+        busy = {stage: round(_length(spans[stage]), _DIGITS) for stage in STAGES}
+        return {
+            "held": _held(spans, high - low),
+            "busy": busy,
+            "work": {stage: self._work[stage] for stage in STAGES},
+        }
+
+
+class Spans:
+    """The spans of one stage: none touches another, the earliest comes first."""
+
+    def __init__(self) -> None:
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+
+    def add(self, began: float, ended: float) -> None:
+        """Add a span, which may overlap others and may come late."""
+        begins, ends = self._begins, self._ends
+        first = bisect_left(ends, began - _TOUCHING)
+        last = bisect_right(begins, ended + _TOUCHING)
+        if first < last:
+            began, ended = min(began, begins[first]), max(ended, ends[last - 1])
+        begins[first:last], ends[first:last] = [began], [ended]
+        if len(begins) > MOST_SPANS:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Close the shorter half of the gaps."""
+        gaps = [begin - end for begin, end in zip(self._begins[1:], self._ends, strict=False)]
+        wide = sorted(sorted(range(len(gaps)), key=gaps.__getitem__)[len(gaps) // 2 :])
+        self._begins = [self._begins[0], *(self._begins[i + 1] for i in wide)]
+        self._ends = [*(self._ends[i] for i in wide), self._ends[-1]]
+
+    def within(self, low: float, high: float) -> list[Span]:
+        """All of them, or the parts of them, between two moments."""
+        every = zip(self._begins, self._ends, strict=True)
+        return [(max(a, low), min(b, high)) for a, b in every if a < high and b > low]
+
+
+def _held(spans: Mapping[str, list[Span]], seconds: float) -> dict[str, float]:
+    """Seconds that each stage adds to those before it in the order of who holds a moment."""
+    held, covered, before = Counter[str](), [], 0.0
+    for stage in _FIRST:
+        covered = _union([*covered, *spans[stage]])
+        length = _length(covered)
+        held[READ if stage == CHECK else stage] += length - before
+        before = length
+    found = {stage: round(max(0.0, held[stage]), _DIGITS) for stage in STAGES}
+    # Of what is rounded, so that they add up.
+    return {"waiting": round(max(0.0, seconds - sum(found.values())), _DIGITS), **found}
+
+
+def _union(spans: Iterable[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for began, ended in sorted(spans):
+        if joined and began <= joined[-1][1]:
+            if ended > joined[-1][1]:
+                joined[-1] = (joined[-1][0], ended)
+        else:
+            joined.append((began, ended))
+    return joined
+
+
+def _length(spans: Iterable[Span]) -> float:
+    return sum(ended - began for began, ended in spans)

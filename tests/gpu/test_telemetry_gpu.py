@@ -1,0 +1,127 @@
+"""Telemetry on a GPU: it agrees with nvidia-smi beside it, and the time of a shard adds up."""
+
+import statistics
+import subprocess
+
+import pytest
+from shardwise import multiply, receipts
+from shardwise.nvml import Gauge, Sample
+from shardwise.observe import STAGES
+
+from tests import factories
+from tests.gpu.conftest import needs_gpu
+
+pytestmark = needs_gpu
+
+LONG = """
+def work(xp, block):
+    out = block @ block
+    for _ in range(TIMES if xp.__name__ == "cupy" else 0):  # the plan tries it on NumPy
+        out = xp.matmul(block, block, out=out)
+    return out
+"""
+QUERIES = {
+    "utilisation": ("utilization.gpu", 0.01),
+    "memory_bytes": ("memory.used", 1024**2),
+    "power_watts": ("power.draw", 1.0),
+    "temperature_celsius": ("temperature.gpu", 1.0),
+    "clock_sm_hertz": ("clocks.sm", 1e6),
+}
+
+
+def long_session(tmp_path):
+    """A session with a shard of some seconds, which holds few bytes and many products."""
+    own = tmp_path / "own.py"
+    own.write_text(LONG.replace("TIMES", "480"))
+    left = factories.noise((4, 4096, 4096), "float32")
+    made = factories.plan(
+        tmp_path, left, backend="cupy", product=f"{own}:work", keep="sum", shards=1,
+        materialize=False,
+    )  # fmt: skip
+    return made, multiply.Session(made, 0)
+
+
+def beside(uuid: str, work) -> dict[str, list[float]]:
+    """What nvidia-smi says of a device while something is done."""
+    line = ["nvidia-smi", f"--query-gpu={','.join(query for query, _ in QUERIES.values())}",
+            "--format=csv,noheader,nounits", f"--id={uuid}", "--loop-ms=250"]  # fmt: skip
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as smi:
+        smi.stdout.readline()
+        work()
+        smi.terminate()
+        rows = [row.split(", ") for row in smi.stdout.read().splitlines()]
+    whole = [row for row in rows if len(row) == len(QUERIES)]
+    found = {
+        name: [float(row[i]) * unit for row in whole if row[i].strip()[:1].isdigit()]
+        for i, (name, (_, unit)) in enumerate(QUERIES.items())
+    }
+    return {name: values for name, values in found.items() if values}
+
+
+def test_it_agrees_with_nvidia_smi(tmp_path):
+    """Means within a tenth, and what hardly changes within less; energy is power times time."""
+    made, session = long_session(tmp_path)
+    session.finish(session.begin("00000"))  # kernels are compiled, the device is warm
+    seen = beside(session.device["uuid"], lambda: session.finish(session.begin("00000")))
+    told = receipts.read(made.results.receipt("00000"))["telemetry"]
+    assert told["samples"] >= 4
+    assert set(seen) >= {"memory_bytes", "temperature_celsius"}
+    for name, values in seen.items():
+        theirs = statistics.fmean(values)
+        rel = 0.02 if name == "memory_bytes" else 0.15
+        assert told[name]["mean"] == pytest.approx(theirs, rel=rel), name
+        assert told[name]["max"] <= 1.1 * max(values), name
+    watts = statistics.fmean(seen["power_watts"])
+    assert told["energy_joules"] == pytest.approx(watts * told["seconds"], rel=0.2)
+    assert made.results.telemetry("00000").name == told["file"]
+    rows = made.results.telemetry("00000").read_text().splitlines()
+    assert len(rows) == told["samples"] + 1
+
+
+def test_a_device_that_computes_is_seen_to(tmp_path):
+    """Most of such a shard is computing, by events on the host's clock, and it adds up."""
+    made, session = long_session(tmp_path)
+    session.finish(session.begin("00000"))
+    session.finish(session.begin("00000"))
+    receipt = receipts.read(made.results.receipt("00000"))
+    held, busy = receipt["timeline"]["held"], receipt["timeline"]["busy"]
+    seconds = receipt["finished"] - receipt["started"]
+    assert sum(held.values()) == pytest.approx(seconds, abs=1e-3)
+    assert held["compute"] > 0.8 * seconds
+    assert busy["compute"] == pytest.approx(receipt["stages"]["multiply"], rel=0.05)
+    assert receipt["telemetry"]["utilisation"]["max"] > 0.9
+    assert list(made.results.live.glob("*")) == []
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+def test_the_time_of_a_tiny_shard_adds_up(tmp_path, keep):
+    """It has two samples, no file, and every stage some time."""
+    left = factories.noise((64, 128, 128), "float32")
+    made = factories.plan(tmp_path, left, backend="cupy", keep=keep, shards=1, materialize=False)
+    session = multiply.Session(made, 0)
+    for _ in range(2):
+        session.finish(session.begin("00000"))
+    receipt = receipts.read(made.results.receipt("00000"))
+    told, telemetry = receipt["timeline"], receipt["telemetry"]
+    seconds = receipt["finished"] - receipt["started"]
+    assert sum(told["held"].values()) == pytest.approx(seconds, abs=1e-3)
+    assert all(0 < told["busy"][stage] <= seconds for stage in STAGES)
+    assert told["work"]["upload"] == told["work"]["read"] == left.nbytes
+    assert telemetry["samples"] >= 2
+    assert telemetry["energy_joules"] is None or telemetry["energy_joules"] >= 0
+
+
+def test_a_whole_gpu_answers_what_it_must():
+    """Memory, and on a data centre's GPU all else; nothing raises."""
+    session_uuid = multiply.load_backend("cupy")[1]["uuid"]
+    found = Gauge(session_uuid).sample()
+    assert found.memory_total_bytes > found.memory_bytes > 0
+    assert found != Sample()
+
+
+def test_energy_grows(tmp_path):
+    """A shard of seconds takes joules, where its GPU tells any."""
+    made, session = long_session(tmp_path)
+    session.finish(session.begin("00000"))
+    told = receipts.read(made.results.receipt("00000"))["telemetry"]
+    assert told["power_watts"] is None or told["energy_joules"] > 0

@@ -1,0 +1,244 @@
+"""Live files: there while a shard is at work for more than a second, and gone with it."""
+
+import json
+import time
+from contextlib import suppress
+
+import pytest
+from shardwise import live, multiply, observe, receipts
+from shardwise.nvml import Sample
+from shardwise.paths import Results
+
+from tests import factories
+from tests.factories import noise, stack
+
+FACTS = {
+    "shard": "00007", "attempt": 1, "started": 100.5, "node": "n1", "process": 123, "job": "77",
+    "device": {"name": "CPU", "uuid": None}, "matrices": 120,
+}  # fmt: skip
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A second that takes a hundredth of one."""
+    monkeypatch.setattr(live, "_EVERY", 0.01)
+
+
+def seen(results: Results, until=lambda said: True) -> dict:
+    """What the live file says, once it is there and as is wanted."""
+    for _ in range(6000):
+        with suppress(FileNotFoundError):
+            said = json.loads((results.live / "00007.json").read_text())
+            if until(said):
+                return said
+        time.sleep(0.005)
+    raise AssertionError("it never came")
+
+
+def at_work(results: Results, done=lambda: 3.7, **over) -> live.AtWork:
+    """A shard of this folder at work."""
+    return live.AtWork(results.live / "00007.json", FACTS, done, **over)
+
+
+def test_a_shard_at_work_says_how_far_it_is(tmp_path, quick):
+    """Its file is renewed while it works, and nothing is left afterwards."""
+    results, done = Results(tmp_path), [0.0]
+    with at_work(results, lambda: done[0]):
+        said = seen(results)
+        assert abs(said.pop("at") - time.time()) < 60
+        assert said == {"schema": 1, **FACTS, "done": 0, "gauge": None}
+        done[0] = 41.9
+        assert seen(results, lambda said: said["done"] == 41)
+    assert list(results.live.iterdir()) == []
+
+
+def test_a_short_shard_touches_no_file(tmp_path):
+    """Not in its first second: tiny shards cost nothing."""
+    with at_work(Results(tmp_path)):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_goes_where_the_shard_fails(tmp_path, quick):
+    """The error is the shard's own."""
+    results = Results(tmp_path)
+
+    def work():
+        with at_work(results):
+            seen(results)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert list(results.live.iterdir()) == []
+
+
+def test_no_room_for_the_file_is_no_matter(tmp_path, quick):
+    """A file stands where the folder should be."""
+    (tmp_path / "logs").write_text("")
+    with at_work(Results(tmp_path)):
+        time.sleep(0.05)
+    assert (tmp_path / "logs").read_text() == ""
+
+
+class Recorded:
+    """A recorder without a driver."""
+
+    def __init__(self, sample=lambda pcie: Sample(utilisation=0.5, throttled=("power_cap",))):
+        self._sample, self.links, self.written = sample, [], []
+
+    def sample(self, pcie=True):
+        """Note whether the link was measured."""
+        self.links.append(pcie)
+        return self._sample(pcie)
+
+    def write(self, path):
+        """Note where."""
+        self.written.append(path)
+        return path.name
+
+    def told(self, file):
+        """Enough to be known again."""
+        return {"file": file, "samples": len(self.links)}
+
+
+def test_the_gauge_of_the_device_stands_in_the_file(tmp_path, quick):
+    """What it does now, and nothing once the shard is through with it."""
+    results, own = Results(tmp_path), Recorded()
+    with at_work(results, recorder=own, table=tmp_path / "x.tsv") as beside:
+        gauge = seen(results, lambda said: said["gauge"])["gauge"]
+        assert gauge["utilisation"] == 0.5
+        assert gauge["throttled"] == ["power_cap"]
+        assert gauge["power_watts"] is None
+        beside.release()
+        told = beside.telemetry()
+        count = len(own.links)
+        assert seen(results, lambda said: said["gauge"] is None)
+    assert told == {"file": "x.tsv", "samples": count}
+    assert own.written == [tmp_path / "x.tsv"]
+    assert len(own.links) == count  # nobody samples for a shard that has left its device
+    # The link takes 40 ms: not while somebody waits for the first or the last sample.
+    assert (own.links[0], own.links[-1]) == (False, False)
+    assert all(own.links[1:-1])
+
+
+def test_a_shard_of_no_time_has_two_samples(tmp_path):
+    """One at its beginning, one at its end."""
+    own = Recorded()
+    with at_work(Results(tmp_path), recorder=own, table=tmp_path / "x.tsv") as beside:
+        beside.release()
+        assert beside.telemetry()["samples"] == 2
+
+
+def test_a_driver_that_hangs_does_not_hold_the_shard_up_for_ever(tmp_path, monkeypatch):
+    """It goes on without telemetry."""
+    monkeypatch.setattr(live, "_PATIENCE", 0.05)
+    gate = live.threading.Event()
+    own = Recorded(lambda pcie: gate.wait(30))
+    with at_work(Results(tmp_path), recorder=own, table=tmp_path / "x.tsv") as beside:
+        beside.release()
+        assert beside.telemetry() is None
+    gate.set()
+    beside._thread.join()
+    assert list(tmp_path.iterdir()) == []
+
+
+# Shards.
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_matrices_are_counted_as_they_come_through(tmp_path, monkeypatch, tiled):
+    """At the end all of them are, whatever the size of a batch, or of a panel."""
+    if tiled:
+        monkeypatch.setattr(multiply.sizes, "tiled", lambda problem: True)
+        monkeypatch.setattr(multiply.sizes, "panel_rows", lambda problem: (3, 4))
+    monkeypatch.setattr(multiply.sizes, "HOST_BATCH_BYTES", 3 * 512)
+    made = factories.plan(tmp_path, noise((7, 8, 8)), shards=1, materialize=False)
+    session = multiply.Session(made, 0)
+    reading = session.begin("00000")
+    session.finish(reading)
+    assert reading.watch.matrices == pytest.approx(7)
+
+
+def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
+    """Both say what they are of, before the receipt and of the same attempt; each goes away."""
+    told = []
+
+    class Noted(live.AtWork):
+        def __init__(self, path, facts, *rest):
+            told.append((path.name, facts))
+            super().__init__(path, facts, *rest)
+
+    monkeypatch.setattr(live, "AtWork", Noted)
+    made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1)
+    multiply.run_shard(made, "00000")
+    (name, copying), (other, computing) = told
+    assert name == other == "00000.json"
+    assert copying == computing
+    assert computing["attempt"] == 1
+    assert computing["matrices"] == 4
+    assert computing["started"] == receipts.read(made.results.receipt("00000"))["started"]
+    made.results.receipt("00000").unlink()
+    multiply.run_shard(made, "00000")
+    assert told[-1][1]["attempt"] == 2
+    assert len(told) == 3
+    assert not made.results.live.exists()
+
+
+def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
+    """From the folder alone: it is running, on this device, and half of it is through."""
+    made = factories.plan(tmp_path, stack((240, 4, 4)), shards=2, materialize=False)
+    results, gauge = made.results, Recorded()
+    facts = {**FACTS, "shard": "00001", "started": time.time()}
+    path, table = results.live / "00001.json", tmp_path / "x.tsv"
+    with live.AtWork(path, facts, lambda: 60.0, gauge, table):
+        while not path.exists():
+            time.sleep(0.005)
+        seen_now = observe.Observer(results.root).look().shards
+    assert seen_now["00000"].state == observe.WAITING
+    running = seen_now["00001"]
+    assert (running.state, running.progress) == (observe.RUNNING, 0.5)
+    assert running.device.node == "n1"
+    assert running.gauge["utilisation"] == 0.5
+    assert running.gauge["throttled"] == ["power_cap"]
+
+
+def test_what_a_shard_tells_is_what_others_read(tmp_path):
+    """Its receipt's account of the time comes through as it was written."""
+    made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
+    multiply.run_shard(made, "00000")
+    told = receipts.read(made.results.receipt("00000"))["timeline"]
+    found = observe.Observer(made.results.root).look().shards["00000"].timeline
+    assert {"held": found.held, "busy": found.busy, "work": found.work} == told
+
+
+def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):
+    """Else a shard would look as if its task had failed, for a moment."""
+    order = []
+    leave, write = live.AtWork.__exit__, receipts.write_for
+    monkeypatch.setattr(
+        live.AtWork, "__exit__", lambda self, *e: order.append("gone") or leave(self, *e)
+    )
+    monkeypatch.setattr(
+        multiply.receipts, "write_for", lambda *a: order.append("receipt") or write(*a)
+    )
+    made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
+    multiply.run_shard(made, "00000")
+    assert order == ["receipt", "gone"]
+
+
+def test_an_attempt_is_counted_from_its_journal(tmp_path):
+    """A journal that is not there, or is none, has no attempt."""
+    assert receipts.starts(tmp_path / "none.starts") == 0
+    assert receipts.starts(tmp_path) == 0
+    assert receipts.note_start(tmp_path / "a.starts") == receipts.starts(tmp_path / "a.starts") == 1
+
+
+def test_facts_of_a_device_are_its_name_and_uuid(tmp_path):
+    """No more: the file is small, and says nothing that the receipt will not say."""
+    made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
+    session = multiply.Session(made, 0)
+    reading = session.begin("00000")
+    beside = session._at_work(reading.shard, reading.watch, 1)
+    assert beside._facts["device"] == {"name": "CPU", "uuid": None}
+    session.finish(reading)

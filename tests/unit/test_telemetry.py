@@ -1,0 +1,374 @@
+"""Telemetry: what a driver tells becomes a summary, a table and joules; what it refuses is null."""
+
+import math
+import time
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpi4py import MPI
+from shardwise import audit, batches, ledger, live, multiply, nvml, receipts, reduce, telemetry
+from shardwise.nvml import Gauge, Sample
+from shardwise.telemetry import Recorder
+
+from tests import factories
+
+WHOLE, INSTANCE = "GPU-11111111-2222-3333-4444-555555555555", "MIG-11111111"
+TOLD = {
+    "utilisation": 0.5, "memory_bytes": 3000, "memory_total_bytes": 9000, "power_watts": 250.5,
+    "temperature_celsius": 60, "clock_sm_hertz": 1_500_000_000,
+    "clock_memory_hertz": 2_600_000_000, "pcie_received_bytes_per_second": 7_000_000,
+    "pcie_sent_bytes_per_second": 8_000_000, "throttled": ("power_cap", "hw_thermal"),
+    "ecc_corrected": 4, "ecc_uncorrected": 1, "energy_joules": 5000.25, "processes": 2,
+}  # fmt: skip
+ANSWERS = {
+    "GetUtilizationRates": lambda gpu: SimpleNamespace(gpu=50, memory=99),
+    "GetMemoryInfo": lambda gpu, version=None: SimpleNamespace(
+        used=3000 if version else 3500, total=9000
+    ),
+    "GetPowerUsage": lambda gpu: 250_500,
+    "GetTemperatureV": lambda gpu, sensor: 60,
+    "GetClockInfo": lambda gpu, clock: {1: 1500, 2: 2600}[clock],
+    "GetCurrentClocksEventReasons": lambda gpu: 0x1 | 0x4 | 0x40,
+    "GetTotalEccErrors": lambda gpu, kind, since: {0: 4, 1: 1}[kind],
+    "GetTotalEnergyConsumption": lambda gpu: 5_000_250,
+    "GetComputeRunningProcesses": lambda gpu: [1, 2],
+    "GetPcieThroughput": lambda gpu, way: {0: 8000, 1: 7000}[way],
+}
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """A driver that answers everything, and counts the questions; answers may be replaced."""
+    answers, asked = dict(ANSWERS), []
+
+    def question(name):
+        def ask(*arguments, **named):
+            asked.append(name)
+            if name not in answers:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return answers[name](*arguments, **named)
+
+        return ask
+
+    for name in (*ANSWERS, "GetTemperature", "GetCurrentClocksThrottleReasons"):
+        monkeypatch.setattr(pynvml, f"nvmlDevice{name}", question(name))
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: asked.append("init"))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    return SimpleNamespace(answers=answers, asked=asked)
+
+
+def test_a_gauge_speaks_in_base_units(driver):
+    """Watts, bytes, hertz, joules and shares, whatever NVML counts in."""
+    assert Gauge(WHOLE).sample() == Sample(**TOLD)
+
+
+def test_nvml_is_started_once(driver):
+    """However often a gauge is read."""
+    gauge = Gauge(WHOLE)
+    for _ in range(3):
+        gauge.open()
+        gauge.sample()
+    assert driver.asked.count("init") == 1
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_refusal_is_of_one_quantity_and_for_ever(driver, name):
+    """The others go on, and nobody asks in vain again."""
+    del driver.answers[name]
+    gauge = Gauge(WHOLE)
+    first, second = gauge.sample(), gauge.sample()
+    assert first == second
+    lost = {key for key, value in TOLD.items() if getattr(first, key) != value}
+    assert all(getattr(first, key) is None for key in lost)
+    assert lost
+    asked = driver.asked.count(name)
+    gauge.sample()
+    assert driver.asked.count(name) == asked
+
+
+def test_older_drivers_are_asked_by_older_names(driver):
+    """Temperature, clocks and memory have had other names before."""
+    del driver.answers["GetTemperatureV"], driver.answers["GetCurrentClocksEventReasons"]
+
+    def memory(gpu, version=None):
+        if version:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return SimpleNamespace(used=3500, total=9000)
+
+    driver.answers["GetMemoryInfo"] = memory
+    driver.answers["GetTemperature"] = lambda gpu, sensor: 61
+    driver.answers["GetCurrentClocksThrottleReasons"] = lambda gpu: 0x1
+    found = Gauge(WHOLE).sample()
+    assert (found.temperature_celsius, found.throttled, found.memory_bytes) == (61, (), 3500)
+
+
+def test_an_instance_has_no_power_of_its_own(driver):
+    """What the whole GPU draws and moves is the work of others, too."""
+    found = Gauge(INSTANCE).sample()
+    assert found.power_watts is found.energy_joules is None
+    assert found.pcie_received_bytes_per_second is found.pcie_sent_bytes_per_second is None
+    assert found.memory_bytes == 3000
+
+
+def test_the_link_is_only_measured_where_there_is_time(driver):
+    """It takes 40 ms: a sample without it may be followed by one with it."""
+    gauge = Gauge(WHOLE)
+    assert gauge.sample(pcie=False).pcie_sent_bytes_per_second is None
+    assert "GetPcieThroughput" not in driver.asked
+    assert gauge.sample().pcie_sent_bytes_per_second == 8_000_000
+
+
+@pytest.mark.parametrize("error", [pynvml.NVMLError(999), OSError("no library"), ImportError("no")])
+def test_a_driver_that_does_not_start_costs_no_shard(monkeypatch, error):
+    """Then nothing is known, and nothing raised."""
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    assert Gauge(WHOLE).sample() == Sample()
+
+
+# Summaries.
+
+
+def recorded(monkeypatch, samples: list[tuple[float, Sample]], began: float = 100.0) -> Recorder:
+    """A recorder that took these samples at these seconds from its beginning."""
+    source = SimpleNamespace(sample=lambda pcie: samples[len(taken) - 1][1])
+    taken: list[None] = []
+
+    def clock() -> float:
+        return began + samples[len(taken) - 1][0]
+
+    monkeypatch.setattr(telemetry.time, "perf_counter", clock)
+    own = Recorder(source, began)
+    for _ in samples:
+        taken.append(None)
+        own.sample()
+    return own
+
+
+def test_a_summary_weighs_by_time(monkeypatch):
+    """Two seconds at 100 W count twice as much as one at 400 W; counters by what they rose."""
+    rows = [(1.0, 100.0, 50.0), (3.0, 100.0, 250.0), (3.0, 400.0, 250.0), (4.0, 400.0, 650.0)]
+    samples = [
+        (at, Sample(power_watts=watts, energy_joules=joules, ecc_corrected=int(at)))
+        for at, watts, joules in rows
+    ]
+    told = recorded(monkeypatch, samples).told("a.tsv")
+    assert told["power_watts"] == {"mean": 200.0, "max": 400.0}
+    assert told["energy_joules"] == 600.0
+    assert told["ecc_corrected"] == 3
+    assert (told["samples"], told["seconds"], told["file"]) == (4, 3.0, "a.tsv")
+    assert told["utilisation"] is told["ecc_uncorrected"] is told["throttled_seconds"] is None
+
+
+def test_energy_is_that_of_the_power_where_there_is_no_counter(monkeypatch):
+    """By trapezoids: a ramp from 100 to 300 W in two seconds takes 400 J."""
+    samples = [(0.0, Sample(power_watts=100.0)), (2.0, Sample(power_watts=300.0))]
+    assert recorded(monkeypatch, samples).told(None)["energy_joules"] == 400.0
+
+
+@pytest.mark.parametrize(
+    "counters", [(5.0, 4.0), (None, None), (5.0, None)], ids=["set back", "none", "lost"]
+)
+def test_energy_is_null_where_nothing_tells_it(monkeypatch, counters):
+    """A counter that fell has seen a reset of the driver: no number is better than a wrong one."""
+    samples = [(float(i), Sample(energy_joules=joules)) for i, joules in enumerate(counters)]
+    assert recorded(monkeypatch, samples).told(None)["energy_joules"] is None
+
+
+def test_throttles_are_seconds(monkeypatch):
+    """Between two samples, half of the time is as each of them says."""
+    reasons = [(), ("power_cap",), ("power_cap", "hw_thermal"), ()]
+    samples = [(float(i), Sample(throttled=names)) for i, names in enumerate(reasons)]
+    told = recorded(monkeypatch, samples).told(None)["throttled_seconds"]
+    assert told == {"power_cap": 2.0, "hw_thermal": 1.0}
+    free = [(float(i), Sample(throttled=())) for i in range(3)]
+    assert recorded(monkeypatch, free).told(None)["throttled_seconds"] == {}
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_a_mean_lies_between_its_samples(values):
+    """Of one sample it is that sample."""
+    with pytest.MonkeyPatch.context() as patch:
+        samples = [(float(i), Sample(utilisation=value)) for i, value in enumerate(values)]
+        told = recorded(patch, samples).told(None)["utilisation"]
+    assert min(values) - 1e-4 <= told["mean"] <= max(values) + 1e-4
+    assert told["max"] == max(values)
+
+
+# Files.
+
+
+def test_the_table_has_a_column_for_each_unit(tmp_path, monkeypatch):
+    """Seconds first; a cell that nobody could fill is empty; nothing throttled is a word."""
+    samples = [(0.5 + i, Sample(power_watts=100.25, throttled=())) for i in range(3)]
+    samples[1] = (1.5, Sample(throttled=("power_cap", "hw_slowdown"), clock_sm_hertz=10**9))
+    path = tmp_path / "00000.telemetry.tsv"
+    assert recorded(monkeypatch, samples).write(path) == path.name
+    head, *lines = [line.split("\t") for line in path.read_text().splitlines()]
+    assert head[0] == "seconds"
+    rows = [dict(zip(head, line, strict=True)) for line in lines]
+    assert [row["seconds"] for row in rows] == ["0.500", "1.500", "2.500"]
+    assert [row["power_watts"] for row in rows] == ["100.25", "", "100.25"]
+    assert [row["throttled"] for row in rows] == ["none", "power_cap,hw_slowdown", "none"]
+    assert rows[1]["clock_sm_hertz"] == "1000000000"
+
+
+def test_a_shard_of_less_than_a_second_needs_no_file(tmp_path, monkeypatch):
+    """Its receipt has it all; the file of an earlier attempt goes."""
+    path = tmp_path / "00000.telemetry.tsv"
+    path.write_text("of an earlier attempt")
+    own = recorded(monkeypatch, [(0.0, Sample(energy_joules=1)), (0.5, Sample(energy_joules=3))])
+    assert own.write(path) is None
+    assert not path.exists()
+    assert own.told(None)["energy_joules"] == 2
+
+
+def test_a_disk_without_room_leaves_no_file(tmp_path, monkeypatch):
+    """The shard goes on: its product may have room."""
+    own = recorded(monkeypatch, [(float(i), Sample()) for i in range(3)])
+    assert own.write(tmp_path / "a file" / "x.tsv") is not None
+    (tmp_path / "in the way").write_text("")
+    assert own.write(tmp_path / "in the way" / "x.tsv") is None
+
+
+def test_a_long_shard_has_a_short_file(tmp_path, monkeypatch):
+    """Past two hours every second row goes: the summary still knows all of them."""
+    monkeypatch.setattr(telemetry, "MOST_ROWS", 8)
+    samples = [(float(i), Sample(power_watts=float(i % 2 * 10))) for i in range(100)]
+    own = recorded(monkeypatch, samples)
+    own.write(tmp_path / "x.tsv")
+    times = [line.split("\t")[0] for line in (tmp_path / "x.tsv").read_text().splitlines()[1:]]
+    assert times == [f"{i:.3f}" for i in range(0, 100, 16)]
+    assert own.told(None)["samples"] == 100
+    assert own.told(None)["power_watts"]["max"] == 10
+
+
+# A run.
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([{"energy_joules": 1.5}, {"energy_joules": 2}], (3.5, 2)),
+        ([None, {"energy_joules": 2}], (2.0, 1)),
+        ([None, None], (None, 0)),
+        ([{"energy_joules": bad} for bad in (True, "9", -1, math.nan, math.inf, 10**400, [])],
+         (None, 0)),
+        ([[], "x", 3, {}], (None, 0)),
+    ],
+)  # fmt: skip
+def test_the_energy_of_a_run_is_that_of_its_shards(told, expected):
+    """Those that tell one that makes sense, and how many these are."""
+    found = telemetry.energy([{"telemetry": one} for one in told] + [{}])
+    assert (found["energy_joules"], found["energy_shards"]) == expected
+
+
+def on_a_device(monkeypatch, driver):
+    """Let NumPy pass for a device with a driver: its sessions have a gauge."""
+    begin = multiply.Session.__init__
+
+    def beginning(self, *arguments, **named):
+        begin(self, *arguments, **named)
+        self._gauge = Gauge(WHOLE)
+
+    monkeypatch.setattr(multiply.Session, "__init__", beginning)
+
+
+def test_a_receipt_tells_what_the_device_did(tmp_path, monkeypatch, driver):
+    """Of a tiny shard too: two samples, no file, and its energy."""
+    joules = iter(range(1000, 9000, 500))
+    driver.answers["GetTotalEnergyConsumption"] = lambda gpu: next(joules)
+    on_a_device(monkeypatch, driver)
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1))
+    told = receipts.read(made.results.receipt("00000"))["telemetry"]
+    assert (told["samples"], told["file"], told["energy_joules"]) == (2, None, 0.5)
+    assert told["utilisation"] == {"mean": 0.5, "max": 0.5}
+    assert told["memory_total_bytes"] == 9000
+    assert not made.results.telemetry("00000").exists()
+
+
+def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
+    """One row each, within the shard's own seconds; a rerun puts its own in their place."""
+    on_a_device(monkeypatch, driver)
+    monkeypatch.setattr(live, "_EVERY", 0.01)
+    work = batches.Worker.work
+    monkeypatch.setattr(batches.Worker, "work", lambda *a: time.sleep(0.1) or work(*a))
+    made = factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1, materialize=False)
+    path, seen = made.results.telemetry("00000"), []
+    for _ in range(2):
+        multiply.run_shard(made, "00000")
+        receipt = receipts.read(made.results.receipt("00000"))
+        told, rows = receipt["telemetry"], path.read_text().splitlines()[1:]
+        assert told["file"] == path.name
+        assert len(rows) == told["samples"] >= 3
+        seconds = [float(row.split("\t")[0]) for row in rows]
+        assert seconds == sorted(seconds)
+        assert 0 <= seconds[0] <= seconds[-1] <= receipt["finished"] - receipt["started"] + 1e-3
+        assert told["pcie_sent_bytes_per_second"] == {"mean": 8e6, "max": 8e6}
+        seen.append(path.stat().st_ino)
+    assert seen[0] != seen[1]
+    assert audit.look(made.results.root).of(audit.FOREIGN) == []
+
+
+def test_a_receipt_of_a_cpu_says_so(tmp_path):
+    """The key is there, and null."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1))
+    assert receipts.read(made.results.receipt("00000"))["telemetry"] is None
+
+
+def test_the_summary_has_the_energy_of_the_run(tmp_path, monkeypatch, driver):
+    """The sum over the shards that tell theirs; without any there is no number."""
+    joules = iter(range(1000, 99000, 500))
+    driver.answers["GetTotalEnergyConsumption"] = lambda gpu: next(joules)
+    made = factories.plan(tmp_path, factories.stack((6, 4, 4)), shards=3, materialize=False)
+    found = []
+    for shard in made.shards:
+        if shard == "00001":
+            on_a_device(monkeypatch, driver)
+        multiply.run_shard(made, shard)
+    for _ in range(2):
+        ledger.write(made)
+        reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+        summary = receipts.read(made.results.summary)
+        found.append((summary["energy_joules"], summary["energy_shards"]))
+        monkeypatch.undo()
+        factories.computed(made)
+    assert found == [(1.0, 2), (None, 0)]
+
+
+def test_a_sampler_that_dies_costs_no_shard(tmp_path, monkeypatch, driver):
+    """The product is whole, and nothing is said of the device."""
+
+    def broken(self, pcie=True):
+        raise RuntimeError("nobody expected this")
+
+    monkeypatch.setattr(Gauge, "sample", broken)
+    on_a_device(monkeypatch, driver)
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1))
+    assert receipts.read(made.results.receipt("00000"))["telemetry"] is None
+
+
+def test_a_file_of_samples_is_no_stranger_and_no_loss(tmp_path, monkeypatch):
+    """The audit knows it by its name; without it the results are as whole."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=2))
+    before = audit.look(made.results.root).findings
+    made.results.telemetry("00001").write_text("seconds\n")
+    assert audit.look(made.results.root).findings == before
+    stranger = made.results.telemetry("00002")
+    stranger.write_text("seconds\n")
+    found = [finding.path for finding in audit.look(made.results.root).of(audit.FOREIGN)]
+    assert f"products/{stranger.name}" in found
+
+
+def test_every_quantity_of_the_receipt_is_explained():
+    """docs/telemetry.md names each key, each column and each reason of a throttle."""
+    page = (factories.ROOT / "docs" / "telemetry.md").read_text()
+    recorder = Recorder(SimpleNamespace(), 0.0)
+    named = [*recorder.told(None), *Sample.__dataclass_fields__, *nvml.THROTTLES.values()]
+    assert [name for name in named if f"`{name}`" not in page] == []

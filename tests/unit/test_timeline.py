@@ -1,0 +1,203 @@
+"""Timelines: each moment is given once, to who holds the shard up; stages are busy as they say."""
+
+import threading
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise import multiply, observe, receipts, sizes, timeline
+from shardwise.timeline import CHECK, STAGES, Spans, Timeline
+
+from tests import factories
+
+ORDER = ("compute", "upload", "download", "write", "read", "check")
+MOMENTS = 60  # whole seconds, so that a sweep can look at each
+
+spans = st.tuples(
+    st.sampled_from(ORDER), st.integers(-5, MOMENTS + 5), st.integers(0, 20), st.integers(0, 9)
+)
+
+
+def swept(noted: list[tuple[str, int, int, int]], seconds: int) -> tuple[dict, dict]:
+    """What `told` says of whole seconds, by a look at each of them."""
+    at_work = [{s for s, a, n, _ in noted if a <= t < a + n} for t in range(seconds)]
+    # Whatever lies past the last stage is a write.
+    reached = [(a, a + n) for _, a, n, _ in noted if a < seconds and a + n > 0]
+    last = min(seconds, max((end for _, end in reached), default=0))
+    for t in range(last, seconds):
+        at_work[t].add("write")
+    held = dict.fromkeys(("waiting", *STAGES), 0)
+    for stages in at_work:
+        first = next((stage for stage in ORDER if stage in stages), "waiting")
+        held["read" if first == CHECK else first] += 1
+    busy = {stage: sum(stage in stages for stages in at_work) for stage in STAGES}
+    return held, busy
+
+
+def made(noted: list[tuple[str, int, int, int]], seconds: int) -> dict:
+    """What a timeline of so many seconds says of spans of whole seconds from its beginning."""
+    own = Timeline()
+    for stage, began, length, work in noted:
+        own.note(stage, own.began + began, own.began + began + length, work)
+    return own.told(own.unix + seconds)
+
+
+@given(st.lists(spans, max_size=30), st.integers(1, MOMENTS))
+def test_each_moment_is_given_to_the_first_stage_at_work(noted, seconds):
+    """Whatever overlaps, comes late or lies outside: as a look at every second finds it."""
+    noted = [span for span in noted if span[2] and span[1] < seconds]
+    held, busy = swept(noted, seconds)
+    told = made(noted, seconds)
+    assert told["held"] == pytest.approx(held, abs=1e-4)
+    assert told["busy"] == pytest.approx(busy, abs=1e-4)
+    assert sum(told["held"].values()) == pytest.approx(seconds, abs=1e-5)
+    assert told["work"] == {s: sum(w for stage, *_, w in noted if stage == s) for s in STAGES}
+
+
+def test_phases_are_those_that_everyone_reads():
+    """The receipt has a number under each name that the page and the watch look for."""
+    told = made([], 1)
+    assert tuple(told["held"]) == observe.PHASES
+    assert tuple(told["busy"]) == tuple(told["work"]) == observe.STAGES
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 50)), min_size=1, max_size=300))
+def test_few_spans_stand_for_many(pairs):
+    """Past the most that are kept the shortest gaps are closed: no span is lost, none overlaps."""
+    own, most = Spans(), 16
+    for began, length in pairs:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(timeline, "MOST_SPANS", most)
+            own.add(began, began + length)
+    kept = own.within(-1, 2 * 10**6)
+    assert len(kept) <= most
+    assert all(a[1] < b[0] for a, b in pairwise(kept))
+    for began, length in pairs:
+        assert any(low <= began and began + length <= high for low, high in kept)
+
+
+def test_the_longest_gaps_outlive_the_short_ones(monkeypatch):
+    """What is forgotten is a pause that no picture would show."""
+    monkeypatch.setattr(timeline, "MOST_SPANS", 10)
+    own = Spans()
+    for i in range(200):
+        own.add(i + 1000 * (i >= 100), i + 1000 * (i >= 100) + 0.9)
+    assert any(b[0] - a[1] > 900 for a, b in pairwise(own.within(0, 9999)))
+
+
+def test_threads_may_note_at_once():
+    """No span and no byte is lost."""
+    own = Timeline()
+
+    def note(first: int) -> None:
+        for i in range(first, 4000, 4):
+            own.note("read", own.began + i, own.began + i + 0.5, 3)
+
+    threads = [threading.Thread(target=note, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = own.told(own.unix + 4000)
+    assert told["work"]["read"] == 12000
+    assert told["busy"]["read"] == pytest.approx(2000, abs=1e-3)
+
+
+def test_a_clock_that_is_set_makes_no_second_longer(monkeypatch):
+    """The end is as many seconds after the beginning as have passed, whatever the clock says."""
+    own = Timeline()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert 0 <= own.end() - own.unix < 60
+
+
+# Receipts.
+
+KINDS = {
+    "products": {"materialize": False},
+    "sum": {"materialize": False, "keep": "sum"},
+    "copied by the task": {"materialize": True},
+    "pairs": {"materialize": False, "product": "A @ B"},
+    "a shared B": {"materialize": False, "product": "A @ B"},
+    "unproven": {"materialize": False, "verify": False},
+}
+
+
+def receipt_of(plan) -> dict:
+    """The receipt of the one shard of a plan, once computed."""
+    multiply.run_shard(plan, "00000")
+    return receipts.read(plan.results.receipt("00000"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_phases_of_a_receipt_add_up(tmp_path, monkeypatch, kind):
+    """To the seconds from its beginning to its end; bytes are those that the plan knows of."""
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 3 * 1000)
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 5 * 512)
+    right = {"pairs": (40, 8, 8), "a shared B": (8, 8)}.get(kind)
+    right = None if right is None else factories.stack(right, "float64", 1)
+    left = factories.stack((40, 8, 8), "float64")
+    plan = factories.plan(tmp_path, left, right, shards=1, **KINDS[kind])
+    made = receipt_of(plan)
+    told, size = made["timeline"], 40 * 512
+    assert sum(told["held"].values()) == pytest.approx(made["finished"] - made["started"], abs=1e-4)
+    # A bar is drawn where a stage was at work.
+    assert all(told["held"][stage] <= told["busy"][stage] + 1e-5 for stage in STAGES[1:])
+    assert told["work"]["compute"] == 40 * 2 * 8**3
+    others = {"pairs": size, "a shared B": 512}.get(kind, 0)
+    assert told["work"]["upload"] == size + others
+    copies = size if kind == "copied by the task" else 0
+    assert told["work"]["read"] == size + others + copies
+    out = plan.shards["00000"].product_bytes
+    assert told["work"]["download"] == out
+    assert told["work"]["write"] == out + copies
+
+
+def test_a_copy_that_a_task_makes_is_of_its_own_time(tmp_path):
+    """It is read and written before the shard is read."""
+    plan = factories.plan(tmp_path, factories.stack((40, 8, 8)), shards=1)
+    made = receipt_of(plan)
+    copy = receipts.read(plan.results.shard_receipt("00000"))
+    assert made["started"] <= copy["started"]
+    assert made["timeline"]["busy"]["write"] > 0
+
+
+def test_panels_are_counted_as_often_as_they_are_read(tmp_path, monkeypatch):
+    """A product in panels reads a matrix more than once; the operations stay the same."""
+    monkeypatch.setattr(sizes, "tiled", lambda problem: True)
+    monkeypatch.setattr(sizes, "panel_rows", lambda problem: (5, 4))
+    plan = factories.plan(tmp_path, factories.stack((2, 16, 16)), shards=1, materialize=False)
+    made = receipt_of(plan)
+    told, size = made["timeline"], 2 * 16 * 16 * 4
+    assert made["tiled"]
+    # Four panels of the product: A goes by once for each, and its own panel is read beside it.
+    assert told["work"]["upload"] == told["work"]["read"] == 4 * size + size
+    assert told["work"]["download"] == told["work"]["write"] == size
+    assert told["work"]["compute"] == pytest.approx(2 * 2 * 16**3, abs=8)
+    assert sum(told["held"].values()) == pytest.approx(made["finished"] - made["started"], abs=1e-4)
+
+
+def test_nobody_counts_the_operations_of_a_function(tmp_path):
+    """The function of a user has bytes and seconds, but no known number of operations."""
+    code = tmp_path / "own.py"
+    code.write_text("def double(xp, block):\n    return 2 * block\n")
+    over = {"product": f"{code}:double", "shards": 1, "materialize": False}
+    plan = factories.plan(tmp_path, factories.stack((4, 8, 8)), **over)
+    told = receipt_of(plan)["timeline"]
+    assert told["work"]["compute"] == 0
+    assert told["busy"]["compute"] > 0
+    np.testing.assert_array_equal(factories.products(plan), 2 * factories.stack((4, 8, 8)))
+
+
+def test_the_time_of_a_shard_that_waits_for_another_is_waiting(tmp_path):
+    """One that is begun ahead has nothing at work while the one before is computed."""
+    plan = factories.plan(tmp_path, factories.stack((8, 4, 4)), shards=2, materialize=False)
+    session = multiply.Session(plan, 0)
+    first, second = session.begin("00000"), session.begin("00001")
+    time.sleep(0.3)
+    session.finish(first)
+    session.finish(second)
+    held = receipts.read(plan.results.receipt("00001"))["timeline"]["held"]
+    assert held["waiting"] >= 0.25
