@@ -4,12 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from shardwise.observe import DONE, PHASES, RUNNING
 from shardwise.report import words
 from shardwise.report.parts import (
-    WIDTH, Figure, Table, Ticks, framed, line, nice_step, svg, trim,
+    WIDTH,
+    Figure,
+    Table,
+    Ticks,
+    framed,
+    line,
+    nice_step,
+    svg,
+    trim,
 )  # fmt: skip
 from shardwise.report.work import Bar, Run
 
@@ -127,7 +135,8 @@ def _top(longest: float) -> float:
 
 
 def _finding(run: Run, done: Sequence[Bar], late: Sequence[Straggler]) -> str:
-    told = f"A typical shard took {words.seconds(run.typical)}, the longest {words.seconds(done[-1].seconds)}"  # noqa: E501
+    longest = words.seconds(done[-1].seconds)
+    told = f"A typical shard took {words.seconds(run.typical)}, the longest {longest}"
     if len(done) < _LEAST_SHARDS:
         return told
     if not late:
@@ -159,7 +168,7 @@ def _drawn(
     # A line of no length with round ends is a dot whose shape no stretching changes.
     dots = [own.bar for own in late if own.bar.seen.shard in places][:_MOST_DOTS]
     drawn += [
-        f'<path class="dot s" data-shard={bar.seen.shard} data-s={bar.seconds:.6g} '
+        f'<path class="dot s" data-shard="{escape(bar.seen.shard)}" data-s={bar.seconds:.6g} '
         f'd="M{trim(places[bar.seen.shard])} {trim(height(bar.seconds))}h0"/>'
         for bar in dots
     ]

@@ -8,7 +8,15 @@ from markupsafe import Markup
 from shardwise.report import colours, words
 from shardwise.report.matrix import Matrix
 from shardwise.report.parts import (
-    WIDTH, Figure, Table, Ticks, framed, line, log_ticks, svg, trim,
+    WIDTH,
+    Figure,
+    Table,
+    Ticks,
+    framed,
+    line,
+    log_ticks,
+    svg,
+    trim,
 )  # fmt: skip
 
 _CLIPPED = 0.005
@@ -71,7 +79,8 @@ def scale_of(cells: np.ndarray) -> Scale:
     if signed:
         return Scale(-end, end, True, bend)
     if bend is not None:
-        return Scale(-end if found.max() <= 0 else 0.0, end if found.max() > 0 else 0.0, False, bend)  # fmt: skip # noqa: E501
+        ends = (0.0, end) if found.max() > 0 else (-end, 0.0)
+        return Scale(*ends, False, bend)
     low, high = (float(np.quantile(found, q)) for q in (_CLIPPED, 1 - _CLIPPED))
     if high <= low:
         low, high = float(found.min()), float(found.max())
@@ -98,7 +107,8 @@ def figure(matrix: Matrix, name: str = "sum.npy") -> Figure:
         colours.address(colours.png(indices, palette)), f"Heat map of {name}. {seen}",
         cells.shape[1], cells.shape[0], _legend(scale, palette, cells),
     )  # fmt: skip
-    return Figure("sum", f"The sum, {rows:,} × {columns:,}", body, _caption(matrix, scale, seen), _quantiles(matrix))  # fmt: skip # noqa: E501
+    caption = _caption(matrix, scale, seen)
+    return Figure("sum", f"{name}, {rows:,} × {columns:,}", body, caption, _quantiles(matrix))
 
 
 def _legend(scale: Scale, palette: np.ndarray, cells: np.ndarray) -> Markup:
@@ -130,7 +140,8 @@ def _finding(matrix: Matrix, scale: Scale, name: str) -> str:
     told = f"{what} lie between {matrix.low:.4g} and {matrix.high:.4g}"
     peak = np.nanargmax(np.abs(matrix.cells)) if np.isfinite(matrix.cells).any() else 0
     row, column = (
-        int(i * size) for i, size in zip(np.unravel_index(peak, matrix.cells.shape), matrix.blocks, strict=True)  # noqa: E501
+        int(i * size)
+        for i, size in zip(np.unravel_index(peak, matrix.cells.shape), matrix.blocks, strict=True)
     )
     told += f"; the strongest cell begins at row {row:,}, column {column:,}"
     if matrix.nonfinite:
@@ -144,8 +155,8 @@ def _caption(matrix: Matrix, scale: Scale, seen: str) -> str:
     what = "modulus" if matrix.complex else "value"
     if max(high, wide) > 1:
         told.append(
-            f"A cell is the mean {what} of a block of {high:.4g} × {wide:.4g} elements, so a single outlier is "  # noqa: E501
-            "weaker here than it is: see the extremes in the table."
+            f"A cell is the mean {what} of a block of {high:.4g} × {wide:.4g} elements, so a "
+            "single outlier is weaker here than it is: the table of the elements has the extremes."
         )
     else:
         told.append(f"A cell is the {what} of one element.")
@@ -153,8 +164,8 @@ def _caption(matrix: Matrix, scale: Scale, seen: str) -> str:
         told.append(f"The file is large: one row of {matrix.step} was read.")
     told.append("Row 0 is at the top.")
     told.append(
-        f"The scale ends where {100 * _CLIPPED:g} % of the cells lie beyond, so that outliers leave "
-        "colours to the others"
+        f"The scale ends where {100 * _CLIPPED:g} % of the cells lie beyond, so that outliers "
+        "leave colours to the others"
         + (", and is logarithmic but near zero." if scale.bend else ".")
     )
     return " ".join(told)
@@ -189,19 +200,26 @@ def spectrum(matrix: Matrix) -> Figure:
     below = Ticks([(0.0, "0"), (0.5, f"{most // 2:,}"), (1.0, f"{most:,}")])
     body = framed(svg("spectrum", _HEIGHT, drawn, "Norms of the rows", seen, "curve"), below, left,
                   "row")  # fmt: skip
-    legend = Markup("<ul class=legend><li><i class=kline></i>sorted, the largest first<li><i class=kthin></i>in the order of the rows</ul>")  # noqa: E501
+    legend = Markup(
+        "<ul class=legend><li><i class=kline></i>sorted, the largest first"
+        "<li><i class=kthin></i>in the order of the rows</ul>"
+    )
     caption = (
         f"{seen} The Euclidean norm of each row, on a logarithmic axis. A curve that falls steeply "
         "says that few rows carry the sum; a gap or a step, that rows are of different kinds."
     )
-    return Figure("spectrum", "Norms of the rows", legend + body, caption, _ranks(norms, matrix.step))  # fmt: skip # noqa: E501
+    table = _ranks(norms, matrix.step)
+    return Figure("spectrum", "Norms of the rows", legend + body, caption, table)
 
 
 def _norms_finding(norms: np.ndarray, good: np.ndarray) -> str:
     zero, wild = int((norms == 0).sum()), int((~np.isfinite(norms)).sum())
     told = []
     if good.size:
-        told.append(f"Row norms lie between {good.min():.4g} and {good.max():.4g}, half of them below {np.median(good):.4g}")  # noqa: E501
+        told.append(
+            f"Row norms lie between {good.min():.4g} and {good.max():.4g}, half of them below "
+            f"{np.median(good):.4g}"
+        )
     if zero:
         told.append(f"{words.count(zero, 'row')} all zero")
     if wild:

@@ -50,7 +50,7 @@ class Table:
             )
             lines.append(f"<tr><th scope=row>{escape(first)}{cells}")
         note = f"<p class=note>{escape(self.note)}</p>" if self.note else ""
-        mark = " data-filter" if self.filtered and len(self.rows) > 12 else ""  # noqa: PLR2004
+        mark = " data-filter" if self.filtered and len(self.rows) > 12 else ""
         body = "\n".join(lines)
         return f'<div class=scroll tabindex=0><table{mark}>{body}</table></div>{note}'  # fmt: skip
 
@@ -98,7 +98,9 @@ class Ticks:
         for i, (at, label) in enumerate(self.marks):
             edge = " e" if at > 0.93 else " b" if at < 0.07 else ""
             odd = " odd" if i % 2 else ""
-            made.append(f'<span class="x{edge}{odd}" style="left:{100 * at:.2f}%">{escape(label)}</span>')  # fmt: skip
+            made.append(
+                f'<span class="x{edge}{odd}" style="left:{100 * at:.2f}%">{escape(label)}</span>'
+            )
         return Markup(f"<div class=xs aria-hidden=true>{''.join(made)}</div>")
 
     def upwards(self) -> Markup:
@@ -144,7 +146,9 @@ def framed(plot: Markup, below: Ticks, left: Ticks | None = None, under: str = "
     upwards = left.upwards() if left else ""
     name = Markup("<div class=xname>{}</div>").format(under) if under else ""
     kind = "framed withy" if left else "framed"
-    return Markup(f'<div class="{kind}">{upwards}<div class=area>{plot}</div>{below.across()}{name}</div>')  # fmt: skip
+    return Markup('<div class="{}">{}<div class=area>{}</div>{}{}</div>').format(
+        kind, upwards, plot, below.across(), name
+    )
 
 
 def rectangle(x: float, y: float, width: float, height: float) -> str:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from markupsafe import Markup
 
@@ -20,6 +20,13 @@ NO_CEILING = "no ceiling measured here: make ceilings"
 
 _OF_NODE = ("read", "write")
 """Stages whose ceiling all devices of a node share; the others have one a device."""
+
+
+class Ceiling(Protocol):
+    """The raw rates of a node, as :class:`shardwise.ceilings.Ceilings` gives them."""
+
+    def rate(self, stage: str, plan: Plan | None = None) -> float | None:
+        """Bytes, or floating-point operations, a second; None where none was measured."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Speed:
         return self.rate / self.ceiling if self.rate is not None and self.ceiling else None
 
 
-def speeds(run: Run, plan: Plan | None, ceilings: Mapping[str, Any]) -> list[Speed]:
+def speeds(run: Run, plan: Plan | None, ceilings: Mapping[str, Ceiling]) -> list[Speed]:
     """The speed of each stage on each node that has computed a shard."""
     nodes: dict[str, list[Bar]] = defaultdict(list)
     for bar in run.bars:
@@ -93,19 +100,13 @@ def _at_once_by_device(bars: Iterable[Bar]) -> float:
     return whole / spent if spent > 0 else 1.0
 
 
-def _ceiling(measured: Any, stage: str, plan: Plan | None) -> float | None:
-    """The raw rate of a stage, of a mapping or of an object with ``rates``."""
-    rates = words.inside(measured, "rates") or getattr(measured, "rates", None)
-    found = words.inside(rates, stage)
-    if stage == "compute" and plan is not None and isinstance(found, Mapping):
-        tf32 = plan.settings.get("precision") == "tf32" and "tf32"
-        names = (tf32, plan.problem.dtype, plan.problem.compute_dtype)
-        found = next((found[name] for name in names if name in found), None)
-    rate = words.number(found)
+def _ceiling(measured: Ceiling | None, stage: str, plan: Plan | None) -> float | None:
+    """The raw rate of a stage, if it is one."""
+    rate = words.number(measured.rate(stage, plan)) if measured is not None else None
     return rate if rate is not None and rate > 0 else None
 
 
-def figure(seen: Observation, run: Run, ceilings: Mapping[str, Any]) -> Figure | None:
+def figure(seen: Observation, run: Run, ceilings: Mapping[str, Ceiling]) -> Figure | None:
     """The figure; None where no receipt says how long its stages were at work."""
     found = speeds(run, seen.plan, ceilings)
     if not found:
@@ -133,8 +134,8 @@ def figure(seen: Observation, run: Run, ceilings: Mapping[str, Any]) -> Figure |
 def _caption(found: list[Speed]) -> str:
     """What limits, and how it was reckoned."""
     told = (
-        "The bar is the rate while the stage was at work, as a share of the ceiling (the mark at "
-        "its end): what the disk, the bus or the device gives alone. “At work” is the share of the "
+        "The bar is the rate while the stage was at work, as a share of the ceiling (the "
+        "mark): what the disk, the bus or the device gives alone. “At work” is the share of the "
         "shards' time in which it ran. A stage that is at work nearly always, near its ceiling, is "
         "what limits; far below it, there is something to gain."
     )
@@ -144,7 +145,11 @@ def _caption(found: list[Speed]) -> str:
             "which that was. No ceiling was measured here; with make ceilings, this shows how much "
             "of what the machine gives was reached."
         )
-    return told + " Shards at work at the same time are added up: for reading and writing over a node, else over a device."  # noqa: E501
+    return (
+        told
+        + " Shards at work at the same time are added up: for reading and writing over a node, "
+        "else over a device."
+    )
 
 
 def _node(node: str, found: list[Speed]) -> Markup:
@@ -177,6 +182,4 @@ def _row(speed: Speed) -> Markup:
     return Markup(
         "<div class=rate><span>{}</span><div class='gauge{}'>{}</div>"
         "<span class=told>{}</span><span class=told>{} at work</span></div>"
-    ).format(
-        speed.stage, "" if speed.ceiling else " none", bar, told, words.share(speed.share)
-    )
+    ).format(speed.stage, "" if speed.ceiling else " none", bar, told, words.share(speed.share))

@@ -3,12 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from shardwise.observe import PHASES, RUNNING
 from shardwise.report import words
 from shardwise.report.parts import (
-    WIDTH, Figure, Table, Ticks, framed, rectangle, svg, time_ticks, trim,
+    WIDTH,
+    Figure,
+    Table,
+    Ticks,
+    rectangle,
+    svg,
+    time_ticks,
 )  # fmt: skip
 from shardwise.report.work import Bar, DeviceWork, Run, held_by, length
 
@@ -66,8 +72,14 @@ class Axis:
         return [(at / WIDTH, words.moment(begin)[5:16]) for begin, _, at in self.offsets()][:6]
 
 
-def figure(run: Run) -> Figure | None:
-    """The figure; None where nothing is known to have been at work."""
+def figure(run: Run, failed: bool = False) -> Figure | None:
+    """The figure; None where nothing is known to have been at work.
+
+    Parameters
+    ----------
+    failed
+        Whether there are shards whose attempts all failed.
+    """
     if not run.devices:
         return None
     axis = Axis(run.stretches)
@@ -85,7 +97,7 @@ def figure(run: Run) -> Figure | None:
     body = _legend(run) + Markup("<div class=timeline>{}{}</div>").format(rows, axis_row)
     return Figure(
         "timeline", "Every device, from the first shard to the last", body,
-        _caption(run, shown, any_merged), _table(run), "Time by device as a table",
+        _caption(run, shown, any_merged, failed), _table(run), "Time by device as a table",
     )  # fmt: skip
 
 
@@ -121,7 +133,8 @@ def _row(run: Run, device: DeviceWork, axis: Axis, number: int, columns: int | N
         '<div class=area style="height:{}px">{}</div>'
         "<div class=busy><b>{}</b> at work</div></div>"
     ).format(
-        words.plain(device.device.uuid or "") if device.device else "", device.name,
+        words.plain(device.device.uuid or "") if device.device else "",
+        words.device_in_two_lines(device.device),
         max(24, round(min(lanes, 6) * 16)), plot, words.share(busy),
     )  # fmt: skip
 
@@ -159,7 +172,8 @@ def _said(bar: Bar) -> str:
     seen = bar.seen
     held = " ".join(repr(bar.held[phase]) for phase in PHASES) if bar.held else ""
     state = f" data-state={seen.state}" if seen.state == RUNNING else ""
-    return f'class=s data-shard={int(seen.shard):0{len(seen.shard)}} data-s={bar.seconds:.6g}{state} data-held="{held}"'  # fmt: skip # noqa: E501
+    shard = escape(seen.shard)
+    return f'class=s data-shard="{shard}" data-s={bar.seconds:.6g}{state} data-held="{held}"'
 
 
 def _segments(bar: Bar, x: float, width: float, y: float) -> Iterator[str]:
@@ -189,7 +203,9 @@ def _merged(device: DeviceWork, axis: Axis, height: float, columns: int) -> Iter
         for i, column in enumerate(shares):
             high = column[phase] * scale
             if high >= 0.01:
-                path.append(rectangle(i * wide, height - sum(column[: phase + 1]) * scale, wide, high))
+                path.append(
+                    rectangle(i * wide, height - sum(column[: phase + 1]) * scale, wide, high)
+                )
         if path:
             kind = f"p{phase}" if phase < len(PHASES) else "unknown"
             yield f'<path class={kind} d="{"".join(path)}"/>'
@@ -224,7 +240,9 @@ def _legend(run: Run) -> Markup:
     """What the colours mean, with the share of all devices' time."""
     shares = time_shares(run)
     entries = Markup("").join(
-        Markup("<li><i class={}></i>{} <b>{}</b></li>").format(_swatch(name), name, words.share(part))
+        Markup("<li><i class={}></i>{} <b>{}</b></li>").format(
+            _swatch(name), name, words.share(part)
+        )
         for name, part in shares.items()
         if part > 0 or name in PHASES
     )
@@ -240,7 +258,7 @@ def _legend(run: Run) -> Markup:
 
 
 def _swatch(name: str) -> str:
-    return f"p{PHASES.index(name)}" if name in PHASES else name.split()[0]
+    return f"p{PHASES.index(name)}" if name in PHASES else name.split(maxsplit=1)[0]
 
 
 def time_shares(run: Run) -> dict[str, float]:
@@ -265,10 +283,11 @@ def time_shares(run: Run) -> dict[str, float]:
     return {name: part / total for name, part in parts.items()} if total > 0 else {}
 
 
-def _caption(run: Run, shown: Sequence[DeviceWork], merged: bool) -> str:
+def _caption(run: Run, shown: Sequence[DeviceWork], merged: bool, failed: bool) -> str:
     """What is drawn, and how."""
     begin = words.moment(run.begin)
-    told = [f"The first shard was begun on {begin}, and shards were at work for {words.seconds(run.seconds)}."]  # fmt: skip
+    spent = words.seconds(run.seconds)
+    told = [f"The first shard was begun on {begin}, and shards were at work for {spent}."]
     if merged:
         told.append(
             "There are too many shards for a bar each: the height of a column is the share of its "
@@ -282,6 +301,8 @@ def _caption(run: Run, shown: Sequence[DeviceWork], merged: bool) -> str:
     told.append("Hatched is idle: the device had no shard.")
     if len(run.stretches) > 1:
         told.append("Breaks between runs, in which nothing was at work, are left out (grey).")
+    if any(bar.seen.attempts > 1 for bar in run.bars) or failed:
+        told.append("An attempt that failed has no bar; its time counts as idle.")
     if len(shown) < len(run.devices):
         told.append(
             f"Of {len(run.devices):,} devices, the {len(shown)} with most idle time are drawn; the "
@@ -304,5 +325,3 @@ def _table(run: Run) -> Table:
             *(words.seconds(held.get(phase)) for phase in PHASES),
         ])  # fmt: skip
     return Table(heads, rows)
-
-

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from shardwise.audit import one_line
 from shardwise.observe import Device
 
@@ -127,6 +129,12 @@ def device(found: Device | None) -> str:
         return "unknown device"
     named = f"{plain(found.name)} · {plain(found.node)}"
     return f"{named} · {short_uuid(found.uuid)}" if found.uuid else named
+
+
+def device_in_two_lines(found: Device | None) -> Markup:
+    """A device for a narrow column: what it is, and below that where."""
+    what, _, where = device(found).partition(" · ")
+    return Markup("{}<br><span>{}</span>").format(what, where)
 
 
 def link(path: str) -> str:

@@ -69,10 +69,16 @@ class DeviceWork:
 
     @cached_property
     def matrix_rate(self) -> float | None:
-        """Matrices a second, over the time in which it had a shard that is done by now."""
-        done = [bar for bar in self.bars if bar.seen.state == DONE]
+        """Matrices a second in a typical shard, times the shards that it had at once.
+
+        The median, so that one straggler makes no device slow.
+        """
+        done = [bar for bar in self.bars if bar.seen.state == DONE and bar.seconds > 0]
+        if not done:
+            return None
         spent = length(union((bar.begin, bar.end) for bar in done))
-        return sum(bar.seen.matrices for bar in done) / spent if spent > 0 else None
+        at_once = sum(bar.seconds for bar in done) / spent
+        return median(bar.seen.matrices / bar.seconds for bar in done) * at_once
 
 
 @dataclass(frozen=True)
