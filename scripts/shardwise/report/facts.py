@@ -28,6 +28,8 @@ def computed(seen: Observation, run: Run) -> list[Pair]:
     made = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
         made.append(("shards", _states(seen)))
+    if used := sorted({own.backend for own in seen.shards.values() if own.backend}):
+        made.append(("computed by", words.plain(" and ".join(used))))
     if run.begin is not None:
         end = max(stop for _, stop in run.stretches)
         words_of = f"{words.moment(run.begin)} to {words.moment(end)}"
@@ -216,8 +218,8 @@ def devices(seen: Observation, run: Run) -> Table | None:
         return None
     slow = {device.name: part for device, part in slow_devices(run)}
     quarantined_now = {entry.uuid for entry in seen.quarantined}
-    heads = ["device", "shards", "at work", "matrices/s", "of the fastest", "utilisation", "power",
-             "hottest", "energy", "slowed down", "ECC errors", "remarks"]  # fmt: skip
+    heads = ["device", "remarks", "shards", "at work", "matrices/s", "of the fastest",
+             "utilisation", "power", "hottest", "energy", "ECC errors", "slowed down"]  # fmt: skip
     rows = []
     for device in run.devices:
         told = [bar.seen for bar in device.bars]
@@ -227,12 +229,12 @@ def devices(seen: Observation, run: Run) -> Table | None:
         if device.device and device.device.uuid in quarantined_now:
             remarks.append("in quarantine")
         rows.append([
-            device.name, f"{len(device.bars):,}", words.share(busy_share(run, device)),
-            words.DASH if device.matrix_rate is None else f"{device.matrix_rate:.3g}",
-            words.share(_of_fastest(run, device)), *_telemetry(told),
-            _throttled(device), _ecc(told), ", ".join(remarks),
+            device.name, ", ".join(remarks), f"{len(device.bars):,}",
+            words.share(busy_share(run, device)), words.speed(device.matrix_rate),
+            words.share(_of_fastest(run, device)), *_telemetry(told), _ecc(told),
+            _throttled(device),
         ])  # fmt: skip
-    return Table(heads, rows, frozenset({9, 11}), filtered=True)
+    return Table(heads, rows, frozenset({1, 11}), filtered=True)
 
 
 def _of_fastest(run: Run, device: DeviceWork) -> float | None:

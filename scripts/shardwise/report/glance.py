@@ -104,10 +104,10 @@ def _failed(seen: Observation) -> Answer:
     if seen.problems:
         told.append(f"{words.count(len(seen.problems), 'remark')} on what could not be read")
     mark = BAD if told else GOOD
+    if not told:
+        told.append("nothing in the end" if seen.shards else "nothing is known to have")
     if again:
         told.append(f"{words.count(again, 'shard')} took more than one attempt")
-    if not told:
-        told = ["nothing"] if seen.shards else ["nothing is known to have"]
     said = "; ".join(told)
     return Answer(question, f"{said[:1].upper()}{said[1:]}.", mark, "failures")
 

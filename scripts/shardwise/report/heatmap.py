@@ -14,7 +14,7 @@ from shardwise.report.parts import (
     Ticks,
     framed,
     line,
-    log_ticks,
+    log_axis,
     svg,
     trim,
 )  # fmt: skip
@@ -187,15 +187,12 @@ def spectrum(matrix: Matrix) -> Figure:
     seen = _norms_finding(norms, good)
     if not good.size:
         return Figure("spectrum", "Norms of the rows", Markup("<p>{}</p>").format(seen), seen)
-    low, high = np.floor(np.log10(good.min())), np.ceil(np.log10(good.max()))
-    if high - low < 1:
-        high = low + 1
+    low, high, left = log_axis(float(good.min()), float(good.max()), 7)
     ordered = np.sort(good)[::-1]
     drawn = [
         f'<path class=thin d="{_curve(norms, low, high)}"/>',
         f'<path class=line d="{_curve(ordered, low, high)}"/>',
     ]
-    left = Ticks(log_ticks(low, high, 5))
     most = len(norms) * matrix.step
     below = Ticks([(0.0, "0"), (0.5, f"{most // 2:,}"), (1.0, f"{most:,}")])
     body = framed(svg("spectrum", _HEIGHT, drawn, "Norms of the rows", seen, "curve"), below, left,

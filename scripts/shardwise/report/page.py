@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from shardwise import __version__, observe
 from shardwise.arrays import commit
+from shardwise.audit import one_line
 from shardwise.errors import InputError
 from shardwise.observe import Observation, Observer
 from shardwise.report import durations, facts, glance, heatmap, matrix, rates, timeline, words, work
@@ -93,6 +94,7 @@ def render(
     late = durations.stragglers(run)
     context = {
         "verdict": verdict,
+        "first_line": one_line(verdict.words),
         "title": words.plain(f"Shardwise: {seen.results.root.resolve().name}"),
         "at": words.moment(seen.at),
         "version": __version__,

@@ -15,6 +15,9 @@ WIDTH = 1000
 
 Cell = str | Markup
 
+_LEAST = 1e-306
+"""Of a logarithmic axis: powers of ten below it lose their digits, or are 0."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -192,8 +195,30 @@ def nice_step(least: float) -> float:
     return next(power * own for own in (1, 2, 5, 10) if power * own >= least * (1 - 1e-9))
 
 
-def log_ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
-    """Powers of ten between two exponents, as shares of their distance."""
-    first, last = math.ceil(low), math.floor(high)
-    step = max(1, math.ceil((last - first + 1) / most))
-    return [((e - low) / (high - low), f"{10.0**e:.4g}") for e in range(first, last + 1, step)]
+def log_axis(low: float, high: float, most: int = 6) -> tuple[float, float, Ticks]:
+    """A logarithmic axis around two positive numbers: the exponents at its ends, and its labels.
+
+    It begins and ends at 1, 2 or 5 times a power of ten, and is labelled at these while they are
+    few, else at powers of ten.
+    """
+    low, high = min(max(low, _LEAST), 1 / _LEAST), min(max(high, _LEAST), 1 / _LEAST)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    fine = [own * 10.0**e for e in range(first, last + 1) for own in (1, 2, 5)]
+    begin = max(value for value in fine if value <= low * (1 + 1e-9))
+    end = min((value for value in fine if value >= high), default=fine[-1])
+    if end <= begin:
+        end = fine[fine.index(begin) + 1] if begin < fine[-1] else 2 * begin
+    marks = [value for value in fine if begin <= value <= end]
+    if len(marks) > most:
+        step = max(1, math.ceil((last - first + 1) / most))
+        marks = [10.0**e for e in range(first, last + 1, step) if begin <= 10.0**e <= end]
+    lower, upper = math.log10(begin), math.log10(end)
+    places = [((math.log10(value) - lower) / (upper - lower), _power(value)) for value in marks]
+    return lower, upper, Ticks(places)
+
+
+def _power(value: float) -> str:
+    """A label that is short for numbers of any size."""
+    if 1 <= value < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:g}" if 1e-3 <= value < 1 else f"{value:.0e}".replace("e+", "e")

@@ -318,7 +318,7 @@ def _table(run: Run) -> Table:
     rows = []
     for device in run.devices:
         held = device.held
-        speed = words.DASH if device.matrix_rate is None else f"{device.matrix_rate:.3g}"
+        speed = words.speed(device.matrix_rate)
         rows.append([
             device.name, words.count(len(device.bars)), words.share(busy_share(run, device)),
             words.seconds(run.idle(device)), speed,

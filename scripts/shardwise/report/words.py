@@ -79,6 +79,13 @@ def rate(value: float | None, unit: str) -> str:
     return f"{value:.3g} {_PREFIXES[place]}{unit}"
 
 
+def speed(value: float | None) -> str:
+    """A number of things a second, with as many digits as matter."""
+    if value is None:
+        return DASH
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def energy(joules: float | None) -> str:
     """Energy in joules, and in watt-hours where these are more than a few."""
     if joules is None:
