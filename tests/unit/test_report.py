@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from shardwise import report
 from shardwise.observe import PHASES, Device, Failure, Observer
-from shardwise.report import page, timeline, work
+from shardwise.report import page, timeline, words, work
 
 from tests import factories, pretend
 
@@ -74,8 +74,8 @@ def look(made: pretend.Pretended) -> object:
 def rendered(made: pretend.Pretended, **more: object) -> Page:
     """The page on a pretended run."""
     seen = look(made)
-    total, words = page.picture(seen)
-    return Page(report.render(seen, total=total, total_words=words, **more))
+    total, why = page.picture(seen)
+    return Page(report.render(seen, total=total, total_words=why, **more))
 
 
 def test_bars_have_the_numbers_of_the_receipts(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_any_folder_gives_a_page(tmp_path: Path, case: str) -> None:
             path = results.statistic("sum")
             path.write_bytes(path.read_bytes()[:-8])
         seen = look(made)
-    total, words = page.picture(seen)
-    found = Page(report.render(seen, total=total, total_words=words))
+    total, why = page.picture(seen)
+    found = Page(report.render(seen, total=total, total_words=why))
     assert found.unclosed == []
     assert ("Yes, it is proven" in found.section("top")) == (case == "no times")
     if case == "no times":
@@ -206,6 +206,8 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     text = report.render(seen, advice, {wild: SimpleNamespace(rate=lambda stage, plan: 1.0)})
     found = Page(text)
     assert text.count("<script>") == 1
+    assert "`" not in words.marked("`keep: sum` and `<b>`")
+    assert "<b>" not in words.marked("`keep: sum` and `<b>`")
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert found.unclosed == []
@@ -239,8 +241,8 @@ def test_every_picture_has_words(tmp_path: Path) -> None:
     """Each picture says in text what it shows, and each figure has a caption and a table."""
     made = pretend.run(tmp_path, shards=8)
     seen = look(made)
-    total, words = page.picture(seen)
-    text = report.render(seen, total=total, total_words=words)
+    total, why = page.picture(seen)
+    text = report.render(seen, total=total, total_words=why)
     found = Page(text)
     ids = {a["id"] for _, a in found.tags if "id" in a}
     pictures = [a for tag, a in found.tags if a.get("role") == "img"]

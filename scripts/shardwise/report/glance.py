@@ -7,6 +7,7 @@ from typing import Protocol
 from shardwise.observe import DAMAGED, DONE, FAILED, Observation, Verdict
 from shardwise.report import facts, words
 from shardwise.report.durations import STRAGGLER, Straggler
+from shardwise.report.parts import Cell
 from shardwise.report.timeline import time_shares
 from shardwise.report.work import Run
 
@@ -28,7 +29,7 @@ class Answer:
     """A question, its answer, and the part of the page that has more."""
 
     question: str
-    answer: str
+    answer: Cell
     mark: str
     section: str
 
@@ -62,10 +63,11 @@ def _time(run: Run) -> Answer:
     shares = time_shares(run)
     told = sorted(((part, name) for name, part in shares.items() if part >= _LEVEL), reverse=True)
     question = "What took the time?"
-    if not told or shares.get("unknown", 0) > 0.9:
-        return Answer(question, "The receipts do not say.", OPEN, "time")
-    named = ", ".join(f"{name} {words.share(part)}" for part, name in told[:3])
     idle = shares.get("idle", 0)
+    if not told or shares.get("unknown", 0) > 0.5:
+        beside = f"; the devices were idle {words.share(idle)} of the time" if told else ""
+        return Answer(question, f"The receipts do not say{beside}.", OPEN, "time")
+    named = ", ".join(f"{name} {words.share(part)}" for part, name in told[:3])
     mark = BAD if idle > 0.25 else GOOD
     return Answer(question, f"{named[:1].upper()}{named[1:]} of the devices' time.", mark, "time")
 
@@ -116,7 +118,7 @@ def _change(run: Run, advice: Sequence[Advice]) -> Answer:
     question = "What should I change?"
     if advice:
         more = f" ({len(advice) - 1} more)" if len(advice) > 1 else ""
-        return Answer(question, words.plain(advice[0].words) + more, OPEN, "advice")
+        return Answer(question, words.marked(advice[0].words) + more, OPEN, "advice")
     if any(bar.held for bar in run.bars):
         return Answer(question, "Nothing stands out.", GOOD, "advice")
     return Answer(question, "Not known: no receipt says where the time went.", OPEN, "advice")

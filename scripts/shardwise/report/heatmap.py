@@ -25,6 +25,9 @@ _CLIPPED = 0.005
 _BENT = 30.0
 """How far the end of the scale may lie beyond the typical cell before the scale is bent."""
 
+_LONGEST = 2.0
+"""How many times as long as wide the picture is at most."""
+
 _POINTS = 500
 _HEIGHT = 220.0
 _TABLE_ROWS = 12
@@ -98,12 +101,12 @@ def figure(matrix: Matrix, name: str = "sum.npy") -> Figure:
     indices = np.where(np.isfinite(cells), np.round(places), colours.LEVELS).astype(np.uint8)
     seen = _finding(matrix, scale, name)
     rows, columns = matrix.shape
-    wide = max(0.2, min(1.0, columns / rows))
+    aspect = min(max(columns / rows, 1 / _LONGEST), _LONGEST)
     body = Markup(
-        '<div class=heat><div class=map style="--wide:{};aspect-ratio:{}/{}">'
+        '<div class=heat><div class=map style="--wide:{};aspect-ratio:{}">'
         '<img src="{}" alt="{}" width={} height={}></div>{}</div>'
     ).format(
-        f"{wide:.3f}", min(columns, 6 * rows), min(rows, 6 * columns),
+        f"{min(1.0, aspect):.3f}", f"{aspect:.4f}",
         colours.address(colours.png(indices, palette)), f"Heat map of {name}. {seen}",
         cells.shape[1], cells.shape[0], _legend(scale, palette, cells),
     )  # fmt: skip
@@ -163,6 +166,8 @@ def _caption(matrix: Matrix, scale: Scale, seen: str) -> str:
     if matrix.step > 1:
         told.append(f"The file is large: one row of {matrix.step} was read.")
     told.append("Row 0 is at the top.")
+    if not 1 / _LONGEST <= matrix.shape[1] / matrix.shape[0] <= _LONGEST:
+        told.append("The picture is stretched: its elements are not square.")
     told.append(
         f"The scale ends where {100 * _CLIPPED:g} % of the cells lie beyond, so that outliers "
         "leave colours to the others"
@@ -193,8 +198,9 @@ def spectrum(matrix: Matrix) -> Figure:
         f'<path class=thin d="{_curve(norms, low, high)}"/>',
         f'<path class=line d="{_curve(ordered, low, high)}"/>',
     ]
-    most = len(norms) * matrix.step
-    below = Ticks([(0.0, "0"), (0.5, f"{most // 2:,}"), (1.0, f"{most:,}")])
+    last = len(norms) - 1
+    places = sorted({0, last // 2, last})
+    below = Ticks([(i / max(last, 1), f"{i * matrix.step:,}") for i in places])
     body = framed(svg("spectrum", _HEIGHT, drawn, "Norms of the rows", seen, "curve"), below, left,
                   "row")  # fmt: skip
     legend = Markup(

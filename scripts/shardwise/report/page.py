@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 from shardwise import __version__, observe
 from shardwise.arrays import commit
-from shardwise.audit import one_line
 from shardwise.errors import InputError
 from shardwise.observe import Observation, Observer
 from shardwise.report import durations, facts, glance, heatmap, matrix, rates, timeline, words, work
@@ -94,7 +93,7 @@ def render(
     late = durations.stragglers(run)
     context = {
         "verdict": verdict,
-        "first_line": one_line(verdict.words),
+        "first_line": [words.marked(part) for part in verdict.words.partition(". ")],
         "title": words.plain(f"Shardwise: {seen.results.root.resolve().name}"),
         "at": words.moment(seen.at),
         "version": __version__,
@@ -116,7 +115,7 @@ def render(
         "devices": facts.devices(seen, run),
         "versions": facts.versions(seen),
         "config": facts.config(seen),
-        "advice": [(words.plain(one.words), words.plain(one.evidence)) for one in advice],
+        "advice": [(words.marked(one.words), words.marked(one.evidence)) for one in advice],
         "known": any(bar.held for bar in run.bars),
     }
     return _template().render(context)

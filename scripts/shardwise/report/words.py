@@ -14,7 +14,7 @@ from shardwise.observe import Device
 DASH = "–"
 """Stands for what is not known."""
 
-_MOST_CHARACTERS = 300
+_MOST_CHARACTERS = 600
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
@@ -22,6 +22,17 @@ def plain(value: object) -> str:
     """Any value as one line of printable text that is not endless."""
     text = one_line(str(value))
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def marked(text: object) -> Markup:
+    """A sentence whose pieces between backticks are code."""
+    told = one_line(str(text))
+    pieces = told.split("`")
+    if len(pieces) % 2 == 0:  # one stands alone, and means nothing
+        return Markup("{}").format(told)
+    return Markup("").join(
+        Markup("<code>{}</code>" if i % 2 else "{}").format(piece) for i, piece in enumerate(pieces)
+    )
 
 
 def number(value: object) -> float | None:
@@ -100,8 +111,8 @@ def share(value: float | None) -> str:
         return DASH
     percent = 100 * value
     if 0 < percent < 1:
-        return "< 1 %"
-    return f"{percent:.0f} %" if percent < 99.5 or value >= 1 else "> 99 %"
+        return "<\u00a01\u00a0%"
+    return f"{percent:.0f}\u00a0%" if percent < 99.5 or value >= 1 else ">\u00a099\u00a0%"
 
 
 def figure(value: object) -> str:
