@@ -45,7 +45,10 @@ def write(root: Path, output: Path | None = None) -> Path:
 
 def _derived(seen: Observation) -> tuple[Sequence[Advice], Mapping[str, Ceiling]]:
     """The advice, and the ceilings that it goes by."""
-    from shardwise import advice, ceilings
+    try:
+        from shardwise import advice, ceilings
+    except ImportError:
+        return (), {}
 
     measured = ceilings.read(seen.results)
     return advice.advise(seen, measured), measured

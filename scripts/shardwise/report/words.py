@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from shardwise.audit import one_line
+from shardwise.errors import one_line
 from shardwise.observe import Device
 
 DASH = "–"
