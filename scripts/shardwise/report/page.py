@@ -35,7 +35,11 @@ def write(root: Path, output: Path | None = None) -> Path:
     """
     if not root.is_dir():
         raise InputError(f"{root}: there is no such folder; name the results folder of a run")
-    seen = Observer(root).look()
+    return write_seen(Observer(root).look(), output)
+
+
+def write_seen(seen: Observation, output: Path | None = None) -> Path:
+    """Commit the page on what was observed already; ``output`` as for :func:`write`."""
     page = render(seen, *_derived(seen), *picture(seen))
     path = output or seen.results.report
     with commit(path) as file:
