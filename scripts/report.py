@@ -1,14 +1,17 @@
 """Write the page on a run, report.html: what was computed, if it is proven, what took the time.
 
 It takes the results folder alone, at any time: of a run that goes on, failed, or was damaged the
-page says so in its first line. No byte of the products is read.
+page says so in its first line. No byte of the products is read. The figures of the same moment go
+to metrics.prom, for a cluster's monitoring, unless --output names another place.
 """
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from shardwise import cli, report
+from shardwise import cli, metrics, report
 from shardwise.doctor import settings
+from shardwise.errors import InputError
+from shardwise.observe import Observer
 from shardwise.paths import Results
 
 
@@ -19,7 +22,12 @@ def main(options: Namespace) -> None:
         root = Results.of_plan(options.of_plan).root
     if root is None:
         root = settings.results_folder(options.configfile, None)
-    cli.log.info("report: %s", report.write(root, options.output))
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder; name the results folder of a run")
+    seen = Observer(root).look()
+    cli.log.info("report: %s", report.write_seen(seen, options.output))
+    if options.output is None:
+        metrics.write(seen)
 
 
 def arguments() -> ArgumentParser:

@@ -337,6 +337,7 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     first = made.plan.results.report.read_text()
     assert "1 shard failed" in Page(first).section("top")
+    assert made.plan.results.metrics.is_file()
     assert not factories.leftovers(made.root)
     missing = factories.run("report", tmp_path / "nowhere")
     assert missing.returncode == 2

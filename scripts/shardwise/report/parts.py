@@ -219,6 +219,7 @@ def log_axis(low: float, high: float, most: int = 6) -> tuple[float, float, Tick
 
 def _power(value: float) -> str:
     """A label that is short for numbers of any size."""
-    if 1 <= value < 1e6:
-        return f"{value:,.0f}"
-    return f"{value:g}" if 1e-3 <= value < 1 else f"{value:.0e}".replace("e+", "e")
+    if 1e-3 <= value < 1e5:
+        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    digit, exponent = f"{value:.0e}".split("e")
+    return f"{digit}e{int(exponent)}"
