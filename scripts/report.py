@@ -1,8 +1,8 @@
 """Write the page on a run, report.html: what was computed, if it is proven, what took the time.
 
-It takes the results folder alone, at any time: of a run that goes on, failed, or was damaged the
-page says so in its first line. No byte of the products is read. The figures of the same moment go
-to metrics.prom, for a cluster's monitoring, unless --output names another place.
+Beside it lie figures of the same look for Prometheus, metrics.prom, unless --output names another
+place. It takes the results folder alone, at any time: of a run that goes on, failed, or was damaged
+the page says so in its first line. No byte of the products is read.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -16,7 +16,7 @@ from shardwise.paths import Results
 
 
 def main(options: Namespace) -> None:
-    """Make the page."""
+    """Make the page, and the figures of the same look at the folder."""
     root = options.results
     if root is None and options.of_plan is not None:
         root = Results.of_plan(options.of_plan).root
