@@ -118,7 +118,15 @@ def _change(run: Run, advice: Sequence[Advice]) -> Answer:
     question = "What should I change?"
     if advice:
         more = f" ({len(advice) - 1} more)" if len(advice) > 1 else ""
-        return Answer(question, words.marked(advice[0].words) + more, OPEN, "advice")
+        return Answer(
+            question, words.marked(_first_sentence(advice[0].words)) + more, OPEN, "advice"
+        )
     if any(bar.held for bar in run.bars):
         return Answer(question, "Nothing stands out.", GOOD, "advice")
     return Answer(question, "Not known: no receipt says where the time went.", OPEN, "advice")
+
+
+def _first_sentence(text: str) -> str:
+    """The sentence that says what to do; the part below has the rest."""
+    first, stop, _ = text.partition(". ")
+    return first + stop.strip()

@@ -134,21 +134,19 @@ def figure(seen: Observation, run: Run, ceilings: Mapping[str, Ceiling]) -> Figu
 def _caption(found: list[Speed]) -> str:
     """What limits, and how it was reckoned."""
     told = (
-        "The bar is the rate while the stage was at work, as a share of the ceiling (the "
-        "mark): what the disk, the bus or the device gives alone. “At work” is the share of the "
-        "shards' time in which it ran. A stage that is at work nearly always, near its ceiling, is "
-        "what limits; far below it, there is something to gain."
+        "The rate of each stage while it was at work, and the share of the shards' time of that. "
     )
-    if all(speed.ceiling is None for speed in found):
-        told = (
-            "The rate of each stage while it was at work, and the share of the shards' time in "
-            "which that was. No ceiling was measured here; with make ceilings, this shows how much "
-            "of what the machine gives was reached."
+    if any(speed.ceiling is not None for speed in found):
+        told += (
+            "The bar is the rate as a share of the ceiling (the mark): what the disk, the bus or "
+            "the device gives alone. A stage that is at work nearly always, near its ceiling, is "
+            "what limits; far below it, there is something to gain. "
         )
-    return (
-        told
-        + " Shards at work at the same time are added up: for reading and writing over a node, "
-        "else over a device."
+    if any(speed.ceiling is None for speed in found):
+        told += "Where no ceiling was measured, a thin bar is the share of the time. "
+    return told + (
+        "Shards at work at the same time are added up: for reading and writing over a node, else "
+        "over a device."
     )
 
 
@@ -160,9 +158,11 @@ def _node(node: str, found: list[Speed]) -> Markup:
         for s in found
         if s.rate is not None
     )
+    unmeasured = all(speed.ceiling is None for speed in found)
+    beside = Markup(" <small>{}</small>").format(NO_CEILING) if unmeasured else ""
     return Markup(
-        '<div class=node role=img aria-label="Throughput on {}: {}"><h4>{}</h4>{}</div>'
-    ).format(words.plain(node), said or "not known", words.plain(node), rows)
+        '<div class=node role=img aria-label="Throughput on {}: {}"><h4>{}{}</h4>{}</div>'
+    ).format(words.plain(node), said or "not known", words.plain(node), beside, rows)
 
 
 def _row(speed: Speed) -> Markup:
@@ -171,14 +171,15 @@ def _row(speed: Speed) -> Markup:
     told = words.rate(speed.rate, speed.unit)
     if speed.ceiling is not None:
         told += f" of {words.rate(speed.ceiling, speed.unit)} ({words.share(reached)})"
-    elif speed.rate is not None:
-        told += f" · {NO_CEILING}"
-    bar = Markup("")
+    place = STAGES.index(speed.stage) + 1
     if reached is not None:
         scale = max(1.0, reached)
         bar = Markup('<i class=p{} style="width:{}%"></i><u style="left:{}%"></u>').format(
-            STAGES.index(speed.stage) + 1, f"{100 * reached / scale:.2f}", f"{100 / scale:.2f}"
+            place, f"{100 * reached / scale:.2f}", f"{100 / scale:.2f}"
         )
+    else:
+        part = f"{100 * (speed.share or 0):.2f}"
+        bar = Markup('<i class="p{} slim" style="width:{}%"></i>').format(place, part)
     return Markup(
         "<div class=rate><span>{}</span><div class='gauge{}'>{}</div>"
         "<span class=told>{}</span><span class=told>{} at work</span></div>"
