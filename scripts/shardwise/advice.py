@@ -270,7 +270,8 @@ def fewer_shards(run: Run) -> Advice | None:
 def keep_process(run: Run) -> Advice | None:
     """Devices do nothing between shards."""
     gaps = [gap for device in run.devices for gap in device.gaps]
-    if len(gaps) < max(FEWEST_GAPS, len(run.devices)):
+    # A run that was continued on another day has left one pause a device.
+    if len(gaps) < max(FEWEST_GAPS, 2 * len(run.devices)):
         return None
     usual = median(gaps)
     lost = usual * len(gaps) / len(run.devices)
@@ -438,7 +439,7 @@ def _disk_words(run: Run) -> str:
 
 
 RULES: Sequence[Callable[[Run], Advice | None]] = (
-    keep_sum, read_in_place, starved_reads, narrower_input, fewer_shards, keep_process, longer_shards, level,
-    slow_device, retries, tf32, use_gpu,
+    keep_sum, read_in_place, starved_reads, narrower_input, fewer_shards, keep_process,
+    longer_shards, level, slow_device, retries, tf32, use_gpu,
 )  # fmt: skip
 """All that is looked for."""

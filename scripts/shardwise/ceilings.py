@@ -7,7 +7,6 @@ measures and writes.
 
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -165,7 +164,7 @@ def _number(value: Any) -> float | None:
     """A rate or a time, where a value is one that there can be."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and 0 < value < _MOST_RATE else None
+    return float(value) if 0 < value < _MOST_RATE else None
 
 
 def _text(value: Any) -> str | None:

@@ -247,7 +247,7 @@ def _measured(shard: Sighting) -> bool:
     if shard.state != DONE or shard.timeline is None or shard.device is None:
         return False
     times = shard.started, shard.finished
-    sane = all(isinstance(t, int | float) and math.isfinite(t) for t in times)
+    sane = all(isinstance(t, int | float) and abs(t) < _MOST_NUMBER for t in times)
     return sane and 0 < (shard.seconds or 0.0) < _MOST_SECONDS and shard.bytes > 0
 
 
