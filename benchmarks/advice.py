@@ -55,13 +55,13 @@ class Cell:
 
 
 CELLS = (
-    Cell("products are written", (512, 8), 64, "keep: sum", {"keep": "products"}, {"keep": "sum"},
-         common={"product": "A @ A.T", "shards": 8}),
-    Cell("shards are copied first", (16, 4096), 3072, "materialize: false", {"materialize": True},
-         {"materialize": False}, common={"product": "A @ A.T", "shards": 8, "keep": "sum"}),
-    Cell("a process for each shard", (64, 64), 256, "dispatch: pool", {}, {}, single=True,
-         common={"shards": 16, "keep": "sum"}),
-    Cell("many large sums", (2048, 64), 512, "shards: 4", {"shards": 32}, {"shards": 4},
+    Cell("products are written", (256, 8), 6, "keep: sum", {"keep": "products"}, {"keep": "sum"},
+         common={"product": "A @ A.T", "shards": 4}),
+    Cell("shards are copied first", (16, 4096), 1024, "materialize: false", {"materialize": True},
+         {"materialize": False}, common={"product": "A @ A.T", "shards": 4, "keep": "sum"}),
+    Cell("a process for each shard", (64, 64), 64, "dispatch: pool", {}, {}, single=True,
+         common={"shards": 10, "keep": "sum"}),
+    Cell("many large sums", (2048, 64), 64, "shards: 4", {"shards": 32}, {"shards": 4},
          common={"product": "A @ A.T", "keep": "sum"}),
 )  # fmt: skip
 

@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from shardwise import ceilings, cli, devices, planfile, quarantine
-from shardwise.audit import one_line
 from shardwise.ceilings import Ceilings
 from shardwise.doctor import settings
-from shardwise.errors import InputError
+from shardwise.errors import InputError, one_line
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
 from shardwise.planfile import Plan

@@ -12,7 +12,7 @@ from statistics import median
 
 from shardwise import rundown, sizes
 from shardwise.ceilings import Ceilings
-from shardwise.observe import Observation
+from shardwise.observation import Observation
 from shardwise.problem import NEEDS_PRODUCTS
 from shardwise.rundown import Run, clean, percent, rate, size, span
 

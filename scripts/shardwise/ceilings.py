@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from shardwise import devices
-from shardwise.observe import Device
+from shardwise.observation import Device
 from shardwise.paths import Results
 from shardwise.planfile import Plan
 from shardwise.units import human_bytes
@@ -78,7 +78,7 @@ class Ceilings:
         Parameters
         ----------
         stage
-            One of :data:`shardwise.observe.STAGES`.
+            One of :data:`shardwise.observation.STAGES`.
         plan
             Whose arithmetic counts under ``compute``; a function of the user has no ceiling.
         """

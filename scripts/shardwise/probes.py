@@ -20,7 +20,7 @@ from shardwise.ceilings import RATES, Ceilings, arithmetic
 from shardwise.disk import PAGE, Extent, ExtentReader, ExtentWriter, allocate, open_direct, settle
 from shardwise.errors import ShardwiseError
 from shardwise.kernels import kernel
-from shardwise.observe import Device
+from shardwise.observation import Device
 from shardwise.paths import Results
 from shardwise.planfile import Plan
 from shardwise.problem import Problem

@@ -12,8 +12,9 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from shardwise.ceilings import Ceilings
-from shardwise.observe import DONE, PHASES, STAGES, Observation, Sighting
+from shardwise.ceilings import Ceilings, arithmetic
+from shardwise.errors import one_line
+from shardwise.observation import DONE, PHASES, STAGES, Observation, Sighting
 from shardwise.planfile import Plan
 
 FEWEST_SHARDS, FEWEST_SECONDS = 3, 10.0
@@ -166,8 +167,6 @@ class Run:
 
     def tf32_gain(self) -> float | None:
         """How many times as fast products are in tf32, by the ceilings."""
-        from shardwise.ceilings import arithmetic
-
         found = []
         for node in self.nodes:
             known = self.ceilings[node].compute if node in self.ceilings else {}
@@ -306,7 +305,7 @@ def number(value: Any) -> float:
 
 def clean(text: str) -> str:
     """A name from a receipt without what would break its line; its length has an end."""
-    return "".join(c if c.isprintable() else "?" for c in text[:_MOST_LETTERS])
+    return one_line(text[:_MOST_LETTERS])
 
 
 def percent(share: float) -> str:

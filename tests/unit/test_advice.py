@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardwise import advice, rundown
 from shardwise.advice import Advice, advise
 from shardwise.ceilings import Ceilings
-from shardwise.observe import DONE, PHASES, STAGES, Device, Observation, Sighting, Timeline
+from shardwise.observation import DONE, PHASES, STAGES, Device, Observation, Sighting, Timeline
 from shardwise.paths import Results
 from shardwise.plan import Shard
 from shardwise.planfile import Plan

@@ -17,7 +17,7 @@ import pytest
 from shardwise import ceilings, devices, probes, sizes
 from shardwise.ceilings import Ceilings
 from shardwise.lanes import HostLane
-from shardwise.observe import Device
+from shardwise.observation import Device
 from shardwise.paths import Results
 
 from tests import factories
