@@ -1,9 +1,8 @@
 """Whether advice holds: a run, what it is advised to change, and the same run with that changed.
 
-Each row is a run that loses time in one way. It is made once, and its receipts are asked for
-advice; the key that the row is about must be among it. Then the run as it was and the run as
-advised take turns, the other one first in each round, with the input out of the page cache before
-each. It runs on the CPU, by the command lines that a user types, and takes some GB of disk.
+Each row is a run that loses time in one way. Its receipts are asked for advice, and the key that
+the row is about must be among it. The run as it was and the run as advised take turns, the other
+one first in each round, with the input out of the page cache before each. It runs on the CPU, by the command lines that a user types, and takes some GB of disk.
 """
 
 import itertools
@@ -90,6 +89,7 @@ def write_stack(path: Path, cell: Cell, tiny: bool) -> None:
         flat[at : at + piece.size] = piece
         at += piece.size
     stack.flush()
+    del stack
 
 
 def prepare(folder: Path, stack: Path, cell: Cell, advised: bool) -> Path:
@@ -128,28 +128,21 @@ def advised_on(plan: Path, key: str, limits: dict[str, Any]) -> advice.Advice | 
     return next((a for a in advice.advise(seen, limits) if a.key == key), None)
 
 
-def rounds(folder: Path, stack: Path, cell: Cell, count: int) -> tuple[list[float], list[float]]:
-    """Seconds of each round, as it was and as advised."""
-    found: tuple[list[float], list[float]] = ([], [])
-    for number in range(count):
-        for advised in (number % 2 == 0, number % 2 == 1):
-            plan = prepare(folder / "run", stack, cell, advised)
-            raw.evict(stack)
-            found[advised].append(compute(plan, cell, advised))
-            shutil.rmtree(plan.parent)
-    return found
-
-
 def measure(folder: Path, cell: Cell, options: Any, limits: dict[str, Any]) -> list[Any]:
     """The cells of a row."""
     stack = folder / "input.npy"
     write_stack(stack, cell, options.tiny)
-    plan = prepare(folder / "first", stack, cell, False)
-    raw.evict(stack)
-    compute(plan, cell, False)
-    said = advised_on(plan, cell.key, limits)
-    shutil.rmtree(plan.parent)
-    before, after = rounds(folder, stack, cell, options.rounds)
+    took: dict[bool, list[float]] = {False: [], True: []}
+    said = None
+    for number in range(options.rounds):
+        for advised in (number % 2 == 1, number % 2 == 0):
+            plan = prepare(folder / "run", stack, cell, advised)
+            raw.evict(stack)
+            took[advised].append(compute(plan, cell, advised))
+            if not advised and number == 0:
+                said = advised_on(plan, cell.key, limits)
+            shutil.rmtree(plan.parent)
+    before, after = took[False], took[True]
     gains = [b / a for b, a in zip(before, after, strict=True)]
     promised = f"{said.seconds:.1f}" if said else "no advice"
     was, now = harness.median(before), harness.median(after)

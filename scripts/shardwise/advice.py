@@ -186,8 +186,7 @@ def read_in_place(run: Run) -> Advice | None:
     )
     evidence = (
         f"The shards were copied first: {size(nbytes)} read at {rate(read)} and written at "
-        f"{rate(write)} are about {span(copying)}, beside {span(run.active)} in which shards were "
-        "computed."
+        f"{rate(write)} are about {span(copying)}; tasks were at work on shards for {span(run.active)}."
     )
     return Advice(words, evidence, "materialize: false", copying)
 
@@ -420,8 +419,8 @@ def use_gpu(run: Run) -> Advice | None:
     speed = run.stage_rate("compute")
     done = f", at {speed / 1e9:.3g} GFLOP/s" if speed else ""
     words = (
-        "`backend: cupy` on a node with a GPU: any of them multiplies many times as fast. Products "
-        "are the same within rounding; a run has to stay on one kind of device to the end."
+        "`backend: cupy` on a node with a GPU, which multiplies many times as fast. Products are "
+        "the same within rounding; a run has to stay on one kind of device to its end."
     )
     evidence = f"Compute-bound on a CPU for {percent(share)} of the time{done}."
     saved = run.held["compute"] * (1 - 1 / UNKNOWN_GAIN)

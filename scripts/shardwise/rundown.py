@@ -17,7 +17,7 @@ from shardwise.errors import one_line
 from shardwise.observation import DONE, PHASES, STAGES, Observation, Sighting
 from shardwise.planfile import Plan
 
-FEWEST_SHARDS, FEWEST_SECONDS = 3, 10.0
+FEWEST_SHARDS, FEWEST_SECONDS = 3, 3.0
 """With less, a figure is chance."""
 
 _MOST_SECONDS, _MOST_NUMBER = 1e9, 1e24
