@@ -2,7 +2,8 @@
 
 Each row is a run that loses time in one way. Its receipts are asked for advice, and the key that
 the row is about must be among it. The run as it was and the run as advised take turns, the other
-one first in each round, with the input out of the page cache before each. It runs on the CPU, by the command lines that a user types, and takes some GB of disk.
+one first in each round, with the input out of the page cache before each. It runs on the CPU, by
+the command lines that a user types, and takes some GB of disk.
 """
 
 import itertools

@@ -186,7 +186,8 @@ def read_in_place(run: Run) -> Advice | None:
     )
     evidence = (
         f"The shards were copied first: {size(nbytes)} read at {rate(read)} and written at "
-        f"{rate(write)} are about {span(copying)}; tasks were at work on shards for {span(run.active)}."
+        f"{rate(write)} are about {span(copying)}; tasks were at work on shards for "
+        f"{span(run.active)}."
     )
     return Advice(words, evidence, "materialize: false", copying)
 
