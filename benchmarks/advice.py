@@ -67,7 +67,7 @@ def column_sums(xp, block):
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 CELLS = (
-    Cell("products are written", (256, 256), 512, "keep: sum", {"keep": "products"},
+    Cell("products are written", (256, 256), 3072, "keep: sum", {"keep": "products"},
          {"keep": "sum"}, common={"product": "doubled", "shards": 4}),
     Cell("shards are copied first", (64, 4096), 1024, "materialize: false", {"materialize": True},
          {"materialize": False}, common={"product": "column_sums", "shards": 4, "keep": "sum"}),

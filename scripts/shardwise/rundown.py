@@ -22,8 +22,9 @@ FEWEST_SHARDS, FEWEST_SECONDS = 3, 3.0
 
 _MOST_SECONDS, _MOST_NUMBER = 1e9, 1e24
 _MOST_LETTERS = 80
-_CACHED = 1.1
-"""Times the ceiling of the disk: who reads faster than that has read from the page cache."""
+_CACHED = 1.25
+"""Times what the disk does: who moves so much has read from the page cache, or the disk was slower
+when it was measured."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class Run:
     def disk_share(self) -> float | None:
         """Which share of what a node's disk does its reads and writes have taken together.
 
-        None without ceilings, and where the page cache must have served the reads.
+        None without ceilings, and where they cannot be those of what was read and written.
         """
         parts = []
         for stage in ("read", "write"):
@@ -163,7 +164,7 @@ class Run:
             if reached is None or most is None:
                 return None
             parts.append(reached / most)
-        return sum(parts) if parts[0] <= _CACHED else None
+        return min(1.0, sum(parts)) if sum(parts) <= _CACHED else None
 
     def tf32_gain(self) -> float | None:
         """How many times as fast products are in tf32, by the ceilings."""

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import advice, rundown
+from shardwise import advice, ceilings, rundown
 from shardwise.advice import Advice, advise
 from shardwise.ceilings import Ceilings
 from shardwise.observation import DONE, PHASES, STAGES, Device, Observation, Sighting, Timeline
+from shardwise.observe import Observer
 from shardwise.paths import Results
 from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.problem import Problem
+
+from tests import pretend
 
 GB = 10**9
 EVEN = {"waiting": 0.2, "read": 2.0, "upload": 0.3, "compute": 1.5, "download": 0.3, "write": 0.2}
@@ -145,6 +148,15 @@ def test_products_that_hold_up_the_disk() -> None:
 def test_products_that_are_no_trouble(seen: Observation, why: str) -> None:
     """No `keep: sum` where it is set, where writes are hidden, or where sums are as large."""
     assert of(advice.keep_sum, seen) is None, why
+
+
+def test_a_short_run_on_a_cpu_keeps_its_products() -> None:
+    """There a sum has a start of its own, which a short run does not win back."""
+    kept = plan(shards=4, keep="products")
+    short = {phase: seconds / 10 for phase, seconds in EVEN.items()} | {"write": 0.7}
+    for held, found in ((short, False), ({"write": 7.0}, True)):
+        seen = run(kept, held, cpu=True, work={"write": 4 * GB})
+        assert ("keep: sum" in keys(seen)) == found
 
 
 def test_products_that_a_statistic_needs() -> None:
@@ -403,3 +415,22 @@ def test_ten_thousand_shards_take_a_moment() -> None:
         n: replace(s, device=Device("CPU", None, f"n{int(n) // 4}")) for n, s in seen.shards.items()
     }
     assert advise(replace(seen, shards=some), {})
+
+
+def test_a_results_folder_is_advised_on(tmp_path: Path) -> None:
+    """From receipts and ceilings on disk to sentences: a slow device, and a disk at its limit."""
+    made = pretend.run(tmp_path, shards=40, nodes=4, slow_device=True)
+    seen = Observer(made.root).look(made.at)
+    found = {each.key: each for each in advise(seen, ceilings.read(seen.results))}
+    slow = next(key for key in found if key and key.startswith("profile: --exclude"))
+    assert "power_cap" in found[slow].evidence or "compute" in found[slow].evidence
+    assert "GB/s" in found["keep: sum"].evidence
+    assert "of what the disk does" in found["keep: sum"].evidence
+
+
+def test_an_old_run_has_too_little(tmp_path: Path) -> None:
+    """Receipts of a version before time lines say nothing of where the time went."""
+    made = pretend.run(tmp_path, shards=12, old=12, telemetry=False)
+    (said,) = advise(Observer(made.root).look(made.at), {})
+    assert said.key is None
+    assert said.evidence.startswith("0 shards say where their time went")
