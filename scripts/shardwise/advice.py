@@ -1,0 +1,449 @@
+"""What to change for a faster run next time, derived from what a run has measured.
+
+Pure: observation and ceilings in, sentences out, the one that saves most first. Each rule looks for
+one cause of lost time and is silent where it does not find it. What would change the meaning of the
+result says so. Seconds saved are estimates, of the time in which shards were at work: they rank the
+advice, and promise nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from shardwise import rundown, sizes
+from shardwise.ceilings import Ceilings
+from shardwise.observation import Observation
+from shardwise.problem import NEEDS_PRODUCTS
+from shardwise.rundown import Run, clean, percent, rate, size, span
+
+WORTH_SHARE = 0.03
+"""What saves a smaller part of the run is not said: times of runs differ by as much anyway."""
+
+HOLDS_UP = 0.4
+"""From this share of a run's time on, a stage is what holds it up."""
+
+AT_LIMIT = 0.75
+"""Of a ceiling: whoever reaches so much finds little more by any setting (the best that was
+measured in whole runs is 0.9 to 0.97: docs/performance.md)."""
+
+STARVED = 0.5
+"""Of a ceiling: who reaches less is not held up by the disk itself."""
+
+WRITES_SHARE = 0.15
+"""Of the time: so much of it must go to products before it is worth to give them up."""
+
+SUM_START_SECONDS = 2.0
+"""In which a process on a CPU makes its loops for sums ready; short runs are slower for it."""
+
+GAP_SHARE, FEWEST_GAPS = 0.15, 3
+"""Of a device's time between shards, and how often: one pause may have any cause."""
+
+QUEUE_SECONDS = 60.0
+"""A longer pause is the queue of a cluster; no start of a process takes so long."""
+
+TAIL_SHARE, ENOUGH_SHARDS = 0.1, 20
+"""Of the run at its end with idle devices; shards a device from which on they are level within
+some percent (docs/dispatch.md)."""
+
+SLOWER = 1.3
+"""Times as long as its peers: equal devices differ by 10 % for the room they stand in."""
+
+WAITING_SHARE = 0.25
+"""Of the time, in which no stage of a shard was at work: more than a start of anything takes in
+shards of a sensible size."""
+
+THROTTLED_SHARE = 0.1
+PLANES_SHARE = 0.1
+TF32_GAIN, UNKNOWN_GAIN = 1.2, 2.0
+"""Times as fast: less is not worth 13 bits; a cautious guess where no ceiling says it."""
+
+_NARROWER = {"float64": ("float32", 7), "float32": ("float16", 3), "complex128": ("complex64", 7)}
+"""By element type: the one of half its bytes, and the decimal digits that are left."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something to change, or that there is nothing.
+
+    Attributes
+    ----------
+    words
+        What to change, in a sentence or two.
+    evidence
+        The measurements that say so.
+    key
+        The config key, or the line of a profile, with the value to set; None where there is nothing
+        to change.
+    seconds
+        About how much sooner the shards would be done; 0 where nobody can tell.
+    """
+
+    words: str
+    evidence: str
+    key: str | None
+    seconds: float = 0.0
+
+
+def advise(seen: Observation, ceilings: Mapping[str, Ceilings]) -> list[Advice]:
+    """What to change for a faster run next time; one that says so where there is nothing.
+
+    Parameters
+    ----------
+    ceilings
+        By node, as :func:`shardwise.ceilings.read` finds them; may be empty.
+    """
+    run = rundown.of(seen, ceilings)
+    if run is None:
+        return [_too_little(seen)]
+    found = [advice for rule in RULES if (advice := rule(run)) is not None]
+    worth = [advice for advice in found if advice.seconds >= WORTH_SHARE * run.active]
+    best: dict[str | None, Advice] = {}
+    for advice in sorted(worth, key=lambda advice: -advice.seconds):
+        best.setdefault(advice.key, advice)
+    return list(best.values()) or [_nothing(run)]
+
+
+def _too_little(seen: Observation) -> Advice:
+    done = sum(1 for sighting in seen.shards.values() if sighting.timeline is not None)
+    return Advice(
+        "Too little was measured to advise on.",
+        f"{done} shards say where their time went; it takes {rundown.FEWEST_SHARDS} of them, and "
+        f"{rundown.FEWEST_SECONDS:.0f} s in all, before a figure is more than chance.",
+        None,
+    )
+
+
+def _nothing(run: Run) -> Advice:
+    """What is said where no rule speaks: what bounds the run, beside its ceiling."""
+    phase = max(run.shares, key=lambda phase: run.shares[phase])
+    evidence = f"{percent(run.shares[phase])} of the time went to {phase}"
+    if phase == "compute" and (share := run.of_ceiling("compute")) is not None:
+        return Advice(f"Nothing to change: compute-bound at {percent(share)} of what the device "
+                      "does with large matrices.", f"{evidence}.", None)  # fmt: skip
+    disk = run.disk_share()
+    if phase in ("read", "write") and disk is not None and disk >= AT_LIMIT:
+        return Advice(f"Nothing to change: disk-bound at {percent(disk)} of what the disk does.",
+                      f"{evidence}.", None)  # fmt: skip
+    return Advice("Nothing to change was found.", f"{evidence}; no rule has a better setting.",
+                  None)  # fmt: skip
+
+
+# The disk.
+
+
+def keep_sum(run: Run) -> Advice | None:
+    """Products are written although only their sum may be wanted."""
+    if run.setting("keep") != "products" or _needs_products(run):
+        return None
+    written = run.work["write"]
+    instead = len(run.plan.shards) * sizes.partial_bytes(run.plan.problem)
+    spared = 1 - instead / written if written else 0.0
+    out = run.held["write"] + run.held["download"]
+    if spared <= 0.5 or out + run.held["read"] <= 0:
+        return None
+    moved = written + run.work["read"]
+    disk = run.disk_share()
+    # Reads and writes share the disk: where it is at its limit, whichever waits, fewer bytes help.
+    # Elsewhere reads go on behind the writes, and would show without them.
+    both = disk is not None and disk >= AT_LIMIT
+    saved = (out + run.held["read"]) * written / moved
+    saved = saved if both else min(saved, out)
+    if saved < WRITES_SHARE * run.total:
+        return None
+    sooner = run.wall(saved * spared) - (0.0 if run.on_gpu else SUM_START_SECONDS)
+    evidence = (
+        f"Writing held the shards up for {percent(out / run.total)} of their time, for "
+        f"{size(written)} of products; the sums of all shards would be {size(instead)}"
+    )
+    if both:
+        evidence += (
+            f". Disk-bound: reads and writes together took {percent(disk)} of what the disk does "
+            f"({_disk_words(run)})"
+        )
+    words = (
+        f"`keep: sum` would leave {percent(spared * written / moved)} of the bytes unmoved. The "
+        "products themselves are then not kept, only their sum."
+    )
+    return Advice(words, f"{evidence}.", "keep: sum", sooner)
+
+
+def _needs_products(run: Run) -> bool:
+    """Whether a statistic was made that the sums of shards do not give."""
+    files = (run.seen.summary or {}).get("files")
+    return isinstance(files, Mapping) and any(name in files for name in NEEDS_PRODUCTS)
+
+
+def read_in_place(run: Run) -> Advice | None:
+    """Each shard is copied before it is read."""
+    if run.setting("materialize") is not True:
+        return None
+    problem = run.plan.problem
+    nbytes = problem.matrices * problem.matrix_bytes
+    read = run.ceiling("read") or run.stage_rate("read")
+    write = run.ceiling("write") or run.stage_rate("write") or read
+    if not read or not write:
+        return None
+    copying = nbytes * (1 / read + 1 / write) / max(1, len(run.nodes))
+    words = (
+        "`materialize: false` reads the input in place, with the same result. The input has to "
+        "stay where it is, and as it is, until the run has ended."
+    )
+    evidence = (
+        f"The shards were copied first: {size(nbytes)} read at {rate(read)} and written at "
+        f"{rate(write)} are about {span(copying)}; tasks were at work on shards for "
+        f"{span(run.active)}."
+    )
+    return Advice(words, evidence, "materialize: false", copying)
+
+
+def starved_reads(run: Run) -> Advice | None:
+    """Reading holds shards up, and the disk could do much more."""
+    share, disk = run.shares["read"], run.disk_share()
+    if share < HOLDS_UP or disk is None or disk >= STARVED:
+        return None
+    words = (
+        "Give each task more CPU cores and memory (`cpus_per_task` and `mem_mb` under `multiply` "
+        "in the profile): its reads are cut short by them, or the input lies on a slower disk than "
+        "the results, or other nodes share it."
+    )
+    evidence = (
+        f"Reading held the shards up for {percent(share)} of their time, at {_disk_words(run)}: "
+        f"{percent(disk)} of what the disk of the results folder gave when it was measured."
+    )
+    gain = 1 - disk / AT_LIMIT
+    return Advice(
+        words, evidence, "profile: cpus_per_task, mem_mb", run.wall(gain * run.held["read"])
+    )
+
+
+def narrower_input(run: Run) -> Advice | None:
+    """Bytes of the input hold the run up, on the disk or over PCIe, and half of them would do."""
+    narrower = _NARROWER.get(run.plan.dtype)
+    read, upload = run.shares["read"], run.shares["upload"]
+    disk = run.disk_share()
+    slow = read >= HOLDS_UP and disk is not None and disk >= AT_LIMIT
+    if narrower is None or not (slow or upload >= HOLDS_UP):
+        return None
+    held = run.held["read" if slow else "upload"]
+    at = f"disk-bound, {percent(disk)} of what the disk does" if slow else "upload-bound"
+    words = (
+        f"An input of {narrower[0]} has half the bytes. This changes the result: about "
+        f"{narrower[1]} digits of each element are left. With all digits, only a faster disk or "
+        "more nodes with disks of their own help."
+        if slow else
+        f"An input of {narrower[0]} has half the bytes. This changes the result: about "
+        f"{narrower[1]} digits of each element are left."
+    )  # fmt: skip
+    evidence = (
+        f"{at[0].upper()}{at[1:]}: reading held the shards up for {percent(read)} of their time, "
+        f"uploading for {percent(upload)}."
+    )
+    return Advice(words, evidence, f"input: {narrower[0]}", run.wall(held / 2))
+
+
+def fewer_shards(run: Run) -> Advice | None:
+    """The sums that shards write are large beside what they read."""
+    problem, count = run.plan.problem, len(run.plan.shards)
+    out = run.held["write"] + run.held["download"]
+    if run.setting("keep") != "sum" or out < PLANES_SHARE * run.total:
+        return None
+    planes = sizes.partial_bytes(problem)
+    least = max(1, 4 * len(run.devices))
+    # So that the sums of all shards are a twentieth of the input, as the other stages hide that.
+    wanted = int(0.05 * problem.matrices * problem.matrix_bytes / planes)
+    wanted = max(least, wanted)
+    if wanted > 0.75 * count:
+        return None
+    words = f"`shards: {wanted}`, instead of {count}: each shard writes a sum, whatever its size."
+    if run.setting("reproducible") is True:
+        words += (
+            " Or `reproducible: false`, whose sums are smaller; then the last bits of the result "
+            "depend on the cut."
+        )
+    evidence = (
+        f"Writing the sums held the shards up for {percent(out / run.total)} of their time: "
+        f"{size(planes)} a shard, {size(count * planes)} in all, beside "
+        f"{size(problem.matrices * problem.matrix_bytes)} of input."
+    )
+    return Advice(words, evidence, f"shards: {wanted}", run.wall(out * (1 - wanted / count)))
+
+
+# The devices.
+
+
+def keep_process(run: Run) -> Advice | None:
+    """Devices do nothing between shards."""
+    gaps = [gap for device in run.devices for gap in device.gaps]
+    # A run that was continued on another day has left one pause a device.
+    if len(gaps) < max(FEWEST_GAPS, 2 * len(run.devices)):
+        return None
+    usual = median(gaps)
+    lost = usual * len(gaps) / len(run.devices)
+    busy = sum(device.busy for device in run.devices) / len(run.devices)
+    if lost < GAP_SHARE * (lost + busy):
+        return None
+    per = "a CPU" if run.devices[0].uuid is None else "a GPU"
+    cause = (
+        "waiting in the queue" if usual > QUEUE_SECONDS else "to end a process and start the next"
+    )
+    words = (
+        "`dispatch: pool` (one node) or `dispatch: mpi` (several) keeps one process on each device "
+        "from shard to shard; `dispatch: array`, or fewer and larger shards, lose less as well."
+    )
+    evidence = (
+        f"Between two shards {per} did nothing for {span(usual)} (median of {len(gaps)} pauses), "
+        f"{percent(lost / (lost + busy))} of its time: {cause}."
+    )
+    return Advice(words, evidence, "dispatch: pool", lost)
+
+
+def longer_shards(run: Run) -> Advice | None:
+    """Shards wait for what each of them needs once: memory, files, compiled kernels."""
+    count, share = len(run.plan.shards), run.shares["waiting"]
+    wanted = max(1, ENOUGH_SHARDS * len(run.devices))
+    if share < WAITING_SHARE or count < 2 * wanted:
+        return None
+    words = f"`shards: {wanted}`, instead of {count}: they pay their fixed costs less often."
+    evidence = (
+        f"Shards waited for {percent(share)} of their time, "
+        f"{span(run.held['waiting'] / len(run.shards))} each, while no stage was at work."
+    )
+    lost = run.held["waiting"] * (1 - wanted / count)
+    return Advice(words, evidence, f"shards: {wanted}", run.wall(lost))
+
+
+def level(run: Run) -> Advice | None:
+    """Devices are idle at the end while others finish the last shards."""
+    count, devices = len(run.plan.shards), len(run.devices)
+    if devices < 2 or count >= ENOUGH_SHARDS * devices:
+        return None
+    longest = max(shard.seconds or 0.0 for shard in run.shards)
+    end = max(device.end for device in run.devices)
+    # Who stopped earlier than one shard before the end had another reason, such as a rerun.
+    idle = sum(min(end - device.end, longest) for device in run.devices) / devices
+    wanted = min(ENOUGH_SHARDS * devices, run.plan.problem.matrices)
+    if idle < TAIL_SHARE * run.active or wanted <= count or _too_many_planes(run, wanted):
+        return None
+    words = f"`shards: {wanted}`: with about {ENOUGH_SHARDS} a device they end together."
+    evidence = (
+        f"At the end devices waited {span(idle)} on average for the last shards, "
+        f"{percent(idle / run.active)} of the run: {count} shards on {devices} devices, up to "
+        f"{span(longest)} each."
+    )
+    return Advice(words, evidence, f"shards: {wanted}", idle * (1 - count / wanted))
+
+
+def _too_many_planes(run: Run, shards: int) -> bool:
+    """Whether so many shards would write more sums than :func:`fewer_shards` lets pass."""
+    problem = run.plan.problem
+    planes = shards * sizes.partial_bytes(problem)
+    total = problem.matrices * problem.matrix_bytes
+    return run.setting("keep") == "sum" and planes > 2 * PLANES_SHARE * total
+
+
+def slow_device(run: Run) -> Advice | None:
+    """A device takes longer than the others of its kind."""
+    found = [(times, device) for device in run.devices if (times := run.slower(device))]
+    times, device = max(found, key=lambda pair: pair[0], default=(0.0, None))
+    if device is None or times < SLOWER:
+        return None
+    node, name = clean(device.node), clean(device.uuid or "the CPU")
+    phase, held, usual = run.where_slower(device)
+    evidence = (
+        f"{name} of {node} took {times:.1f} times as long for its bytes as the other "
+        f"{len(run.peers(device))} of its kind; most of it in {phase}: {span(held)} a GB, where "
+        f"the others took {span(usual)}."
+    )
+    reason, share = device.throttled()
+    if share >= THROTTLED_SHARE:
+        evidence += f" It was throttled ({clean(reason)}) for {percent(share)} of the time."
+    others = sum(1 for slower, _ in found if slower >= SLOWER) - 1
+    evidence += f" {others} more are slow." if others else ""
+    words = (
+        f"Leave {node} out (`slurm_extra: \"--exclude={node}\"` under `multiply` in the profile), "
+        "or have it looked at: " + _look_at(phase, share)
+    )  # fmt: skip
+    lost = device.busy * (1 - 1 / times) / len(run.devices)
+    return Advice(words, evidence, f"profile: --exclude={node}", lost)
+
+
+def _look_at(phase: str, throttled: float) -> str:
+    if throttled >= THROTTLED_SHARE:
+        return "power limit and cooling."
+    places = {"read": "its disk, or its way to it.", "write": "its disk, or its way to it.",
+              "upload": "the link of its GPU (PCIe).", "download": "the link of its GPU (PCIe).",
+              "compute": "who else computes there, clocks and cooling."}  # fmt: skip
+    return places.get(phase, "who else computes there.")
+
+
+def retries(run: Run) -> Advice | None:
+    """Attempts were lost."""
+    extra = sum(max(0, shard.attempts - 1) for shard in run.shards)
+    if not extra:
+        return None
+    some = [shard.shard for shard in run.shards if shard.attempts > 1]
+    lost = extra * run.total / len(run.shards) / 2  # on average they fail half-way
+    words = (
+        "Find out why attempts ended, in the logs of those shards: out of memory asks for more "
+        "`mem_mb`, out of time for more `runtime`, a device that fails for another node."
+    )
+    named = ", ".join(map(clean, some[:5])) + (" …" if len(some) > 5 else "")
+    evidence = f"{extra} attempts ended without a result before these shards were done: {named}."
+    return Advice(words, evidence, "profile: mem_mb, runtime", run.wall(lost))
+
+
+# The products.
+
+
+def tf32(run: Run) -> Advice | None:
+    """Products in full float32 hold the run up, and the GPU has a faster arithmetic."""
+    plan, share = run.plan, run.shares["compute"]
+    asked = run.setting("precision") == "ieee" and plan.dtype in ("float32", "complex64")
+    if share < HOLDS_UP or not asked or plan.problem.result or not run.on_gpu:
+        return None
+    gain = run.tf32_gain()
+    if gain is not None and gain < TF32_GAIN:
+        return None
+    words = (
+        f"`precision: tf32` would multiply {'several' if gain is None else f'up to {gain:.1f}'} "
+        "times as fast. This changes the result: about 3 digits of each product are right, instead "
+        "of 7."
+    )
+    evidence = f"Compute-bound: products held the shards up for {percent(share)} of their time"
+    reached = run.of_ceiling("compute")
+    evidence += "." if reached is None else f", at {percent(reached)} of what the device does."
+    saved = run.held["compute"] * (1 - 1 / (gain or UNKNOWN_GAIN))
+    return Advice(words, evidence, "precision: tf32", run.wall(saved))
+
+
+def use_gpu(run: Run) -> Advice | None:
+    """A CPU multiplies, and that holds the run up."""
+    share = run.shares["compute"]
+    if run.on_gpu or share < HOLDS_UP:
+        return None
+    speed = run.stage_rate("compute")
+    done = f", at {speed / 1e9:.3g} GFLOP/s" if speed else ""
+    words = (
+        "`backend: cupy` on a node with a GPU, which multiplies many times as fast. Products are "
+        "the same within rounding; a run has to stay on one kind of device to its end."
+    )
+    evidence = f"Compute-bound on a CPU for {percent(share)} of the time{done}."
+    saved = run.held["compute"] * (1 - 1 / UNKNOWN_GAIN)
+    return Advice(words, evidence, "backend: cupy", run.wall(saved))
+
+
+def _disk_words(run: Run) -> str:
+    """What went through the disk of a node, beside what it does."""
+    told = []
+    for stage in ("read", "write"):
+        reached, most = run.node_rate(stage), run.ceiling(stage)
+        if reached and most:
+            told.append(f"{stage} {rate(reached)} of {rate(most)}")
+    return ", ".join(told)
+
+
+RULES: Sequence[Callable[[Run], Advice | None]] = (
+    keep_sum, read_in_place, starved_reads, narrower_input, fewer_shards, keep_process,
+    longer_shards, level, slow_device, retries, tf32, use_gpu,
+)  # fmt: skip
+"""All that is looked for."""
