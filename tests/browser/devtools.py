@@ -107,12 +107,10 @@ class Page:
         self.call("Emulation.setScriptExecutionDisabled", value=True)
         return self
 
-    def picture(self, whole: bool = True) -> bytes:
-        """The page as PNG, to its end or as far as the window shows it."""
-        words: dict[str, Any] = {"format": "png"}
-        if whole:
-            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            words |= {"captureBeyondViewport": True, "clip": {**size, "scale": 1}}
+    def picture(self, clip: Mapping[str, float] | None = None) -> bytes:
+        """The page as PNG, to its very end, or a part of it."""
+        size = clip or self.call("Page.getLayoutMetrics")["cssContentSize"] | {"scale": 1}
+        words = {"format": "png", "captureBeyondViewport": True, "clip": size}
         return base64.b64decode(self.call("Page.captureScreenshot", **words)["data"])
 
     def paper(self) -> bytes:
