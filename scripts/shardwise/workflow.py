@@ -24,7 +24,7 @@ from shardwise import ALGORITHM, code, grants, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
-from shardwise.errors import InputError, ShardwiseError
+from shardwise.errors import InputError, ShardwiseError, one_line
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -458,8 +458,6 @@ def after_failure(config: Mapping[str, Any]) -> None:
 
     A process of its own makes it: the run is over, and nothing may keep its end from the user.
     """
-    from shardwise.audit import one_line  # here: jobs do not need it, nor NumPy
-
     results = Results(Path(results_folder(config)))
     if not results.root.is_dir():
         return
