@@ -80,7 +80,7 @@ errors: .venv/.test-$(CUDA)
 fuzz: .venv/.test-$(CUDA)
 	$(BIN)/python -m tests.hostile.fuzz $(ARGS)
 
-gallery: .venv/.test-$(CUDA)
+gallery: .venv/.test-$(CUDA) examples/digits/input.npy examples/seismic/input.npy
 	$(BIN)/python -m tests.browser.gallery
 
 lint: .venv/.test-$(CUDA)
