@@ -1,0 +1,56 @@
+"""Write the page on a run, report.html: what was computed, if it is proven, what took the time.
+
+It takes the results folder alone, at any time: of a run that goes on, failed, or was damaged the
+page says so in its first line. No byte of the products is read.
+"""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from shardwise import cli, report
+from shardwise.doctor import settings
+from shardwise.paths import Results
+
+
+def main(options: Namespace) -> None:
+    """Make the page."""
+    root = options.results
+    if root is None and options.of_plan is not None:
+        root = Results.of_plan(options.of_plan).root
+    if root is None:
+        root = settings.results_folder(options.configfile, None)
+    cli.log.info("report: %s", report.write(root, options.output))
+
+
+def arguments() -> ArgumentParser:
+    """The command line."""
+    made = cli.parser(__doc__)
+    made.epilog = (
+        "Exit codes: 0 the page is written, whatever it says; 2 no results folder, or a config "
+        "that cannot be read; 75 the page cannot be written."
+    )
+    made.add_argument(
+        "results", nargs="?", type=Path, help="results folder; left out, that of the config"
+    )
+    made.add_argument(
+        "--configfile", nargs="+", type=Path, metavar="FILE",
+        help="config files, later over earlier, which name the results folder; left out, "
+        "config.yaml",
+    )  # fmt: skip
+    made.add_argument(
+        "--plan",
+        type=Path,
+        dest="of_plan",
+        metavar="FILE",
+        help="plan.tsv of the results folder, in place of its name",
+    )
+    made.add_argument(
+        "--output", type=Path, metavar="FILE",
+        help="where to write the page; left out, report.html in the results folder. Its links to "
+        "logs work in the results folder only",
+    )  # fmt: skip
+    return made
+
+
+if __name__ == "__main__":
+    cli.run(main, arguments())

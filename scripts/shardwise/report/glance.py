@@ -1,0 +1,124 @@
+"""The five questions that the page answers, each in a line."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shardwise.observe import DAMAGED, DONE, FAILED, Observation, Verdict
+from shardwise.report import facts, words
+from shardwise.report.durations import STRAGGLER, Straggler
+from shardwise.report.parts import Cell
+from shardwise.report.timeline import time_shares
+from shardwise.report.work import Run
+
+GOOD, BAD, OPEN = "good", "bad", "open"
+"""How an answer is marked: nothing to do; look there; not known, or not yet."""
+
+_LEVEL = 0.02  # a share of time that is not worth a word
+
+
+class Advice(Protocol):
+    """What to change, as :mod:`shardwise.advice` has it."""
+
+    words: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, its answer, and the part of the page that has more."""
+
+    question: str
+    answer: Cell
+    mark: str
+    section: str
+
+
+def answers(
+    seen: Observation, verdict: Verdict, run: Run, late: Sequence[Straggler],
+    advice: Sequence[Advice],
+) -> list[Answer]:  # fmt: skip
+    """The five, in the order in which they are asked."""
+    return [
+        _right(seen, verdict), _time(run), _slow(run, late), _failed(seen), _change(run, advice),
+    ]  # fmt: skip
+
+
+def _right(seen: Observation, verdict: Verdict) -> Answer:
+    told = {
+        "proven": ("Yes, it is proven", GOOD),
+        "unproven": ("Nothing says otherwise, but it is not proven", OPEN),
+        "unfinished": ("There is none yet", OPEN),
+        "failed": ("There is none: shards or stages failed", BAD),
+        "damaged": ("It cannot be trusted: something is damaged", BAD),
+        "empty": ("There is no run here", OPEN),
+    }
+    answer, mark = told.get(verdict.kind, (verdict.words, OPEN))
+    if verdict.kind == "unfinished" and seen.shards:
+        answer += f": {facts.amount(seen, DONE):,} of {len(seen.shards):,} shards are done"
+    return Answer("Is the number right?", f"{answer}.", mark, "computed")
+
+
+def _time(run: Run) -> Answer:
+    shares = time_shares(run)
+    told = sorted(((part, name) for name, part in shares.items() if part >= _LEVEL), reverse=True)
+    question = "What took the time?"
+    idle = shares.get("idle", 0)
+    if not told or shares.get("unknown", 0) > 0.5:
+        beside = f"; the devices were idle {words.share(idle)} of the time" if told else ""
+        return Answer(question, f"The receipts do not say{beside}.", OPEN, "time")
+    named = ", ".join(f"{name} {words.share(part)}" for part, name in told[:3])
+    mark = BAD if idle > 0.25 else GOOD
+    return Answer(question, f"{named[:1].upper()}{named[1:]} of the devices' time.", mark, "time")
+
+
+def _slow(run: Run, late: Sequence[Straggler]) -> Answer:
+    question, slow = "Which device was slow?", facts.slow_devices(run)
+    if slow:
+        device, part = slow[0]
+        more = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
+        told = f"{device.name}: {words.share(part)} of the rate of the fastest of its kind{more}."
+        return Answer(question, told, BAD, "devices")
+    if late:
+        shards = words.count(len(late), "shard")
+        told = f"None as a whole, but {shards} took more than {STRAGGLER:g} times the median."
+        return Answer(question, told, BAD, "shards")
+    if len(run.devices) > 1:
+        return Answer(question, "None: those of a kind were about as fast.", GOOD, "devices")
+    if run.devices:
+        return Answer(question, "There was but one, and no shard was late.", GOOD, "devices")
+    return Answer(question, "None is known to have worked.", OPEN, "devices")
+
+
+def _failed(seen: Observation) -> Answer:
+    question = "What failed?"
+    bad, damaged = facts.amount(seen, FAILED), facts.amount(seen, DAMAGED)
+    again = sum(own.attempts > 1 and own.state == DONE for own in seen.shards.values())
+    told = []
+    if bad:
+        told.append(f"{words.count(bad, 'shard')} failed")
+    if damaged:
+        told.append(f"{words.count(damaged, 'shard')} damaged")
+    if seen.failures:
+        told.append(f"stage {', '.join(map(words.plain, list(seen.failures)[:3]))} failed")
+    if seen.quarantined:
+        told.append(f"{words.count(len(seen.quarantined), 'device')} in quarantine")
+    if seen.problems:
+        told.append(f"{words.count(len(seen.problems), 'remark')} on what could not be read")
+    mark = BAD if told else GOOD
+    if not told:
+        told.append("nothing in the end" if seen.shards else "nothing is known to have")
+    if again:
+        told.append(f"{words.count(again, 'shard')} took more than one attempt")
+    said = "; ".join(told)
+    return Answer(question, f"{said[:1].upper()}{said[1:]}.", mark, "failures")
+
+
+def _change(run: Run, advice: Sequence[Advice]) -> Answer:
+    question = "What should I change?"
+    if advice:
+        more = f" ({len(advice) - 1} more)" if len(advice) > 1 else ""
+        return Answer(question, words.marked(advice[0].words) + more, OPEN, "advice")
+    if any(bar.held for bar in run.bars):
+        return Answer(question, "Nothing stands out.", GOOD, "advice")
+    return Answer(question, "Not known: no receipt says where the time went.", OPEN, "advice")

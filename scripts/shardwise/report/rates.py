@@ -1,0 +1,185 @@
+"""Throughput of each stage, beside the ceiling that was measured on its node."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from markupsafe import Markup
+
+from shardwise.observe import STAGES, Observation
+from shardwise.planfile import Plan
+from shardwise.report import words
+from shardwise.report.parts import Figure, Table
+from shardwise.report.work import Bar, Run, length, union
+
+MOST_NODES = 24
+"""Nodes that are drawn; the table has all."""
+
+NO_CEILING = "no ceiling measured here: make ceilings"
+
+_OF_NODE = ("read", "write")
+"""Stages whose ceiling all devices of a node share; the others have one a device."""
+
+
+class Ceiling(Protocol):
+    """The raw rates of a node, as :class:`shardwise.ceilings.Ceilings` gives them."""
+
+    def rate(self, stage: str, plan: Plan | None = None) -> float | None:
+        """Bytes, or floating-point operations, a second; None where none was measured."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a stage was on a node, while it was at work.
+
+    Attributes
+    ----------
+    rate
+        Bytes, or floating-point operations, a second; None where none is known.
+    share
+        Of the time of the shards, how much of it the stage was at work.
+    ceiling
+        The raw rate; None where none was measured.
+    """
+
+    node: str
+    stage: str
+    rate: float | None
+    share: float | None
+    ceiling: float | None
+
+    @property
+    def unit(self) -> str:
+        """Of the rates."""
+        return "FLOP/s" if self.stage == "compute" else "B/s"
+
+    @property
+    def reached(self) -> float | None:
+        """The rate as a share of the ceiling."""
+        return self.rate / self.ceiling if self.rate is not None and self.ceiling else None
+
+
+def speeds(run: Run, plan: Plan | None, ceilings: Mapping[str, Ceiling]) -> list[Speed]:
+    """The speed of each stage on each node that has computed a shard."""
+    nodes: dict[str, list[Bar]] = defaultdict(list)
+    for bar in run.bars:
+        if bar.seen.device and bar.held:
+            nodes[bar.seen.device.node].append(bar)
+    return [
+        _speed(node, stage, nodes[node], _ceiling(ceilings.get(node), stage, plan))
+        for node in sorted(nodes)
+        for stage in STAGES
+    ]
+
+
+def _speed(node: str, stage: str, bars: list[Bar], ceiling: float | None) -> Speed:
+    """One stage; shards that were at work at once add up to what the disk, or the device, gave."""
+    told = [bar.seen.timeline for bar in bars]
+    busy = sum(words.number(own.busy.get(stage)) or 0.0 for own in told if own)
+    work = sum(words.number(own.work.get(stage)) or 0.0 for own in told if own)
+    whole = sum(bar.seconds for bar in bars)
+    at_once = _at_once(bars) if stage in _OF_NODE else _at_once_by_device(bars)
+    rate = work / busy * at_once if busy > 0 and work > 0 else None
+    return Speed(node, stage, rate, min(1.0, busy / whole) if whole > 0 else None, ceiling)
+
+
+def _at_once(bars: Iterable[Bar]) -> float:
+    """How many shards were at work at once, on average while any was."""
+    own = [(bar.begin, bar.end) for bar in bars]
+    spent = length(union(own))
+    return sum(end - begin for begin, end in own) / spent if spent > 0 else 1.0
+
+
+def _at_once_by_device(bars: Iterable[Bar]) -> float:
+    devices: dict[str, list[Bar]] = defaultdict(list)
+    for bar in bars:
+        devices[bar.seen.device.key if bar.seen.device else ""].append(bar)
+    whole = sum(bar.seconds for own in devices.values() for bar in own)
+    spent = sum(length(union((bar.begin, bar.end) for bar in own)) for own in devices.values())
+    return whole / spent if spent > 0 else 1.0
+
+
+def _ceiling(measured: Ceiling | None, stage: str, plan: Plan | None) -> float | None:
+    """The raw rate of a stage, if it is one."""
+    rate = words.number(measured.rate(stage, plan)) if measured is not None else None
+    return rate if rate is not None and rate > 0 else None
+
+
+def figure(seen: Observation, run: Run, ceilings: Mapping[str, Ceiling]) -> Figure | None:
+    """The figure; None where no receipt says how long its stages were at work."""
+    found = speeds(run, seen.plan, ceilings)
+    if not found:
+        return None
+    nodes = list(dict.fromkeys(speed.node for speed in found))
+    shown = nodes[:MOST_NODES]
+    body = Markup("<div class=rates>{}</div>").format(
+        Markup("").join(_node(node, [s for s in found if s.node == node]) for node in shown)
+    )
+    caption = _caption(found)
+    if len(shown) < len(nodes):
+        caption += f" The first {len(shown)} of {len(nodes):,} nodes are drawn."
+    heads = ["node and stage", "rate while at work", "ceiling", "reached", "at work"]
+    rows = [
+        [
+            f"{words.plain(speed.node)}: {speed.stage}", words.rate(speed.rate, speed.unit),
+            words.rate(speed.ceiling, speed.unit), words.share(speed.reached),
+            words.share(speed.share),
+        ]
+        for speed in found
+    ]  # fmt: skip
+    return Figure("rates", "How fast each stage was", body, caption, Table(heads, rows))
+
+
+def _caption(found: list[Speed]) -> str:
+    """What limits, and how it was reckoned."""
+    told = (
+        "The bar is the rate while the stage was at work, as a share of the ceiling (the "
+        "mark): what the disk, the bus or the device gives alone. “At work” is the share of the "
+        "shards' time in which it ran. A stage that is at work nearly always, near its ceiling, is "
+        "what limits; far below it, there is something to gain."
+    )
+    if all(speed.ceiling is None for speed in found):
+        told = (
+            "The rate of each stage while it was at work, and the share of the shards' time in "
+            "which that was. No ceiling was measured here; with make ceilings, this shows how much "
+            "of what the machine gives was reached."
+        )
+    return (
+        told
+        + " Shards at work at the same time are added up: for reading and writing over a node, "
+        "else over a device."
+    )
+
+
+def _node(node: str, found: list[Speed]) -> Markup:
+    rows = Markup("").join(map(_row, found))
+    said = "; ".join(
+        f"{s.stage} {words.rate(s.rate, s.unit)}"
+        + (f", {words.share(s.reached)} of its ceiling" if s.reached is not None else "")
+        for s in found
+        if s.rate is not None
+    )
+    return Markup(
+        '<div class=node role=img aria-label="Throughput on {}: {}"><h4>{}</h4>{}</div>'
+    ).format(words.plain(node), said or "not known", words.plain(node), rows)
+
+
+def _row(speed: Speed) -> Markup:
+    """One stage: its bars and its figures."""
+    reached = speed.reached
+    told = words.rate(speed.rate, speed.unit)
+    if speed.ceiling is not None:
+        told += f" of {words.rate(speed.ceiling, speed.unit)} ({words.share(reached)})"
+    elif speed.rate is not None:
+        told += f" · {NO_CEILING}"
+    bar = Markup("")
+    if reached is not None:
+        scale = max(1.0, reached)
+        bar = Markup('<i class=p{} style="width:{}%"></i><u style="left:{}%"></u>').format(
+            STAGES.index(speed.stage) + 1, f"{100 * reached / scale:.2f}", f"{100 / scale:.2f}"
+        )
+    return Markup(
+        "<div class=rate><span>{}</span><div class='gauge{}'>{}</div>"
+        "<span class=told>{}</span><span class=told>{} at work</span></div>"
+    ).format(speed.stage, "" if speed.ceiling else " none", bar, told, words.share(speed.share))
