@@ -1,25 +1,33 @@
 """Write the page on a run, report.html: what was computed, if it is proven, what took the time.
 
-It takes the results folder alone, at any time: of a run that goes on, failed, or was damaged the
-page says so in its first line. No byte of the products is read.
+Beside it lie figures of the same look for Prometheus, metrics.prom, unless --output names another
+place. It takes the results folder alone, at any time: of a run that goes on, failed, or was damaged
+the page says so in its first line. No byte of the products is read.
 """
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from shardwise import cli, report
+from shardwise import cli, metrics, report
 from shardwise.doctor import settings
+from shardwise.errors import InputError
+from shardwise.observe import Observer
 from shardwise.paths import Results
 
 
 def main(options: Namespace) -> None:
-    """Make the page."""
+    """Make the page, and the figures of the same look at the folder."""
     root = options.results
     if root is None and options.of_plan is not None:
         root = Results.of_plan(options.of_plan).root
     if root is None:
         root = settings.results_folder(options.configfile, None)
-    cli.log.info("report: %s", report.write(root, options.output))
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder; name the results folder of a run")
+    seen = Observer(root).look()
+    cli.log.info("report: %s", report.write_seen(seen, options.output))
+    if options.output is None:
+        metrics.write(seen)
 
 
 def arguments() -> ArgumentParser:
