@@ -22,7 +22,7 @@ SHOTS = (
     ("first-look", "digits", "", 1000, "light"),
     ("sum", "digits", "#result", 1000, "light"),
     ("timeline", "seismic", "#timeline", 1000, "light"),
-    ("rates", "seismic", "#rates", 1000, "light"),
+    ("rates", "bad night", "#rates", 1000, "light"),
     ("durations", "seismic", "#durations", 1000, "light"),
     ("failed", "bad night", "", 1000, "light"),
     ("failures", "bad night", "#failures", 1000, "dark"),
@@ -45,9 +45,6 @@ def runs(folder: Path) -> dict[str, Path]:
             shutil.copy2(REPO / "examples" / name / "input.npy", root / "examples" / name)
             done = examples.run("--configfile", f"examples/{name}/config.yaml", timeout=900)
             assert done.code == 0, done.output
-            for script in ("ceilings", "report"):
-                words = [sys.executable, f"scripts/{script}.py", str(page.parent)]
-                subprocess.run(words, cwd=root, check=True, timeout=120)
     root = folder / "bad night"
     pages["bad night"] = root / "results" / "report.html"
     if not pages["bad night"].exists():
@@ -57,6 +54,9 @@ def runs(folder: Path) -> dict[str, Path]:
         np.save(root / "stack.npy", stack)
         failed.configure(input="stack.npy", shards=12, dispatch="pool")
         assert failed.run().code != 0
+        for script in ("ceilings", "report"):
+            words = [sys.executable, f"scripts/{script}.py", "results"]
+            subprocess.run(words, cwd=root, check=True, timeout=120)
     return pages
 
 
