@@ -2,13 +2,17 @@
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
 # make doctor   what would run here, and what is missing; ARGS="--json" goes to scripts/doctor.py
+# make report   the page on a run, made anew; ARGS="other_results" goes to scripts/report.py
+# make watch    a run while it goes, from any shell of any node; ARGS="results/mine --once" goes to scripts/watch.py
+# make ceilings  what this node's disk and devices can do at most, for the page; ARGS="other_results" goes to scripts/ceilings.py
 # make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to scripts/verify.py
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
 # make errors   write docs/errors.md anew: each bad input and its message
 # make fuzz   a million damaged files for the readers of files; ARGS="--cases 9999 --only header" goes to it
+# make gallery  the pictures of docs/gallery.md anew, from runs of the examples in a browser out of Debian's packages
 # make lint   formatting and style of Python and Snakemake files
-# make bench  the dry run's benchmark and the accuracy of sums; they print tables of docs/performance.md and docs/sums.md
+# make bench  the dry run, the accuracy of sums, the page on 10,000 shards: tables of docs/performance.md, docs/sums.md, docs/report.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
 # make bench-gpu  those that need a GPU: kernels, proofs, shard jobs, start-up, several GPUs; ARGS="--minutes 3 --json all.json" goes to each
@@ -32,7 +36,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel doctor verify test nightly faults errors fuzz lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run data-parallel doctor report watch ceilings verify test nightly faults errors fuzz gallery lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -47,6 +51,15 @@ data-parallel: .venv/.examples-$(CUDA)
 
 doctor: .venv/.run-$(CUDA)
 	$(BIN)/python scripts/doctor.py $(ARGS)
+
+report: .venv/.run-$(CUDA)
+	$(BIN)/python scripts/report.py $(ARGS)
+
+watch: .venv/.run-$(CUDA)
+	@$(BIN)/python scripts/watch.py $(ARGS)
+
+ceilings: .venv/.run-$(CUDA)
+	$(BIN)/python scripts/ceilings.py $(ARGS)
 
 verify: .venv/.run-$(CUDA)
 	$(BIN)/python scripts/verify.py $(ARGS)
@@ -67,6 +80,9 @@ errors: .venv/.test-$(CUDA)
 fuzz: .venv/.test-$(CUDA)
 	$(BIN)/python -m tests.hostile.fuzz $(ARGS)
 
+gallery: .venv/.test-$(CUDA) examples/digits/input.npy examples/seismic/input.npy
+	$(BIN)/python -m tests.browser.gallery
+
 lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,6 +91,7 @@ lint: .venv/.test-$(CUDA)
 bench: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/page.py
 
 bench-reduce: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/reduce.py $(ARGS)

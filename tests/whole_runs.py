@@ -58,4 +58,4 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: st
     night.wait_for("the queue is empty", night.idle)
     assert night.starts() == Counter([dispatch])
     plan = night.workspace.run("--dry-run", profile=night.profile)
-    assert plan.jobs == {"ledger", "reduce"}, plan.output
+    assert plan.jobs == {"ledger", "reduce", "report"}, plan.output

@@ -301,7 +301,8 @@ class _Audit:
             why = "has no receipt" if product.exists() else "is missing"
             seen.findings.append(self._finding(MISSING, product, why, row.shard))
             return None
-        seen.known |= {self._name(path), self._name(product)}
+        own = path, product, self._results.telemetry(row.shard)
+        seen.known |= {self._name(each) for each in own}
         try:
             receipt = receipts.read_as_written(path)
             if receipt.get("fingerprint") != row.fingerprint:

@@ -18,7 +18,7 @@ from shardwise.dispatch import jobs, missing
 
 _SECONDS_BETWEEN_LINES = 1.0
 _FOLLOW_SECONDS = 1.0
-_STAGES = ("plan", "synthesize", "shard", "multiply", "ledger", "reduce")
+_STAGES = ("plan", "synthesize", "shard", "multiply", "ledger", "reduce", "report")
 _PER_SHARD = ("shard", "multiply")
 _FOR_ALL = ("pool", "mpi")
 """Rules whose one job computes all shards; so does `multiply` under `dispatch: array`."""
@@ -172,20 +172,27 @@ class Listener(logging.Handler):
             return
         barred = quarantine.report(self._run.results)
         if sum(self._state.done.values()) == planned:
-            whole = ", ".join(self._run.statistics())
+            whole = ", ".join(self._run.in_the_end())
             say(f"shardwise: done: {whole if self._state.whole else 'what was asked for'}")
             for line in barred:
                 say(line)
             return
         done, shards = self._counts("multiply")
-        lack = "the sum is missing" if done == shards else f"{shards - done} missing"
+        lack = self._last_missing() if done == shards else f"{shards - done} missing"
         say(f"\nshardwise: not finished: {done} of {shards} shards have their products; {lack}.")
         for failure in self._failures():
             say(f"  failed: {failure.name}: {failure.reason}")
             say(f"          log: {failure.log or 'none'}")
         for line in barred:
             say(line)
+        if self._run.results.report.exists():
+            say(f"The page on it: {self._run.results.report}")
         say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
+
+    def _last_missing(self) -> str:
+        """What is not there although all products are."""
+        summed = self._state.done["reduce"] == self._state.planned["reduce"]
+        return "the sum is there; the page on it is missing" if summed else "the sum is missing"
 
 
 class Follower:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +24,7 @@ from shardwise import ALGORITHM, code, grants, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
-from shardwise.errors import InputError, ShardwiseError
+from shardwise.errors import InputError, ShardwiseError, one_line
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -34,6 +35,9 @@ log = logging.getLogger("snakemake.logging")  # it prints messages as they are: 
 SCRIPTS = Path(__file__).parents[1]
 _RECORD_LETTERS = 100
 """So much of the name of a record is compared; file names on any disk may be longer."""
+
+_PAGE_SECONDS = 120.0
+"""So long may it take to make the page on a failed run; 10,000 shards take some seconds."""
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -201,17 +205,21 @@ class Run:
             return [str(self.results.receipt(self.standing.newest))]
         return [str(self.results.multiplied)]
 
-    def statistics(self) -> list[str]:
-        """The files that the reduce writes, the receipt last."""
-        names = [self.results.statistic(name) for name in self.reduce["statistics"]]
-        return [str(path) for path in (*names, self.results.summary)]
+    def arrays(self) -> list[str]:
+        """The arrays that the reduce writes; its receipt comes after them."""
+        return [str(self.results.statistic(name)) for name in self.reduce["statistics"]]
+
+    def in_the_end(self) -> list[str]:
+        """What a run is made for, and says at its end: the arrays, their receipt, the page."""
+        return [*self.arrays(), str(self.results.summary), str(self.results.report)]
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """What a complete run has made; of many files, those that Snakemake is to look at."""
+        whole = [*self.in_the_end(), str(self.results.metrics)]
         if self.dispatch != "jobs":
-            return self.statistics()
+            return whole
         products, receipts = self._each(self.results.product), self._each(self.results.receipt)
-        return [*products, *receipts, *self.statistics()]
+        return [*products, *receipts, *whole]
 
     def _each(self, name: Callable[[str], Path]) -> list[str]:
         before, after = self.pattern(name).split("{shard}")
@@ -443,6 +451,27 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     except InputError as error:
         log.error(str(error))
         sys.exit(error.exit_code)
+
+
+def after_failure(config: Mapping[str, Any]) -> None:
+    """Make the page on a run that has failed; where it cannot be made, a warning says why.
+
+    A process of its own makes it: the run is over, and nothing may keep its end from the user.
+    """
+    results = Results(Path(results_folder(config)))
+    if not results.root.is_dir():
+        return
+    words = [sys.executable, str(SCRIPTS / "report.py"), f"--plan={results.plan}"]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PAGE_SECONDS, check=False
+        )
+        said = done.stderr.decode(errors="replace").strip().splitlines() if done.returncode else []
+        reason = (said or [f"it exited {done.returncode}"])[-1] if done.returncode else ""
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = str(error)
+    if reason:
+        log.warning(f"shardwise: no page on this run ({results.report}): {one_line(reason)}")
 
 
 def _disown(run: Run) -> None:

@@ -49,6 +49,7 @@ def test_every_dependency_has_its_reason() -> None:
     assert [name for name in pinned if name not in page] == []
 
 
+DOCS = REPO / "docs"
 MODULES = [
     str(path.relative_to(REPO / "scripts" / "shardwise"))
     for path in sorted((REPO / "scripts" / "shardwise").rglob("*.py"))
@@ -150,3 +151,25 @@ def test_the_page_of_collectives_names_every_call() -> None:
             for p in inspect.signature(call).parameters.values()
         ]
         assert f"| `{name}({', '.join(words)})` |" in page("collectives.md")
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", *sorted(f"docs/{p.name}" for p in DOCS.glob("*.md"))]
+)
+def test_links_between_documents_lead_somewhere(name: str) -> None:
+    """Each relative link names a file of the repository."""
+    folder = (REPO / name).parent
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (REPO / name).read_text())
+    assert [link for link in links if not (folder / link).exists()] == []
+
+
+def test_every_picture_of_the_gallery_is_small_and_has_words() -> None:
+    """At most eight PNG files of 200 kB, each with alternative text; no other lies beside them."""
+    shown = dict(re.findall(r"!\[([^\]]+)\]\(pictures/([^)]+)\)", page("gallery.md")))
+    files = {path.name: path.read_bytes() for path in (DOCS / "pictures").iterdir()}
+    assert sorted(shown.values()) == sorted(files)
+    assert len(files) <= 8
+    assert all(len(words) > 40 for words in shown)
+    for data in files.values():
+        assert data.startswith(b"\x89PNG")
+        assert len(data) <= 200_000

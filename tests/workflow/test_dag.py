@@ -3,6 +3,7 @@
 import os
 import re
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from shardwise.workflow import _remembers
 from tests.workspace import Workspace
 
 SHARDS = [f"{i:05}" for i in range(4)]
-SUM_UP = {"ledger", "reduce"}
+SUM_UP = {"ledger", "reduce", "report"}
 
 
 def each(rule: str) -> set[str]:
@@ -77,6 +78,38 @@ def test_a_product_or_receipt_removed_by_hand_is_made_again(workspace: Workspace
     assert workspace.dry_run() == set()
 
 
+@pytest.mark.parametrize("name", ["report.html", "metrics.prom"])
+def test_results_without_a_page_get_one(workspace: Workspace, name: str) -> None:
+    """Whether it was removed or the results are older than pages: nothing is computed again."""
+    workspace.file(name).unlink()
+    assert workspace.dry_run() == {"report"}
+
+
+def test_a_run_up_to_the_sum_makes_no_page(workspace: Workspace) -> None:
+    """Who asks for the sum alone gets that alone."""
+    workspace.file("products/00002.json").unlink()
+    assert workspace.dry_run("--until", "reduce") == {"multiply 00002", "ledger", "reduce"}
+
+
+def test_snakemakes_own_report_holds_the_page(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page, figures, ledger and receipt with captions and categories; the network is not needed."""
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    done = workspace.run("--report", "all.zip")
+    assert done.code == 0, done.output
+    with zipfile.ZipFile(workspace.root / "all.zip") as made:
+        names = {Path(name).name: name for name in made.namelist()}
+        text = made.read("all/report.html").decode()
+        page = workspace.file("report.html").read_bytes()
+        pages = [n for n in made.namelist() if made.read(n) == page]
+    assert {"metrics.prom", "ledger.tsv", "summary.json", "report.html"} <= set(names)
+    assert len(pages) == 1
+    for words in ("The run", "Proof", "Start with the page", "One row a shard, made from"):
+        assert words in text
+
+
 def test_a_changed_input_file_reruns_its_shard_only(workspace: Workspace) -> None:
     """One file of a folder changes one shard."""
     changed = workspace.root / "stack" / "5.npy"
@@ -116,7 +149,7 @@ def test_a_changed_cut_reruns_everything(workspace: Workspace) -> None:
 def test_a_changed_reduce_only_reduces(workspace: Workspace, reduce: dict[str, object]) -> None:
     """The products stay when only the sum over them changes."""
     workspace.configure(input="stack", shards=4, reduce=reduce)
-    assert workspace.dry_run() == {"reduce"}
+    assert workspace.dry_run() == {"reduce", "report"}
 
 
 def test_a_raised_algorithm_version_reruns_what_it_computes(workspace: Workspace) -> None:
@@ -298,6 +331,6 @@ def test_a_run_that_ended_before_the_ledger_makes_it(pool: Workspace) -> None:
 def test_a_dispatch_reruns_only_what_has_changed(pool: Workspace) -> None:
     """Other statistics reduce; another treatment of NaN needs a plan, and no products."""
     pool.configure(**POOL, reduce={"statistics": ["sum", "mean"]})
-    assert pool.dry_run() == {"reduce"}
+    assert pool.dry_run() == {"reduce", "report"}
     pool.configure(**POOL, nonfinite="allow")
     assert pool.dry_run() == {"plan"} | SUM_UP

@@ -88,10 +88,13 @@ def test_a_failed_shard_costs_that_shard(workspace: Workspace) -> None:
     assert "log: results/logs/multiply/00001.log" in words
     assert f"cd {workspace.root} && " in words
     assert "1 failed so far" in done.output
+    assert "The page on it: results/report.html" in words
+    page = workspace.file("report.html").stat().st_mtime_ns
 
     np.save(folder / "3.npy", stack[3])
     healed = workspace.run()
     assert healed.code == 0, healed.output
+    assert workspace.file("report.html").stat().st_mtime_ns > page
     assert {job for job in healed.jobs if "multiply" in job} == {"multiply 00001"}
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
@@ -105,7 +108,7 @@ def test_one_job_for_all_gives_the_same_bits(workspace: Workspace, dispatch: str
     done = workspace.run()
     assert done.code == 0, done.output
     assert workspace.load("sum.npy").tobytes() == (digits @ digits).sum(axis=0).tobytes()
-    assert "multiply: 7 of 7 shards done; then ledger, reduce" in done.output
+    assert "multiply: 7 of 7 shards done; then ledger, reduce, report" in done.output
     assert workspace.file("shards/00006.npy").exists()
 
 

@@ -10,7 +10,12 @@ rule ledger:
         plan=run.results.plan,
         receipts=run.all_receipts,
     output:
-        ledger=run.results.ledger,
+        ledger=report(
+            run.results.ledger,
+            caption="../report/ledger.rst",
+            category="Proof",
+            labels={"what": "ledger: one row a shard"},
+        ),
     log:
         run.results.log("ledger"),
     localrule: True
@@ -26,7 +31,13 @@ rule reduce:
         plan=run.results.plan,
         ledger=run.results.ledger,
     output:
-        run.statistics(),
+        run.arrays(),
+        summary=report(
+            run.results.summary,
+            caption="../report/summary.rst",
+            category="Proof",
+            labels={"what": "summary: the receipt of the sum"},
+        ),
     log:
         run.results.log("reduce"),
     resources:

@@ -1,0 +1,83 @@
+"""Make the pictures of docs/gallery.md anew: real runs of the examples, in a real browser."""
+
+import argparse
+import logging
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from tests.browser.devtools import Browser
+from tests.browser.shoot import figure
+from tests.workspace import REPO, Workspace
+
+PICTURES = REPO / "docs" / "pictures"
+MOST_BYTES = 200_000
+
+# Name of the picture, the run that it shows, the part of its page, the window's width and scheme.
+SHOTS = (
+    ("first-look", "digits", "", 1000, "light"),
+    ("sum", "digits", "#result", 1000, "light"),
+    ("timeline", "seismic", "#timeline", 1000, "light"),
+    ("rates", "bad night", "#rates", 1000, "light"),
+    ("durations", "seismic", "#durations", 1000, "light"),
+    ("failed", "bad night", "", 1000, "light"),
+    ("failures", "bad night", "#failures", 1000, "dark"),
+    ("phone", "digits", "", 380, "dark"),
+)
+
+log = logging.getLogger("gallery")
+
+
+def runs(folder: Path) -> dict[str, Path]:
+    """Run the examples, and one with a matrix that is not finite; returns their pages.
+
+    What lies in the folder from an earlier call is not run again.
+    """
+    root = folder / "examples"
+    examples = Workspace(root) if root.exists() else Workspace.create(root)
+    pages = {name: root / "results" / name / "report.html" for name in ("digits", "seismic")}
+    for name, page in pages.items():
+        if not page.exists():
+            shutil.copy2(REPO / "examples" / name / "input.npy", root / "examples" / name)
+            done = examples.run("--configfile", f"examples/{name}/config.yaml", timeout=900)
+            assert done.code == 0, done.output
+    root = folder / "bad night"
+    pages["bad night"] = root / "results" / "report.html"
+    if not pages["bad night"].exists():
+        failed = Workspace.create(root)
+        stack = np.random.default_rng(0).standard_normal((600, 256, 256)).astype("float32")
+        stack[310, 7, 7] = np.nan
+        np.save(root / "stack.npy", stack)
+        failed.configure(input="stack.npy", shards=12, dispatch="pool")
+        assert failed.run().code != 0
+        for script in ("ceilings", "report"):
+            words = [sys.executable, f"scripts/{script}.py", "results"]
+            subprocess.run(words, cwd=root, check=True, timeout=120)
+    return pages
+
+
+def main() -> None:
+    """Write all pictures, and say what each weighs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.browser.gallery", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="keep the runs here, for another call")
+    kept = parser.parse_args().folder
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with (
+        tempfile.TemporaryDirectory(prefix="shardwise-gallery-") as folder,
+        Browser(Path(folder) / "browser") as browser,
+    ):
+        pages = runs((kept or Path(folder)).resolve())
+        for name, run, selector, width, scheme in SHOTS:
+            path = PICTURES / f"{name}.png"
+            figure(browser, pages[run], path, selector, width, scheme)
+            size = path.stat().st_size
+            log.info("%s: %d kB", path.relative_to(REPO), size // 1000)
+            assert size <= MOST_BYTES, f"{path} is larger than {MOST_BYTES} bytes"
+
+
+if __name__ == "__main__":
+    main()

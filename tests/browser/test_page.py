@@ -1,0 +1,230 @@
+"""The page on a run, in a real browser: what a reader sees, and that it is true.
+
+Pages are of pretended runs, so they have GPUs, failures and thousands of shards.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardwise import report
+from shardwise.observe import PHASES
+
+from tests import pretend
+from tests.browser.devtools import Browser, Page
+from tests.browser.looks import ink, look, nameless
+
+WIDTHS = (380, 1600)
+RUNS: dict[str, dict[str, Any]] = {
+    "whole": {"shards": 48, "slow": 2, "slow_device": True},
+    "bad night": {"shards": 40, "failed": 3, "lost": 1, "running": 4, "waiting": 5, "damaged": 1,
+                  "unknown": 1, "old": 3, "quarantined": 1, "ceilings": False},
+    "on a CPU": {"shards": 8, "devices": 0, "nodes": 1, "old": 8},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pretend.Pretended]:
+    """Pretended runs by their names, each with its page; made when first asked for."""
+    known: dict[str, pretend.Pretended] = {}
+
+    def make(name: str) -> pretend.Pretended:
+        if name not in known:
+            folder = tmp_path_factory.mktemp("runs") / name
+            known[name] = pretend.run(folder, **RUNS[name])
+            report.write(known[name].root)
+        return known[name]
+
+    return make
+
+
+def page_of(run: pretend.Pretended) -> Path:
+    """The file that the browser opens."""
+    return run.plan.results.report
+
+
+def check(page: Page, found: dict[str, Any], path: Path) -> None:
+    """What holds for every page at any width, in either scheme and on paper."""
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith("data:")] == [path.as_uri()]
+    assert found["wide"] <= 0, f"it is {found['wide']} px wider than the window"
+    assert found["beyond"] == []
+    assert found["small"] == []
+    assert found["faint"] == []
+    assert found["dim"] == []
+    assert found["texts"] > 20
+    assert found["verdict"].strip()
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_on_a_phone_and_on_a_wall(
+    browser: Browser, made: Callable[[str], pretend.Pretended], name: str, scheme: str
+) -> None:
+    """No sideways scrolling, no small or faint text, nothing fetched, no complaint; light, dark."""
+    path = page_of(made(name))
+    with browser.page(WIDTHS[0], scheme) as page:
+        page.open(path)
+        for width in WIDTHS:
+            found = look(page.resize(width))
+            check(page, found, path)
+        assert (sum(found["ground"][:3]) < 1) == (scheme == "dark")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_figure_is_drawn_and_has_words(
+    browser: Browser, made: Callable[[str], pretend.Pretended], name: str
+) -> None:
+    """Each has a box, ink in it, a caption and a table; every picture has alternative text."""
+    with browser.page(WIDTHS[1]) as page:
+        found = look(page.open(page_of(made(name))))
+        figures = {figure["id"]: figure for figure in found["figures"]}
+        assert {"timeline", "durations"} <= set(figures)
+        for key, figure in figures.items():
+            assert min(figure["box"][2:]) > 50, key
+            assert figure["drawings"], key
+            assert figure["broken"] == 0, key
+            assert len(figure["caption"]) > 20, key
+        assert nameless(page) == []
+        boxes = [(key, box) for key, figure in figures.items() for box in figure["drawings"]]
+        assert all(min(box[2:]) > 0 for _, box in boxes)
+        amounts = ink(page, [box for _, box in boxes])
+    for (key, _), (colours, share) in zip(boxes, amounts, strict=True):
+        assert colours > 1, key
+        assert share > 0.001, key
+
+
+def test_the_bars_are_the_receipts(
+    browser: Browser, made: Callable[[str], pretend.Pretended]
+) -> None:
+    """A bar a shard: its numbers to the last digit, and where and how wide it is drawn."""
+    run = made("whole")
+    with browser.page(WIDTHS[1]) as page:
+        bars = {bar["shard"]: bar for bar in look(page.open(page_of(run)))["bars"]}
+    assert set(bars) == set(run.receipts)
+    begin = min(receipt["started"] for receipt in run.receipts.values())
+    end = max(receipt["finished"] for receipt in run.receipts.values())
+    unit = 1000 / (end - begin)
+    for shard, receipt in run.receipts.items():
+        held = [receipt["timeline"]["held"][phase] for phase in PHASES]
+        assert [float(word) for word in bars[shard]["held"].split()] == held
+        at = (receipt["started"] - begin) * unit
+        expected = []
+        for number, seconds in enumerate(held):
+            expected.append((f"p{number}", at, seconds * unit))
+            at += seconds * unit
+        drawn = {kind: (x, width) for kind, x, width in bars[shard]["parts"]}
+        for kind, x, width in expected:
+            if width > 0.001:
+                assert drawn[kind] == pytest.approx((x, width), abs=0.05), (shard, kind)
+            else:
+                assert drawn.get(kind, (x, 0.0))[1] < 0.01
+
+
+def test_it_needs_no_script(browser: Browser, made: Callable[[str], pretend.Pretended]) -> None:
+    """Where scripts do not run, all figures and all words are there."""
+    path = page_of(made("bad night"))
+    with browser.page() as page:
+        usual = look(page.open(path))
+    with browser.page() as page:
+        bare = look(page.without_scripts().open(path))
+        check(page, bare, path)
+    words = {line.strip() for line in bare["text"].splitlines()}
+    assert {line.strip() for line in usual["text"].splitlines()} <= words
+    assert len(bare["bars"]) == len(usual["bars"])
+    assert [f["drawings"] for f in bare["figures"]] == [f["drawings"] for f in usual["figures"]]
+
+
+def test_it_can_be_printed(browser: Browser, made: Callable[[str], pretend.Pretended]) -> None:
+    """On paper it is dark on light, whatever the screen prefers."""
+    path = page_of(made("whole"))
+    with browser.page(794, "dark") as page:
+        page.open(path).show("dark", "print")
+        found = look(page)
+        check(page, found, path)
+        assert found["ground"] == [1, 1, 1, 1]
+        assert page.paper().startswith(b"%PDF")
+
+
+HOSTILE = "<script>document.title='x'</script>\"'><img src=x onerror=alert(1)>\u202eBA\x1b[2J"
+
+
+def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
+    """Markup, quotes and marks of direction in receipts and logs change nothing but the words."""
+    run = pretend.run(tmp_path, shards=6, failed=1, quarantined=1)
+    results = run.plan.results
+    for shard, receipt in run.receipts.items():
+        receipt["device"]["name"] = receipt["node"] = receipt["host"] = HOSTILE
+        before = results.receipt(shard).read_bytes()
+        text = json.loads(before) | {"device": receipt["device"], "node": HOSTILE, "host": HOSTILE}
+        results.receipt(shard).write_text(json.dumps(text))
+    (shard,) = run.roles["failed"]
+    log = results.log("multiply", shard)
+    log.write_text(f"2026-01-02 03:04:05,678 ERROR {HOSTILE}\n")
+    report.write(run.root)
+    path = page_of(run)
+    with browser.page(WIDTHS[0]) as page:
+        found = look(page.open(path))
+        check(page, found, path)
+        assert page.evaluate("document.title") != "x"
+        assert page.evaluate("document.querySelectorAll('script').length") == 1
+        assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
+        assert "<script>document.title='x'" in page.evaluate("document.body.textContent")
+
+
+def _empty(folder: Path) -> Path:
+    (folder / "results").mkdir(parents=True)
+    return folder / "results"
+
+
+def _only_planned(folder: Path) -> Path:
+    return pretend.run(folder, shards=5, waiting=5).root
+
+
+def _no_plan(folder: Path) -> Path:
+    root = pretend.run(folder, shards=5).root
+    (root / "plan.json").write_text("{")
+    return root
+
+
+def _cut_short(folder: Path) -> Path:
+    run = pretend.run(folder, shards=5)
+    results = run.plan.results
+    for path in (results.summary, results.ledger, results.statistic("sum")):
+        path.write_bytes(path.read_bytes()[:50])
+    results.receipt("00002").write_text("[]")
+    return run.root
+
+
+@pytest.mark.parametrize("damage", [_empty, _only_planned, _no_plan, _cut_short])
+def test_a_folder_that_is_not_whole_has_a_page_that_says_so(
+    browser: Browser, tmp_path: Path, damage: Callable[[Path], Path]
+) -> None:
+    """Empty, only planned, without a plan, cut short: the first line is not that of a proof."""
+    root = damage(tmp_path / "run")
+    report.write(root)
+    path = root / "report.html"
+    with browser.page(WIDTHS[0]) as page:
+        found = look(page.open(path))
+        check(page, found, path)
+    assert "is right" not in found["verdict"]
+    assert found["verdict"].strip()[-1] in ".!?"
+
+
+def test_ten_thousand_shards_fit_into_five_megabytes(browser: Browser, tmp_path: Path) -> None:
+    """And all of their time is drawn; how fast it opens, benchmarks/page.py measures."""
+    run = pretend.run(tmp_path, shards=10_000, devices=16, nodes=4, summed=False)
+    report.write(run.root)
+    path = page_of(run)
+    assert path.stat().st_size < 5_000_000
+    with browser.page(WIDTHS[1]) as page:
+        assert page.open(path).complaints == []
+        drawn = page.evaluate(
+            "document.querySelectorAll('#timeline path').length "
+            "/ document.querySelectorAll('#timeline svg').length"
+        )
+        assert math.isfinite(drawn)
+        assert drawn >= 2

@@ -1,0 +1,59 @@
+"""The page on a run that has failed: the hook that makes it never makes anything worse."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from shardwise import workflow
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What the hook warns of, with a script of the test's own in place of report.py."""
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(workflow, "SCRIPTS", tmp_path)
+    lines: list[str] = []
+    monkeypatch.setattr(workflow.log, "warning", lines.append)
+    return lines
+
+
+def failed(folder: Path, script: str) -> None:
+    """A run has failed; ``script`` is to make its page."""
+    (folder / "report.py").write_text(script)
+    workflow.after_failure({"results": str(folder / "results")})
+
+
+def test_the_page_is_made_by_the_script(said: list[str], tmp_path: Path) -> None:
+    """It is given the plan, whether or not there is one."""
+    failed(tmp_path, "import sys, pathlib; pathlib.Path(sys.argv[1][7:] + '.seen').touch()")
+    assert (tmp_path / "results" / "plan.tsv.seen").exists()
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("raise ValueError('a\\x1b[2J b')", r"ValueError: a\x1b[2J b"),
+        ("import sys; sys.exit(3)", "it exited 3"),
+        ("import time; time.sleep(60)", "timed out"),
+    ],
+)
+def test_a_page_that_cannot_be_made_is_one_line(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    """A fault in the script, and one that hangs; no control character reaches the terminal."""
+    monkeypatch.setattr(workflow, "_PAGE_SECONDS", 1.0 if "sleep" in script else 60.0)
+    failed(tmp_path, script)
+    (line,) = said
+    assert words in line
+    assert line.isprintable()
+
+
+def test_a_run_without_a_folder_has_no_page(
+    said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nothing has been written, nothing is."""
+    with caplog.at_level(logging.DEBUG):
+        workflow.after_failure({"results": str(tmp_path / "nowhere")})
+    assert not (tmp_path / "nowhere").exists()
+    assert said == []

@@ -1,0 +1,30 @@
+# The page on the run, and its figures for a cluster's monitoring.
+#
+# REQUIRED INPUTS: plan.tsv, ledger.tsv, summary.json; it reads the receipts and logs as well
+# OUTPUTS: report.html, metrics.prom
+
+
+rule report:
+    """Show what ran, where the time went, and what to change; for a browser and for Prometheus."""
+    input:
+        plan=run.results.plan,
+        ledger=run.results.ledger,
+        summary=run.results.summary,
+    output:
+        page=report(
+            run.results.report,
+            caption="../report/page.rst",
+            category="The run",
+            labels={"what": "page: verdict, sum, timeline, advice"},
+        ),
+        metrics=report(
+            run.results.metrics,
+            caption="../report/metrics.rst",
+            category="The run",
+            labels={"what": "figures for Prometheus"},
+        ),
+    log:
+        run.results.log("report"),
+    localrule: True
+    shell:
+        'python "$SCRIPTS"/report.py --plan="$PLAN" 2> {log:q}'
