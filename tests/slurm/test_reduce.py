@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from shardwise import ledger, sizes
 
-from tests import factories
+from tests import factories, impatient
 from tests.slurm.cluster import SlurmCluster
 from tests.workspace import Workspace
 
@@ -161,8 +161,10 @@ def started(folder: Path, count: int) -> list[int]:
 
 def test_the_profile_spreads_the_ranks(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Ranks lie evenly on the nodes that it asks for, with either launcher, in a Snakemake job."""
-    workspace = Workspace.create(tmp_path / "with a space", slurm.env())
-    workspace.configure(shards=1, backend="numpy", reduce={"ranks": 4})
+    workspace = Workspace.create(tmp_path / "with a space", slurm.env() | impatient.environment())
+    np.save(workspace.root / "stack.npy", LEFT)
+    own = {"input": "stack.npy", "shards": 1, "materialize": False, "backend": "numpy"}
+    workspace.configure(**own, reduce={"ranks": 4})
     profile = workspace.root / "profiles" / "slurm" / "config.yaml"
     shipped = profile.read_text()
     spread = re.sub(r"# (nodes: 2|slurm_extra: )", r"\1", shipped)
