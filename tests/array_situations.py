@@ -102,19 +102,19 @@ def at_once(night: ArrayNight) -> int:
 
 
 def test_digits_have_the_same_bits(night: ArrayNight) -> None:
-    """12 shards, three at once, copied by their own tasks: one array, and NumPy's very sum."""
+    """7 shards, three at once, copied by their own tasks: one array, and NumPy's very sum."""
     digits = load_digits().images
     np.save(night.workspace.root / "digits.npy", digits)
-    night.workspace.configure(input="digits.npy", shards=12, dispatch="array", array_limit=3)
+    night.workspace.configure(input="digits.npy", shards=7, dispatch="array", array_limit=3)
     done = night.run(*MULTIPLY)
     assert done.code == 0, done.output
     summed = night.workspace.run()  # the reduce is the same job under every dispatch: here, soon
     assert summed.code == 0, summed.output
     assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
-    assert night.starts() == Counter({f"{i:05}": 1 for i in range(12)})
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(7)})
     assert night.arrays() == 1
     assert at_once(night) <= 3
-    assert "12 of 12 shards done" in done.output
+    assert "7 of 7 shards done" in done.output
     assert night.run().jobs == set(), "another run finds everything done"
 
 
@@ -277,12 +277,12 @@ def test_many_faults_at_once(night: ArrayNight) -> None:
 
 
 def test_arrays_are_cut_where_the_cluster_wants_it(night: ArrayNight) -> None:
-    """Ten shards where an array has four tasks: three arrays, and one limit for all of them."""
-    night.of(10, array_limit=2)
+    """Nine shards where an array has four tasks: three arrays, and one limit for all of them."""
+    night.of(9, array_limit=2)
     (night.shim() / f"{night.config}.says").write_text(night.small())
     done = night.run(*MULTIPLY)
     assert done.code == 0, done.output
-    assert night.starts() == Counter({f"{i:05}": 1 for i in range(10)})
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(9)})
     assert night.arrays() == 3
     assert at_once(night) <= 2
 
