@@ -11,7 +11,7 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
-from tests import factories, fake_devices
+from tests import factories, fake_devices, processes
 from tests.processes import until
 from tests.uses import one_at_a_time
 from tests.workspace import Workspace
@@ -155,12 +155,39 @@ def test_a_shard_that_fails_under_pool_is_named(workspace: Workspace) -> None:
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
+# Waits for a file `go`, but not as it is tried, before there is a plan.
+WAITING = """
+import time
+from pathlib import Path
+
+def square(xp, block):
+    here = Path(__file__).parent
+    while (here / {results!r} / "plan.tsv").exists() and not (here / "go").exists():
+        time.sleep(0.05)
+    return block @ block
+"""
+
+
+def waiting(workspace: Workspace, results: str) -> np.ndarray:
+    """Configure a run of two shards that wait for `go`; returns its stack."""
+    stack = whole_numbers(4)
+    np.save(workspace.root / "stack.npy", stack)
+    (workspace.root / "mine.py").write_text(WAITING.format(results=results))
+    own = {"input": "stack.npy", "product": "mine.py:square", "shards": 2, "materialize": False}
+    workspace.configure(**own, results=results)
+    return stack
+
+
+def at_work(workspace: Workspace) -> bool:
+    """Whether a process of this copy of the project lives."""
+    scripts = f"{workspace.root}/scripts/"
+    return any(scripts in " ".join(processes.words(pid)) for pid in processes.running())
+
+
 @pytest.mark.fault("snakemake killed by -9 and started again")
 def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> None:
     """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
-    # Integers have no fast product in NumPy: the two shards take seconds.
-    recipe = {"matrices": 16, "dim": 800, "dtype": "int64"}
-    workspace.configure(synthetic=recipe, shards=2, materialize=False)
+    stack = waiting(workspace, "results")
     run = workspace.start("--cores", "2")
     logs = workspace.file("logs/multiply")
     until(lambda: len(list(logs.glob("*.starts"))) == 2 if logs.exists() else False)
@@ -171,12 +198,15 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     assert refused.code == 75
     assert "jobs of an earlier run still work on results" in refused.output
 
-    until(lambda: len(list(workspace.file("products").glob("*.json"))) == 2)
-    until(lambda: "still work on" not in (done := workspace.run()).output and done.code == 0)
+    (workspace.root / "go").touch()
+    until(lambda: not at_work(workspace))
+    assert len(list(workspace.file("products").glob("*.json"))) == 2
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert done.jobs == {"ledger", "reduce"}
     starts = [path.read_text().count("\n") for path in logs.glob("*.starts")]
     assert starts == [1, 1]
-    stack = workspace.load("input.npy")
-    assert np.array_equal(workspace.load("sum.npy"), sum(m @ m for m in stack))
+    assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
 @pytest.mark.parametrize(
@@ -285,14 +315,14 @@ def test_the_cure_in_a_message_works_when_pasted(tmp_path: Path) -> None:
 def test_two_runs_never_share_a_results_folder(workspace: Workspace, tmp_path: Path) -> None:
     """A second run on the same results, from another clone, is told and starts nothing."""
     other = Workspace.create(tmp_path / "other")
-    recipe = {"matrices": 16, "dim": 800, "dtype": "int64"}
     for clone in (workspace, other):
-        clone.configure(results=str(tmp_path / "shared"), synthetic=recipe, shards=2)
+        waiting(clone, str(tmp_path / "shared"))
     run = workspace.start()
     until((tmp_path / "shared" / "plan.json").exists)
     refused = other.run()
     assert refused.code == 75
     assert "another snakemake works on" in refused.output
+    (workspace.root / "go").touch()
     assert run.wait(timeout=120) == 0
     starts = (tmp_path / "shared" / "logs" / "multiply").glob("*.starts")
     assert [path.read_text().count("\n") for path in starts] == [1, 1]
