@@ -67,7 +67,7 @@ class Workspace:
         own = ["--configfile", "mine.yaml"] if (self.root / "mine.yaml").exists() else []
         return [*self.before, SNAKEMAKE, "--profile", f"profiles/{profile}", *own, *arguments]
 
-    def run(self, *arguments: str, profile: str = "local", timeout: int = 240) -> "Finished":
+    def run(self, *arguments: str, profile: str = "local", timeout: int = 500) -> "Finished":
         """Run snakemake to its end."""
         done = subprocess.run(
             self.command(*arguments, profile=profile),
