@@ -113,12 +113,17 @@ def name(job: Job | Record) -> str:
     return " ".join(filter(None, match.groups()))
 
 
-# A product that takes its time, so that shards meet each other.
-SLOW_PRODUCT = """
+# Shards wait until four of them have met, but not as it is tried, before there is a plan.
+MEETING_PRODUCT = """
+import os
 import time
+from pathlib import Path
 
 def square(xp, block):
-    time.sleep(2)
+    if Path("results/plan.tsv").exists():
+        Path(f"met.{os.getpid()}").touch()
+        while len(list(Path().glob("met.*"))) < 4:
+            time.sleep(0.1)
     return block @ block
 """
 
@@ -145,10 +150,10 @@ def test_every_shard_has_a_device_of_its_own(night: UgeNight, tmp_path: Path) ->
     """6 shards on 4 devices and the MPI reduce: one start a job, one shard a device at once."""
     digits = load_digits().images
     np.save(night.workspace.root / "digits.npy", digits)
-    (night.workspace.root / "slow.py").write_text(SLOW_PRODUCT)
+    (night.workspace.root / "meeting.py").write_text(MEETING_PRODUCT)
     night.workspace.configure(
         input="digits.npy",
-        product="slow.py:square",
+        product="meeting.py:square",
         shards=6,
         materialize=False,
         reduce={"ranks": 3},

@@ -317,6 +317,7 @@ def test_two_runs_never_share_a_results_folder(workspace: Workspace, tmp_path: P
     other = Workspace.create(tmp_path / "other")
     for clone in (workspace, other):
         waiting(clone, str(tmp_path / "shared"))
+    (other.root / "go").touch()  # it tries the product before it is refused
     run = workspace.start()
     until((tmp_path / "shared" / "plan.json").exists)
     refused = other.run()
