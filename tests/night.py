@@ -122,7 +122,7 @@ class Night(abc.ABC):
     def idle(self) -> bool:
         """Whether no job of this workspace waits or runs."""
 
-    def run(self, *options: str, timeout: int = 240) -> Finished:
+    def run(self, *options: str, timeout: int = 500) -> Finished:
         """Run the main job to its end."""
         return self.workspace.run(*self.quick, *options, profile=self.profile, timeout=timeout)
 
@@ -149,7 +149,7 @@ class Night(abc.ABC):
         """What the main job said that was started last."""
         return (self.workspace.root / "run.log").read_text()
 
-    def wait_for(self, what: str, true: Callable[[], object], timeout_s: float = 120) -> None:
+    def wait_for(self, what: str, true: Callable[[], object], timeout_s: float = 240) -> None:
         """Wait until something is true of the cluster."""
         end = time.monotonic() + timeout_s
         while not true():

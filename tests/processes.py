@@ -29,7 +29,7 @@ def living(pids: Iterable[int]) -> set[int]:
     return {pid for pid in pids if _stat(pid)[:1] not in ([], ["Z"])}
 
 
-def until(true: Callable[[], object], limit_s: float = 90) -> None:
+def until(true: Callable[[], object], limit_s: float = 180) -> None:
     """Wait until something holds."""
     end = time.monotonic() + limit_s
     while not true():
@@ -131,7 +131,7 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def kill_all(find: Callable[[], set[int]], timeout_s: float = 10) -> None:
+def kill_all(find: Callable[[], set[int]], timeout_s: float = 60) -> None:
     """Kill what `find` returns until it returns nothing: a process may fork while we look.
 
     Raises

@@ -14,12 +14,11 @@ from tests.night import FAULTY_SHARDS, Night, sum_of_squares
 
 
 def test_the_shipped_job_runs_as_it_is(night: Night) -> None:
-    """The synthetic stack, its copies and their products: every kind of job is submitted."""
-    night.workspace.configure(shards=2)
+    """The synthetic stack, its copy, their products, the sum: every kind of job is submitted."""
+    night.workspace.configure(shards=1)
     done = night.run()
     assert done.code == 0, done.output
-    each = [f"{rule} {shard}" for rule in ("shard", "multiply") for shard in ("00000", "00001")]
-    assert night.starts() == Counter(["synthesize", *each, "reduce"])
+    assert night.starts() == Counter(["synthesize", "shard 00000", "multiply 00000", "reduce"])
     stack = night.workspace.load("input.npy")
     expected = sum((m @ m).astype(np.float64) for m in stack)
     assert np.allclose(night.sum(), expected, rtol=1e-5, atol=1e-3)
@@ -33,8 +32,8 @@ def test_ctrl_c_leaves_no_job(night: Night) -> None:
     run = night.start(*night.held())
     night.wait_for("a shard runs", lambda: night.running("multiply"))
     os.killpg(run.pid, signal.SIGINT)
-    assert run.wait(timeout=60) != 0
-    night.wait_for("the queue is empty", night.idle, 60)
+    assert run.wait(timeout=300) != 0
+    night.wait_for("the queue is empty", night.idle)
     assert "To run just what is missing" in night.output()
 
 
@@ -42,22 +41,22 @@ def test_ctrl_c_leaves_no_job(night: Night) -> None:
 @pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
     """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
-    stack = night.folder_of(3)
-    night.workspace.configure(input="stack", shards=3, materialize=False)
+    stack = night.folder_of(2)
+    night.workspace.configure(input="stack", shards=2, materialize=False)
     run = night.start(*night.held())
-    night.wait_for("all shards run", lambda: len(night.running("multiply")) == 3)
+    night.wait_for("all shards run", lambda: len(night.running("multiply")) == 2)
     os.killpg(run.pid, signal.SIGKILL)
     run.wait()
     assert night.run("--unlock").code == 0
     refused = night.run()
     assert refused.code == 75
-    assert "3 jobs of an earlier run still wait or work on results" in refused.output
+    assert "2 jobs of an earlier run still wait or work on results" in refused.output
 
     night.release()
     night.wait_for("the queue is empty", night.idle)
     done = night.run()
     assert done.code == 0, done.output
-    assert night.starts() == Counter({f"multiply 0000{i}": 1 for i in range(3)} | {"reduce": 1})
+    assert night.starts() == Counter({f"multiply 0000{i}": 1 for i in range(2)} | {"reduce": 1})
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 

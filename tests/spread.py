@@ -172,4 +172,4 @@ class Site(abc.ABC):
 
     def all_at_work(self, count: int = 4) -> None:
         """Wait until so many devices compute."""
-        processes.until(lambda: len(self.spread.devices_at_work()) == count, 60)
+        processes.until(lambda: len(self.spread.devices_at_work()) == count)

@@ -34,7 +34,7 @@ def test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest(site: Site) -> N
     site.spread.put("hold")
     processes.kill(site.spread.leaders()[-1:])
     assert site.finish(job)[0] != 0
-    processes.until(lambda: not site.spread.living(), 30)
+    processes.until(lambda: not site.spread.living())
     before = site.spread.receipts()
     assert 3 <= len(before) < SHARDS
     site.spread.take_away("hold")
@@ -64,7 +64,7 @@ def test_a_cancelled_job_leaves_no_process(site: Site) -> None:
     job = site.submit()
     site.all_at_work()
     site.cancel(job)
-    processes.until(lambda: not site.spread.living(), 60)
+    processes.until(lambda: not site.spread.living())
     site.spread.take_away("hold")
     job = site.submit()
     assert site.finish(job)[0] == 0, site.printed(job)

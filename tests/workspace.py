@@ -1,10 +1,13 @@
 """A copy of the project to run snakemake in, as a user would in a clone."""
 
+import contextlib
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,7 @@ from tests import processes
 REPO = Path(__file__).parents[1]
 SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
 _PARTS = ("Snakefile", "config.yaml", "workflow", "scripts", "profiles", "examples")
+_PACKAGE = Path("scripts", "shardwise")
 _JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    .*\n)*", re.MULTILINE)
 _SHARD = re.compile(r"^    wildcards: shard=(\d+)$", re.MULTILINE)
 
@@ -45,11 +49,13 @@ class Workspace:
                 shutil.copytree(source, root / part, ignore=skip)
             else:
                 shutil.copy2(source, root / part)
+        hand_on_compiled(REPO / _PACKAGE, root / _PACKAGE)
         return cls(root, env, before)
 
     def clone(self, root: Path) -> "Workspace":
         """The same workspace with the same history, elsewhere; time stamps are kept."""
         shutil.copytree(self.root, root, symlinks=True)
+        hand_on_compiled(self.root / _PACKAGE, root / _PACKAGE)
         return Workspace(root, self.env)
 
     def configure(self, **values: object) -> None:
@@ -61,7 +67,7 @@ class Workspace:
         own = ["--configfile", "mine.yaml"] if (self.root / "mine.yaml").exists() else []
         return [*self.before, SNAKEMAKE, "--profile", f"profiles/{profile}", *own, *arguments]
 
-    def run(self, *arguments: str, profile: str = "local", timeout: int = 240) -> "Finished":
+    def run(self, *arguments: str, profile: str = "local", timeout: int = 500) -> "Finished":
         """Run snakemake to its end."""
         done = subprocess.run(
             self.command(*arguments, profile=profile),
@@ -72,6 +78,7 @@ class Workspace:
             timeout=timeout,
             check=False,
         )
+        hand_on_compiled(self.root / _PACKAGE, REPO / _PACKAGE)
         return Finished(done.returncode, done.stdout + done.stderr)
 
     def start(self, *arguments: str, profile: str = "local") -> "subprocess.Popen[str]":
@@ -101,6 +108,31 @@ class Workspace:
     def load(self, name: str) -> np.ndarray:
         """An array of the default results folder."""
         return np.load(self.file(name))
+
+
+def hand_on_compiled(source: Path, target: Path) -> None:
+    """Give one copy of the package the loops that numba has compiled for another.
+
+    They took longer than all else that a small run does. Their folders are named by what they were
+    compiled of, so a copy with other sources takes none; in them, numba names one by the path.
+    """
+    for index in source.glob(f"__pycache__/*/{_of(source)}/*.nbi"):
+        folder = target / "__pycache__" / index.parents[1].name / _of(target)
+        whole = list(index.parent.glob("*.nbc"))  # numba writes it after its index
+        if whole and not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            new = Path(tempfile.mkdtemp(dir=folder.parent))
+            for path in (index, *whole):
+                shutil.copy2(path, new)
+            with contextlib.suppress(OSError):  # another worker was first
+                new.rename(folder)
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def _of(package: Path) -> str:
+    """What numba calls the folder of a package's code."""
+    path = os.path.abspath(package)
+    return f"{package.name}_{hashlib.sha1(path.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True)

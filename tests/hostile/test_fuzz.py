@@ -15,11 +15,11 @@ from tests.hostile.mutate import mutated
 from tests.hostile.readers import READERS, TRIED, reader
 
 SLOW = {
-    "config": 250, "cache": 400, "sheet": 400, "record": 500,
-    "forged": 1000, "ledger": 1000, "receipt": 1000, "seen": 300, "live": 300, "summed": 200,
+    "config": 125, "cache": 200, "sheet": 200, "record": 250,
+    "forged": 500, "ledger": 500, "receipt": 500, "seen": 300, "live": 300, "summed": 200,
     "logged": 200,
 }  # fmt: skip
-CASES = {name: SLOW.get(name, 2000) for name in READERS}
+CASES = {name: SLOW.get(name, 1000) for name in READERS}
 """Those of the suite: fewer where one takes longer."""
 
 

@@ -146,7 +146,7 @@ class SlurmCluster(Cluster):
         return dict(re.findall(r"([\w:/]+)=(.*?)(?= [\w:/]+=|$)", line))
 
     def wait_for(
-        self, job_id: int, states: Collection[str] = FINAL_STATES, timeout_s: float = 30
+        self, job_id: int, states: Collection[str] = FINAL_STATES, timeout_s: float = 120
     ) -> list[Job]:
         """Wait until a job, or all tasks of an array, are in one of `states`; return them.
 
@@ -164,11 +164,11 @@ class SlurmCluster(Cluster):
         self._await(reached, timeout_s)
         return rows
 
-    def wait_idle(self, timeout_s: float = 60) -> None:
+    def wait_idle(self, timeout_s: float = 120) -> None:
         """Wait until no job waits, runs or completes; raise `ClusterError` after `timeout_s`."""
         self._await(lambda: not self.call("squeue", "-h"), timeout_s)
 
-    def cancel_all(self, timeout_s: float = 60) -> None:
+    def cancel_all(self, timeout_s: float = 120) -> None:
         """Cancel every job and wait until all have gone."""
         self.call("scancel", f"--user={user_name()}")
         self.wait_idle(timeout_s)

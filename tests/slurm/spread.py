@@ -18,7 +18,7 @@ class SlurmSite(Site):
 
     def finish(self, job: int) -> tuple[int, str]:
         """Wait for the end of a job: its exit code, that of a signal as a shell has it."""
-        self._slurm.wait_for(job, FINAL_STATES, timeout_s=90)
+        self._slurm.wait_for(job, FINAL_STATES, timeout_s=180)
         code, signal = map(int, self._slurm.show_job(job)["ExitCode"].split(":"))
         return (128 + signal if signal else code), self.printed(job)
 

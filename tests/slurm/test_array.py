@@ -38,7 +38,7 @@ __all__ = [  # what is the same under every scheduler
     "test_the_next_run_joins_what_a_killed_one_has_left",
 ]
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 class SlurmArrayNight(ArrayNight):
@@ -101,7 +101,7 @@ def test_a_requeued_task_commits_once(night: SlurmArrayNight) -> None:
     night.slurm.call("scontrol", "requeue", task)
     night.wait_for("it waits again", lambda: "00001" not in night.tasks("running"))
     night.open_gate()
-    assert run.wait(timeout=200) == 0, night.output()
+    assert run.wait(timeout=300) == 0, night.output()
     assert night.starts() == Counter({"00000": 1, "00001": 1})
     assert night.arrays() == 1
 
@@ -119,7 +119,7 @@ def test_a_task_out_of_time_is_tried_again(night: SlurmArrayNight) -> None:
     told = "shard 00001: the scheduler says: TIMEOUT"
     night.wait_for("it is ended", lambda: told in night.log(), 300)
     night.open_gate()
-    assert run.wait(timeout=200) == 0, night.output()
+    assert run.wait(timeout=300) == 0, night.output()
     assert night.starts() == Counter({"00000": 1, "00001": 1})
 
 
@@ -132,6 +132,6 @@ def test_a_task_that_can_never_run_ends_with_the_reason(night: SlurmArrayNight) 
     night.slurm.call("scontrol", "hold", task)
     night.wait_for("it is given up", lambda: f"shard {shard}: the scheduler" in night.log())
     night.open_gate()
-    assert run.wait(timeout=120) != 0
+    assert run.wait(timeout=300) != 0
     assert f"{shard}: the scheduler says: PENDING (JobHeldAdmin)" in night.output()
     assert len(night.receipts()) == 7

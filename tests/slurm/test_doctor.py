@@ -33,7 +33,7 @@ def test_the_doctor_inside_a_job_starts_its_ranks_by_srun(
     """As the reduce would there: one world, on the node of the job."""
     words = factories.command("doctor", "--time-limit", 60, "--results", tmp_path)
     job = slurm.submit(shlex.join(words), "-p", "gpu", "-n2", "--gres=gpu:a100:1")
-    slurm.wait_for(job, timeout_s=90)
+    slurm.wait_for(job, timeout_s=180)
     printed = slurm.printed(job)
     assert "srun --mpi=pmi2 --overlap" in printed
     assert "2 ranks in one world on " in printed

@@ -34,7 +34,7 @@ __all__ = [  # what is the same under every scheduler
     "test_the_digits_have_the_same_bits",
 ]
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 PMI = "srun --mpi=pmi2"
 SIX = ("--gpus=6", "-n6", "-c1")

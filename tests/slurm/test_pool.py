@@ -33,7 +33,7 @@ __all__ = [  # what is the same under every scheduler
     "test_the_digits_have_the_same_bits",
 ]
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_requeued_job_goes_on(slurm: SlurmCluster, site: SlurmSite) -> None:
     site.spread.put("hold")
     before = site.spread.receipts()
     slurm.call("scontrol", "requeue", str(job))
-    processes.until(lambda: not site.spread.living(), 60)
+    processes.until(lambda: not site.spread.living())
     site.spread.take_away("hold")
     slurm.call("scontrol", "release", str(job), check=False)
     assert site.finish(job)[0] == 0, site.printed(job)

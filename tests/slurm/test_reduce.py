@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from shardwise import ledger, sizes
 
-from tests import factories
+from tests import factories, impatient
 from tests.slurm.cluster import SlurmCluster
 from tests.workspace import Workspace
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 NODES = {
     "one node": (("-p", "cpu", "-N1", "-n3"), {"cpu1": 3}),
@@ -47,7 +47,7 @@ def test_the_ranks_are_where_slurm_granted_them(
     """As many ranks as the job has tasks, on its nodes, in one world; and the right sum."""
     options, nodes = NODES[where]
     job = slurm.submit(reduce_line(made, "--launcher", launcher), *options)
-    (done,) = slurm.wait_for(job, timeout_s=60)
+    (done,) = slurm.wait_for(job)
     assert done.state == "COMPLETED", slurm.printed(job)
     assert json.loads(made.results.summary.read_text())["nodes"] == nodes
     assert np.array_equal(np.load(made.results.statistic("sum")), (LEFT @ LEFT).sum(axis=0))
@@ -57,7 +57,7 @@ def test_auto_works_in_any_shell_of_a_job(slurm: SlurmCluster, made: factories.P
     """Under an srun that holds the only CPU and all memory, with more ranks than CPUs."""
     line = f"srun -n1 sh -c {shlex.quote(reduce_line(made, '--ranks', '3'))}"
     job = slurm.submit(line, "-p", "cpu", "-n1")
-    (done,) = slurm.wait_for(job, timeout_s=60)
+    (done,) = slurm.wait_for(job)
     assert done.state == "COMPLETED", slurm.printed(job)
     assert json.loads(made.results.summary.read_text())["nodes"] == {"cpu1": 3}
 
@@ -70,7 +70,7 @@ def test_the_exit_code_reaches_slurm(
     """A missing product ends the job with 3, its error told once."""
     made.results.product("00001").unlink()
     job = slurm.submit(reduce_line(made, "--launcher", launcher), "-p", "cpu", "-N1", "-n3")
-    slurm.wait_for(job, timeout_s=60)
+    slurm.wait_for(job)
     assert slurm.show_job(job)["ExitCode"] == "3:0", slurm.printed(job)
     assert slurm.printed(job).count(" ERROR ") == 1
 
@@ -83,7 +83,7 @@ def test_a_launcher_of_another_mpi_is_refused(
     line = "srun --mpi=none"
     words = f"{line} {reduce_line(made)}" if by_srun else reduce_line(made, "--launcher", line)
     job = slurm.submit(words, "-p", "cpu", "-N1", "-n2")
-    slurm.wait_for(job, timeout_s=60)
+    slurm.wait_for(job)
     assert slurm.show_job(job)["ExitCode"] == "2:0", slurm.printed(job)
     assert "asked for 2 ranks, but MPI has 1" in slurm.printed(job)
     assert not made.results.summary.exists()
@@ -105,7 +105,7 @@ def test_a_reduce_that_is_killed_half_way_is_continued(
         words = [made.results.plan, 256, 300, victim, 7, "sum"]
         line = shlex.join([*launcher, *program, *map(str, words)])
         job = slurm.submit(f"{path} {line}", "-p", "gpu", "-N2", "-n3")
-        (done,) = slurm.wait_for(job, timeout_s=90)
+        (done,) = slurm.wait_for(job, timeout_s=180)
         assert done.state == state, slurm.printed(job)
         assert bool(list(made.results.partial.glob("*.part"))) == (victim >= 0)
         assert made.results.statistic("sum").exists() == (victim < 0)
@@ -140,7 +140,7 @@ def test_no_rank_outlives_another_or_its_job(
         slurm.call("scancel", str(job))
     else:
         os.kill(ranks[2], signal.SIGKILL)
-    (done,) = slurm.wait_for(job, timeout_s=30)
+    (done,) = slurm.wait_for(job, timeout_s=60)
     assert done.state == ("CANCELLED" if how == "scancel" else "FAILED")
     end = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in ranks):
@@ -161,8 +161,10 @@ def started(folder: Path, count: int) -> list[int]:
 
 def test_the_profile_spreads_the_ranks(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Ranks lie evenly on the nodes that it asks for, with either launcher, in a Snakemake job."""
-    workspace = Workspace.create(tmp_path / "with a space", slurm.env())
-    workspace.configure(shards=1, backend="numpy", reduce={"ranks": 4})
+    workspace = Workspace.create(tmp_path / "with a space", slurm.env() | impatient.environment())
+    np.save(workspace.root / "stack.npy", LEFT)
+    own = {"input": "stack.npy", "shards": 1, "materialize": False, "backend": "numpy"}
+    workspace.configure(**own, reduce={"ranks": 4})
     profile = workspace.root / "profiles" / "slurm" / "config.yaml"
     shipped = profile.read_text()
     spread = re.sub(r"# (nodes: 2|slurm_extra: )", r"\1", shipped)

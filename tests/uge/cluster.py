@@ -130,7 +130,7 @@ class UgeCluster(Cluster):
         """Return what the accounting keeps of all jobs since the start."""
         return parse_records(self.call("qacct", "-j", "*", check=False))
 
-    def wait_for(self, job_id: int, timeout_s: float = 30) -> list[Record]:
+    def wait_for(self, job_id: int, timeout_s: float = 120) -> list[Record]:
         """Wait until a job has ended, with all its tasks, and return its records.
 
         Raises
@@ -149,20 +149,20 @@ class UgeCluster(Cluster):
         self._await(ended, timeout_s)
         return found
 
-    def wait_state(self, job_id: int, state: str = "r", timeout_s: float = 30) -> None:
+    def wait_state(self, job_id: int, state: str = "r", timeout_s: float = 120) -> None:
         """Wait until a job, or one task of an array, is in `state`."""
         wanted = (job_id, state)
         self._await(lambda: wanted in {(job.job_id, job.state) for job in self.jobs()}, timeout_s)
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
         """Wait until something holds; raise `ClusterError`, with what is known, after a time."""
         self._await(condition, timeout_s)
 
-    def wait_idle(self, timeout_s: float = 60) -> None:
+    def wait_idle(self, timeout_s: float = 120) -> None:
         """Wait until no job waits or runs; raise `ClusterError` after `timeout_s`."""
         self._await(lambda: not self.jobs(), timeout_s)
 
-    def cancel_all(self, timeout_s: float = 60) -> None:
+    def cancel_all(self, timeout_s: float = 120) -> None:
         """Delete every job and wait until all have gone."""
         self.call("qdel", "-u", user_name(), check=False)  # fails where there is none
         self.wait_idle(timeout_s)

@@ -12,7 +12,7 @@ from tests import processes
 from tests.cluster import ClusterError
 from tests.uge.config import Host
 
-COMMAND_LIMIT_S = 20
+COMMAND_LIMIT_S = 60
 
 
 class ThisMachine:

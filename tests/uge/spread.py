@@ -17,7 +17,7 @@ class UgeSite(Site):
 
     def finish(self, job: int) -> tuple[int, str]:
         """Wait for the end of a job: its exit code, and what it printed."""
-        records = self._uge.wait_for(job, timeout_s=90)
+        records = self._uge.wait_for(job, timeout_s=180)
         return records[0].exit_status, self.printed(job)
 
     def printed(self, job: int) -> str:

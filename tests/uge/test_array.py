@@ -38,7 +38,7 @@ __all__ = [  # what is the same under every scheduler
     "test_the_next_run_joins_what_a_killed_one_has_left",
 ]
 
-pytestmark = [pytest.mark.uge, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.uge, pytest.mark.timeout(600)]
 
 
 class UgeArrayNight(ArrayNight):
@@ -121,7 +121,7 @@ def test_a_lost_host_costs_no_result(night_of_hosts: UgeArrayNight) -> None:
     night.uge.kill_host("n2")
     night.open_gate()
     try:
-        assert run.wait(timeout=200) == 0, night.output()
+        assert run.wait(timeout=300) == 0, night.output()
     finally:
         night.uge.restore_host("n2")
     receipts = night.receipts()
@@ -139,7 +139,7 @@ def test_a_task_that_cannot_start_ends_with_the_reason(night: UgeArrayNight) -> 
     for task in waiting.values():
         night.uge.call("qalter", "-wd", "/nowhere", task.partition(".")[0])
     night.open_gate()
-    assert run.wait(timeout=120) != 0
+    assert run.wait(timeout=300) != 0
     assert night.output().count("/nowhere") >= 2
     assert set(night.receipts()).isdisjoint(waiting)
     night.wait_for("the queue is empty", night.idle)

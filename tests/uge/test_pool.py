@@ -35,7 +35,7 @@ __all__ = [  # what is the same under every scheduler
     "test_the_digits_have_the_same_bits",
 ]
 
-pytestmark = [pytest.mark.uge, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.uge, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_a_killed_rank_ends_the_job_and_all_ranks(
     """The others, which wait for it, do not wait for ever."""
     job, ranks = endless(uge, made, tmp_path / "endless")
     os.kill(ranks[1], signal.SIGKILL)
-    (record,) = uge.wait_for(job, timeout_s=60)
+    (record,) = uge.wait_for(job)
     assert record.failed == 0
     assert record.exit_status != 0
     assert not processes.living(ranks.values())
@@ -136,9 +136,9 @@ def test_a_deleted_job_leaves_no_rank(
     job, ranks = endless(cluster, made, tmp_path / "endless", environment)
     assert set(ranks.values()) <= cluster.own_processes()
     cluster.call("qdel", str(job))
-    (record,) = cluster.wait_for(job, timeout_s=60)
+    (record,) = cluster.wait_for(job)
     assert (record.failed, record.exit_status) == (100, 137)
-    cluster.wait_until(lambda: cluster.own_processes() <= before, 60)
+    cluster.wait_until(lambda: cluster.own_processes() <= before)
 
 
 @pytest.mark.fault("a rank that is killed")
@@ -147,7 +147,7 @@ def test_a_rank_ends_with_what_started_it(uge: UgeCluster, made: Plan, tmp_path:
     _, ranks = endless(uge, made, tmp_path / "endless")
     (proxy,) = processes.parents(ranks.values())
     processes.kill([proxy])
-    uge.wait_until(lambda: not processes.living(ranks.values()), 30)
+    uge.wait_until(lambda: not processes.living(ranks.values()))
 
 
 def test_ranks_fill_the_granted_slots_of_two_hosts(uge_hosts: UgeCluster, made: Plan) -> None:

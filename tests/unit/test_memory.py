@@ -139,7 +139,8 @@ def loops(tmp_path_factory):
         path = save(folder / "a.npy", np.ones((4, 2, 2), dtype))
         made = factories.computed(factories.plan(folder, input=str(path), shards=2))
         ledger.write(made)
-        peak(command("reduce", "--plan", made.results.plan, "--statistics", *STATISTICS))
+        words = ("--ranks", 2, "--statistics", *STATISTICS)
+        peak(command("reduce", "--plan", made.results.plan, *words))
 
 
 @pytest.mark.usefixtures("loops")

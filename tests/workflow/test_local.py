@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from sklearn.datasets import load_digits
 
-from tests import fake_devices
+from tests import factories, fake_devices, processes
 from tests.processes import until
 from tests.uses import one_at_a_time
 from tests.workspace import Workspace
@@ -22,24 +23,46 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace.create(tmp_path / "w")
 
 
+SMALL = {"shards": 2, "synthetic": {"matrices": 4, "dim": 4}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run `SMALL` to its end."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("finished") / "w")
+    workspace.configure(**SMALL)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    return workspace
+
+
+@pytest.fixture
+def small(finished: Workspace, tmp_path: Path) -> Workspace:
+    """A copy of it."""
+    return finished.clone(tmp_path / "w")
+
+
 def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
     """Small whole matrices: every sum over their products is exact."""
     shape = (count, rows, columns)
     return np.random.default_rng(3).integers(-9, 9, shape).astype(np.float64)
 
 
-@pytest.mark.parametrize("shards", [1, 7, 16])
-def test_digits_have_the_bits_of_a_plain_sum(workspace: Workspace, shards: int) -> None:
+@pytest.mark.parametrize(("shards", "all_ranks"), [(1, [2]), (7, [1, 2, 3]), (16, [3])])
+def test_digits_have_the_bits_of_a_plain_sum(
+    workspace: Workspace, shards: int, all_ranks: list[int]
+) -> None:
     """Handwritten digits: any number of shards and ranks gives NumPy's exact sum."""
     digits = load_digits().images
     np.save(workspace.root / "digits.npy", digits)
     expected = (digits @ digits).sum(axis=0)
-    for ranks in (1, 2, 3):
-        workspace.configure(input="digits.npy", shards=shards, reduce={"ranks": ranks})
+    for ranks in all_ranks:
+        own = {"input": "digits.npy", "shards": shards, "materialize": shards < 16}
+        workspace.configure(**own, reduce={"ranks": ranks})
         done = workspace.run()
         assert done.code == 0, done.output
         assert workspace.load("sum.npy").tobytes() == expected.tobytes()
-        assert f"multiply: {shards} of {shards} shards done" in done.output or ranks > 1
+        assert f"multiply: {shards} of {shards} shards done" in done.output or ranks != all_ranks[0]
 
 
 @pytest.mark.parametrize(("keep", "materialize"), [("products", True), ("sum", False)])
@@ -135,12 +158,39 @@ def test_a_shard_that_fails_under_pool_is_named(workspace: Workspace) -> None:
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
+# Waits for a file `go`, but not as it is tried, before there is a plan.
+WAITING = """
+import time
+from pathlib import Path
+
+def square(xp, block):
+    here = Path(__file__).parent
+    while (here / {results!r} / "plan.tsv").exists() and not (here / "go").exists():
+        time.sleep(0.05)
+    return block @ block
+"""
+
+
+def waiting(workspace: Workspace, results: str) -> np.ndarray:
+    """Configure a run of two shards that wait for `go`; returns its stack."""
+    stack = whole_numbers(4)
+    np.save(workspace.root / "stack.npy", stack)
+    (workspace.root / "mine.py").write_text(WAITING.format(results=results))
+    own = {"input": "stack.npy", "product": "mine.py:square", "shards": 2, "materialize": False}
+    workspace.configure(**own, results=results)
+    return stack
+
+
+def at_work(workspace: Workspace) -> bool:
+    """Whether a process of this copy of the project lives."""
+    scripts = f"{workspace.root}/scripts/"
+    return any(scripts in " ".join(processes.words(pid)) for pid in processes.running())
+
+
 @pytest.mark.fault("snakemake killed by -9 and started again")
 def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> None:
     """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
-    # Integers have no fast product in NumPy: the two shards take seconds.
-    recipe = {"matrices": 16, "dim": 800, "dtype": "int64"}
-    workspace.configure(synthetic=recipe, shards=2, materialize=False)
+    stack = waiting(workspace, "results")
     run = workspace.start("--cores", "2")
     logs = workspace.file("logs/multiply")
     until(lambda: len(list(logs.glob("*.starts"))) == 2 if logs.exists() else False)
@@ -151,12 +201,15 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     assert refused.code == 75
     assert "jobs of an earlier run still work on results" in refused.output
 
-    until(lambda: len(list(workspace.file("products").glob("*.json"))) == 2)
-    until(lambda: "still work on" not in (done := workspace.run()).output and done.code == 0)
+    (workspace.root / "go").touch()
+    until(lambda: not at_work(workspace))
+    assert len(list(workspace.file("products").glob("*.json"))) == 2
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert done.jobs == {"ledger", "reduce"}
     starts = [path.read_text().count("\n") for path in logs.glob("*.starts")]
     assert starts == [1, 1]
-    stack = workspace.load("input.npy")
-    assert np.array_equal(workspace.load("sum.npy"), sum(m @ m for m in stack))
+    assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
 @pytest.mark.parametrize(
@@ -204,25 +257,21 @@ def test_names_are_never_executed(workspace: Workspace) -> None:
     assert not list(workspace.root.rglob("pwned"))
 
 
-def test_a_changed_plan_reruns_once(workspace: Workspace) -> None:
+def test_a_changed_plan_reruns_once(small: Workspace) -> None:
     """After a change has been computed, there is nothing to do."""
-    workspace.configure(shards=3, synthetic={"matrices": 6, "dim": 4})
-    assert workspace.run().code == 0
     for change in ({"product": "A.T @ A"}, {"materialize": False}, {"keep": "sum"}):
-        workspace.configure(shards=3, synthetic={"matrices": 6, "dim": 4}, **change)
-        assert workspace.run().code == 0
-        assert workspace.dry_run() == set(), change
+        small.configure(**SMALL, **change)
+        assert small.run().code == 0
+        assert small.dry_run() == set(), change
 
 
-def test_a_lost_part_of_the_plan_is_made_again(workspace: Workspace) -> None:
+def test_a_lost_part_of_the_plan_is_made_again(small: Workspace) -> None:
     """Without plan.json there is no plan: the next run that needs it writes it."""
-    workspace.configure(shards=2, synthetic={"matrices": 4, "dim": 4})
-    assert workspace.run().code == 0
-    workspace.file("plan.json").unlink()
-    workspace.file("products/00001.npy").unlink()
-    done = workspace.run()
+    small.file("plan.json").unlink()
+    small.file("products/00001.npy").unlink()
+    done = small.run()
     assert done.code == 0, done.output
-    assert workspace.dry_run() == set()
+    assert small.dry_run() == set()
 
 
 def test_a_file_of_the_users_is_never_removed(workspace: Workspace) -> None:
@@ -235,16 +284,14 @@ def test_a_file_of_the_users_is_never_removed(workspace: Workspace) -> None:
     assert np.array_equal(workspace.load("input.npy"), stack)
 
 
-def test_a_lost_receipt_of_a_copy_heals(workspace: Workspace) -> None:
+def test_a_lost_receipt_of_a_copy_heals(small: Workspace) -> None:
     """Without its receipt a shard is no shard: it is copied again before it is multiplied."""
-    workspace.configure(shards=2, synthetic={"matrices": 4, "dim": 4})
-    assert workspace.run().code == 0
-    before = workspace.load("sum.npy")
-    workspace.file("shards/00001.json").unlink()
-    workspace.file("products/00001.json").unlink()
-    done = workspace.run()
+    before = small.load("sum.npy")
+    small.file("shards/00001.json").unlink()
+    small.file("products/00001.json").unlink()
+    done = small.run()
     assert done.code == 0, done.output
-    assert np.array_equal(workspace.load("sum.npy"), before)
+    assert np.array_equal(small.load("sum.npy"), before)
 
 
 def test_the_cure_in_a_message_works_when_pasted(tmp_path: Path) -> None:
@@ -271,14 +318,15 @@ def test_the_cure_in_a_message_works_when_pasted(tmp_path: Path) -> None:
 def test_two_runs_never_share_a_results_folder(workspace: Workspace, tmp_path: Path) -> None:
     """A second run on the same results, from another clone, is told and starts nothing."""
     other = Workspace.create(tmp_path / "other")
-    recipe = {"matrices": 16, "dim": 800, "dtype": "int64"}
     for clone in (workspace, other):
-        clone.configure(results=str(tmp_path / "shared"), synthetic=recipe, shards=2)
+        waiting(clone, str(tmp_path / "shared"))
+    (other.root / "go").touch()  # it tries the product before it is refused
     run = workspace.start()
     until((tmp_path / "shared" / "plan.json").exists)
     refused = other.run()
     assert refused.code == 75
     assert "another snakemake works on" in refused.output
+    (workspace.root / "go").touch()
     assert run.wait(timeout=120) == 0
     starts = (tmp_path / "shared" / "logs" / "multiply").glob("*.starts")
     assert [path.read_text().count("\n") for path in starts] == [1, 1]
@@ -327,37 +375,42 @@ def bad_stack(root: Path, name: str) -> str:  # noqa: PLR0912 - one branch a way
     return "bad.npy"
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "message"),
-    [
-        ("missing", {"input": "none.npy"}, "input: none.npy does not exist"),
-        ("no array", {}, "is not a .npy file"),
-        ("truncated", {}, "is truncated"),
-        ("lying", {}, "is truncated: its header says shape (1000000, 1000, 1000) of float32"),
-        ("objects", {}, "holds Python objects"),
-        ("rank", {}, "a stack has three dimensions"),
-        ("empty", {}, "there is nothing to multiply"),
-        ("not square", {}, "(2, 3) @ (2, 3)"),
-        ("good", {"shards": 5}, "shards: 5 is more than the 4 matrices"),
-        ("good", {"shards": 0}, "shards: 0 is not allowed"),
-        ("good", {"shards": -1}, "shards: -1 is not allowed"),
-        ("good", {"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number"),
-        ("good", {"shards": True}, "shards: True is not allowed"),
-        ("good", {"shard": 4}, "shard: unknown key; did you mean shards?"),
-        ("good", {"dispatch": "pol"}, "dispatch: 'pol' is not allowed; it must be one of jobs"),
-        ("good", {"results": "bad.npy/x"}, "bad.npy is not a folder"),
-        ("good", {"results": "."}, "bad.npy lies where the run writes its own files"),
-        ("good", {"results": "~/x"}, "begins with ~"),
-        ("pipe", {}, "bad.npy: is not a file"),
-        ("trailing", {}, "has trailing bytes"),
-        ("text", {}, "holds strings"),
-        ("records", {}, "structured"),
-        ("factors", {"product": "A @ B", "right": "b.npy"}, "A is (3, 3), B is (2, 3)"),
-        ("mixed", {"input": "folder"}, "all must be alike"),
-        ("sheet", {"input": "bad.tsv"}, "has no column 'path'"),
-        ("good", {"results": "{x}"}, "{x}: file names with braces cannot be used"),
-    ],
-)
+BY_SNAKEMAKE = [
+    ("missing", {"input": "none.npy"}, "input: none.npy does not exist"),
+    ("lying", {}, "is truncated: its header says shape (1000000, 1000, 1000) of float32"),
+    ("objects", {}, "holds Python objects"),
+    ("good", {"shards": 5}, "shards: 5 is more than the 4 matrices"),
+    ("good", {"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number"),
+    ("good", {"shard": 4}, "shard: unknown key; did you mean shards?"),
+    ("good", {"results": "."}, "bad.npy lies where the run writes its own files"),
+    ("good", {"results": "{x}"}, "{x}: file names with braces cannot be used"),
+    ("pipe", {}, "bad.npy: is not a file"),
+]
+"""One for each kind of check. Snakemake reads a config first: its types and braces are known."""
+
+BY_PLAN = [
+    ("no array", {}, "is not a .npy file"),
+    ("truncated", {}, "is truncated"),
+    ("rank", {}, "a stack has three dimensions"),
+    ("empty", {}, "there is nothing to multiply"),
+    ("not square", {}, "(2, 3) @ (2, 3)"),
+    ("good", {"shards": 0}, "shards: 0 is not allowed"),
+    ("good", {"shards": -1}, "shards: -1 is not allowed"),
+    ("good", {"shards": True}, "shards: True is not allowed"),
+    ("good", {"dispatch": "pol"}, "dispatch: 'pol' is not allowed; it must be one of jobs"),
+    ("good", {"results": "bad.npy/x"}, "bad.npy is not a folder"),
+    ("good", {"results": "~/x"}, "begins with ~"),
+    ("trailing", {}, "has trailing bytes"),
+    ("text", {}, "holds strings"),
+    ("records", {}, "structured"),
+    ("factors", {"product": "A @ B", "right": "b.npy"}, "A is (3, 3), B is (2, 3)"),
+    ("mixed", {"input": "folder"}, "all must be alike"),
+    ("sheet", {"input": "bad.tsv"}, "has no column 'path'"),
+]
+"""The others, by the script that checks as the Snakefile does, and starts in less time."""
+
+
+@pytest.mark.parametrize(("name", "config", "message"), BY_SNAKEMAKE)
 def test_bad_input_ends_with_2_before_any_job(
     workspace: Workspace, name: str, config: dict[str, object], message: str
 ) -> None:
@@ -368,3 +421,17 @@ def test_bad_input_ends_with_2_before_any_job(
     assert message in done.output
     assert "Traceback" not in done.output
     assert not (workspace.root / "results").exists()
+
+
+@pytest.mark.parametrize(("name", "config", "message"), BY_PLAN)
+def test_bad_input_makes_no_plan(
+    tmp_path: Path, name: str, config: dict[str, object], message: str
+) -> None:
+    """One clear message, exit code 2, and nothing written."""
+    chosen = {"input": bad_stack(tmp_path, name), "shards": 1, **config}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(chosen))
+    done = factories.run("plan", "--configfile", "mine.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
