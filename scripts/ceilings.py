@@ -7,12 +7,11 @@ each shard beside them. Run it on each kind of node, when nothing else is at wor
 import sys
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from pathlib import Path
 
 from shardwise import ceilings, cli, devices, planfile, quarantine
 from shardwise.ceilings import Ceilings
 from shardwise.doctor import settings
-from shardwise.errors import InputError, one_line
+from shardwise.errors import one_line
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
 from shardwise.planfile import Plan
@@ -25,12 +24,7 @@ def main(options: Namespace) -> None:
     from shardwise import multiply, probes  # here: --help needs no NumPy
     from shardwise.lanes import CudaLane, HostLane
 
-    results = Results(settings.results_folder(options.configfile, options.results))
-    if not results.root.is_dir():
-        raise InputError(
-            f"{results.root}: there is no such folder; name a results folder, or make it first "
-            "(scripts/plan.py does)"
-        )
+    results = Results(settings.existing_folder(options.configfile, options.results))
     refuse_links(results)
     plan = _plan(results)
     backend = options.backend or (plan.settings["backend"] if plan else "auto")
@@ -72,12 +66,7 @@ def _human(rate: float) -> str:
 def arguments() -> ArgumentParser:
     """The command line."""
     made = cli.parser(__doc__)
-    made.add_argument("results", nargs="?", help="results folder; left out, that of the config")
-    made.add_argument(
-        "--configfile", nargs="+", type=Path, metavar="FILE",
-        help="config files, later over earlier, which name the results folder; left out, "
-        "config.yaml",
-    )  # fmt: skip
+    cli.add_results(made)
     made.add_argument(
         "--backend", choices=("auto", "cupy", "numpy"),
         help="whose products are timed; left out, that of the plan",

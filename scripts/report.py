@@ -10,20 +10,16 @@ from pathlib import Path
 
 from shardwise import cli, metrics, report
 from shardwise.doctor import settings
-from shardwise.errors import InputError
 from shardwise.observe import Observer
 from shardwise.paths import Results
 
 
 def main(options: Namespace) -> None:
     """Make the page, and the figures of the same look at the folder."""
-    root = options.results
-    if root is None and options.of_plan is not None:
-        root = Results.of_plan(options.of_plan).root
-    if root is None:
-        root = settings.results_folder(options.configfile, None)
-    if not root.is_dir():
-        raise InputError(f"{root}: there is no such folder; name the results folder of a run")
+    named = options.results
+    if named is None and options.of_plan is not None:
+        named = Results.of_plan(options.of_plan).root
+    root = settings.existing_folder(options.configfile, named)
     seen = Observer(root).look()
     cli.log.info("report: %s", report.write_seen(seen, options.output))
     if options.output is None:
@@ -37,14 +33,7 @@ def arguments() -> ArgumentParser:
         "Exit codes: 0 the page is written, whatever it says; 2 no results folder, or a config "
         "that cannot be read; 75 the page cannot be written."
     )
-    made.add_argument(
-        "results", nargs="?", type=Path, help="results folder; left out, that of the config"
-    )
-    made.add_argument(
-        "--configfile", nargs="+", type=Path, metavar="FILE",
-        help="config files, later over earlier, which name the results folder; left out, "
-        "config.yaml",
-    )  # fmt: skip
+    cli.add_results(made)
     made.add_argument(
         "--plan",
         type=Path,

@@ -8,7 +8,6 @@ has changed or is not here: neither counts, the latter only with --input.
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from shardwise import audit, cli
 from shardwise.audit import Audit
@@ -34,8 +33,7 @@ class _Progress:
 
 def main(options: Namespace) -> int:
     """Audit, print what was found, and return its exit code."""
-    named = str(options.results) if options.results else None
-    root = settings.results_folder(options.configfile, named)
+    root = settings.results_folder(options.configfile, options.results)
     made = audit.look(root, options.threads, options.input, _Progress())
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
     sys.stdout.write(made.json() if options.json else _text(made))
@@ -62,14 +60,7 @@ def arguments() -> ArgumentParser:
         "unfinished: nothing is wrong, and snakemake as before goes on; 2 no results folder, no "
         "plan in it, or a config that cannot be read."
     )
-    made.add_argument(
-        "results", nargs="?", type=Path, help="results folder; left out, that of the config"
-    )
-    made.add_argument(
-        "--configfile", nargs="+", type=Path, metavar="FILE",
-        help="config files, later over earlier, which name the results folder; left out, "
-        "config.yaml",
-    )  # fmt: skip
+    cli.add_results(made)
     made.add_argument(
         "--input", action="store_true",
         help="read the input files, too, where they were planned, and compare them with what the "

@@ -9,11 +9,9 @@ import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import ExitStack
-from pathlib import Path
 
 from shardwise import cli
 from shardwise.doctor import settings
-from shardwise.errors import InputError
 from shardwise.observe import Observer
 from shardwise.watching import pace, terminal, views
 
@@ -22,10 +20,7 @@ _INTERRUPTED = 130
 
 def main(options: Namespace) -> int:
     """Watch, and give the exit code."""
-    named = str(options.results) if options.results else None
-    root = settings.results_folder(options.configfile, named)
-    if not root.is_dir():
-        raise InputError(f"{root}: there is no such folder yet; start the run, or name its results")
+    root = settings.existing_folder(options.configfile, options.results)
     code = 0
     try:
         if not options.once:
@@ -76,14 +71,7 @@ def arguments() -> ArgumentParser:
         "or a stage has failed, or files are damaged: somebody has to act; 2 no results folder. "
         "Without --once: 0 the run has ended well, or the user has left."
     )
-    made.add_argument(
-        "results", nargs="?", type=Path, help="results folder; left out, that of the config"
-    )
-    made.add_argument(
-        "--configfile", nargs="+", type=Path, metavar="FILE",
-        help="config files, later over earlier, which name the results folder; left out, "
-        "config.yaml",
-    )  # fmt: skip
+    cli.add_results(made)
     made.add_argument("--once", action="store_true", help="one look, as plain text, and end")
     made.add_argument("--json", action="store_true", help="one JSON object a look, a line each")
     made.add_argument(

@@ -230,10 +230,10 @@ def _measure(plan: Plan, lane: Any, device: Mapping[str, Any], nbytes: int, mark
     )  # fmt: skip
     try:
         write(plan.results, probes.measure(plan.results, lane, device, plan, alone=False))
-    except Exception:
-        raise  # the marker stays: the next tasks would fail alike, ten seconds each
-    except BaseException:
-        marker.unlink(missing_ok=True)
+    except BaseException as error:
+        # After an error the marker stays: the next tasks would fail alike, ten seconds each.
+        if not isinstance(error, Exception):
+            marker.unlink(missing_ok=True)
         raise
     marker.unlink(missing_ok=True)
     log.info("written: %s", path_of(plan.results, devices.node()))

@@ -53,6 +53,18 @@ def parser(description: str) -> argparse.ArgumentParser:
     )
 
 
+def add_results(arguments: argparse.ArgumentParser) -> None:
+    """Add what names a results folder: itself, or ``--configfile``, for who only looks at it."""
+    arguments.add_argument(
+        "results", nargs="?", type=Path, help="results folder; left out, that of the config"
+    )
+    arguments.add_argument(
+        "--configfile", nargs="+", type=Path, metavar="FILE",
+        help="config files, later over earlier, which name the results folder; left out, "
+        "config.yaml",
+    )  # fmt: skip
+
+
 def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
     """Add ``--plan``, and ``--shard`` where a stage works on one."""
     arguments.add_argument(

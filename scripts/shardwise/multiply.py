@@ -19,7 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import batches, devices, grants, live, quarantine, receipts, sizes, tiles, witness
+from shardwise import (
+    batches,
+    ceilings,
+    devices,
+    grants,
+    live,
+    quarantine,
+    receipts,
+    sizes,
+    tiles,
+    witness,
+)
 from shardwise.arrays import PieceChecksum, StackWriter, commit
 from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
@@ -151,6 +162,7 @@ class Session:
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
             self._versions = {} if self._xp is np else devices.versions(self._xp)
+            ceilings.measure_if_due(plan, self._lane, self.device)
         self._gauge: Gauge | None = None
         if self._xp is not np:
             self._gauge = Gauge(self.device["uuid"])

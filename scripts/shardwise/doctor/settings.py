@@ -39,7 +39,7 @@ def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any
     return chosen, [replace(found, section="config")]
 
 
-def results_folder(files: list[Path] | None, results: str | None) -> Path:
+def results_folder(files: list[Path] | None, results: Path | str | None) -> Path:
     """The results folder for who does something to it, or judges it: never one that was guessed.
 
     Parameters are those of :func:`choose`.
@@ -49,9 +49,25 @@ def results_folder(files: list[Path] | None, results: str | None) -> Path:
     InputError
         Where the config has to name the folder, and cannot be read or is wrong.
     """
-    chosen, found = choose(files, results)
+    chosen, found = choose(files, str(results) if results else None)
     wrong = [finding for finding in found if finding.level == FAULT]
     if wrong and not results:
         said = "; ".join(f"{finding.text} ({finding.cure})" for finding in wrong)
         raise InputError(f"no results folder: {said}; or name the folder on the command line")
     return Path(chosen["results"])
+
+
+def existing_folder(files: list[Path] | None, results: Path | str | None) -> Path:
+    """The results folder for who looks at a run: as `results_folder` has it, and there already.
+
+    Raises
+    ------
+    InputError
+        Where there is none.
+    """
+    root = results_folder(files, results)
+    if not root.is_dir():
+        raise InputError(
+            f"{root}: there is no such folder; start the run first, or name its results folder"
+        )
+    return root

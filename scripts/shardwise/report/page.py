@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from shardwise import __version__, observe
+from shardwise import __version__, advice, ceilings, observe
 from shardwise.arrays import commit
 from shardwise.errors import InputError
 from shardwise.observe import Observation, Observer
@@ -49,11 +49,6 @@ def write_seen(seen: Observation, output: Path | None = None) -> Path:
 
 def _derived(seen: Observation) -> tuple[Sequence[Advice], Mapping[str, Ceiling]]:
     """The advice, and the ceilings that it goes by."""
-    try:
-        from shardwise import advice, ceilings
-    except ImportError:
-        return (), {}
-
     measured = ceilings.read(seen.results)
     return advice.advise(seen, measured), measured
 
