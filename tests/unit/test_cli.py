@@ -224,6 +224,8 @@ def test_a_disk_that_takes_no_more_is_tried_again(tmp_path, script):
     made = factories.plan(tmp_path, stack((4, 64, 64)), shards=1, materialize=script == "shard")
     done = run(
         script, "--plan", made.results.plan, "--shard", "00000",
+        # Python would cut its own compiled modules short, which nobody could import afterwards.
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
     )  # fmt: skip
     assert done.returncode == 75, done.stderr
