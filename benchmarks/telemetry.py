@@ -174,7 +174,7 @@ def agreement(options: argparse.Namespace) -> None:
     for name, values in seen.items():
         ours = told[name] or {"mean": None, "max": None}
         theirs = (statistics.fmean(values), max(values)) if values else (None, None)
-        table.row([name, ours["mean"], theirs[0], float(ours["max"]), theirs[1]])
+        table.row([name, ours["mean"], theirs[0], ours["max"], theirs[1]])
     watts = statistics.fmean(seen["power_watts"]) if seen["power_watts"] else None
     joules = watts * told["seconds"] if watts else None
     table.row(["energy_joules", told["energy_joules"], joules, None, None], {"receipt": receipt})

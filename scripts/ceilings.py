@@ -11,7 +11,7 @@ from functools import partial
 from shardwise import ceilings, cli, devices, planfile, quarantine
 from shardwise.ceilings import Ceilings
 from shardwise.doctor import settings
-from shardwise.errors import one_line
+from shardwise.errors import DeviceFailed, one_line
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
 from shardwise.planfile import Plan
@@ -31,8 +31,11 @@ def main(options: Namespace) -> None:
     barred = partial(quarantine.barred, results)
     needed = probes.DEVICE_BYTES
     xp, device = multiply.load_backend(backend, needed, options.device_wait, barred=barred)
-    lane = HostLane() if xp.__name__ == "numpy" else CudaLane(xp)
-    made = probes.measure(results, lane, device, plan)
+    try:
+        lane = HostLane() if xp.__name__ == "numpy" else CudaLane(xp)
+        made = probes.measure(results, lane, device, plan)
+    except devices.device_errors(xp) as error:
+        raise DeviceFailed(f"device {device['uuid']}: {error}; nothing was measured") from error
     path = ceilings.write(results, made)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
     sys.stdout.write(table(made))

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 SCHEMA = 1
 
 _EVERY = 1.0  # seconds between two samples
-_RENEWED = 2  # of which one in so many renews the file
+_RENEWED = 2  # of them until the file is renewed
 _PATIENCE = 5.0  # seconds for the last sample, should the driver hang
 
 _SAMPLED, _ENDED = "sampled", "ended"
@@ -60,7 +60,7 @@ class AtWork(AbstractContextManager):
         self._told = threading.Event()
         self._temporary: Path | None = None
         self._gauge: Sample | None = None
-        self._began = time.monotonic()
+        self._began, self._patience = time.monotonic(), _PATIENCE
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
 
     def __enter__(self) -> "AtWork":
@@ -71,7 +71,7 @@ class AtWork(AbstractContextManager):
     def __exit__(self, *error: object) -> None:
         """End the thread, and remove the file."""
         self._words.put(_ENDED)
-        self._thread.join(_PATIENCE)
+        self._thread.join(self._patience)
         if self._temporary is not None:
             for path in (self._path, self._temporary):
                 with suppress(OSError):
@@ -85,7 +85,8 @@ class AtWork(AbstractContextManager):
         """What the receipt says of the device, once `release` was called; None where unknown."""
         if self._recorder is None:
             return None
-        self._told.wait(_PATIENCE)
+        if not self._told.wait(_PATIENCE):
+            self._patience = 0.0  # it was waited for
         return self._telemetry
 
     def _run(self) -> None:
@@ -96,7 +97,7 @@ class AtWork(AbstractContextManager):
             self._told.set()
 
     def _work(self) -> None:
-        ticks, sampling = 0, self._recorder is not None
+        ticks, renewal, sampling = 0, 1, self._recorder is not None
         if sampling:
             # Without the link: the end of a tiny shard would wait for that measurement.
             self._gauge = self._recorder.sample(pcie=False)
@@ -107,8 +108,9 @@ class AtWork(AbstractContextManager):
                 ticks = int((time.monotonic() - self._began) / _EVERY)
                 if sampling:
                     self._gauge = self._recorder.sample()
-                if ticks % _RENEWED:
+                if ticks >= renewal:
                     self._write()
+                    renewal = ticks + _RENEWED
                 continue
             if word == _ENDED:
                 return
@@ -132,7 +134,7 @@ class AtWork(AbstractContextManager):
         text = json.dumps({"schema": SCHEMA, **self._facts, **now})
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._temporary, "x", opener=_opener) as file:
+            with open(self._temporary, "w", opener=_opener) as file:
                 file.write(text)
             os.replace(self._temporary, self._path)
 

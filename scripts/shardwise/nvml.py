@@ -332,7 +332,8 @@ class Gauge:
     """One device of this process, to be asked again and again what it does.
 
     NVML stays open, as it takes 70 ms to start. A question that was refused once is not asked
-    again: kinds of GPU and drivers differ, and none of them learns. No answer is ever an error.
+    again: kinds of GPU and drivers differ, and none of them learns. No answer is ever an error, and
+    a driver that hangs holds up one thread alone.
 
     Parameters
     ----------
@@ -341,7 +342,7 @@ class Gauge:
     """
 
     def __init__(self, uuid: str) -> None:
-        self._uuid, self._lock = uuid, threading.Lock()
+        self._uuid, self._lock, self._asking = uuid, threading.Lock(), threading.Lock()
         self._nvml = self._handle = None
         self._opened = False
         self._refused: set[str] = set(_OF_WHOLE_GPUS) if uuid.startswith("MIG-") else set()
@@ -369,9 +370,14 @@ class Gauge:
         pcie
             Whether to measure the traffic of the link, which takes 40 ms.
         """
-        self.open()
-        questions = _QUESTIONS | (_PCIE if pcie else {})
-        found = {name: self._ask(name, question) for name, question in questions.items()}
+        if not self._asking.acquire(blocking=False):  # who asked before has no answer yet
+            return Sample()
+        try:
+            self.open()
+            questions = _QUESTIONS | (_PCIE if pcie else {})
+            found = {name: self._ask(name, question) for name, question in questions.items()}
+        finally:
+            self._asking.release()
         used, total = found.pop("memory") or (None, None)
         return Sample(memory_bytes=used, memory_total_bytes=total, **found)
 
@@ -380,6 +386,6 @@ class Gauge:
             return None
         try:
             return question(self._nvml, self._handle)
-        except (self._nvml.NVMLError, AttributeError, TypeError):  # or the binding is too old
+        except Exception:  # refused by the driver, or unknown to its binding
             self._refused.add(name)
             return None

@@ -46,10 +46,12 @@ class _Trace:
         self.first: float | None = None
         self.last: float | None = None
         self._at = 0.0
+        self._missed = False
 
     def add(self, at: float, value: float | None) -> None:
         """Take a sample."""
         if value is None:
+            self._missed = True
             return
         if self.last is None:
             self.first = value
@@ -67,10 +69,14 @@ class _Trace:
         return {"mean": round(mean, _DIGITS), "max": self.top}
 
     def risen(self) -> float | None:
-        """By how much a counter has risen; None where it is unknown, or was set back."""
-        if self.first is None or self._count < 2 or self.last < self.first:
+        """By how much a counter has risen; None where a sample lacks it, or it was set back."""
+        if self._missed or self._count < 2 or self.last < self.first:
             return None
         return round(self.last - self.first, _DIGITS)
+
+    def integral(self) -> float | None:
+        """The area of all samples; None where one lacks a value."""
+        return round(self.area, _DIGITS) if self.seconds and not self._missed else None
 
 
 class Recorder:
@@ -142,8 +148,7 @@ class Recorder:
         """By the device's own counter, or by its power where it has none."""
         if self._traces["energy_joules"].first is not None:
             return self._traces["energy_joules"].risen()
-        power = self._traces["power_watts"]
-        return round(power.area, _DIGITS) if power.seconds else None
+        return self._traces["power_watts"].integral()
 
     def write(self, path: Path) -> str | None:
         """Commit the samples as a table; its name, or None where they are too few or cannot be."""

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shardwise import ceilings, devices, probes, sizes
+from shardwise import ceilings, devices, multiply, probes, sizes
 from shardwise.ceilings import Ceilings
+from shardwise.errors import DeviceFailed
 from shardwise.lanes import HostLane
 from shardwise.observation import Device
 from shardwise.paths import Results
@@ -371,6 +372,23 @@ def test_the_command_prints_a_table(results: Results, tmp_path: Path) -> None:
     refused = factories.run("ceilings", tmp_path / "none")
     assert refused.returncode == 2
     assert "there is no such folder" in refused.stderr
+
+
+def test_a_device_that_fails_is_named(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as by a task, without a traceback: another device, or another hour, may do."""
+    import runpy
+
+    def lost(*words: Any) -> None:
+        raise ZeroDivisionError("an illegal address")
+
+    monkeypatch.setattr(probes, "measure", lost)
+    monkeypatch.setattr(devices, "device_errors", lambda xp: (ZeroDivisionError,))
+    monkeypatch.setattr(multiply, "load_backend", lambda *_, **__: (np, {"uuid": "GPU-1"}))
+    script = runpy.run_path(str(factories.SCRIPTS / "ceilings.py"))
+    options = script["arguments"]().parse_args([str(results.root), "--backend", "numpy"])
+    with pytest.raises(DeviceFailed, match="GPU-1: an illegal address"):
+        script["main"](options)
+    assert ceilings.read(results) == {}
 
 
 def test_a_rate_has_three_digits() -> None:

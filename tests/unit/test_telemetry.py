@@ -1,6 +1,7 @@
 """Telemetry: what a driver tells becomes a summary, a table and joules; what it refuses is null."""
 
 import math
+import threading
 import time
 from types import SimpleNamespace
 
@@ -121,6 +122,20 @@ def test_the_link_is_only_measured_where_there_is_time(driver):
     assert gauge.sample().pcie_sent_bytes_per_second == 8_000_000
 
 
+def test_a_driver_that_hangs_holds_up_one_thread(driver):
+    """Who asks meanwhile has no answer, at once; once the driver answers, all of them."""
+    asked, gate = threading.Event(), threading.Event()
+    driver.answers["GetPowerUsage"] = lambda gpu: asked.set() or (gate.wait(60) and 250_500)
+    gauge = Gauge(WHOLE)
+    thread = threading.Thread(target=gauge.sample)
+    thread.start()
+    assert asked.wait(60)
+    assert gauge.sample() == Sample()
+    gate.set()
+    thread.join()
+    assert gauge.sample() == Sample(**TOLD)
+
+
 @pytest.mark.parametrize("error", [pynvml.NVMLError(999), OSError("no library"), ImportError("no")])
 def test_a_driver_that_does_not_start_costs_no_shard(monkeypatch, error):
     """Then nothing is known, and nothing raised."""
@@ -173,11 +188,15 @@ def test_energy_is_that_of_the_power_where_there_is_no_counter(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "counters", [(5.0, 4.0), (None, None), (5.0, None)], ids=["set back", "none", "lost"]
+    "counters",
+    [(5.0, 4.0), (None, None), (5.0, None), (5.0, 6.0, None)],
+    ids=["set back", "none", "lost", "lost on the way"],
 )
 def test_energy_is_null_where_nothing_tells_it(monkeypatch, counters):
     """A counter that fell has seen a reset of the driver: no number is better than a wrong one."""
     samples = [(float(i), Sample(energy_joules=joules)) for i, joules in enumerate(counters)]
+    assert recorded(monkeypatch, samples).told(None)["energy_joules"] is None
+    samples = [(float(i), Sample(power_watts=w)) for i, w in enumerate((5.0, 6.0, None))]
     assert recorded(monkeypatch, samples).told(None)["energy_joules"] is None
 
 
@@ -270,7 +289,8 @@ def test_the_energy_of_a_run_is_that_of_its_shards(told, expected):
 
 
 def on_a_device(monkeypatch, driver):
-    """Let NumPy pass for a device with a driver: its sessions have a gauge."""
+    """Let NumPy pass for a device with a driver: its sessions have a gauge, and short shards."""
+    monkeypatch.setattr(live, "_EVERY", 1000.0)  # on a busy machine, too
     begin = multiply.Session.__init__
 
     def beginning(self, *arguments, **named):
@@ -297,8 +317,15 @@ def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
     """One row each, within the shard's own seconds; a rerun puts its own in their place."""
     on_a_device(monkeypatch, driver)
     monkeypatch.setattr(live, "_EVERY", 0.01)
-    work = batches.Worker.work
-    monkeypatch.setattr(batches.Worker, "work", lambda *a: time.sleep(0.1) or work(*a))
+    work, links = batches.Worker.work, driver.asked
+
+    def until_sampled(*arguments):
+        before = links.count("GetPcieThroughput")
+        while links.count("GetPcieThroughput") < before + 2:
+            time.sleep(0.005)
+        return work(*arguments)
+
+    monkeypatch.setattr(batches.Worker, "work", until_sampled)
     made = factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1, materialize=False)
     path, seen = made.results.telemetry("00000"), []
     for _ in range(2):
