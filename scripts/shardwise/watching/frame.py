@@ -242,6 +242,8 @@ def _notes(things: Iterable[object], width: int) -> list[list[Line]]:
 def _fitted(sections: Sequence[Sequence[Sequence[Line]]], room: int | None) -> list[int]:
     """How many entries of each section there is room for: the longest gives way first."""
     shown = [len(entries) for entries in sections]
+    if room is not None:  # each entry has a line: of thousands, most are out of the question
+        shown = [min(count, max(room, 1)) for count in shown]
 
     def tall(number: int) -> int:
         entries = sections[number]
