@@ -35,6 +35,9 @@ WRITES_SHARE = 0.15
 SUM_START_SECONDS = 2.0
 """In which a process on a CPU makes its loops for sums ready; short runs are slower for it."""
 
+WORTH_A_NODE_SECONDS = 10.0
+"""Nobody moves to another node to win less."""
+
 GAP_SHARE, FEWEST_GAPS = 0.15, 3
 """Of a device's time between shards, and how often: one pause may have any cause."""
 
@@ -104,11 +107,13 @@ def advise(seen: Observation, ceilings: Mapping[str, Ceilings]) -> list[Advice]:
 
 
 def _too_little(seen: Observation) -> Advice:
-    done = sum(1 for sighting in seen.shards.values() if sighting.timeline is not None)
+    told = [shard for shard in seen.shards.values() if shard.timeline is not None]
+    seconds = sum(rundown.number(held) for s in told for held in s.timeline.held.values())
     return Advice(
         "Too little was measured to advise on.",
-        f"{done} shards say where their time went; it takes {rundown.FEWEST_SHARDS} of them, and "
-        f"{rundown.FEWEST_SECONDS:.0f} s in all, before a figure is more than chance.",
+        f"Shards that say where their time went: {len(told)}, with {span(seconds)} in all; it "
+        f"takes {rundown.FEWEST_SHARDS} of them, and {rundown.FEWEST_SECONDS:.0f} s, before a "
+        "figure is more than chance.",
         None,
     )
 
@@ -419,17 +424,19 @@ def tf32(run: Run) -> Advice | None:
 def use_gpu(run: Run) -> Advice | None:
     """A CPU multiplies, and that holds the run up."""
     share = run.shares["compute"]
-    if run.on_gpu or share < HOLDS_UP:
+    sooner = run.wall(run.held["compute"] * (1 - 1 / UNKNOWN_GAIN))
+    if run.on_gpu or share < HOLDS_UP or sooner < WORTH_A_NODE_SECONDS:
         return None
     speed = run.stage_rate("compute")
     done = f", at {speed / 1e9:.3g} GFLOP/s" if speed else ""
     words = (
+        "`backend: cupy` on a node with a GPU, if the function can compute there."
+        if run.plan.problem.result else
         "`backend: cupy` on a node with a GPU, which multiplies many times as fast. Products are "
         "the same within rounding; a run has to stay on one kind of device to its end."
-    )
+    )  # fmt: skip
     evidence = f"Compute-bound on a CPU for {percent(share)} of the time{done}."
-    saved = run.held["compute"] * (1 - 1 / UNKNOWN_GAIN)
-    return Advice(words, evidence, "backend: cupy", run.wall(saved))
+    return Advice(words, evidence, "backend: cupy", sooner)
 
 
 def _disk_words(run: Run) -> str:

@@ -233,9 +233,7 @@ def of(seen: Observation, ceilings: Mapping[str, Ceilings]) -> Run | None:
     if active <= 0:
         return None
     return Run(
-        seen, seen.plan, ceilings, shards,
-        [_used(some) for _, some in sorted(own.items())],
-        total, active, held,
+        seen, seen.plan, ceilings, shards, used, total, active, held,
         {stage: _sum(shard.timeline.busy.get(stage) for shard in shards) for stage in STAGES},
         {stage: _sum(shard.timeline.work.get(stage) for shard in shards) for stage in STAGES},
         {n: _seconds(_joined(s for s in shards if s.device.node == n)) for n in sorted(nodes)},

@@ -346,6 +346,17 @@ def test_products_on_a_cpu() -> None:
     assert of(advice.use_gpu, run(held={"compute": 20.0}, cpu=True)).key == "backend: cupy"
     assert of(advice.use_gpu, run(held={"compute": 20.0})) is None
     assert of(advice.use_gpu, run(held={"read": 20.0}, cpu=True)) is None
+    short = {phase: seconds / 10 for phase, seconds in EVEN.items()} | {"compute": 2.0}
+    assert "backend: cupy" not in keys(run(plan(shards=4), short, cpu=True))
+
+
+def test_a_function_is_promised_no_gpu() -> None:
+    """Nobody knows what it does there, or whether it can."""
+    made = plan()
+    made = replace(made, problem=replace(made.problem, result=(3, 4), result_dtype="float32"))
+    words = of(advice.use_gpu, run(made, {"compute": 20.0}, cpu=True)).words
+    assert "if the function can" in words
+    assert "times as fast" not in words
 
 
 def test_what_saves_most_comes_first() -> None:
@@ -433,4 +444,4 @@ def test_an_old_run_has_too_little(tmp_path: Path) -> None:
     made = pretend.run(tmp_path, shards=12, old=12, telemetry=False)
     (said,) = advise(Observer(made.root).look(made.at), {})
     assert said.key is None
-    assert said.evidence.startswith("0 shards say where their time went")
+    assert said.evidence.startswith("Shards that say where their time went: 0, with 0 s in all")

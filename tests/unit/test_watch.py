@@ -137,12 +137,19 @@ def test_a_time_left_has_one_unit_and_its_uncertainty(
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(None, "? GB/s"), (3.214e9, "3.21 GB/s"), (2.5e8, "0.25 GB/s"), (4.2e7, "42 MB/s"),
+    [(3.214e9, "3.21 GB/s"), (2.5e8, "0.25 GB/s"), (4.2e7, "42 MB/s"),
      (100.0, "0.1 kB/s"), (4.5e12, "4500 GB/s")],
 )  # fmt: skip
-def test_a_rate_is_short(value: float | None, words: str) -> None:
+def test_a_rate_is_short(value: float, words: str) -> None:
     """Decimal units, as disks and links are sold."""
     assert frame.rate(value) == words
+
+
+def test_a_rate_that_nobody_knows_is_left_out() -> None:
+    """Before the first shard, and long after the last."""
+    look = pace.look(observation("waiting", "waiting"))
+    assert "B/s" not in text(look, 79)
+    assert frame.summary(look).startswith("0 of 2 shards done, 2 waiting; time left unknown")
 
 
 def test_the_end_is_not_promised_where_it_is_not_known() -> None:

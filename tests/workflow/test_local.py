@@ -206,7 +206,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     assert len(list(workspace.file("products").glob("*.json"))) == 2
     done = workspace.run()
     assert done.code == 0, done.output
-    assert done.jobs == {"ledger", "reduce"}
+    assert done.jobs == {"ledger", "reduce", "report"}
     starts = [path.read_text().count("\n") for path in logs.glob("*.starts")]
     assert starts == [1, 1]
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))

@@ -78,10 +78,8 @@ def ascii_only(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def rate(value: float | None) -> str:
+def rate(value: float) -> str:
     """Bytes a second for people."""
-    if value is None:
-        return "? GB/s"
     for unit, size in (("GB/s", 1e9), ("MB/s", 1e6)):
         if value >= 0.1 * size:
             return (
@@ -133,7 +131,8 @@ def summary(look: Look) -> str:
     counts = look.counts
     words = [f"{counts[DONE]} of {len(look.seen.shards)} shards done"]
     words += [f"{counts[s]} {s}" for s in (RUNNING, FAILED, DAMAGED, WAITING) if counts[s]]
-    return f"{', '.join(words)}; {rate(look.rates.now)}; {when_done(look)}"
+    speed = "" if look.rates.now is None else f"{rate(look.rates.now)}; "
+    return f"{', '.join(words)}; {speed}{when_done(look)}"
 
 
 def frame(look: Look, width: int, height: int | None = None) -> list[Line]:
@@ -174,8 +173,9 @@ def _progress(look: Look, width: int) -> list[Line]:
     marks = [(f"{mark} {text}", style if look.counts[state] else "dim")
              for (state, mark, style), text in zip(_BAR, states, strict=True)]  # fmt: skip
     done = f"{human_bytes(int(look.done_bytes))} of {human_bytes(look.all_bytes)}"
-    speed = [(f"{rate(look.rates.now)} now", "bold"), (f"{rate(look.rates.overall)} overall", ""),
-             (done, "")]  # fmt: skip
+    known = ((look.rates.now, "now", "bold"), (look.rates.overall, "overall", ""))
+    speed = [(f"{rate(value)} {word}", style) for value, word, style in known if value is not None]
+    speed.append((done, ""))
     end = [[(clip(text, width), "bold")] for text in textwrap.wrap(when_done(look), width)]
     return [
         [("[", "dim"), *bar, ("]", "dim"), (percent, "bold")],
@@ -242,6 +242,8 @@ def _notes(things: Iterable[object], width: int) -> list[list[Line]]:
 def _fitted(sections: Sequence[Sequence[Sequence[Line]]], room: int | None) -> list[int]:
     """How many entries of each section there is room for: the longest gives way first."""
     shown = [len(entries) for entries in sections]
+    if room is not None:  # each entry has a line: of thousands, most are out of the question
+        shown = [min(count, max(room, 1)) for count in shown]
 
     def tall(number: int) -> int:
         entries = sections[number]
