@@ -176,7 +176,9 @@ class Observer:
             written = _stamp(log)
             if written is None or _stamp(output) or (since and written[0] < since[0]):
                 continue
-            if errors := logs.errors(logs.tail(log)):
+            text = logs.tail(log)
+            # Where shards were named, these tell why themselves, as long as they are missing.
+            if (errors := logs.errors(text)) and not logs.failed_shards(text):
                 name = log.relative_to(results.root).as_posix()
                 reason = one_line(errors[-1])[:_MOST_LETTERS]
                 yield rule, Failure(reason, name, written[0] / 1e9)

@@ -24,7 +24,6 @@ _FOR_ALL = ("pool", "mpi")
 """Rules whose one job computes all shards; so does `multiply` under `dispatch: array`."""
 _RUN_NAME = re.compile(r"SLURM run ID: (\S+)")
 _STATUS = re.compile(r"status is: '?([A-Z_]+)")
-_OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
 _COUNT = re.compile(r"\d+ of \d+ shards done.*")
 
 
@@ -253,10 +252,8 @@ def _log_of(record: Any) -> Path | None:
 
 def shard_failures(log: Path | None) -> list[Failure]:
     """The shards that the one job for all has named in the end, as failed for good."""
-    named = [
-        match for text in logs.errors(logs.text(log)) if (match := _OF_A_SHARD.fullmatch(text))
-    ]
-    return [Failure(f"multiply {m[1]}", m[2], m[3]) for m in named]
+    named = logs.failed_shards(logs.text(log))
+    return [Failure(f"multiply {shard}", reason, own) for shard, reason, own in named]
 
 
 def say(text: str) -> None:

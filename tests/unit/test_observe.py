@@ -107,6 +107,16 @@ def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
         assert one.telemetry["power_watts"] == receipt["telemetry"]["power_watts"]
 
 
+def test_no_stage_of_a_pretended_run_outruns_its_ceiling(tmp_path):
+    """What a pretended shard has moved in its seconds fits the rates that its node is said to have."""
+    made = pretend.run(tmp_path, shards=6, slow=1, slow_device=True)
+    for receipt in made.receipts.values():
+        line = receipt["timeline"]
+        for stage, seconds in line["busy"].items():
+            assert 0 < line["work"][stage] / seconds < pretend.RATES[stage]
+            assert line["held"][stage] <= seconds + 1e-4
+
+
 def test_a_run_of_this_version_is_seen(tmp_path):
     """What the stages themselves write is read: all done by the CPU, proven, not summed yet."""
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=2))
@@ -437,6 +447,19 @@ def test_the_failure_of_a_dispatch_is_told_while_shards_are_missing(tmp_path):
     whole = pretend.run(tmp_path / "x", shards=3, devices=1)
     touch(whole.plan.results.log("pool"), "2026-11-18 10:00:00,000 ERROR nobody\n", NOW)
     assert look(whole).failures == {}
+
+
+def test_a_dispatch_that_names_its_shards_is_not_told_beside_them(tmp_path):
+    """What failed is told once: by the shards, not by the one job for all that sums them up."""
+    made = pretend.run(tmp_path, shards=3, failed=1, devices=1)
+    (shard,) = made.roles["failed"]
+    lines = (f"shard {shard}: out of memory (log: logs/multiply/{shard}.log)",
+             "of 3 shards 1 failed; 2 are whole")  # fmt: skip
+    text = "".join(f"2026-11-18 10:00:00,000 ERROR {line}\n" for line in lines)
+    touch(made.plan.results.log("pool"), text, NOW)
+    seen = look(made)
+    assert seen.failures == {}
+    assert verdict(seen).words == "Not finished: 2 of 3 shards are done, 1 failed."
 
 
 # The folder.
