@@ -64,7 +64,7 @@ class Listener(logging.Handler):
 
     def __init__(self, workflow: Any, run: Any) -> None:
         super().__init__()
-        self._workflow, self._run = workflow, run
+        self._workflow, self._run, self._began = workflow, run, time.time()
         self._state = State()
         self._last_line = 0.0
         self._follower: Follower | None = None
@@ -184,9 +184,16 @@ class Listener(logging.Handler):
             say(f"          log: {failure.log or 'none'}")
         for line in barred:
             say(line)
-        if self._run.results.report.exists():
+        if self._has_page():
             say(f"The page on it: {self._run.results.report}")
         say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
+
+    def _has_page(self) -> bool:
+        """Whether the page is of this run; one of an earlier run tells another story."""
+        try:
+            return self._run.results.report.stat().st_mtime >= self._began
+        except OSError:
+            return False
 
     def _last_missing(self) -> str:
         """What is not there although all products are."""
