@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from shardwise import ledger, multiply, receipts
+from shardwise import ledger, multiply, receipts, sightings
 from shardwise.observe import (
     DAMAGED,
     DONE,
@@ -108,7 +108,7 @@ def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
 
 
 def test_no_stage_of_a_pretended_run_outruns_its_ceiling(tmp_path):
-    """What a pretended shard has moved in its seconds fits the rates that its node is said to have."""
+    """What a pretended shard moves in its seconds fits the rates that its node is said to have."""
     made = pretend.run(tmp_path, shards=6, slow=1, slow_device=True)
     for receipt in made.receipts.values():
         line = receipt["timeline"]
@@ -266,6 +266,16 @@ def test_a_damaged_shard_is_named(tmp_path, harm, said):
     assert f"rm -f {made.root}/products/00000.json" in told.words
 
 
+def test_a_product_that_comes_while_the_folder_is_listed_is_no_damage(tmp_path, monkeypatch):
+    """A listing may have the receipt of a shard without the product that came before it."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    listed = sightings._listed
+    monkeypatch.setattr(sightings, "_listed", lambda folder: {
+        name: stamp for name, stamp in listed(folder).items() if name != "00000.npy"
+    })  # fmt: skip
+    assert state(look(made)) == DONE
+
+
 def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
     """A start behind the damage is a task that mends it."""
     made = pretend.run(tmp_path, shards=3, damaged=3, devices=1)
@@ -339,6 +349,9 @@ def test_foreign_values_in_a_live_file_are_left_out(tmp_path):
         assert one.state == RUNNING
         assert one.device is None
         assert one.progress is None or 0 <= one.progress <= 1
+    said = {"schema": 1, "shard": "00000", "done": -3, "matrices": 9}
+    touch(made.plan.results.live / "00000.json", json.dumps(said), NOW - 1)
+    assert look(made).shards["00000"].progress is None
     gauge = {"gauge": {"power_watts": "x", "throttled": ["power_cap", 3, "<b>"], "<k>": 1}}
     touch(made.plan.results.live / "00000.json",
           json.dumps({"schema": 1, "shard": "00000", **gauge}), NOW - 1)  # fmt: skip
