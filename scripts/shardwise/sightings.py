@@ -167,7 +167,7 @@ class Sightings:
             self._products.pop(row.shard, None)
             return _NOTHING
         if product is None:  # or it came, before its receipt, where the listing had gone by
-            product = _stamp(self._plan.results.product(row.shard))  # type: ignore[union-attr]
+            product = stamped(self._plan.results.product(row.shard))  # type: ignore[union-attr]
         size = None if product is None else product[1]
         stamp = receipt, size
         known = self._products.get(row.shard)
@@ -355,14 +355,14 @@ def _listed(folder: Path) -> dict[str, _Stamp]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 # A link that leads nowhere, and what is gone by now, has none.
-                if entry.name.endswith((".json", ".npy")) and (stamp := _stamp(entry)):
+                if entry.name.endswith((".json", ".npy")) and (stamp := stamped(entry)):
                     found[entry.name] = stamp
     except OSError:
         pass
     return found
 
 
-def _stamp(file: Path | os.DirEntry[str]) -> _Stamp | None:
+def stamped(file: Path | os.DirEntry[str]) -> _Stamp | None:
     """When a file was written, in nanoseconds, and its size; None where there is none."""
     try:
         facts = file.stat()
