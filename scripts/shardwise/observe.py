@@ -46,6 +46,9 @@ __all__ = [
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """What reading a file raises that is JSON, but not of ours."""
 
+_FOR_ALL = ("multiply", "pool", "mpi")
+"""Rules whose one job computes all shards."""
+
 _MOST_LETTERS = 2000
 _MOST_NAMED = 5
 
@@ -160,20 +163,27 @@ class Observer:
     def _failures(
         self, plan: Plan | None, shards: Mapping[str, Sighting]
     ) -> Iterator[tuple[str, Failure]]:
-        """The stages whose output is not there, and whose log has an error."""
+        """The stages whose output is not there, and whose log has an error.
+
+        A job for all shards is of an earlier run where some have been at work since it ended.
+        """
         results = self.results
         whole = bool(shards) and all(seen.state == DONE for seen in shards.values())
         outputs = {"plan": results.plan_facts}
         if plan is not None:
             outputs |= {"synthesize": results.synthetic} if plan.facts.get("synthetic") else {}
-            outputs |= {} if whole else dict.fromkeys(("multiply", "pool", "mpi"),
-                                                      results.multiplied)  # fmt: skip
+            outputs |= {} if whole else dict.fromkeys(_FOR_ALL, results.multiplied)
             outputs |= {"ledger": results.ledger, "reduce": results.summary}
-        since = stamped(results.plan_facts)
+        planned = stamped(results.plan_facts)
+        since = planned[0] / 1e9 if planned else 0.0
+        signs = (seen.finished or seen.started or 0.0 for seen in shards.values())
+        later = max(since, max(signs, default=0.0) - SKEW_SECONDS)
         for rule, output in outputs.items():
             log = results.log(rule)
             written = stamped(log)
-            if written is None or stamped(output) or (since and written[0] < since[0]):
+            if written is None or stamped(output):
+                continue
+            if written[0] / 1e9 < (later if rule in _FOR_ALL else since):
                 continue
             text = logs.tail(log)
             # Where shards were named, these tell why themselves, as long as they are missing.

@@ -462,6 +462,16 @@ def test_the_failure_of_a_dispatch_is_told_while_shards_are_missing(tmp_path):
     assert look(whole).failures == {}
 
 
+def test_the_failure_of_an_earlier_dispatch_is_not_told_of_the_next_one(tmp_path):
+    """Where shards have been at work since it ended, the one job for all was of another run."""
+    made = pretend.run(tmp_path, shards=3, running=1, devices=1)
+    log = made.plan.results.log("pool")
+    touch(log, "2026-11-18 10:00:00,000 ERROR nobody\n", NOW - 3000)
+    assert look(made).failures == {}
+    os.utime(log, (NOW, NOW))
+    assert look(made).failures["pool"].reason == "nobody"
+
+
 def test_a_dispatch_that_names_its_shards_is_not_told_beside_them(tmp_path):
     """What failed is told once: by the shards, not by the one job for all that sums them up."""
     made = pretend.run(tmp_path, shards=3, failed=1, devices=1)
