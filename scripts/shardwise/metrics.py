@@ -226,8 +226,8 @@ def _stages(seen: Observation) -> Iterator[_Family]:
             busy[who, stage] += one.timeline.busy[stage]
             work[who, stage] += one.timeline.work[stage]
     for name, label, what, found in (
-        ("shardwise_shard_held_seconds", "phase", "What held shards up, by phase.", held),
-        ("shardwise_stage_busy_seconds", "stage", "When a stage was at work.", busy),
+        ("shardwise_shard_held_seconds", "phase", "Seconds by what held shards up.", held),
+        ("shardwise_stage_busy_seconds", "stage", "Seconds in which a stage was at work.", busy),
     ):
         family = _Family(name, "gauge", what)
         for (who, key), seconds in found.items():
@@ -298,7 +298,7 @@ def _throttled(shards: Iterable[Sighting]) -> _Family:
     for one in shards:
         for reason, seconds in (one.telemetry or {}).get("throttled_seconds", {}).items():
             found[_who(one.device), reason] += seconds
-    family = _Family("shardwise_throttled_seconds", "gauge", "Time in which clocks were held back.")
+    family = _Family("shardwise_throttled_seconds", "gauge", "Seconds of clocks held back.")
     for (who, reason), seconds in found.items():
         family.add(seconds, reason=reason, **_labels(who))
     return family
