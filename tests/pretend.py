@@ -205,24 +205,27 @@ class _Writer:
     def write(self) -> None:
         """Everything about every shard that was begun."""
         jobs = list(self._jobs())
-        end = max((began + sum(held.values()) for _, _, began, held in jobs), default=0.0)
+        end = max((began + sum(held.values()) for _, _, began, held, _ in jobs), default=0.0)
         ended = self._made.at - (60.0 if not self._is["running"] else 1.0)
-        for row, machine, began, held in jobs:
+        for row, machine, began, held, busy in jobs:
             started = began - end + ended
             if row.shard in self._is["running"]:
                 self._run(row, machine, held)
             elif row.shard in self._is["failed"]:
                 self._fail(row, machine, started)
             else:
-                self._finish(row, machine, started, held)
+                self._finish(row, machine, started, held, busy)
 
-    def _jobs(self) -> Iterator[tuple[Shard, _Machine, float, dict[str, float]]]:
+    def _jobs(
+        self,
+    ) -> Iterator[tuple[Shard, _Machine, float, dict[str, float], dict[str, float]]]:
+        """Who computes which shard from when on, and what `_spent` says of it."""
         for row in self._plan.shards.values():
             if row.shard in self._is["waiting"]:
                 return
             began, number, machine = heapq.heappop(self._free)
-            held = self._held(row, machine)
-            yield row, machine, began, held
+            held, busy = self._spent(row, machine)
+            yield row, machine, began, held, busy
             pause = self._random.uniform(0.05, 0.4)
             heapq.heappush(self._free, (began + sum(held.values()) + pause, number, machine))
 
@@ -233,26 +236,30 @@ class _Writer:
         gpu = self._plan.settings["backend"] != "numpy"
         return work if gpu else work | {"upload": 0, "download": 0}
 
-    def _held(self, row: Shard, machine: _Machine) -> dict[str, float]:
-        """Seconds by what held the shard up: the disk, mostly, as products are large."""
+    def _spent(self, row: Shard, machine: _Machine) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds by what held the shard up, and by the stage that was at work.
+
+        It is the disk, mostly, as products are large. No stage is faster than its ceiling.
+        """
         slower = _SLOWER if row.shard in self._is["slow"] else 1.0
-        busy = {stage: amount / RATES[stage] for stage, amount in self._work(row).items()}
+        busy = {
+            stage: slower * amount / (RATES[stage] * self._random.uniform(0.75, 0.95))
+            for stage, amount in self._work(row).items()
+        }
         if machine is self._slow:
             busy["compute"] *= 60
-        shares = {"read": 0.85, "upload": 0.1, "compute": 1.0, "download": 0.1, "write": 0.6}
-        held = {
-            stage: round(slower * shares[stage] * seconds * self._random.uniform(0.9, 1.1), 4)
-            for stage, seconds in busy.items()
-        }
-        return {"waiting": round(self._random.uniform(0.02, 0.3), 4), **held}
+        shares = {"read": 1.0, "upload": 0.1, "compute": 1.0, "download": 0.1, "write": 0.6}
+        held = {stage: round(shares[stage] * seconds, 4) for stage, seconds in busy.items()}
+        return {"waiting": round(self._random.uniform(0.02, 0.3), 4), **held}, busy
 
     def _journal(self, shard: str, began: Sequence[float], machine: _Machine) -> None:
         lines = (f"{at:.3f}\t{machine.node}\t{1000 + n}\t\n" for n, at in enumerate(began))
         self._plan.results.starts(shard).write_text("".join(lines))
 
     def _finish(
-        self, row: Shard, machine: _Machine, started: float, held: dict[str, float]
-    ) -> None:
+        self, row: Shard, machine: _Machine, started: float, held: dict[str, float],
+        busy: dict[str, float],
+    ) -> None:  # fmt: skip
         # To a tenth of a millisecond, as the phases are: then these add up to the last digit.
         started = round(started, 4)
         finished = started + math.fsum(held.values())
@@ -262,9 +269,7 @@ class _Writer:
         if row.shard in self._is["unproven"]:
             receipt["proof"] = None
         if row.shard not in self._is["old"]:
-            receipt["timeline"] = {
-                "held": held, "busy": self._busy(held), "work": self._work(row)
-            }  # fmt: skip
+            receipt["timeline"] = {"held": held, "busy": busy, "work": self._work(row)}
             receipt["telemetry"] = self._telemetry_of(machine, held)
         text = receipts._text(receipt)
         if row.shard in self._is["unknown"]:
@@ -283,14 +288,6 @@ class _Writer:
             [(finished, "INFO", f"{results.receipt(row.shard)} written")],
             machine,
         )
-
-    def _busy(self, held: Mapping[str, float]) -> dict[str, float]:
-        """Stages at work: what held the shard up, and what went on behind the others."""
-        whole = math.fsum(held.values())
-        return {
-            stage: round(min(whole, seconds * self._random.uniform(1.05, 1.3)), 4)
-            for stage, seconds in held.items() if stage != "waiting"
-        }  # fmt: skip
 
     def _telemetry_of(self, machine: _Machine, held: Mapping[str, float]) -> dict[str, Any] | None:
         if machine.uuid is None or not self._telemetry:

@@ -301,8 +301,7 @@ class _Audit:
             why = "has no receipt" if product.exists() else "is missing"
             seen.findings.append(self._finding(MISSING, product, why, row.shard))
             return None
-        own = path, product, self._results.telemetry(row.shard)
-        seen.known |= {self._name(each) for each in own}
+        seen.known |= {self._name(path), self._name(product)}
         try:
             receipt = receipts.read_as_written(path)
             if receipt.get("fingerprint") != row.fingerprint:

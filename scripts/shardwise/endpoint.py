@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 from shardwise import metrics
@@ -41,6 +42,11 @@ class _Server(ThreadingHTTPServer):
         self._text, self._until = b"", 0.0
         self.seats = threading.BoundedSemaphore(CLIENTS)
         super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without asking the network for this machine's name, which may take long."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]
 
     def text(self) -> bytes:
         """The metrics, not older than the pause between two looks."""

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 _LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
+_OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
 _TAIL_BYTES = 65536
 
 
@@ -40,6 +41,12 @@ def lines(text: str) -> list[tuple[str, str]]:
 def errors(text: str) -> list[str]:
     """The errors in a log, the last one last."""
     return [message for level, message in lines(text) if level == "ERROR"]
+
+
+def failed_shards(text: str) -> list[tuple[str, str, str]]:
+    """Shards that the one job for all has named at its end as failed for good: id, reason, log."""
+    named = [_OF_A_SHARD.fullmatch(message) for message in errors(text)]
+    return [(match[1], match[2], match[3]) for match in named if match]
 
 
 def last_words(text: str) -> str | None:

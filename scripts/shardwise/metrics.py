@@ -2,7 +2,8 @@
 
 Names and units follow https://prometheus.io/docs/practices/naming. Series are counted by device,
 node, stage and state, never by shard, so that there are as many for a million shards as for ten.
-What is told of shards that are done is a counter: it falls only where products are made anew.
+What is told of shards that are done is a gauge, not a counter: it falls where one is made anew, and
+a counter that falls is a restart to Prometheus, which then counts the whole run a second time.
 """
 
 import math
@@ -25,6 +26,7 @@ from shardwise.observe import (
     Sighting,
     verdict,
 )
+from shardwise.quarantine import CPU
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of what :func:`text` makes."""
@@ -150,7 +152,7 @@ def _shards(seen: Observation) -> Iterator[_Family]:
     planned = _Family("shardwise_planned_bytes", "gauge", "Bytes of the input of all shards.")
     planned.add(sum(one.bytes for one in shards))
     yield planned
-    done = _Family("shardwise_input_bytes_total", "counter", "Bytes of the input that are done.")
+    done = _Family("shardwise_done_bytes", "gauge", "Bytes of the input of shards that are done.")
     done.add(sum(one.bytes for one in shards if one.state == DONE))
     yield done
     tries = _Family("shardwise_attempts_total", "counter", "Tasks that have begun a shard.")
@@ -224,16 +226,16 @@ def _stages(seen: Observation) -> Iterator[_Family]:
             busy[who, stage] += one.timeline.busy[stage]
             work[who, stage] += one.timeline.work[stage]
     for name, label, what, found in (
-        ("shardwise_shard_held_seconds_total", "phase", "What held shards up, by phase.", held),
-        ("shardwise_stage_busy_seconds_total", "stage", "When a stage was at work.", busy),
+        ("shardwise_shard_held_seconds", "phase", "Seconds by what held shards up.", held),
+        ("shardwise_stage_busy_seconds", "stage", "Seconds in which a stage was at work.", busy),
     ):
-        family = _Family(name, "counter", what)
+        family = _Family(name, "gauge", what)
         for (who, key), seconds in found.items():
             family.add(seconds, **{label: key}, **_labels(who))
         yield family
-    moved = _Family("shardwise_stage_bytes_total", "counter", "Bytes that went through a stage.")
+    moved = _Family("shardwise_stage_bytes", "gauge", "Bytes that went through a stage.")
     flop = _Family(
-        "shardwise_floating_point_operations_total", "counter", "Operations that the products took."
+        "shardwise_floating_point_operations", "gauge", "Operations that the products took."
     )
     for (who, stage), amount in work.items():
         if stage == "compute":
@@ -251,7 +253,8 @@ def _devices(seen: Observation) -> Iterator[_Family]:
     whole = [one for one in seen.shards.values() if one.state == DONE]
     at_work = Counter(_who(one.device) for one in seen.shards.values() if one.state == RUNNING)
     known = {_who(one.device): one.device for one in seen.shards.values() if one.device}
-    barred = {entry.uuid: entry.host for entry in seen.quarantined}
+    # A CPU is only noted there: tasks take it as before.
+    barred = {entry.uuid: entry.host for entry in seen.quarantined if entry.uuid != CPU}
     info = _Family("shardwise_device_info", "gauge", "A device that has computed for this run.")
     running = _Family("shardwise_device_running_shards", "gauge", "Tasks at work on a device.")
     quarantined = _Family(
@@ -264,12 +267,12 @@ def _devices(seen: Observation) -> Iterator[_Family]:
     for uuid in barred.keys() - {device.uuid for device in known.values()}:
         quarantined.add(1, device=uuid, node=barred[uuid])
     yield from (info, running, quarantined)
-    yield _summed(whole, "shardwise_device_shards_total", "Shards that are done.", lambda one: 1)
+    yield _summed(whole, "shardwise_device_done_shards", "Shards that are done.", lambda one: 1)
     for name, key, what in (
-        ("shardwise_energy_joules_total", "energy_joules", "Energy that shards took."),
-        ("shardwise_ecc_uncorrected_errors_total", "ecc_uncorrected",
+        ("shardwise_energy_joules", "energy_joules", "Energy that shards took."),
+        ("shardwise_ecc_uncorrected_errors", "ecc_uncorrected",
          "Memory errors during shards that were not corrected."),
-        ("shardwise_ecc_corrected_errors_total", "ecc_corrected",
+        ("shardwise_ecc_corrected_errors", "ecc_corrected",
          "Memory errors during shards that were corrected."),
     ):  # fmt: skip
         yield _summed(whole, name, what, lambda one, key=key: (one.telemetry or {}).get(key))
@@ -284,7 +287,7 @@ def _summed(
     for one in shards:
         if (value := of(one)) is not None:
             found[_who(one.device)] += value
-    family = _Family(name, "counter", what)
+    family = _Family(name, "gauge", what)
     for who, total in found.items():
         family.add(total, **_labels(who))
     return family
@@ -295,9 +298,7 @@ def _throttled(shards: Iterable[Sighting]) -> _Family:
     for one in shards:
         for reason, seconds in (one.telemetry or {}).get("throttled_seconds", {}).items():
             found[_who(one.device), reason] += seconds
-    family = _Family(
-        "shardwise_throttled_seconds_total", "counter", "Time in which clocks were held back."
-    )
+    family = _Family("shardwise_throttled_seconds", "gauge", "Seconds of clocks held back.")
     for (who, reason), seconds in found.items():
         family.add(seconds, reason=reason, **_labels(who))
     return family

@@ -7,7 +7,6 @@ what cannot be read is named among the observations. The words are those of
 """
 
 import csv
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -36,7 +35,7 @@ from shardwise.observation import (
 from shardwise.paths import Results, for_bash
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS
-from shardwise.sightings import FRESH_SECONDS, SKEW_SECONDS, Sightings
+from shardwise.sightings import FRESH_SECONDS, SKEW_SECONDS, Sightings, stamped
 
 __all__ = [
     "DAMAGED", "DONE", "FAILED", "FRESH_SECONDS", "PHASES", "RUNNING", "STAGES", "STATES",
@@ -46,6 +45,9 @@ __all__ = [
 
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """What reading a file raises that is JSON, but not of ours."""
+
+_FOR_ALL = ("multiply", "pool", "mpi")
+"""Rules whose one job computes all shards."""
 
 _MOST_LETTERS = 2000
 _MOST_NAMED = 5
@@ -85,7 +87,7 @@ class Observer:
 
     def _read(self, read: Any, *paths: Path) -> tuple[Any, str | None]:
         """What some files hold, and what is wrong with them; read again where one has changed."""
-        stamp, name = [_stamp(path) for path in paths], str(paths[-1])
+        stamp, name = [stamped(path) for path in paths], str(paths[-1])
         known = self._kept.get(name)
         if known is None or known[0] != stamp:
             known = self._kept[name] = stamp, (read() if any(stamp) else (None, None))
@@ -130,7 +132,7 @@ class Observer:
         for name, facts in files.items():
             path = self.results.statistic(name)
             size = facts.get("bytes") if isinstance(facts, dict) else None
-            found = _stamp(path)
+            found = stamped(path)
             if found is None or found[1] != size:
                 what = "is missing" if found is None else f"has {found[1]} bytes, not {short(size)}"
                 return self._damaged(f"its {path.name} {what}")
@@ -161,22 +163,31 @@ class Observer:
     def _failures(
         self, plan: Plan | None, shards: Mapping[str, Sighting]
     ) -> Iterator[tuple[str, Failure]]:
-        """The stages whose output is not there, and whose log has an error."""
+        """The stages whose output is not there, and whose log has an error.
+
+        A job for all shards is of an earlier run where some have been at work since it ended.
+        """
         results = self.results
         whole = bool(shards) and all(seen.state == DONE for seen in shards.values())
         outputs = {"plan": results.plan_facts}
         if plan is not None:
             outputs |= {"synthesize": results.synthetic} if plan.facts.get("synthetic") else {}
-            outputs |= {} if whole else dict.fromkeys(("multiply", "pool", "mpi"),
-                                                      results.multiplied)  # fmt: skip
+            outputs |= {} if whole else dict.fromkeys(_FOR_ALL, results.multiplied)
             outputs |= {"ledger": results.ledger, "reduce": results.summary}
-        since = _stamp(results.plan_facts)
+        planned = stamped(results.plan_facts)
+        since = planned[0] / 1e9 if planned else 0.0
+        signs = (seen.finished or seen.started or 0.0 for seen in shards.values())
+        later = max(since, max(signs, default=0.0) - SKEW_SECONDS)
         for rule, output in outputs.items():
             log = results.log(rule)
-            written = _stamp(log)
-            if written is None or _stamp(output) or (since and written[0] < since[0]):
+            written = stamped(log)
+            if written is None or stamped(output):
                 continue
-            if errors := logs.errors(logs.tail(log)):
+            if written[0] / 1e9 < (later if rule in _FOR_ALL else since):
+                continue
+            text = logs.tail(log)
+            # Where shards were named, these tell why themselves, as long as they are missing.
+            if (errors := logs.errors(text)) and not logs.failed_shards(text):
                 name = log.relative_to(results.root).as_posix()
                 reason = one_line(errors[-1])[:_MOST_LETTERS]
                 yield rule, Failure(reason, name, written[0] / 1e9)
@@ -240,7 +251,7 @@ def _without_sum(seen: Observation) -> Verdict:
     for rule in ("ledger", "reduce"):
         if failure := seen.failures.get(rule):
             return Verdict("failed", f"Not finished: {begin} {rule} failed: {failure.reason}.")
-    if _stamp(seen.results.summary):
+    if stamped(seen.results.summary):
         own = [text for text in seen.problems if seen.results.summary.name in text]
         return Verdict("damaged", f"Damaged: {begin} {''.join(own[:1])}.")
     return Verdict("unfinished", f"Not finished: {begin} they are not summed yet.")
@@ -277,12 +288,3 @@ def _why_unproven(seen: Observation, unproven: list[str]) -> str:
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """When a file was written, in nanoseconds, and its size; None where there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size

@@ -24,7 +24,6 @@ _FOR_ALL = ("pool", "mpi")
 """Rules whose one job computes all shards; so does `multiply` under `dispatch: array`."""
 _RUN_NAME = re.compile(r"SLURM run ID: (\S+)")
 _STATUS = re.compile(r"status is: '?([A-Z_]+)")
-_OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
 _COUNT = re.compile(r"\d+ of \d+ shards done.*")
 
 
@@ -65,7 +64,7 @@ class Listener(logging.Handler):
 
     def __init__(self, workflow: Any, run: Any) -> None:
         super().__init__()
-        self._workflow, self._run = workflow, run
+        self._workflow, self._run, self._began = workflow, run, time.time()
         self._state = State()
         self._last_line = 0.0
         self._follower: Follower | None = None
@@ -185,9 +184,16 @@ class Listener(logging.Handler):
             say(f"          log: {failure.log or 'none'}")
         for line in barred:
             say(line)
-        if self._run.results.report.exists():
+        if self._has_page():
             say(f"The page on it: {self._run.results.report}")
         say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
+
+    def _has_page(self) -> bool:
+        """Whether the page is of this run; one of an earlier run tells another story."""
+        try:
+            return self._run.results.report.stat().st_mtime >= self._began
+        except OSError:
+            return False
 
     def _last_missing(self) -> str:
         """What is not there although all products are."""
@@ -253,10 +259,8 @@ def _log_of(record: Any) -> Path | None:
 
 def shard_failures(log: Path | None) -> list[Failure]:
     """The shards that the one job for all has named in the end, as failed for good."""
-    named = [
-        match for text in logs.errors(logs.text(log)) if (match := _OF_A_SHARD.fullmatch(text))
-    ]
-    return [Failure(f"multiply {m[1]}", m[2], m[3]) for m in named]
+    named = logs.failed_shards(logs.text(log))
+    return [Failure(f"multiply {shard}", reason, own) for shard, reason, own in named]
 
 
 def say(text: str) -> None:

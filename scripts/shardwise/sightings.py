@@ -162,17 +162,17 @@ class Sightings:
 
     # The product.
 
-    def _product(
-        self, row: Shard, receipt: os.stat_result | None, product: os.stat_result | None
-    ) -> _Product:
+    def _product(self, row: Shard, receipt: _Stamp | None, product: _Stamp | None) -> _Product:
         if receipt is None:
             self._products.pop(row.shard, None)
             return _NOTHING
-        size = None if product is None else product.st_size
-        stamp = (receipt.st_mtime_ns, receipt.st_size), size
+        if product is None:  # or it came, before its receipt, where the listing had gone by
+            product = stamped(self._plan.results.product(row.shard))  # type: ignore[union-attr]
+        size = None if product is None else product[1]
+        stamp = receipt, size
         known = self._products.get(row.shard)
         if known is None or known[0] != stamp:
-            made = self._read_product(row, receipt.st_mtime, size)
+            made = self._read_product(row, receipt[0] / 1e9, size)
             known = self._products[row.shard] = stamp, made
         return known[1]
 
@@ -260,7 +260,7 @@ class Sightings:
         )
 
     def _running(self, row: Shard, starts: _Starts | None, live: Mapping[str, Any]) -> Sighting:
-        done, matrices = _number(live.get("done")), _number(live.get("matrices"))
+        done, matrices = _amount(live.get("done")), _amount(live.get("matrices"))
         began = _number(live.get("started"))
         return self._without(
             row, RUNNING, starts,
@@ -348,19 +348,27 @@ def _made_at(plan: Plan) -> float:
     return (_number(made.get("time")) if isinstance(made, dict) else None) or 0.0
 
 
-def _listed(folder: Path) -> dict[str, os.stat_result]:
-    """The files of a folder with their facts."""
+def _listed(folder: Path) -> dict[str, _Stamp]:
+    """Receipts and products of a folder: when each was written, in nanoseconds, and its size."""
     found = {}
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                try:
-                    found[entry.name] = entry.stat()
-                except OSError:  # it is gone by now, or a link that leads nowhere
-                    continue
+                # A link that leads nowhere, and what is gone by now, has none.
+                if entry.name.endswith((".json", ".npy")) and (stamp := stamped(entry)):
+                    found[entry.name] = stamp
     except OSError:
         pass
     return found
+
+
+def stamped(file: Path | os.DirEntry[str]) -> _Stamp | None:
+    """When a file was written, in nanoseconds, and its size; None where there is none."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size
 
 
 def _small(path: Path) -> bytes | None:

@@ -37,7 +37,7 @@ _RECORD_LETTERS = 100
 """So much of the name of a record is compared; file names on any disk may be longer."""
 
 _PAGE_SECONDS = 120.0
-"""So long may it take to make the page on a failed run; 10,000 shards take some seconds."""
+"""So long may it take to make the page on a failed run; 100,000 shards take less than a minute."""
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -456,7 +456,8 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
 def after_failure(config: Mapping[str, Any]) -> None:
     """Make the page on a run that has failed; where it cannot be made, a warning says why.
 
-    A process of its own makes it: the run is over, and nothing may keep its end from the user.
+    A process of its own makes it: the run is over, and nothing may keep its end from the user, who
+    leaves it out by Ctrl-C.
     """
     results = Results(Path(results_folder(config)))
     if not results.root.is_dir():
@@ -470,6 +471,8 @@ def after_failure(config: Mapping[str, Any]) -> None:
         reason = (said or [f"it exited {done.returncode}"])[-1] if done.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
+    except KeyboardInterrupt:
+        reason = "interrupted"
     if reason:
         log.warning(f"shardwise: no page on this run ({results.report}): {one_line(reason)}")
 

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from shardwise import metrics
+from shardwise.observe import Observer
 
+from tests import pretend
 from tests.monitoring.prometheus import RULES, promtool
 
 RUN = 'job="shardwise", instance="n:1", results="/r"'
@@ -23,23 +26,38 @@ def state(name: str, values: str) -> dict[str, str]:
 
 
 WAITING, NOBODY_WAITS = state("waiting", "5x60"), state("waiting", "0x60")
+GOES_ON, HAS_ENDED = state("running", "1x60"), state("running", "0x60")
+NOW = series("shardwise_last_look_timestamp_seconds", "0+60x60")
+LONG_AGO = series("shardwise_last_look_timestamp_seconds", "0x60")
+RUN_GOES_ON = [NOW, WAITING, GOES_ON]
 NO_SHARD = series("shardwise_device_running_shards", "0x60", GPU)
 AT_WORK = series("shardwise_device_running_shards", "1x60", GPU)
 FREE = series("shardwise_device_quarantined", "0x60", GPU)
 MEDIAN = series("shardwise_median_shard_duration_seconds", "100x60")
 HELD = series("shardwise_device_memory_bytes", "9000000000x60", GPU)
 
+SLOW = series("shardwise_oldest_running_shard_seconds", "301x60", f'{RUN}, shard="7"')
+RESTS = series("shardwise_device_utilisation_ratio", "0.01x60", GPU)
+NO_PROCESS = series("shardwise_device_processes", "0x60", GPU)
+ERROR = series("shardwise_ecc_uncorrected_errors", "1x60", GPU)
+
+
+def finished(at: int) -> dict[str, str]:
+    """The last shard was done at a moment."""
+    return series("shardwise_last_finished_timestamp_seconds", f"{at}x60")
+
+
 FIRES = {
     "ShardwiseDeviceIdle": [
-        [WAITING, NO_SHARD, FREE],
-        [WAITING, AT_WORK, FREE, series("shardwise_device_utilisation_ratio", "0.01x60", GPU)],
+        [*RUN_GOES_ON, NO_SHARD, FREE],
+        [*RUN_GOES_ON, AT_WORK, FREE, RESTS],
+        # The others are all between two shards for a moment.
+        [NOW, WAITING, state("running", "1x25 0x2 1x40"), NO_SHARD, FREE],
     ],
-    "ShardwiseShardSlow": [
-        [MEDIAN, series("shardwise_oldest_running_shard_seconds", "301x60", f'{RUN}, shard="7"')],
-    ],
-    "ShardwiseMemoryHeld": [[HELD, series("shardwise_device_processes", "0x60", GPU)]],
+    "ShardwiseShardSlow": [[NOW, MEDIAN, SLOW]],
+    "ShardwiseMemoryHeld": [[NOW, HELD, NO_PROCESS]],
     "ShardwiseEccError": [
-        [series("shardwise_ecc_uncorrected_errors_total", "1x60", GPU)],
+        [ERROR, finished(0)],
         [series("shardwise_device_ecc_uncorrected_errors", "3x25 4x35", GPU)],
     ],
     "ShardwiseShardsFailed": [[state("failed", "2x60")], [state("damaged", "1x60")]],
@@ -48,26 +66,33 @@ FIRES = {
 
 SILENT = {
     "ShardwiseDeviceIdle": [
-        [NOBODY_WAITS, NO_SHARD, FREE],
-        [WAITING, AT_WORK, FREE, series("shardwise_device_utilisation_ratio", "0.3x60", GPU)],
-        [WAITING, NO_SHARD, series("shardwise_device_quarantined", "1x60", GPU)],
-        [WAITING, series("shardwise_device_running_shards", "1x25 0x5 1x30", GPU), FREE],
+        [NOW, GOES_ON, NOBODY_WAITS, NO_SHARD, FREE],
+        [*RUN_GOES_ON, AT_WORK, FREE, series("shardwise_device_utilisation_ratio", "0.3x60", GPU)],
+        [*RUN_GOES_ON, NO_SHARD, series("shardwise_device_quarantined", "1x60", GPU)],
+        [*RUN_GOES_ON, series("shardwise_device_running_shards", "1x25 0x5 1x30", GPU), FREE],
+        # A run that was stopped, and the file of one that was stopped.
+        [NOW, WAITING, HAS_ENDED, NO_SHARD, FREE],
+        [LONG_AGO, WAITING, GOES_ON, NO_SHARD, FREE, RESTS],
     ],
     "ShardwiseShardSlow": [
-        [MEDIAN, series("shardwise_oldest_running_shard_seconds", "299x60", f'{RUN}, shard="7"')],
-        [series("shardwise_median_shard_duration_seconds", "1x60"),
+        [NOW, MEDIAN,
+         series("shardwise_oldest_running_shard_seconds", "299x60", f'{RUN}, shard="7"')],
+        [NOW, series("shardwise_median_shard_duration_seconds", "1x60"),
          series("shardwise_oldest_running_shard_seconds", "50x60", f'{RUN}, shard="7"')],
-        [series("shardwise_oldest_running_shard_seconds", "9000x60", f'{RUN}, shard="7"')],
+        [NOW, series("shardwise_oldest_running_shard_seconds", "9000x60", f'{RUN}, shard="7"')],
+        [LONG_AGO, MEDIAN, SLOW],
     ],
     "ShardwiseMemoryHeld": [
-        [HELD, series("shardwise_device_processes", "1x60", GPU)],
-        [HELD],
-        [series("shardwise_device_memory_bytes", "500000000x60", GPU),
-         series("shardwise_device_processes", "0x60", GPU)],
+        [NOW, HELD, series("shardwise_device_processes", "1x60", GPU)],
+        [NOW, HELD],
+        [NOW, series("shardwise_device_memory_bytes", "500000000x60", GPU), NO_PROCESS],
+        [LONG_AGO, HELD, NO_PROCESS],
     ],
     "ShardwiseEccError": [
-        [series("shardwise_ecc_uncorrected_errors_total", "0x60", GPU)],
+        [series("shardwise_ecc_uncorrected_errors", "0x60", GPU), finished(0)],
+        [ERROR, finished(-90_000)],
         [series("shardwise_device_ecc_uncorrected_errors", "3x60", GPU)],
+        [series("shardwise_device_ecc_uncorrected_errors", "3x25 0x35", GPU)],
     ],
     "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60"), WAITING]],
     "ShardwiseStageFailed": [[WAITING]],
@@ -106,6 +131,13 @@ def test_the_rules_are_whole():
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
+def test_the_metrics_are_as_prometheus_has_them(tmp_path):
+    """Promtool finds nothing to say against names, types, units and form of the metrics."""
+    made = pretend.run(tmp_path, shards=12, running=2, failed=1, waiting=1, quarantined=1)
+    judged = promtool("check", "metrics", given=metrics.text(Observer(made.root).look(made.at)))
+    assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("alert", FIRES)
 def test_an_alert_fires(tmp_path, alert):
     """Each alert fires on the trouble that it is for."""
@@ -130,5 +162,5 @@ def test_a_slow_shard_is_named(tmp_path):
     }  # fmt: skip
     oldest = series("shardwise_oldest_running_shard_seconds", "900x60", f'{RUN}, shard="00007"')
     alert = {"eval_time": "30m", "alertname": "ShardwiseShardSlow", "exp_alerts": [expected]}
-    check(tmp_path, [{"interval": "1m", "input_series": [MEDIAN, oldest],
+    check(tmp_path, [{"interval": "1m", "input_series": [NOW, MEDIAN, oldest],
                       "alert_rule_test": [alert]}])  # fmt: skip

@@ -48,13 +48,13 @@ def test_counters_are_what_the_receipts_come_to(tmp_path):
     lines = [receipt["timeline"] for receipt in done if "timeline" in receipt]
     assert len(lines) == len(done) - 2
     for stage in ("read", "write", "upload", "download"):
-        told = total(found, "shardwise_stage_bytes_total", stage=stage)
+        told = total(found, "shardwise_stage_bytes", stage=stage)
         assert told == sum(line["work"][stage] for line in lines)
-    flop = total(found, "shardwise_floating_point_operations_total")
+    flop = total(found, "shardwise_floating_point_operations")
     assert flop == sum(line["work"]["compute"] for line in lines)
     for name, label, key in (
-        ("shardwise_shard_held_seconds_total", "phase", "held"),
-        ("shardwise_stage_busy_seconds_total", "stage", "busy"),
+        ("shardwise_shard_held_seconds", "phase", "held"),
+        ("shardwise_stage_busy_seconds", "stage", "busy"),
     ):
         for part in lines[0][key]:
             told = total(found, name, **{label: part})
@@ -64,10 +64,10 @@ def test_counters_are_what_the_receipts_come_to(tmp_path):
         receipt["telemetry"]["energy_joules"] for receipt in done
         if receipt["device"]["uuid"] == uuid and "telemetry" in receipt
     )  # fmt: skip
-    told = total(found, "shardwise_energy_joules_total", device=uuid)
+    told = total(found, "shardwise_energy_joules", device=uuid)
     assert told == pytest.approx(energy)
     rows = [made.plan.shards[receipt["shard"]] for receipt in done]
-    assert total(found, "shardwise_input_bytes_total") == sum(row.bytes for row in rows)
+    assert total(found, "shardwise_done_bytes") == sum(row.bytes for row in rows)
 
 
 def test_shards_are_counted_by_state(tmp_path):
@@ -113,6 +113,8 @@ def test_a_device_in_quarantine_is_told(tmp_path):
     uuid, name = made.quarantined[0], "shardwise_device_quarantined"
     assert total(of(made), name, device=uuid) == total(of(made), name) == 1
     assert total(of(made, shards={}), name, device=uuid) == 1
+    cpu = pretend.run(tmp_path / "cpu", shards=2, devices=0, quarantined=1)
+    assert total(of(cpu), name) == 0  # it is noted, and taken all the same
 
 
 def test_there_are_no_more_series_for_more_shards(tmp_path):

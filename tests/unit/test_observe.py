@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from shardwise import ledger, multiply, receipts
+from shardwise import ledger, multiply, receipts, sightings
 from shardwise.observe import (
     DAMAGED,
     DONE,
@@ -105,6 +105,16 @@ def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
         assert sum(one.timeline.held[phase] for phase in PHASES) == pytest.approx(one.seconds)
         assert one.telemetry["energy_joules"] == receipt["telemetry"]["energy_joules"]
         assert one.telemetry["power_watts"] == receipt["telemetry"]["power_watts"]
+
+
+def test_no_stage_of_a_pretended_run_outruns_its_ceiling(tmp_path):
+    """What a pretended shard moves in its seconds fits the rates that its node is said to have."""
+    made = pretend.run(tmp_path, shards=6, slow=1, slow_device=True)
+    for receipt in made.receipts.values():
+        line = receipt["timeline"]
+        for stage, seconds in line["busy"].items():
+            assert 0 < line["work"][stage] / seconds < pretend.RATES[stage]
+            assert line["held"][stage] <= seconds + 1e-4
 
 
 def test_a_run_of_this_version_is_seen(tmp_path):
@@ -256,6 +266,16 @@ def test_a_damaged_shard_is_named(tmp_path, harm, said):
     assert f"rm -f {made.root}/products/00000.json" in told.words
 
 
+def test_a_product_that_comes_while_the_folder_is_listed_is_no_damage(tmp_path, monkeypatch):
+    """A listing may have the receipt of a shard without the product that came before it."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    listed = sightings._listed
+    monkeypatch.setattr(sightings, "_listed", lambda folder: {
+        name: stamp for name, stamp in listed(folder).items() if name != "00000.npy"
+    })  # fmt: skip
+    assert state(look(made)) == DONE
+
+
 def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
     """A start behind the damage is a task that mends it."""
     made = pretend.run(tmp_path, shards=3, damaged=3, devices=1)
@@ -329,6 +349,9 @@ def test_foreign_values_in_a_live_file_are_left_out(tmp_path):
         assert one.state == RUNNING
         assert one.device is None
         assert one.progress is None or 0 <= one.progress <= 1
+    said = {"schema": 1, "shard": "00000", "done": -3, "matrices": 9}
+    touch(made.plan.results.live / "00000.json", json.dumps(said), NOW - 1)
+    assert look(made).shards["00000"].progress is None
     gauge = {"gauge": {"power_watts": "x", "throttled": ["power_cap", 3, "<b>"], "<k>": 1}}
     touch(made.plan.results.live / "00000.json",
           json.dumps({"schema": 1, "shard": "00000", **gauge}), NOW - 1)  # fmt: skip
@@ -437,6 +460,29 @@ def test_the_failure_of_a_dispatch_is_told_while_shards_are_missing(tmp_path):
     whole = pretend.run(tmp_path / "x", shards=3, devices=1)
     touch(whole.plan.results.log("pool"), "2026-11-18 10:00:00,000 ERROR nobody\n", NOW)
     assert look(whole).failures == {}
+
+
+def test_the_failure_of_an_earlier_dispatch_is_not_told_of_the_next_one(tmp_path):
+    """Where shards have been at work since it ended, the one job for all was of another run."""
+    made = pretend.run(tmp_path, shards=3, running=1, devices=1)
+    log = made.plan.results.log("pool")
+    touch(log, "2026-11-18 10:00:00,000 ERROR nobody\n", NOW - 3000)
+    assert look(made).failures == {}
+    os.utime(log, (NOW, NOW))
+    assert look(made).failures["pool"].reason == "nobody"
+
+
+def test_a_dispatch_that_names_its_shards_is_not_told_beside_them(tmp_path):
+    """What failed is told once: by the shards, not by the one job for all that sums them up."""
+    made = pretend.run(tmp_path, shards=3, failed=1, devices=1)
+    (shard,) = made.roles["failed"]
+    lines = (f"shard {shard}: out of memory (log: logs/multiply/{shard}.log)",
+             "of 3 shards 1 failed; 2 are whole")  # fmt: skip
+    text = "".join(f"2026-11-18 10:00:00,000 ERROR {line}\n" for line in lines)
+    touch(made.plan.results.log("pool"), text, NOW)
+    seen = look(made)
+    assert seen.failures == {}
+    assert verdict(seen).words == "Not finished: 2 of 3 shards are done, 1 failed."
 
 
 # The folder.

@@ -57,3 +57,17 @@ def test_a_run_without_a_folder_has_no_page(
         workflow.after_failure({"results": str(tmp_path / "nowhere")})
     assert not (tmp_path / "nowhere").exists()
     assert said == []
+
+
+def test_an_impatient_user_has_no_page(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the page is made ends that in one line, and nothing else."""
+
+    def interrupted(*words: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workflow.subprocess, "run", interrupted)
+    failed(tmp_path, "")
+    (line,) = said
+    assert line.endswith("interrupted")

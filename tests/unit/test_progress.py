@@ -1,11 +1,13 @@
 """The last words of a run: why a job failed, and the command that goes on."""
 
 import logging
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from shardwise import progress
+from shardwise.paths import Results
 from shardwise.progress import Failure, Follower, Listener, explain, rerun_command, shard_failures
 
 OWN = "2026-01-02 03:04:05,678 {} {}\n"
@@ -114,3 +116,23 @@ def test_the_shards_that_a_job_for_all_names(tmp_path: Path) -> None:
     assert shard_failures(log) == [
         Failure("multiply 00002", "it (a function) failed", "results/logs/2.log")
     ]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(5, True), (-5, False), (None, False)])
+def test_only_a_page_of_this_run_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: float | None, told: bool
+) -> None:
+    """After a failure the page is named where it was written since the run began."""
+    run = SimpleNamespace(
+        dispatch="jobs", plan=SimpleNamespace(shards={"00000": 0}), results=Results(tmp_path)
+    )
+    listener = Listener(SimpleNamespace(dryrun=False), run)
+    listener._state.planned["multiply"] = 1
+    listener._state.names[1] = "multiply", "00000"
+    if seconds is not None:
+        run.results.report.touch()
+        os.utime(run.results.report, (listener._began + seconds,) * 2)
+    listener.last_words()
+    said = capsys.readouterr().err
+    assert "not finished: 0 of 1 shards" in said
+    assert ("The page on it" in said) == told
