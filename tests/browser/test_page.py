@@ -149,7 +149,10 @@ def test_it_can_be_printed(browser: Browser, made: Callable[[str], pretend.Prete
         assert page.paper().startswith(b"%PDF")
 
 
-HOSTILE = "<script>document.title='x'</script>\"'><img src=x onerror=alert(1)>\u202eBA\x1b[2J"
+HOSTILE = (
+    "<script>document.title='x'</script>\"'><img src=x onerror=alert(1)>\u202eBA\x1b[2J"
+    "node-of-a-very-long-name-without-a-space.cluster.university.example"
+)
 
 
 def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
