@@ -3,14 +3,13 @@
 Pages are of pretended runs, so they have GPUs, failures and thousands of shards.
 """
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise import report
+from shardwise import receipts, report
 from shardwise.observe import PHASES, Observer
 
 from tests import pretend
@@ -161,9 +160,7 @@ def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> No
     results = run.plan.results
     for shard, receipt in run.receipts.items():
         receipt["device"]["name"] = receipt["node"] = receipt["host"] = HOSTILE
-        before = results.receipt(shard).read_bytes()
-        text = json.loads(before) | {"device": receipt["device"], "node": HOSTILE, "host": HOSTILE}
-        results.receipt(shard).write_text(json.dumps(text))
+        results.receipt(shard).write_bytes(receipts._text(receipt))
     (shard,) = run.roles["failed"]
     log = results.log("multiply", shard)
     log.write_text(f"2026-01-02 03:04:05,678 ERROR {HOSTILE}\n")
@@ -175,7 +172,9 @@ def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> No
         assert page.evaluate("document.title") != "x"
         assert page.evaluate("document.querySelectorAll('script').length") == 1
         assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
-        assert "<script>document.title='x'" in page.evaluate("document.body.textContent")
+        for part in ("#timeline", "#devices", "#failures"):
+            words = page.evaluate(f"document.querySelector({part!r}).textContent")
+            assert "<script>document.title='x'" in words, part
 
 
 def _empty(folder: Path) -> Path:
