@@ -15,6 +15,8 @@ GOOD, BAD, OPEN = "good", "bad", "open"
 
 _LEVEL = 0.02  # a share of time that is not worth a word
 
+_MOST_OF_REASON = 140
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -93,7 +95,7 @@ def _failed(seen: Observation) -> Answer:
     again = sum(own.attempts > 1 and own.state == DONE for own in seen.shards.values())
     told = []
     if bad:
-        told.append(f"{words.count(bad, 'shard')} failed")
+        told.append(f"{words.count(bad, 'shard')} failed{_first_reason(seen)}")
     if damaged:
         told.append(f"{words.count(damaged, 'shard')} damaged")
     if seen.failures:
@@ -109,6 +111,14 @@ def _failed(seen: Observation) -> Answer:
         told.append(f"{words.count(again, 'shard')} took more than one attempt")
     said = "; ".join(told)
     return Answer(question, f"{said[:1].upper()}{said[1:]}.", mark, "failures")
+
+
+def _first_reason(seen: Observation) -> str:
+    """Why the first of the shards that failed did."""
+    reasons = (own.failure.reason for own in seen.shards.values() if own.failure)
+    reason = words.plain(next(reasons, ""))
+    short = reason if len(reason) <= _MOST_OF_REASON else f"{reason[: _MOST_OF_REASON - 1]}…"
+    return f" ({short})" if short else ""
 
 
 def _change(advice: Sequence[Advice]) -> Answer:
