@@ -129,7 +129,7 @@ def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
         tmp_path, shards=12, failed=2, lost=1, damaged=1, unknown=1, running=1, quarantined=1
     )
     found = rendered(made)
-    assert re.search(r"3 shards failed \((device|no word)", found.section("top"))
+    assert re.search(r"shards failed \(the first: (device|no word)", found.section("top"))
     said = found.section("failures")
     for shard in made.roles["failed"] + made.roles["damaged"]:
         assert shard in said

@@ -95,7 +95,7 @@ def _failed(seen: Observation) -> Answer:
     again = sum(own.attempts > 1 and own.state == DONE for own in seen.shards.values())
     told = []
     if bad:
-        told.append(f"{words.count(bad, 'shard')} failed{_first_reason(seen)}")
+        told.append(f"{words.count(bad, 'shard')} failed{_first_reason(seen, bad)}")
     if damaged:
         told.append(f"{words.count(damaged, 'shard')} damaged")
     if seen.failures:
@@ -113,12 +113,12 @@ def _failed(seen: Observation) -> Answer:
     return Answer(question, f"{said[:1].upper()}{said[1:]}.", mark, "failures")
 
 
-def _first_reason(seen: Observation) -> str:
+def _first_reason(seen: Observation, bad: int) -> str:
     """Why the first of the shards that failed did."""
     reasons = (own.failure.reason for own in seen.shards.values() if own.failure)
     reason = words.plain(next(reasons, ""))
     short = reason if len(reason) <= _MOST_OF_REASON else f"{reason[: _MOST_OF_REASON - 1]}…"
-    return f" ({short})" if short else ""
+    return f" ({'the first: ' if bad > 1 else ''}{short})" if short else ""
 
 
 def _change(advice: Sequence[Advice]) -> Answer:

@@ -150,6 +150,11 @@ def _caption(found: list[Speed]) -> str:
             "the device gives alone. A stage that is at work nearly always, near its ceiling, is "
             "what limits; far below it, there is something to gain. "
         )
+    if any((speed.reached or 0.0) > 1 for speed in found):
+        told += (
+            "More than 100 % is no fault: the page cache gave the bytes, or the ceiling was "
+            "measured beside other work. "
+        )
     if any(speed.ceiling is None for speed in found):
         told += "Where there is no ceiling, a thin bar is the share of the time. "
     return told + (
