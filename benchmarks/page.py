@@ -21,6 +21,7 @@ SHARDS = (10, 100, 1_000, 10_000)
 def main() -> None:
     """Print the table."""
     from shardwise import report
+    from shardwise.observe import Observer
 
     from tests import pretend
     from tests.browser.devtools import Browser
@@ -37,7 +38,7 @@ def main() -> None:
                 devices = min(16, shards)
                 run = pretend.run(folder / str(shards), shards=shards, devices=devices, nodes=4)
                 begin = time.monotonic()
-                report.write(run.root)
+                report.write(Observer(run.root).look(run.at))
                 seconds = time.monotonic() - begin
                 path = run.plan.results.report
                 opened = []

@@ -21,7 +21,7 @@ def main(options: Namespace) -> None:
         named = Results.of_plan(options.of_plan).root
     root = settings.existing_folder(options.configfile, named)
     seen = Observer(root).look()
-    cli.log.info("report: %s", report.write_seen(seen, options.output))
+    cli.log.info("report: %s", report.write(seen, options.output))
     if options.output is None:
         metrics.write(seen)
 

@@ -96,7 +96,9 @@
   for (const mark of document.querySelectorAll(".legend i")) {
     const style = getComputedStyle(mark);
     if (style.backgroundImage !== "none" || !seen(mark)) continue;
-    const ratio = contrast(over(parse(style.backgroundColor), ground(mark.parentElement)), ground(mark.parentElement));
+    const paint = parseFloat(style.borderTopWidth) ? style.borderTopColor : style.backgroundColor;
+    const behind = ground(mark.parentElement);
+    const ratio = contrast(over(parse(paint), behind), behind);
     if (ratio < 3 - 0.005) dim.push(`${name(mark)}: ${ratio.toFixed(2)}`);
   }
 

@@ -3,15 +3,14 @@
 Pages are of pretended runs, so they have GPUs, failures and thousands of shards.
 """
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise import report
-from shardwise.observe import PHASES
+from shardwise import receipts, report
+from shardwise.observe import PHASES, Observer
 
 from tests import pretend
 from tests.browser.devtools import Browser, Page
@@ -35,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pretend.Pr
         if name not in known:
             folder = tmp_path_factory.mktemp("runs") / name
             known[name] = pretend.run(folder, **RUNS[name])
-            report.write(known[name].root)
+            report.write(Observer(known[name].root).look(known[name].at))
         return known[name]
 
     return make
@@ -149,7 +148,10 @@ def test_it_can_be_printed(browser: Browser, made: Callable[[str], pretend.Prete
         assert page.paper().startswith(b"%PDF")
 
 
-HOSTILE = "<script>document.title='x'</script>\"'><img src=x onerror=alert(1)>\u202eBA\x1b[2J"
+HOSTILE = (
+    "<script>document.title='x'</script>\"'><img src=x onerror=alert(1)>\u202eBA\x1b[2J"
+    "node-of-a-very-long-name-without-a-space.cluster.university.example"
+)
 
 
 def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
@@ -158,13 +160,11 @@ def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> No
     results = run.plan.results
     for shard, receipt in run.receipts.items():
         receipt["device"]["name"] = receipt["node"] = receipt["host"] = HOSTILE
-        before = results.receipt(shard).read_bytes()
-        text = json.loads(before) | {"device": receipt["device"], "node": HOSTILE, "host": HOSTILE}
-        results.receipt(shard).write_text(json.dumps(text))
+        results.receipt(shard).write_bytes(receipts._text(receipt))
     (shard,) = run.roles["failed"]
     log = results.log("multiply", shard)
     log.write_text(f"2026-01-02 03:04:05,678 ERROR {HOSTILE}\n")
-    report.write(run.root)
+    report.write(Observer(run.root).look(run.at))
     path = page_of(run)
     with browser.page(WIDTHS[0]) as page:
         found = look(page.open(path))
@@ -172,7 +172,9 @@ def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> No
         assert page.evaluate("document.title") != "x"
         assert page.evaluate("document.querySelectorAll('script').length") == 1
         assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
-        assert "<script>document.title='x'" in page.evaluate("document.body.textContent")
+        for part in ("#timeline", "#devices", "#failures"):
+            words = page.evaluate(f"document.querySelector({part!r}).textContent")
+            assert "<script>document.title='x'" in words, part
 
 
 def _empty(folder: Path) -> Path:
@@ -205,7 +207,7 @@ def test_a_folder_that_is_not_whole_has_a_page_that_says_so(
 ) -> None:
     """Empty, only planned, without a plan, cut short: the first line is not that of a proof."""
     root = damage(tmp_path / "run")
-    report.write(root)
+    report.write(Observer(root).look())
     path = root / "report.html"
     with browser.page(WIDTHS[0]) as page:
         found = look(page.open(path))
@@ -217,7 +219,7 @@ def test_a_folder_that_is_not_whole_has_a_page_that_says_so(
 def test_ten_thousand_shards_fit_into_five_megabytes(browser: Browser, tmp_path: Path) -> None:
     """And all of their time is drawn; how fast it opens, benchmarks/page.py measures."""
     run = pretend.run(tmp_path, shards=10_000, devices=16, nodes=4, summed=False)
-    report.write(run.root)
+    report.write(Observer(run.root).look(run.at))
     path = page_of(run)
     assert path.stat().st_size < 5_000_000
     with browser.page(WIDTHS[1]) as page:

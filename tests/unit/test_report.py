@@ -4,12 +4,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from shardwise import report
+from shardwise.advice import Advice
+from shardwise.ceilings import Ceilings
 from shardwise.observe import PHASES, Device, Failure, Observer
-from shardwise.report import page, timeline, words, work
+from shardwise.report import page, rates, timeline, words, work
 
 from tests import factories, pretend
 
@@ -113,7 +114,7 @@ def test_first_line_is_the_verdict(tmp_path: Path) -> None:
 def test_five_questions_are_answered_at_once(tmp_path: Path) -> None:
     """The right number, the time, the slow device, what failed, what to change: by name."""
     made = pretend.run(tmp_path, shards=24, devices=3, slow_device=True)
-    advice = [SimpleNamespace(words="Use keep: sum", evidence="it halves the bytes")]
+    advice = [Advice("Use keep: sum", "it halves the bytes", None)]
     top = rendered(made, advice=advice).section("top")
     assert "Yes, it is proven" in top
     assert re.search(r"(Read|Write|Compute|Idle) \d+ %", top)
@@ -128,6 +129,7 @@ def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
         tmp_path, shards=12, failed=2, lost=1, damaged=1, unknown=1, running=1, quarantined=1
     )
     found = rendered(made)
+    assert re.search(r"shards failed \(the first: (device|no word)", found.section("top"))
     said = found.section("failures")
     for shard in made.roles["failed"] + made.roles["damaged"]:
         assert shard in said
@@ -150,10 +152,39 @@ def test_rates_stand_beside_their_ceilings(tmp_path: Path) -> None:
     made = pretend.run(tmp_path, shards=8, devices=2, nodes=2)
     nodes = {receipt["node"] for receipt in made.receipts.values()}
     known = min(nodes)
-    ceilings = {known: SimpleNamespace(rate=lambda stage, plan: 1e12)}
+    measured = dict.fromkeys(("read", "write", "upload", "download"), 1e12)
+    ceilings = {known: Ceilings(known, Device("NVIDIA H200", "GPU-1", known), 1.0, measured, {})}
     said = rendered(made, ceilings=ceilings).section("time")
     assert "of 1 TB/s" in said
     assert "make ceilings" in said
+
+
+def test_a_cpu_has_no_link_to_measure(tmp_path: Path) -> None:
+    """Copies in memory are not told to be measured, as a node without a GPU has no link."""
+    found = rendered(pretend.run(tmp_path, shards=4, devices=0, nodes=1))
+    said = found.section("time")
+    assert said.count(f"({rates.NO_LINK})") == 2
+    assert said.count("make ceilings") == 1 + 3  # the node; in the table read, compute and write
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ({}, False), ({"failed": 1}, True), ({"damaged": 1}, True), ({"unknown": 1}, True),
+        ({"running": 1}, False), ({"waiting": 2}, False),
+    ],
+)  # fmt: skip
+def test_work_without_times_is_not_called_idle(
+    tmp_path: Path, part: dict[str, int], told: bool
+) -> None:
+    """Where attempts failed or receipts cannot be used, what is hatched may have been work."""
+    seen = look(pretend.run(tmp_path, shards=12, **part))
+    shards = {  # pretended runs have second attempts now and then
+        shard: replace(own, attempts=min(own.attempts, 1)) for shard, own in seen.shards.items()
+    }
+    text = report.render(replace(seen, shards=shards))
+    assert ("leave no times" in text) == told
+    assert ("idle or not known" in text) == told
 
 
 @pytest.mark.parametrize(
@@ -183,7 +214,7 @@ def test_any_folder_gives_a_page(tmp_path: Path, case: str) -> None:
     assert ("Yes, it is proven" in found.section("top")) == (case == "no times")
     if case == "no times":
         assert all(bar["data-held"] == "" for bar in found.bars().values())
-        assert "Not known" in found.section("top")
+        assert "The receipts do not say" in found.section("top")
     else:
         assert not any(tag == "img" for tag, _ in found.tags)
 
@@ -199,11 +230,12 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
                                 telemetry={"throttled_seconds": {wild: 3.0}})  # fmt: skip
         if sighting.failure:
             shards[shard] = replace(shards[shard], failure=Failure(wild, "javascript:alert(1)", None))  # fmt: skip # noqa: E501
-    advice = [SimpleNamespace(words=wild, evidence=wild)]
+    advice = [Advice(wild, wild, wild)]
+    ceilings = {wild: Ceilings(wild, Device(wild, wild, wild), 1.0, {"read": 1.0}, {})}
     seen = replace(
         seen, shards=shards, problems=(wild,), failures={wild: Failure(wild, wild, None)}
     )
-    text = report.render(seen, advice, {wild: SimpleNamespace(rate=lambda stage, plan: 1.0)})
+    text = report.render(seen, advice, ceilings)
     found = Page(text)
     assert text.count("<script>") == 1
     assert "`" not in words.marked("`keep: sum` and `<b>`")
@@ -274,7 +306,7 @@ def test_many_shards_are_merged_without_losing_area(
     assert "too many shards" in text
 
 
-def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:
+def test_a_break_between_runs_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A night in which nothing ran takes a narrow place, and counts as nobody's idleness."""
     seen = look(pretend.run(tmp_path, shards=8, devices=1, nodes=1))
     shards = dict(seen.shards)
@@ -287,7 +319,12 @@ def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:
     axis = timeline.Axis(run.stretches)
     assert axis.x(run.stretches[0][0]) == 0
     assert axis.x(run.stretches[1][1]) == pytest.approx(1000)
-    assert "Breaks between runs" in report.render(replace(seen, shards=shards))
+    text = report.render(replace(seen, shards=shards))
+    assert "Breaks between runs" in text
+    (drawn,) = re.findall(r'class=break d="(.*?)"', text)
+    monkeypatch.setattr(timeline, "MOST_BARS", 4)
+    (merged,) = re.findall(r'class=break d="(.*?)"', report.render(replace(seen, shards=shards)))
+    assert drawn == merged
 
 
 def test_shards_that_overlap_have_lanes(tmp_path: Path) -> None:

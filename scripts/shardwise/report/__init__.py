@@ -1,5 +1,5 @@
 """The page on a run, ``report.html``: one file that any browser opens without a network."""
 
-from shardwise.report.page import render, write, write_seen
+from shardwise.report.page import render, write
 
-__all__ = ["render", "write", "write_seen"]
+__all__ = ["render", "write"]

@@ -111,8 +111,8 @@ def figure(run: Run) -> Figure | None:
     if not done:
         return None
     late = stragglers(run)
-    top = _top(done[-1].seconds)
     typical = run.typical or 0.0
+    top = _top(max(done[-1].seconds, STRAGGLER * typical))
     plot = svg("durations", _HEIGHT, _drawn(done, late, typical, top), "Shards by duration",
                _finding(run, done, late), "curve")  # fmt: skip
     step = nice_step(top / 4)
@@ -162,9 +162,8 @@ def _drawn(
     drawn = [
         f'<path class=fill d="{area}"/>', f'<path class=line d="{line(points)}"/>',
         f'<path class=median d="M0 {trim(height(typical))}h{WIDTH}"/>',
+        f'<path class=limit d="M0 {trim(height(STRAGGLER * typical))}h{WIDTH}"/>',
     ]  # fmt: skip
-    if STRAGGLER * typical < top:
-        drawn.append(f'<path class=limit d="M0 {trim(height(STRAGGLER * typical))}h{WIDTH}"/>')
     # A line of no length with round ends is a dot whose shape no stretching changes.
     dots = [own.bar for own in late if own.bar.seen.shard in places][:_MOST_DOTS]
     drawn += [

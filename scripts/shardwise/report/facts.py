@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from shardwise.observe import DAMAGED, DONE, FAILED, RUNNING, STATES, WAITING, Observation, Sighting
+from shardwise.observe import DAMAGED, DONE, FAILED, RUNNING, STATES, Observation, Sighting
 from shardwise.planfile import Plan
 from shardwise.report import words
 from shardwise.report.durations import throttled
@@ -135,22 +135,27 @@ def failures(seen: Observation) -> Table | None:
     rows: list[list[Cell]] = [
         [
             f"{words.plain(rule)} (stage)",
+            words.plain(failure.reason),
             "failed",
             "",
-            words.plain(failure.reason),
             _log(failure.log),
         ]
         for rule, failure in seen.failures.items()
     ]
     rows += [
         [
-            own.shard, own.state, str(own.attempts),
-            words.plain(own.failure.reason) if own.failure else "no word of it",
+            own.shard, _why(own), own.state, str(own.attempts),
             _log(own.failure.log if own.failure else None),
         ]
         for own in bad
     ]  # fmt: skip
-    return _listed(["shard", "state", "attempts", "why", "log"], rows, frozenset({1, 3, 4}))
+    return _listed(["shard", "why", "state", "attempts", "log"], rows, frozenset({1, 2, 4}))
+
+
+def _why(own: Sighting) -> str:
+    if own.failure:
+        return words.plain(own.failure.reason)
+    return "what lies there cannot be used; see above" if own.state == DAMAGED else "not known"
 
 
 def retries(seen: Observation) -> Table | None:
@@ -343,8 +348,3 @@ def _value(value: Any) -> str:
 def amount(seen: Observation, *states: str) -> int:
     """How many shards are in one of some states."""
     return sum(own.state in states for own in seen.shards.values())
-
-
-def unfinished(seen: Observation) -> bool:
-    """Whether any shard is not done yet."""
-    return amount(seen, RUNNING, WAITING, FAILED, DAMAGED) > 0

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from shardwise.advice import Advice
 from shardwise.observe import DAMAGED, DONE, FAILED, Observation, Verdict
-from shardwise.report import facts, words
+from shardwise.report import facts, timeline, words
 from shardwise.report.durations import STRAGGLER, Straggler
 from shardwise.report.parts import Cell
-from shardwise.report.timeline import time_shares
 from shardwise.report.work import Run
 
 GOOD, BAD, OPEN = "good", "bad", "open"
@@ -16,12 +15,7 @@ GOOD, BAD, OPEN = "good", "bad", "open"
 
 _LEVEL = 0.02  # a share of time that is not worth a word
 
-
-class Advice(Protocol):
-    """What to change, as :mod:`shardwise.advice` has it."""
-
-    words: str
-    evidence: str
+_MOST_OF_REASON = 140
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ def answers(
 ) -> list[Answer]:  # fmt: skip
     """The five, in the order in which they are asked."""
     return [
-        _right(seen, verdict), _time(run), _slow(run, late), _failed(seen), _change(run, advice),
+        _right(seen, verdict), _time(seen, run), _slow(run, late), _failed(seen), _change(advice),
     ]  # fmt: skip
 
 
@@ -59,17 +53,22 @@ def _right(seen: Observation, verdict: Verdict) -> Answer:
     return Answer("Is the number right?", f"{answer}.", mark, "computed")
 
 
-def _time(run: Run) -> Answer:
-    shares = time_shares(run)
-    told = sorted(((part, name) for name, part in shares.items() if part >= _LEVEL), reverse=True)
-    question = "What took the time?"
-    idle = shares.get("idle", 0)
-    if not told or shares.get("unknown", 0) > 0.5:
-        beside = f"; the devices were idle {words.share(idle)} of the time" if told else ""
-        return Answer(question, f"The receipts do not say{beside}.", OPEN, "time")
-    named = ", ".join(f"{name} {words.share(part)}" for part, name in told[:3])
-    mark = BAD if idle > 0.25 else GOOD
-    return Answer(question, f"{named[:1].upper()}{named[1:]} of the devices' time.", mark, "time")
+def _time(seen: Observation, run: Run) -> Answer:
+    question, shares = "What took the time?", timeline.time_shares(run)
+    if not shares:
+        return Answer(question, "Not known: no shard says when it was at work.", OPEN, "time")
+    idle = shares["idle"]
+    if shares["unknown"] > 0.5:
+        beside = f"the devices were {run.idle_name} {words.share(idle)} of the time"
+        return Answer(question, f"The receipts do not say; {beside}.", OPEN, "time")
+    ranked = sorted(((part, name) for name, part in shares.items() if part >= _LEVEL), reverse=True)
+    named = ", ".join(
+        f"{timeline.named(run, name)} {words.share(part)}" for part, name in ranked[:3]
+    )
+    summing = facts.reduce_seconds(seen) or 0.0
+    beside = f"; summing took {words.seconds(summing)} more" if summing > run.seconds / 5 else ""
+    told = f"{named[:1].upper()}{named[1:]} of the devices' time{beside}."
+    return Answer(question, told, BAD if idle > 0.25 else GOOD, "time")
 
 
 def _slow(run: Run, late: Sequence[Straggler]) -> Answer:
@@ -82,7 +81,7 @@ def _slow(run: Run, late: Sequence[Straggler]) -> Answer:
     if late:
         shards = words.count(len(late), "shard")
         told = f"None as a whole, but {shards} took more than {STRAGGLER:g} times the median."
-        return Answer(question, told, BAD, "shards")
+        return Answer(question, told, OPEN, "shards")
     if len(run.devices) > 1:
         return Answer(question, "None: those of a kind were about as fast.", GOOD, "devices")
     if run.devices:
@@ -96,7 +95,7 @@ def _failed(seen: Observation) -> Answer:
     again = sum(own.attempts > 1 and own.state == DONE for own in seen.shards.values())
     told = []
     if bad:
-        told.append(f"{words.count(bad, 'shard')} failed")
+        told.append(f"{words.count(bad, 'shard')} failed{_first_reason(seen, bad)}")
     if damaged:
         told.append(f"{words.count(damaged, 'shard')} damaged")
     if seen.failures:
@@ -105,7 +104,7 @@ def _failed(seen: Observation) -> Answer:
         told.append(f"{words.count(len(seen.quarantined), 'device')} in quarantine")
     if seen.problems:
         told.append(f"{words.count(len(seen.problems), 'remark')} on what could not be read")
-    mark = BAD if told else GOOD
+    mark = BAD if told else GOOD if seen.shards else OPEN
     if not told:
         told.append("nothing in the end" if seen.shards else "nothing is known to have")
     if again:
@@ -114,16 +113,20 @@ def _failed(seen: Observation) -> Answer:
     return Answer(question, f"{said[:1].upper()}{said[1:]}.", mark, "failures")
 
 
-def _change(run: Run, advice: Sequence[Advice]) -> Answer:
+def _first_reason(seen: Observation, bad: int) -> str:
+    """Why the first of the shards that failed did."""
+    reasons = (own.failure.reason for own in seen.shards.values() if own.failure)
+    reason = words.plain(next(reasons, ""))
+    short = reason if len(reason) <= _MOST_OF_REASON else f"{reason[: _MOST_OF_REASON - 1]}…"
+    return f" ({'the first: ' if bad > 1 else ''}{short})" if short else ""
+
+
+def _change(advice: Sequence[Advice]) -> Answer:
     question = "What should I change?"
-    if advice:
-        more = f" ({len(advice) - 1} more)" if len(advice) > 1 else ""
-        return Answer(
-            question, words.marked(_first_sentence(advice[0].words)) + more, OPEN, "advice"
-        )
-    if any(bar.held for bar in run.bars):
-        return Answer(question, "Nothing stands out.", GOOD, "advice")
-    return Answer(question, "Not known: no receipt says where the time went.", OPEN, "advice")
+    if not advice:
+        return Answer(question, "There is no advice.", OPEN, "advice")
+    more = f" ({len(advice) - 1} more)" if len(advice) > 1 else ""
+    return Answer(question, words.marked(_first_sentence(advice[0].words)) + more, OPEN, "advice")
 
 
 def _first_sentence(text: str) -> str:

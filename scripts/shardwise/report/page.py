@@ -7,50 +7,34 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from shardwise import __version__, advice, ceilings, observe
+from shardwise import __version__, observe
+from shardwise.advice import Advice, advise
 from shardwise.arrays import commit
+from shardwise.ceilings import Ceilings
+from shardwise.ceilings import read as read_ceilings
 from shardwise.errors import InputError
-from shardwise.observe import Observation, Observer
+from shardwise.observe import Observation
 from shardwise.report import durations, facts, glance, heatmap, matrix, rates, timeline, words, work
-from shardwise.report.glance import Advice
 from shardwise.report.matrix import Matrix
 from shardwise.report.parts import Figure
-from shardwise.report.rates import Ceiling
 
 _HERE = Path(__file__).parent
 
 
-def write(root: Path, output: Path | None = None) -> Path:
-    """Look at a results folder and commit its page; an older one is replaced.
+def write(seen: Observation, output: Path | None = None) -> Path:
+    """Commit the page on what was observed; an older one is replaced.
 
     Parameters
     ----------
     output
-        Where to, in place of ``report.html`` in the folder.
-
-    Raises
-    ------
-    InputError
-        Where there is no such folder.
+        Where to, in place of ``report.html`` in the results folder.
     """
-    if not root.is_dir():
-        raise InputError(f"{root}: there is no such folder; name the results folder of a run")
-    return write_seen(Observer(root).look(), output)
-
-
-def write_seen(seen: Observation, output: Path | None = None) -> Path:
-    """Commit the page on what was observed already; ``output`` as for :func:`write`."""
-    page = render(seen, *_derived(seen), *picture(seen))
+    measured = read_ceilings(seen.results)
+    page = render(seen, advise(seen, measured), measured, *picture(seen))
     path = output or seen.results.report
     with commit(path) as file:
         file.write(page.encode("utf-8", "replace"))
     return path
-
-
-def _derived(seen: Observation) -> tuple[Sequence[Advice], Mapping[str, Ceiling]]:
-    """The advice, and the ceilings that it goes by."""
-    measured = ceilings.read(seen.results)
-    return advice.advise(seen, measured), measured
 
 
 def picture(seen: Observation) -> tuple[Matrix | None, str]:
@@ -58,13 +42,8 @@ def picture(seen: Observation) -> tuple[Matrix | None, str]:
 
     Only a sum that fits the plan and the products that lie there now is shown.
     """
-    if seen.summary is None:
-        return None, "Nothing is summed yet, so there is no sum to show."
     if not seen.summary_fits:
-        return None, (
-            "A sum lies here, but it is not of the plan and the products that lie here now, so it "
-            "is not shown."
-        )
+        return None, _no_sum(seen)
     files = words.inside(seen.summary, "files")
     named = next((name for name in ("sum", "mean") if words.inside(files, name)), None)
     if named is None:
@@ -75,10 +54,27 @@ def picture(seen: Observation) -> tuple[Matrix | None, str]:
         return None, words.plain(f"The sum cannot be shown: {error}")
 
 
+def _no_sum(seen: Observation) -> str:
+    """Why there is no sum of this plan and these products."""
+    if seen.summary is None and seen.results.summary.exists():
+        return "The receipt of the sum cannot be read, so no sum is shown."
+    if seen.summary is None:
+        return "Nothing is summed yet, so there is no sum to show."
+    if seen.plan is None:
+        return "A sum lies here, but no plan says what it is of, so it is not shown."
+    return (
+        "A sum lies here, but it is not of the plan and the products that lie here now, so it is "
+        "not shown."
+    )
+
+
 def render(
-    seen: Observation, advice: Sequence[Advice] = (), ceilings: Mapping[str, Ceiling] | None = None,
-    total: Matrix | None = None, total_words: str = "The sum was not read.",
-) -> str:  # fmt: skip
+    seen: Observation,
+    advice: Sequence[Advice] = (),
+    ceilings: Mapping[str, Ceilings] | None = None,
+    total: Matrix | None = None,
+    total_words: str = "The sum was not read.",
+) -> str:
     """The page as text; nothing is read.
 
     Parameters
@@ -106,7 +102,7 @@ def render(
         "scalars": facts.statistics(seen) if seen.summary_fits else [],
         "elements": heatmap.statistics(total) if total else [],
         "element_file": total_words if total else "",
-        "timeline": timeline.figure(run, facts.amount(seen, observe.FAILED) > 0),
+        "timeline": timeline.figure(run),
         "rates": rates.figure(seen, run, ceilings or {}),
         "durations": durations.figure(run),
         "failures": facts.failures(seen),
@@ -118,7 +114,7 @@ def render(
         "versions": facts.versions(seen),
         "config": facts.config(seen),
         "advice": [(words.marked(one.words), words.marked(one.evidence)) for one in advice],
-        "known": any(bar.held for bar in run.bars),
+        "known": bool(seen.shards),
     }
     return _template().render(context)
 
@@ -135,7 +131,6 @@ def _template() -> jinja2.Template:
     environment.globals.update(
         style=Markup((_HERE / "page.css").read_text("utf-8")),
         script=Markup((_HERE / "page.js").read_text("utf-8")),
-        phases=observe.PHASES,
     )
     made: Any = environment.from_string((_HERE / "page.html.j2").read_text("utf-8"))
     return made

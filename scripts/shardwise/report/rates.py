@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from markupsafe import Markup
 
+from shardwise.ceilings import Ceilings
 from shardwise.observe import STAGES, Observation
 from shardwise.planfile import Plan
 from shardwise.report import words
@@ -17,16 +17,11 @@ MOST_NODES = 24
 """Nodes that are drawn; the table has all."""
 
 NO_CEILING = "no ceiling measured here: make ceilings"
+NO_LINK = "in memory, no link"
+OWN_FUNCTION = "a function of your own has no ceiling"
 
 _OF_NODE = ("read", "write")
 """Stages whose ceiling all devices of a node share; the others have one a device."""
-
-
-class Ceiling(Protocol):
-    """The raw rates of a node, as :class:`shardwise.ceilings.Ceilings` gives them."""
-
-    def rate(self, stage: str, plan: Plan | None = None) -> float | None:
-        """Bytes, or floating-point operations, a second; None where none was measured."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +36,8 @@ class Speed:
         Of the time of the shards, how much of it the stage was at work.
     ceiling
         The raw rate; None where none was measured.
+    without
+        Why there is no ceiling, where there is none.
     """
 
     node: str
@@ -48,6 +45,7 @@ class Speed:
     rate: float | None
     share: float | None
     ceiling: float | None
+    without: str
 
     @property
     def unit(self) -> str:
@@ -60,20 +58,22 @@ class Speed:
         return self.rate / self.ceiling if self.rate is not None and self.ceiling else None
 
 
-def speeds(run: Run, plan: Plan | None, ceilings: Mapping[str, Ceiling]) -> list[Speed]:
+def speeds(run: Run, plan: Plan | None, ceilings: Mapping[str, Ceilings]) -> list[Speed]:
     """The speed of each stage on each node that has computed a shard."""
     nodes: dict[str, list[Bar]] = defaultdict(list)
     for bar in run.bars:
         if bar.seen.device and bar.held:
             nodes[bar.seen.device.node].append(bar)
     return [
-        _speed(node, stage, nodes[node], _ceiling(ceilings.get(node), stage, plan))
+        _speed(node, stage, nodes[node], plan, ceilings.get(node))
         for node in sorted(nodes)
         for stage in STAGES
     ]
 
 
-def _speed(node: str, stage: str, bars: list[Bar], ceiling: float | None) -> Speed:
+def _speed(
+    node: str, stage: str, bars: list[Bar], plan: Plan | None, measured: Ceilings | None
+) -> Speed:
     """One stage; shards that were at work at once add up to what the disk, or the device, gave."""
     told = [bar.seen.timeline for bar in bars]
     busy = sum(words.number(own.busy.get(stage)) or 0.0 for own in told if own)
@@ -81,7 +81,21 @@ def _speed(node: str, stage: str, bars: list[Bar], ceiling: float | None) -> Spe
     whole = sum(bar.seconds for bar in bars)
     at_once = _at_once(bars) if stage in _OF_NODE else _at_once_by_device(bars)
     rate = work / busy * at_once if busy > 0 and work > 0 else None
-    return Speed(node, stage, rate, min(1.0, busy / whole) if whole > 0 else None, ceiling)
+    share = min(1.0, busy / whole) if whole > 0 else None
+    without = _without(stage, bars, plan)
+    ceiling = measured.rate(stage, plan) if measured and without == NO_CEILING else None
+    return Speed(node, stage, rate, share, ceiling, "" if ceiling else without)
+
+
+def _without(stage: str, bars: list[Bar], plan: Plan | None) -> str:
+    """What is said of a stage without a ceiling."""
+    if stage in ("upload", "download") and not any(
+        bar.seen.device and bar.seen.device.uuid for bar in bars
+    ):
+        return NO_LINK
+    if stage == "compute" and plan is not None and plan.problem.result:
+        return OWN_FUNCTION
+    return NO_CEILING
 
 
 def _at_once(bars: Iterable[Bar]) -> float:
@@ -100,13 +114,7 @@ def _at_once_by_device(bars: Iterable[Bar]) -> float:
     return whole / spent if spent > 0 else 1.0
 
 
-def _ceiling(measured: Ceiling | None, stage: str, plan: Plan | None) -> float | None:
-    """The raw rate of a stage, if it is one."""
-    rate = words.number(measured.rate(stage, plan)) if measured is not None else None
-    return rate if rate is not None and rate > 0 else None
-
-
-def figure(seen: Observation, run: Run, ceilings: Mapping[str, Ceiling]) -> Figure | None:
+def figure(seen: Observation, run: Run, ceilings: Mapping[str, Ceilings]) -> Figure | None:
     """The figure; None where no receipt says how long its stages were at work."""
     found = speeds(run, seen.plan, ceilings)
     if not found:
@@ -123,7 +131,7 @@ def figure(seen: Observation, run: Run, ceilings: Mapping[str, Ceiling]) -> Figu
     rows = [
         [
             f"{words.plain(speed.node)}: {speed.stage}", words.rate(speed.rate, speed.unit),
-            words.rate(speed.ceiling, speed.unit), words.share(speed.reached),
+            speed.without or words.rate(speed.ceiling, speed.unit), words.share(speed.reached),
             words.share(speed.share),
         ]
         for speed in found
@@ -142,8 +150,13 @@ def _caption(found: list[Speed]) -> str:
             "the device gives alone. A stage that is at work nearly always, near its ceiling, is "
             "what limits; far below it, there is something to gain. "
         )
+    if any((speed.reached or 0.0) > 1 for speed in found):
+        told += (
+            "More than 100 % is no fault: the page cache gave the bytes, or the ceiling was "
+            "measured beside other work. "
+        )
     if any(speed.ceiling is None for speed in found):
-        told += "Where no ceiling was measured, a thin bar is the share of the time. "
+        told += "Where there is no ceiling, a thin bar is the share of the time. "
     return told + (
         "Shards at work at the same time are added up: for reading and writing over a node, else "
         "over a device."
@@ -158,8 +171,8 @@ def _node(node: str, found: list[Speed]) -> Markup:
         for s in found
         if s.rate is not None
     )
-    unmeasured = all(speed.ceiling is None for speed in found)
-    beside = Markup(" <small>{}</small>").format(NO_CEILING) if unmeasured else ""
+    nothing = all(speed.ceiling is None for speed in found)
+    beside = Markup(" <small>{}</small>").format(NO_CEILING) if nothing else ""
     return Markup(
         '<div class=node role=img aria-label="Throughput on {}: {}"><h4>{}{}</h4>{}</div>'
     ).format(words.plain(node), said or "not known", words.plain(node), beside, rows)
@@ -171,6 +184,8 @@ def _row(speed: Speed) -> Markup:
     told = words.rate(speed.rate, speed.unit)
     if speed.ceiling is not None:
         told += f" of {words.rate(speed.ceiling, speed.unit)} ({words.share(reached)})"
+    elif speed.without != NO_CEILING:
+        told += f" ({speed.without})"
     place = STAGES.index(speed.stage) + 1
     if reached is not None:
         scale = max(1.0, reached)

@@ -26,10 +26,8 @@ MOST_LANES = 8
 MOST_DEVICES = 100
 """Rows that are drawn; the table has all."""
 
-PHASE_NAMES = {
-    "waiting": "waiting", "read": "read", "upload": "upload", "compute": "compute",
-    "download": "download", "write": "write",
-}  # fmt: skip
+_KINDS = (*(f"p{number}" for number in range(len(PHASES))), "running", "unknown")
+"""Classes of what is drawn: the phases, shards that are still at work, receipts that do not say."""
 
 _COLUMNS = 200
 _MOST_COLUMNS = 8000  # in all rows: their paths stay below a megabyte
@@ -72,14 +70,8 @@ class Axis:
         return [(at / WIDTH, words.moment(begin)[5:16]) for begin, _, at in self.offsets()][:6]
 
 
-def figure(run: Run, failed: bool = False) -> Figure | None:
-    """The figure; None where nothing is known to have been at work.
-
-    Parameters
-    ----------
-    failed
-        Whether there are shards whose attempts all failed.
-    """
+def figure(run: Run) -> Figure | None:
+    """The figure; None where nothing is known to have been at work."""
     if not run.devices:
         return None
     axis = Axis(run.stretches)
@@ -97,7 +89,7 @@ def figure(run: Run, failed: bool = False) -> Figure | None:
     body = _legend(run) + Markup("<div class=timeline>{}{}</div>").format(rows, axis_row)
     return Figure(
         "timeline", "Every device, from the first shard to the last", body,
-        _caption(run, shown, any_merged, failed), _table(run), "Time by device as a table",
+        _caption(run, shown, any_merged), _table(run), "Time by device as a table",
     )  # fmt: skip
 
 
@@ -125,7 +117,7 @@ def _row(run: Run, device: DeviceWork, axis: Axis, number: int, columns: int | N
     busy = busy_share(run, device)
     finding = (
         f"{words.count(len(device.bars), 'shard')}; a shard at work {words.share(busy)} of the "
-        f"time, idle {words.seconds(run.idle(device))}{_most(device)}"
+        f"time, {run.idle_name} {words.seconds(run.idle(device))}{_most(device)}"
     )
     plot = svg(f"dev{number}", height, drawn, f"Timeline of {device.name}", finding, "bars")
     return Markup(
@@ -151,20 +143,19 @@ def _most(device: DeviceWork) -> str:
 def _bars(device: DeviceWork, axis: Axis) -> Iterator[str]:
     """A bar for each shard, its phases from left to right."""
     height = device.lanes * _LANE
-    yield from _ground(device, axis, height)
+    busy = (rectangle(axis.x(a), 0, axis.x(b) - axis.x(a), height) for a, b in device.busy)
+    yield f'<path class=ground d="{"".join(busy)}"/>'  # covers the hatching of idleness
+    yield from _breaks(axis, height)
     for bar in device.bars:
         x, end = axis.x(bar.begin), axis.x(bar.end)
         y = bar.lane * _LANE + _SEAM / 2
         yield f"<g {_said(bar)}>{''.join(_segments(bar, x, end - x, y))}</g>"
 
 
-def _ground(device: DeviceWork, axis: Axis, height: float) -> Iterator[str]:
-    """What covers the hatching of idleness while the device had a shard, and in breaks."""
-    busy = (rectangle(axis.x(a), 0, axis.x(b) - axis.x(a), height) for a, b in device.busy)
-    yield f'<path class=ground d="{"".join(busy)}"/>'
-    for _, end, at in list(axis.offsets())[:-1]:
-        del at
-        yield f'<path class=break d="{rectangle(axis.x(end), 0, _BREAK, height)}"/>'
+def _breaks(axis: Axis, height: float) -> Iterator[str]:
+    """What stands between two stretches of the axis."""
+    for _, _, at in list(axis.offsets())[1:]:
+        yield f'<path class=break d="{rectangle(at - _BREAK, 0, _BREAK, height)}"/>'
 
 
 def _said(bar: Bar) -> str:
@@ -181,7 +172,7 @@ def _segments(bar: Bar, x: float, width: float, y: float) -> Iterator[str]:
     held = bar.held
     total = sum(held.values()) if held else 0.0
     if not held or total <= 0:
-        kind = "run" if bar.seen.state == RUNNING else "unknown"
+        kind = "running" if bar.seen.state == RUNNING else "unknown"
         yield f'<path class={kind} d="{rectangle(x, y, width, height)}"/>'
         return
     for number, phase in enumerate(PHASES):
@@ -193,12 +184,11 @@ def _segments(bar: Bar, x: float, width: float, y: float) -> Iterator[str]:
 
 def _merged(device: DeviceWork, axis: Axis, height: float, columns: int) -> Iterator[str]:
     """Columns as high as the share of their time that each phase took."""
-    yield from _ground(device, axis, 0)
     shares = _shares(device, axis, columns)
     wide = WIDTH / columns
     most = max((sum(column) for column in shares), default=0.0)
     scale = height / max(most, 1.0)
-    for phase in range(len(PHASES) + 1):
+    for phase, kind in enumerate(_KINDS):
         path = []
         for i, column in enumerate(shares):
             high = column[phase] * scale
@@ -207,16 +197,16 @@ def _merged(device: DeviceWork, axis: Axis, height: float, columns: int) -> Iter
                     rectangle(i * wide, height - sum(column[: phase + 1]) * scale, wide, high)
                 )
         if path:
-            kind = f"p{phase}" if phase < len(PHASES) else "unknown"
             yield f'<path class={kind} d="{"".join(path)}"/>'
+    yield from _breaks(axis, height)
 
 
 def _shares(device: DeviceWork, axis: Axis, columns: int) -> list[list[float]]:
-    """By column, the share of its time that each phase took, and what is unknown last.
+    """By column, the share of its time that each of :data:`_KINDS` took.
 
     A shard's phases count evenly over its time, so no area is lost or gained.
     """
-    made = [[0.0] * (len(PHASES) + 1) for _ in range(columns)]
+    made = [[0.0] * len(_KINDS) for _ in range(columns)]
     wide = WIDTH / columns
     for bar in device.bars:
         x, end = axis.x(bar.begin), axis.x(bar.end)
@@ -224,16 +214,17 @@ def _shares(device: DeviceWork, axis: Axis, columns: int) -> list[list[float]]:
         for column in range(int(x / wide), min(columns, int(end / wide) + 1)):
             overlap = min(end, (column + 1) * wide) - max(x, column * wide)
             if overlap > 0:
-                for phase, part in enumerate(parts):
-                    made[column][phase] += part * overlap / wide
+                for kind, part in enumerate(parts):
+                    made[column][kind] += part * overlap / wide
     return made
 
 
 def _parts(bar: Bar) -> list[float]:
     total = sum(bar.held.values()) if bar.held else 0.0
     if not bar.held or total <= 0:
-        return [0.0] * len(PHASES) + [1.0]
-    return [bar.held[phase] / total for phase in PHASES] + [0.0]
+        running = bar.seen.state == RUNNING
+        return [0.0] * len(PHASES) + [float(running), float(not running)]
+    return [bar.held[phase] / total for phase in PHASES] + [0.0, 0.0]
 
 
 def _legend(run: Run) -> Markup:
@@ -241,7 +232,7 @@ def _legend(run: Run) -> Markup:
     shares = time_shares(run)
     entries = Markup("").join(
         Markup("<li><i class={}></i>{} <b>{}</b></li>").format(
-            _swatch(name), name, words.share(part)
+            _swatch(name), named(run, name), words.share(part)
         )
         for name, part in shares.items()
         if part > 0 or name in PHASES
@@ -249,8 +240,11 @@ def _legend(run: Run) -> Markup:
     widths = Markup("").join(
         Markup('<i class={} style="width:{}%"></i>').format(_swatch(name), f"{100 * part:.3f}")
         for name, part in shares.items()
+        if part > 0
     )
-    said = ", ".join(f"{name} {words.share(part)}" for name, part in shares.items() if part > 0)
+    said = ", ".join(
+        f"{named(run, name)} {words.share(part)}" for name, part in shares.items() if part > 0
+    )
     return Markup(
         '<div class=total role=img aria-label="Of the time of all devices: {}">{}</div>'
         "<ul class=legend>{}</ul>"
@@ -258,32 +252,43 @@ def _legend(run: Run) -> Markup:
 
 
 def _swatch(name: str) -> str:
-    return f"p{PHASES.index(name)}" if name in PHASES else name.split(maxsplit=1)[0]
+    return f"p{PHASES.index(name)}" if name in PHASES else name
+
+
+def named(run: Run, name: str) -> str:
+    """What a key of :func:`time_shares` is called."""
+    called = {"idle": run.idle_name, "running": "still at work", "unknown": "phase unknown"}
+    return called.get(name, name)
 
 
 def time_shares(run: Run) -> dict[str, float]:
-    """What the time of all devices went into, as shares of it: the phases, and idleness.
+    """What the time of all devices went into, as shares of it; empty where no time is known.
 
+    The keys are the phases, ``running``, ``unknown`` (the receipt does not say) and ``idle``.
     Where shards of one device overlap, they share its time.
     """
     whole = run.seconds * len(run.devices)
     if whole <= 0:
         return {}
     spent = dict.fromkeys(PHASES, 0.0)
-    unknown = 0.0
+    running = unknown = 0.0
     for device in run.devices:
         at_work = sum(bar.seconds for bar in device.bars)
         fold = length(device.busy) / at_work if at_work > 0 else 0.0
         for phase, found in held_by(device.bars).items():
             spent[phase] += found * fold
-        unknown += sum(bar.seconds for bar in device.bars if not bar.held) * fold
+        for bar in device.bars:
+            if not bar.held and bar.seen.state == RUNNING:
+                running += bar.seconds * fold
+            elif not bar.held:
+                unknown += bar.seconds * fold
     idle = sum(run.idle(device) for device in run.devices)
-    total = sum(spent.values()) + unknown + idle
-    parts = {**spent, "unknown": unknown, "idle": idle}
+    parts = {**spent, "running": running, "unknown": unknown, "idle": idle}
+    total = sum(parts.values())
     return {name: part / total for name, part in parts.items()} if total > 0 else {}
 
 
-def _caption(run: Run, shown: Sequence[DeviceWork], merged: bool, failed: bool) -> str:
+def _caption(run: Run, shown: Sequence[DeviceWork], merged: bool) -> str:
     """What is drawn, and how."""
     begin = words.moment(run.begin)
     spent = words.seconds(run.seconds)
@@ -298,23 +303,29 @@ def _caption(run: Run, shown: Sequence[DeviceWork], merged: bool, failed: bool) 
             "A bar is a shard. Its colours say how long each phase held it up, in this order; the "
             "phases of a shard in fact alternate and overlap, and each moment counts once."
         )
-    told.append("Hatched is idle: the device had no shard.")
+    if run.untimed:
+        told.append(
+            "Hatched is a device without a shard, as far as is known: attempts that failed, and "
+            "shards whose receipt cannot be used, leave no times, and are hatched, too."
+        )
+    else:
+        told.append("Hatched is idle: the device had no shard.")
+    if any(bar.seen.state == RUNNING for bar in run.bars):
+        told.append("A dashed outline is still at work.")
     if len(run.stretches) > 1:
         told.append("Breaks between runs, in which nothing was at work, are left out (grey).")
-    if any(bar.seen.attempts > 1 for bar in run.bars) or failed:
-        told.append("An attempt that failed has no bar; its time counts as idle.")
     if len(shown) < len(run.devices):
         told.append(
             f"Of {len(run.devices):,} devices, the {len(shown)} with most idle time are drawn; the "
             "table has all."
         )
     if any(bar.held is None and bar.seen.state != RUNNING for bar in run.bars):
-        told.append("Grey bars have a receipt that does not say where their time went.")
+        told.append("Grey are shards whose receipt does not say where their time went.")
     return " ".join(told)
 
 
 def _table(run: Run) -> Table:
-    heads = ["device", "shards", "at work", "idle", "matrices/s", *PHASES]
+    heads = ["device", "shards", "at work", run.idle_name, "matrices/s", *PHASES]
     rows = []
     for device in run.devices:
         held = device.held

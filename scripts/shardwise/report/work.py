@@ -83,10 +83,18 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class Run:
-    """All devices, and the stretches of time in which any was at work."""
+    """All devices, and the stretches of time in which any was at work.
+
+    Attributes
+    ----------
+    untimed
+        Whether there was work whose times nothing tells: attempts that failed, and shards whose
+        receipt cannot be used.
+    """
 
     devices: tuple[DeviceWork, ...]
     stretches: tuple[Interval, ...]
+    untimed: bool = False
 
     @property
     def begin(self) -> float | None:
@@ -109,8 +117,13 @@ class Run:
         done = [bar.seconds for bar in self.bars if bar.seen.state == DONE]
         return median(done) if done else None
 
+    @property
+    def idle_name(self) -> str:
+        """What the time is called in which nothing tells of a shard."""
+        return "idle or not known" if self.untimed else "idle"
+
     def idle(self, device: DeviceWork) -> float:
-        """Seconds in which a device had no shard, while the run went on."""
+        """Seconds in which nothing tells of a shard of a device, while the run went on."""
         return max(0.0, self.seconds - length(device.busy))
 
 
@@ -127,7 +140,9 @@ def of(seen: Observation) -> Run:
     rows = [DeviceWork(devices[key], _bars(own, seen.at)) for key, own in found.items()]
     rows.sort(key=lambda row: (row.device is None, row.device and row.device.node, row.name))
     times = union(interval for row in rows for interval in row.busy)
-    return Run(tuple(rows), tuple(_stretches(times)))
+    timed = {id(bar.seen) for row in rows for bar in row.bars}
+    untimed = any(own.attempts > (id(own) in timed) for own in seen.shards.values())
+    return Run(tuple(rows), tuple(_stretches(times)), untimed)
 
 
 def held_by(bars: Iterable[Bar]) -> dict[str, float]:
