@@ -592,7 +592,7 @@ def test_the_last_words_of_a_run_name_them(results, capsys, done):
     """However it ends: the device, until when, why, and the one command that clears all."""
     entry = quarantine.note(results, A, "lost", "00001")
     plan = SimpleNamespace(shards={"00000": None})
-    run = SimpleNamespace(results=results, dispatch="jobs", plan=plan, statistics=lambda: ["sum"])
+    run = SimpleNamespace(results=results, dispatch="jobs", plan=plan, in_the_end=lambda: ["sum"])
     listener = progress.Listener(SimpleNamespace(dryrun=False), run)
     listener._state.names[1] = ("multiply", "00000")
     listener._state.planned["multiply"], listener._state.done["multiply"] = 1, done

@@ -21,10 +21,11 @@ from tests import factories, pretend
 
 PATIENCE = 60.0
 TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    "os.execv(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""What a shell does for the program in front: only that gets Ctrl-C, and news of the size."""
+"""What a shell does for the program in front: only that gets Ctrl-C, and news of the size. Tests
+that run in the background of a shell would hand on that Ctrl-C does not count."""
 HIDE, SHOW, ENTER, LEAVE = b"\x1b[?25l", b"\x1b[?25h", b"\x1b[?1049h", b"\x1b[?1049l"
 
 
