@@ -28,6 +28,7 @@ _SUMMED = (
 )  # fmt: skip
 _COUNTED = ("ecc_corrected", "ecc_uncorrected", "energy_joules")
 _DIGITS = 4
+_MOST_JOULES = 1e15  # what a power station makes in a day
 
 
 class Source(Protocol):
@@ -194,6 +195,3 @@ def _joules(receipt: Mapping[str, Any]) -> float | None:
     found = told.get("energy_joules") if isinstance(told, Mapping) else None
     sensible = isinstance(found, int | float) and not isinstance(found, bool)
     return float(found) if sensible and 0 <= found < _MOST_JOULES else None
-
-
-_MOST_JOULES = 1e15  # a power station's day
