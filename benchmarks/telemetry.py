@@ -7,6 +7,7 @@ Prints the tables of docs/telemetry.md. On a GPU: ``python3 benchmarks/telemetry
 import argparse
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 
 import harness
 import numpy as np
+import raw
 
 CELLS = {  # matrices, size
     "tiny shard, d = 8": (256, 8),
@@ -114,7 +116,7 @@ def cost(plan: Any, rounds: int, budget: harness.Budget) -> list[list[tuple[floa
     return found
 
 
-def costs(options: argparse.Namespace) -> None:
+def costs(options: argparse.Namespace, folder: Path) -> None:
     """The table of what it costs."""
     columns = ["shard", "pairs", "seconds without", "seconds with", "wall: more", "spread",
                "CPU: more"]  # fmt: skip
@@ -123,7 +125,7 @@ def costs(options: argparse.Namespace) -> None:
     chosen = [name for name in cells if not options.numpy or options.tiny or name in ON_NUMPY]
     for i, name in enumerate(chosen):
         budget = harness.Budget(options.minutes * 0.8 / len(chosen))
-        plan = planned(options.folder / f"cost {i}", *cells[name], options.numpy)
+        plan = planned(folder / f"cost {i}", *cells[name], options.numpy)
         on, off = cost(plan, options.rounds, budget)
         walls = [(a[0] - b[0]) / b[0] for a, b in zip(on, off, strict=True)]
         cpus = [(a[1] - b[1]) / b[1] for a, b in zip(on, off, strict=True)]
@@ -157,13 +159,13 @@ def watched(uuid: str, session: Any) -> dict[str, list[float]]:
     }
 
 
-def agreement(options: argparse.Namespace) -> None:
+def agreement(options: argparse.Namespace, folder: Path) -> None:
     """The table of our samples beside those of nvidia-smi."""
     from shardwise import multiply, receipts
 
-    own = options.folder / "long.py"
+    own = folder / "long.py"
     own.write_text(LONG.format(times=options.times))
-    plan = planned(options.folder / "long", 16, 4096, False, product=f"{own}:work")
+    plan = planned(folder / "long", 16, 4096, False, product=f"{own}:work")
     session = multiply.Session(plan, 0)
     session.finish(session.begin("00000"))  # a first one compiles
     seen = watched(session.device["uuid"], session)
@@ -184,21 +186,21 @@ def agreement(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Print both tables; without a GPU the first."""
+    """Print both tables, without a GPU the first; measure in a folder that is removed."""
     parser = harness.parser(__doc__.split("\n")[0])
-    parser.add_argument("--folder", type=Path, default=Path("telemetry"), help="to work in")
+    raw.work_folder(parser)
     parser.add_argument("--rounds", type=int, default=40, help="of three pairs each")
     parser.add_argument("--times", type=int, default=300, help="products in a row, of the long one")
     parser.add_argument("--numpy", action="store_true", help="without a GPU, and the cost alone")
     options = parser.parse_args()
-    options.folder = options.folder.resolve()
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.tiny:
         options.numpy, options.rounds = True, 2
     harness.need_gpu(options.numpy)
-    costs(options)
-    if not options.numpy:
-        agreement(options)
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        costs(options, Path(name).resolve())
+        if not options.numpy:
+            agreement(options, Path(name).resolve())
 
 
 if __name__ == "__main__":

@@ -105,11 +105,12 @@ def test_proof(tmp_path: Path) -> None:
 
 
 def test_telemetry(tmp_path: Path) -> None:
-    """Shards with and without it come in pairs; nvidia-smi is left to a GPU."""
+    """Shards with and without it come in pairs, nvidia-smi is left to a GPU, no file is left."""
     _, figures = tiny("telemetry", tmp_path)
     (row,) = figures["cost of telemetry"]["rows"]
     assert len(row["with"]) == len(row["without"]) == 6
     assert "nvidia-smi" not in figures
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_raw(tmp_path: Path) -> None:
