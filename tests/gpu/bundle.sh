@@ -59,7 +59,8 @@ mpi_wheels() {
 
 slurm() {
   local prefix libraries
-  prefix=$(cd "$root" && "$work/venv/bin/python" -c \
+  # The package `tests` imports pytest, which is among what has been collected.
+  prefix=$(cd "$root" && PYTHONPATH=$work/site "$work/venv/bin/python" -c \
     'from tests.slurm import packages; print(packages.ensure())')
   cp -a "$prefix" "$work/slurm"
   rm -rf "$work/slurm/usr/share"
