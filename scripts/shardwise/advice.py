@@ -108,7 +108,7 @@ def advise(seen: Observation, ceilings: Mapping[str, Ceilings]) -> list[Advice]:
 
 def _too_little(seen: Observation) -> Advice:
     told = [shard for shard in seen.shards.values() if shard.timeline is not None]
-    seconds = sum(rundown.number(held) for s in told for held in s.timeline.held.values())
+    seconds = sum(rundown.amount(held) for s in told for held in s.timeline.held.values())
     return Advice(
         "Too little was measured to advise on.",
         f"Shards that say where their time went: {len(told)}, with {span(seconds)} in all; it "

@@ -9,7 +9,7 @@ import csv
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwise import disk, ledger, planfile, receipts, sizes
 from shardwise.arrays import PieceChecksum, file_checksum, padded_header
-from shardwise.errors import InputError, IntegrityError, TryAgain, one_line
+from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
 from shardwise.paths import Results, for_bash
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
@@ -40,7 +40,6 @@ earlier plan; what is nobody's."""
 KINDS = FOREIGN, STALE, INPUT, MISSING, UNKNOWN, DAMAGED
 """All kinds, the gravest last."""
 
-_MOST_NAMED = 20
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 """What reading a receipt raises that is JSON, but has not the keys of one."""
 
@@ -128,7 +127,7 @@ class Audit:
     def _damaged(self) -> str:
         parts = [*self._told(DAMAGED), *self._told(UNKNOWN)]
         if self.inputs and (files := sorted({finding.path for finding in self.of(INPUT)})):
-            parts.append(f"input not as it was planned ({_some(files)})")
+            parts.append(f"input not as it was planned ({some(files)})")
         text = "; ".join(parts)
         if self.repair:
             text += f"; repair: rm -f {' '.join(self.repair)}, then snakemake as before"
@@ -138,10 +137,10 @@ class Audit:
         words = "damaged" if kind == DAMAGED else "of another version, which has to judge them"
         shards = sorted({finding.shard for finding in self.of(kind) if finding.shard})
         if shards:
-            yield f"{len(shards)} of {self.shards} shards {words} ({_some(shards)})"
+            yield f"{len(shards)} of {self.shards} shards {words} ({some(shards)})"
         others = sorted({finding.path for finding in self.of(kind) if not finding.shard})
         if others:
-            yield f"{_some(others)} {words}"
+            yield f"{some(others)} {words}"
 
     def _unfinished(self) -> str:
         shards = {finding.shard for finding in self.of(MISSING) if finding.shard}
@@ -531,8 +530,3 @@ def _kind(error: BaseException) -> str:
 def _reason(error: BaseException) -> str:
     """What went wrong; of a receipt without its keys, that it has none."""
     return f"is no receipt ({error!r})" if isinstance(error, _MALFORMED) else str(error)
-
-
-def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")

@@ -21,7 +21,7 @@ from shardwise import devices
 from shardwise.observation import Device
 from shardwise.paths import Results
 from shardwise.planfile import Plan
-from shardwise.units import human_bytes
+from shardwise.units import human_bytes, number
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Ceilings:
         Parameters
         ----------
         stage
-            One of :data:`shardwise.observation.STAGES`.
+            One of :data:`shardwise.timeline.STAGES`.
         plan
             Whose arithmetic counts under ``compute``; a function of the user has no ceiling.
         """
@@ -162,9 +162,8 @@ def _numbers(told: Mapping[str, Any]) -> dict[str, float]:
 
 def _number(value: Any) -> float | None:
     """A rate or a time, where a value is one that there can be."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 < value < _MOST_RATE else None
+    found = number(value, _MOST_RATE)
+    return float(found) if found is not None and found > 0 else None
 
 
 def _text(value: Any) -> str | None:

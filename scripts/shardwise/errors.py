@@ -2,7 +2,7 @@
 
 import errno
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,12 @@ def short(value: Any) -> str:
         return brief.repr(value)[:120]
     except ValueError:  # Python prints no number of more than 4,300 digits
         return "a number of too many digits"
+
+
+def some(names: Iterable[str], most: int = 20) -> str:
+    """The first of many names, for a message."""
+    found = list(names)
+    return ", ".join(found[:most]) + (", …" if len(found) > most else "")
 
 
 def one_line(text: str) -> str:

@@ -17,9 +17,7 @@ from shardwise.arrays import commit
 from shardwise.errors import one_line
 from shardwise.observe import (
     DONE,
-    PHASES,
     RUNNING,
-    STAGES,
     STATES,
     Device,
     Observation,
@@ -27,6 +25,7 @@ from shardwise.observe import (
     verdict,
 )
 from shardwise.quarantine import CPU
+from shardwise.timeline import PHASES, STAGES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of what :func:`text` makes."""

@@ -17,12 +17,6 @@ it has ended without one; none has begun it; what lies there cannot be used."""
 
 STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
 
-PHASES = ("waiting", "read", "upload", "compute", "download", "write")
-"""What held a shard up, in the order in which its bar is drawn; see `shardwise.timeline`."""
-
-STAGES = PHASES[1:]
-"""The stages of the pipeline, in the order in which bytes go through them."""
-
 
 @dataclass(frozen=True)
 class Device:
@@ -55,10 +49,11 @@ class Timeline:
     Attributes
     ----------
     held
-        Seconds by phase (:data:`PHASES`). Each moment counts once, so they add up to the seconds
-        from ``started`` to ``finished``.
+        Seconds by phase (`shardwise.timeline.PHASES`). Each moment counts once, so they add up to
+        the seconds from ``started`` to ``finished``.
     busy
-        Seconds by stage (:data:`STAGES`) in which that stage was at work; stages overlap.
+        Seconds by stage (`shardwise.timeline.STAGES`) in which that stage was at work; stages
+        overlap.
     work
         By stage, what it did: bytes; under ``compute`` floating-point operations.
     """

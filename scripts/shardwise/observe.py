@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import ledger, logs, planfile, quarantine, receipts
-from shardwise.errors import InputError, IntegrityError, one_line, short
+from shardwise.errors import InputError, IntegrityError, one_line, short, some
 from shardwise.observation import (
     DAMAGED,
     DONE,
     FAILED,
-    PHASES,
     RUNNING,
-    STAGES,
     STATES,
     WAITING,
     Device,
@@ -38,9 +36,8 @@ from shardwise.problem import STATISTICS
 from shardwise.sightings import FRESH_SECONDS, SKEW_SECONDS, Sightings, stamped
 
 __all__ = [
-    "DAMAGED", "DONE", "FAILED", "FRESH_SECONDS", "PHASES", "RUNNING", "STAGES", "STATES",
-    "WAITING", "Device", "Failure", "Flaw", "Observation", "Observer", "Sighting", "Timeline",
-    "Verdict", "verdict",
+    "DAMAGED", "DONE", "FAILED", "FRESH_SECONDS", "RUNNING", "STATES", "WAITING", "Device",
+    "Failure", "Flaw", "Observation", "Observer", "Sighting", "Timeline", "Verdict", "verdict",
 ]  # fmt: skip
 
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
@@ -151,7 +148,7 @@ class Observer:
         ]  # fmt: skip
         if not newer:
             return None
-        named = f"{len(newer)} of {len(shards)} products ({_some(newer)})"
+        named = f"{len(newer)} of {len(shards)} products ({some(newer, _MOST_NAMED)})"
         why = "its ledger is missing" if summed is None else f"{named} are not those it was made of"
         return Flaw("stale", f"{self.results.summary}: {why}; {_AGAIN} anew")
 
@@ -228,12 +225,13 @@ def _without_plan(seen: Observation) -> Verdict:
 
 def _damaged(seen: Observation) -> Verdict:
     bad = [name for name, sighting in seen.shards.items() if sighting.state == DAMAGED]
+    named = some(bad, _MOST_NAMED)
     cure = ledger.remove_receipts(seen.plan, bad[:_MOST_NAMED])  # type: ignore[arg-type]
     more = ", and so on" if len(bad) > _MOST_NAMED else ""
     return Verdict(
         "damaged",
         one_line(
-            f"Damaged: the files of {len(bad)} of {len(seen.shards)} shards ({_some(bad)}) cannot "
+            f"Damaged: the files of {len(bad)} of {len(seen.shards)} shards ({named}) cannot "
             f"be used. To compute them again: {cure}{more}; then snakemake as before."
         ),
     )
@@ -282,9 +280,6 @@ def _why_unproven(seen: Observation, unproven: list[str]) -> str:
     if plan.problem.result is not None:
         return "a function of your own makes the products, and only you know what is right"
     if unproven:
-        return f"{len(unproven)} of {len(seen.shards)} shards ({_some(unproven)}) have no proof"
+        named = some(unproven, _MOST_NAMED)
+        return f"{len(unproven)} of {len(seen.shards)} shards ({named}) have no proof"
     return "its summary does not say that it was"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")

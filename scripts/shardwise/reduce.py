@@ -38,7 +38,7 @@ from shardwise import (
 from shardwise import witness as witnesses
 from shardwise.arrays import read_header
 from shardwise.bins import plane_shape, rounded
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, some
 from shardwise.outputs import Outputs
 from shardwise.partial import Partial, Record, alone
 from shardwise.peers import Peers
@@ -53,7 +53,6 @@ from shardwise.units import human_bytes
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 10.0
-_MOST_NAMED = 20
 _NAME_BYTES = 256  # more than any host name has
 
 
@@ -432,9 +431,8 @@ class _Job:
     def _damaged(self, shards: list[int], what: str) -> IntegrityError:
         """An error that names shards, and the command that repairs them."""
         ids = [self._shards[shard].shard for shard in shards]
-        named = ", ".join(ids[:_MOST_NAMED]) + (", …" if len(ids) > _MOST_NAMED else "")
         return IntegrityError(
-            f"shard {named}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
+            f"shard {some(ids)}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
             f"{ledger.remove_receipts(self._plan, ids)}, then snakemake as before"
         )
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from shardwise.ceilings import Ceilings, arithmetic
 from shardwise.errors import one_line
-from shardwise.observation import DONE, PHASES, STAGES, Observation, Sighting
+from shardwise.observation import DONE, Observation, Sighting
 from shardwise.planfile import Plan
+from shardwise.timeline import PHASES, STAGES, Span, length, union
+from shardwise.units import decimal, number
 
 FEWEST_SHARDS, FEWEST_SECONDS = 3, 3.0
 """With less, a figure is chance."""
@@ -41,12 +43,12 @@ class Used:
     name: str
     uuid: str | None
     shards: Sequence[Sighting]
-    spans: Sequence[tuple[float, float]]
+    spans: Sequence[Span]
 
     @property
     def busy(self) -> float:
         """Seconds in which it had a shard."""
-        return sum(end - begin for begin, end in self.spans)
+        return length(self.spans)
 
     @property
     def end(self) -> float:
@@ -72,10 +74,10 @@ class Used:
         seconds, sampled = dict[str, float](), 0.0
         for shard in self.shards:
             told = shard.telemetry or {}
-            sampled += number(told.get("seconds"))
+            sampled += amount(told.get("seconds"))
             reasons = told.get("throttled_seconds")
             for reason, lost in reasons.items() if isinstance(reasons, Mapping) else ():
-                seconds[str(reason)] = seconds.get(str(reason), 0.0) + number(lost)
+                seconds[str(reason)] = seconds.get(str(reason), 0.0) + amount(lost)
         worst = max(seconds, key=lambda reason: seconds[reason], default="")
         return worst, min(1.0, seconds[worst] / sampled) if worst and sampled else 0.0
 
@@ -229,14 +231,14 @@ def of(seen: Observation, ceilings: Mapping[str, Ceilings]) -> Run | None:
     if seen.plan is None or len(shards) < FEWEST_SHARDS or total < FEWEST_SECONDS:
         return None
     nodes = {shard.device.node for shard in shards}
-    active = _seconds(_joined(shards))
+    active = length(_joined(shards))
     if active <= 0:
         return None
     return Run(
         seen, seen.plan, ceilings, shards, used, total, active, held,
         {stage: _sum(shard.timeline.busy.get(stage) for shard in shards) for stage in STAGES},
         {stage: _sum(shard.timeline.work.get(stage) for shard in shards) for stage in STAGES},
-        {n: _seconds(_joined(s for s in shards if s.device.node == n)) for n in sorted(nodes)},
+        {n: length(_joined(s for s in shards if s.device.node == n)) for n in sorted(nodes)},
     )  # fmt: skip
 
 
@@ -245,12 +247,12 @@ def _measured(shard: Sighting) -> bool:
     if shard.state != DONE or shard.timeline is None or shard.device is None:
         return False
     times = shard.started, shard.finished
-    sane = all(isinstance(t, int | float) and abs(t) < _MOST_NUMBER for t in times)
-    return sane and 0 < (shard.seconds or 0.0) < _MOST_SECONDS and shard.bytes > 0
+    known = None not in [number(t, _MOST_NUMBER) for t in times]
+    return known and 0 < (shard.seconds or 0.0) < _MOST_SECONDS and shard.bytes > 0
 
 
 def _held(shard: Sighting, phase: str) -> float:
-    return number(shard.timeline.held.get(phase))
+    return amount(shard.timeline.held.get(phase))
 
 
 def _used(shards: Sequence[Sighting]) -> Used:
@@ -258,19 +260,9 @@ def _used(shards: Sequence[Sighting]) -> Used:
     return Used(device.node, device.name, device.uuid, shards, _joined(shards))
 
 
-def _joined(shards: Iterable[Sighting]) -> list[tuple[float, float]]:
+def _joined(shards: Iterable[Sighting]) -> list[Span]:
     """The times of some shards, joined where they overlap."""
-    found: list[tuple[float, float]] = []
-    for begin, end in sorted((shard.started, shard.finished) for shard in shards):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((begin, end))
-    return found
-
-
-def _seconds(spans: Iterable[tuple[float, float]]) -> float:
-    return sum(end - begin for begin, end in spans)
+    return union((shard.started, shard.finished) for shard in shards)
 
 
 def _enough(device: Used) -> bool:
@@ -285,18 +277,12 @@ def _median_without(ordered: Sequence[float], left_out: int) -> float:
 
 
 def _sum(values: Iterable[Any]) -> float:
-    return math.fsum(map(number, values))
+    return math.fsum(map(amount, values))
 
 
-def number(value: Any) -> float:
+def amount(value: Any) -> float:
     """A value as a number from 0 on; 0 for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    try:
-        found = float(value)
-    except OverflowError:
-        return 0.0
-    return found if 0 <= found < _MOST_NUMBER else 0.0
+    return max(0.0, number(value, _MOST_NUMBER) or 0.0)
 
 
 # For people.
@@ -314,15 +300,12 @@ def percent(share: float) -> str:
 
 def rate(value: float) -> str:
     """Bytes a second, such as ``3.90 GB/s``."""
-    return f"{size(value)}/s"
+    return decimal(value, "B/s")
 
 
 def size(value: float) -> str:
     """Bytes in decimal units, as rates of disks are given; three digits."""
-    for unit, name in ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
-        if value >= unit:
-            return f"{value / unit:.3g} {name}"
-    return f"{value / 1e3:.3g} kB"
+    return decimal(value, "B")
 
 
 def span(seconds: float) -> str:

@@ -28,16 +28,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise import logs, receipts
+from shardwise import logs, receipts, units
 from shardwise.dispatch import missing
 from shardwise.errors import IntegrityError, one_line
 from shardwise.observation import (
     DAMAGED,
     DONE,
     FAILED,
-    PHASES,
     RUNNING,
-    STAGES,
     WAITING,
     Device,
     Failure,
@@ -46,20 +44,15 @@ from shardwise.observation import (
 )
 from shardwise.plan import Shard
 from shardwise.planfile import Plan
-from shardwise.units import clock
+from shardwise.telemetry import SUMMED
+from shardwise.timeline import PHASES, STAGES
 
 FRESH_SECONDS = 30.0
 """A task that lives gives a sign within this time: it renews its live file every 2 s."""
 
-PAIRS = (
-    "utilisation", "memory_bytes", "power_watts", "temperature_celsius", "clock_sm_hertz",
-    "clock_memory_hertz", "pcie_received_bytes_per_second", "pcie_sent_bytes_per_second",
-)  # fmt: skip
-"""What the telemetry of a shard has mean and maximum of, and a gauge the value now."""
-
 _NUMBERS = ("samples", "seconds", "memory_total_bytes", "ecc_corrected", "ecc_uncorrected",
             "energy_joules")  # fmt: skip
-_GAUGES = (*PAIRS, "memory_total_bytes", "ecc_uncorrected", "processes")
+_GAUGES = (*SUMMED, "memory_total_bytes", "ecc_uncorrected", "processes")
 
 SKEW_SECONDS = 60.0
 """Clocks of nodes may differ by so much."""
@@ -458,7 +451,7 @@ def _end_of(path: Path, at: float, shard: str) -> _Log:
 def _clock(at: float) -> str:
     """A moment for people, whatever stood in the file."""
     try:
-        return clock(at)
+        return units.clock(at)
     except (ValueError, OverflowError, OSError):
         return "an unknown time"
 
@@ -467,10 +460,7 @@ def _clock(at: float) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A number that is finite and not out of all proportion; None for all else."""
-    if type(value) not in (int, float) or not -_MOST_NUMBER < value < _MOST_NUMBER:
-        return None
-    return value
+    return units.number(value, _MOST_NUMBER)
 
 
 def _amount(value: Any) -> float | None:
@@ -509,7 +499,7 @@ def _telemetry(value: Any, shard: str) -> dict[str, Any] | None:
     return {
         "file": file if value.get("file") == file else None,
         **{key: _amount(value.get(key)) for key in _NUMBERS},
-        **{key: _pair(value.get(key)) for key in PAIRS},
+        **{key: _pair(value.get(key)) for key in SUMMED},
         "throttled_seconds": {
             name: seconds
             for name, own in some

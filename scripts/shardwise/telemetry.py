@@ -1,6 +1,6 @@
 """What a device did during a shard: samples of its gauge, their summary, and energy in joules.
 
-See docs/telemetry.md for what the numbers mean. Standard library only.
+See docs/telemetry.md for what the numbers mean. Standard library only, as in `shardwise.nvml`.
 """
 
 import math
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shardwise.nvml import Sample
+from shardwise.units import number
 
 MOST_ROWS = 7200
 """Of a file: two hours at 1 Hz. A longer shard has every second row of them, or every fourth."""
@@ -22,10 +23,12 @@ FEWEST_ROWS = 3
 _COLUMNS = tuple(
     f.name for f in fields(Sample) if f.name not in ("memory_total_bytes", "processes")
 )
-_SUMMED = (
+SUMMED = (
     "utilisation", "memory_bytes", "power_watts", "temperature_celsius", "clock_sm_hertz",
     "clock_memory_hertz", "pcie_received_bytes_per_second", "pcie_sent_bytes_per_second",
 )  # fmt: skip
+"""What a receipt has mean and maximum of, and a live file the value now."""
+
 _COUNTED = ("ecc_corrected", "ecc_uncorrected", "energy_joules")
 _DIGITS = 4
 _MOST_JOULES = 1e15  # what a power station makes in a day
@@ -93,7 +96,7 @@ class Recorder:
 
     def __init__(self, source: Source, began: float) -> None:
         self._source, self._began = source, began
-        self._traces = {name: _Trace() for name in (*_SUMMED, *_COUNTED)}
+        self._traces = {name: _Trace() for name in (*SUMMED, *_COUNTED)}
         self._throttled: Counter[str] | None = None
         self._rows: list[tuple[float, Sample]] = []
         self._stride, self._samples = 1, 0
@@ -137,7 +140,7 @@ class Recorder:
             "file": file,
             "samples": self._samples,
             "seconds": round(self._last - self._first, _DIGITS),
-            **{name: self._traces[name].told() for name in _SUMMED},
+            **{name: self._traces[name].told() for name in SUMMED},
             "memory_total_bytes": self._total,
             "throttled_seconds": throttled,
             "ecc_corrected": self._traces["ecc_corrected"].risen(),
@@ -192,6 +195,5 @@ def energy(receipts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _joules(receipt: Mapping[str, Any]) -> float | None:
     """What a receipt says; None where it is of an older version, of a CPU, or makes no sense."""
     told = receipt.get("telemetry")
-    found = told.get("energy_joules") if isinstance(told, Mapping) else None
-    sensible = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if sensible and 0 <= found < _MOST_JOULES else None
+    found = number(told.get("energy_joules"), _MOST_JOULES) if isinstance(told, Mapping) else None
+    return float(found) if found is not None and found >= 0 else None

@@ -22,6 +22,10 @@ from typing import Any
 
 READ, UPLOAD, COMPUTE, DOWNLOAD, WRITE = "read", "upload", "compute", "download", "write"
 STAGES = READ, UPLOAD, COMPUTE, DOWNLOAD, WRITE
+"""The stages of the pipeline, in the order in which bytes go through them."""
+
+PHASES = ("waiting", *STAGES)
+"""What holds a shard up, in the order in which its bar is drawn."""
 
 CHECK = "check"
 """Work of the host on what was read: it holds a shard up as reading does, but moves no bytes."""
@@ -79,8 +83,8 @@ class Timeline:
         with self._lock:
             spans = {stage: own.within(low, high) for stage, own in self._spans.items()}
         last = max((own[-1][1] for own in spans.values() if own), default=low)
-        spans[WRITE] = _union([*spans[WRITE], (last, high)])
-        busy = {stage: round(_length(spans[stage]), _DIGITS) for stage in STAGES}
+        spans[WRITE] = union([*spans[WRITE], (last, high)])
+        busy = {stage: round(length(spans[stage]), _DIGITS) for stage in STAGES}
         return {
             "held": _held(spans, high - low),
             "busy": busy,
@@ -123,16 +127,17 @@ def _held(spans: Mapping[str, list[Span]], seconds: float) -> dict[str, float]:
     """Seconds that each stage adds to those before it in the order of who holds a moment."""
     held, covered, before = Counter[str](), [], 0.0
     for stage in _FIRST:
-        covered = _union([*covered, *spans[stage]])
-        length = _length(covered)
-        held[READ if stage == CHECK else stage] += length - before
-        before = length
+        covered = union([*covered, *spans[stage]])
+        total = length(covered)
+        held[READ if stage == CHECK else stage] += total - before
+        before = total
     found = {stage: round(max(0.0, held[stage]), _DIGITS) for stage in STAGES}
     # Of what is rounded, so that they add up.
     return {"waiting": round(max(0.0, seconds - sum(found.values())), _DIGITS), **found}
 
 
-def _union(spans: Iterable[Span]) -> list[Span]:
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The same times as spans that do not touch, in order."""
     joined: list[Span] = []
     for began, ended in sorted(spans):
         if joined and began <= joined[-1][1]:
@@ -143,5 +148,6 @@ def _union(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _length(spans: Iterable[Span]) -> float:
+def length(spans: Iterable[Span]) -> float:
+    """Seconds of spans that do not overlap."""
     return sum(ended - began for began, ended in spans)

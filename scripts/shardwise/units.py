@@ -1,14 +1,17 @@
-"""Sizes and times as people write them."""
+"""Sizes and times as people write them, and numbers as anybody may write them into a file."""
 
 import re
+import sys
 import time
 from fractions import Fraction
+from typing import Any
 
 from shardwise.errors import short
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
 _UNITS |= {f"{p}iB": 1024**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def parse_bytes(text: str | int) -> int:
@@ -40,6 +43,29 @@ def human_bytes(size: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} PiB"
+
+
+def decimal(value: float, unit: str) -> str:
+    """An amount or a rate, with three digits and a decimal prefix, such as ``3.9 GB/s``."""
+    place = 0
+    while abs(value) >= 999.5 and place < len(_PREFIXES) - 1:
+        value, place = value / 1000, place + 1
+    return f"{value:.3g} {_PREFIXES[place]}{unit}"
+
+
+def number(value: Any, most: float = sys.float_info.max) -> float | None:
+    """A number from a file that may hold anything, as it is; None for all that is none.
+
+    Parameters
+    ----------
+    value
+        What was read: JSON has true and false, which Python counts as numbers, not-a-number, and
+        integers that no float holds.
+    most
+        Numbers of this magnitude or a larger one were made up.
+    """
+    # Compared as they are: an integer too large for a float would raise.
+    return value if type(value) in (int, float) and -most < value < most else None
 
 
 def clock(since: float) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from shardwise import receipts, report
-from shardwise.observe import PHASES, Observer
+from shardwise.observe import Observer
+from shardwise.timeline import PHASES
 
 from tests import pretend
 from tests.browser.devtools import Browser, Page

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from shardwise import multiply, receipts
 from shardwise.nvml import Gauge, Sample
-from shardwise.observe import STAGES
+from shardwise.timeline import STAGES
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from shardwise import advice, ceilings, rundown
 from shardwise.advice import Advice, advise
 from shardwise.ceilings import Ceilings
-from shardwise.observation import DONE, PHASES, STAGES, Device, Observation, Sighting, Timeline
+from shardwise.observation import DONE, Device, Observation, Sighting, Timeline
 from shardwise.observe import Observer
 from shardwise.paths import Results
 from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.problem import Problem
+from shardwise.timeline import PHASES, STAGES
 
 from tests import pretend
 

@@ -11,7 +11,6 @@ from shardwise.observe import (
     DAMAGED,
     DONE,
     FAILED,
-    PHASES,
     RUNNING,
     STATES,
     WAITING,
@@ -20,6 +19,7 @@ from shardwise.observe import (
     verdict,
 )
 from shardwise.paths import Results
+from shardwise.timeline import PHASES
 
 from tests import factories, pretend
 

@@ -9,8 +9,9 @@ import pytest
 from shardwise import report
 from shardwise.advice import Advice
 from shardwise.ceilings import Ceilings
-from shardwise.observe import PHASES, Device, Failure, Observer
+from shardwise.observe import Device, Failure, Observer
 from shardwise.report import page, rates, timeline, words, work
+from shardwise.timeline import PHASES
 
 from tests import factories, pretend
 

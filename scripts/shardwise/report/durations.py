@@ -6,7 +6,7 @@ from statistics import median
 
 from markupsafe import Markup, escape
 
-from shardwise.observe import DONE, PHASES, RUNNING
+from shardwise.observe import DONE, RUNNING
 from shardwise.report import words
 from shardwise.report.parts import (
     WIDTH,
@@ -20,6 +20,8 @@ from shardwise.report.parts import (
     trim,
 )  # fmt: skip
 from shardwise.report.work import Bar, Run
+from shardwise.timeline import PHASES
+from shardwise.units import number
 
 STRAGGLER = 1.5
 """Times the median duration, from which a shard counts as a straggler."""
@@ -101,7 +103,7 @@ def throttled(bar: Bar) -> dict[str, float]:
     found = words.inside(bar.seen.telemetry, "throttled_seconds")
     if not isinstance(found, dict):
         return {}
-    spent = {words.plain(name)[:40]: words.number(value) for name, value in found.items()}
+    spent = {words.plain(name)[:40]: number(value) for name, value in found.items()}
     return {name: value for name, value in spent.items() if value and value > 0}
 
 

@@ -12,7 +12,7 @@ from shardwise.report.durations import throttled
 from shardwise.report.parts import Cell, Table
 from shardwise.report.timeline import busy_share
 from shardwise.report.work import DeviceWork, Run
-from shardwise.units import human_bytes
+from shardwise.units import human_bytes, number
 
 MOST_ROWS = 200
 """Failures, retries and settings that are listed."""
@@ -93,8 +93,8 @@ def _how_long(run: Run) -> str:
 
 def reduce_seconds(seen: Observation) -> float | None:
     """How long the reduce took, where its summary says so."""
-    begin = words.number(words.inside(seen.summary, "started"))
-    end = words.number(words.inside(seen.summary, "finished"))
+    begin = number(words.inside(seen.summary, "started"))
+    end = number(words.inside(seen.summary, "finished"))
     return None if begin is None or end is None or end < begin else end - begin
 
 
@@ -268,7 +268,7 @@ def _telemetry(told: list[Sighting]) -> Iterator[str]:
 
 def _all(told: Iterable[Sighting], *keys: str) -> list[float]:
     """The numbers that telemetry has under some keys."""
-    found = (words.number(words.inside(own.telemetry, *keys)) for own in told)
+    found = (number(words.inside(own.telemetry, *keys)) for own in told)
     return [value for value in found if value is not None]
 
 
@@ -276,8 +276,8 @@ def _mean(told: list[Sighting], key: str) -> float | None:
     """A mean over shards, each weighed by its seconds."""
     total = weight = 0.0
     for own in told:
-        value = words.number(words.inside(own.telemetry, key, "mean"))
-        spent = words.number(words.inside(own.telemetry, "seconds"))
+        value = number(words.inside(own.telemetry, key, "mean"))
+        spent = number(words.inside(own.telemetry, "seconds"))
         if value is not None and spent:
             total, weight = total + value * spent, weight + spent
     return total / weight if weight > 0 else None

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from shardwise.ceilings import Ceilings
-from shardwise.observe import STAGES, Observation
+from shardwise.observe import Observation
 from shardwise.planfile import Plan
 from shardwise.report import words
 from shardwise.report.parts import Figure, Table
-from shardwise.report.work import Bar, Run, length, union
+from shardwise.report.work import Bar, Run
+from shardwise.timeline import STAGES, length, union
+from shardwise.units import number
 
 MOST_NODES = 24
 """Nodes that are drawn; the table has all."""
@@ -76,8 +78,8 @@ def _speed(
 ) -> Speed:
     """One stage; shards that were at work at once add up to what the disk, or the device, gave."""
     told = [bar.seen.timeline for bar in bars]
-    busy = sum(words.number(own.busy.get(stage)) or 0.0 for own in told if own)
-    work = sum(words.number(own.work.get(stage)) or 0.0 for own in told if own)
+    busy = sum(number(own.busy.get(stage)) or 0.0 for own in told if own)
+    work = sum(number(own.work.get(stage)) or 0.0 for own in told if own)
     whole = sum(bar.seconds for bar in bars)
     at_once = _at_once(bars) if stage in _OF_NODE else _at_once_by_device(bars)
     rate = work / busy * at_once if busy > 0 and work > 0 else None

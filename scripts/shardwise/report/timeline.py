@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from shardwise.observe import PHASES, RUNNING
+from shardwise.observe import RUNNING
 from shardwise.report import words
 from shardwise.report.parts import (
     WIDTH,
@@ -16,7 +16,8 @@ from shardwise.report.parts import (
     svg,
     time_ticks,
 )  # fmt: skip
-from shardwise.report.work import Bar, DeviceWork, Run, held_by, length
+from shardwise.report.work import Bar, DeviceWork, Run, held_by
+from shardwise.timeline import PHASES, length
 
 MOST_BARS = 3000
 """Bars of a page; with more, all devices are drawn in merged columns."""

@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from shardwise.errors import one_line
 from shardwise.observe import Device
+from shardwise.units import decimal, number
 
 DASH = "–"
 """Stands for what is not known."""
 
 _MOST_CHARACTERS = 600
-_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def plain(value: object) -> str:
@@ -33,17 +33,6 @@ def marked(text: object) -> Markup:
     return Markup("").join(
         Markup("<code>{}</code>" if i % 2 else "{}").format(piece) for i, piece in enumerate(pieces)
     )
-
-
-def number(value: object) -> float | None:
-    """A finite number as it is, anything else as None: receipts may hold whatever they like."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
 
 
 def inside(value: object, *keys: str) -> Any:
@@ -82,12 +71,7 @@ def seconds(value: float | None) -> str:
 
 def rate(value: float | None, unit: str) -> str:
     """A rate or an amount with a decimal prefix, such as ``3.9 GB/s``."""
-    if value is None:
-        return DASH
-    place = 0
-    while abs(value) >= 999.5 and place < len(_PREFIXES) - 1:
-        value, place = value / 1000, place + 1
-    return f"{value:.3g} {_PREFIXES[place]}{unit}"
+    return DASH if value is None else decimal(value, unit)
 
 
 def speed(value: float | None) -> str:

@@ -1,15 +1,15 @@
 """What each device did and when: the shards of a run, by who computed them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from shardwise.observe import DONE, PHASES, RUNNING, Device, Observation, Sighting
+from shardwise.observe import DONE, RUNNING, Device, Observation, Sighting
 from shardwise.report import words
-
-Interval = tuple[float, float]
+from shardwise.timeline import PHASES, Span, length, union
+from shardwise.units import number
 
 _BREAK_SHARE = 0.25
 """A pause of all devices this much longer than all the work beside it is a break between runs."""
@@ -58,7 +58,7 @@ class DeviceWork:
         return 1 + max(bar.lane for bar in self.bars)
 
     @cached_property
-    def busy(self) -> list[Interval]:
+    def busy(self) -> list[Span]:
         """When it had a shard at work."""
         return union((bar.begin, bar.end) for bar in self.bars)
 
@@ -93,7 +93,7 @@ class Run:
     """
 
     devices: tuple[DeviceWork, ...]
-    stretches: tuple[Interval, ...]
+    stretches: tuple[Span, ...]
     untimed: bool = False
 
     @property
@@ -156,26 +156,10 @@ def held_by(bars: Iterable[Bar]) -> dict[str, float]:
     return total if known else {}
 
 
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same times as stretches that do not touch, in order."""
-    made: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if made and begin <= made[-1][1]:
-            made[-1] = made[-1][0], max(end, made[-1][1])
-        else:
-            made.append((begin, end))
-    return made
-
-
-def length(intervals: Sequence[Interval]) -> float:
-    """Seconds of stretches that do not overlap."""
-    return sum(end - begin for begin, end in intervals)
-
-
-def _interval(seen: Sighting, at: float) -> Interval | None:
+def _interval(seen: Sighting, at: float) -> Span | None:
     """When a shard was at work, where that is known."""
-    begin = words.number(seen.started)
-    end = words.number(seen.finished) if seen.state == DONE else at
+    begin = number(seen.started)
+    end = number(seen.finished) if seen.state == DONE else at
     if seen.state not in (DONE, RUNNING) or begin is None or end is None:
         return None
     return begin, max(begin, end)
@@ -201,15 +185,15 @@ def _held(seen: Sighting) -> dict[str, float] | None:
     """The seconds by phase of a receipt, if each is a number."""
     if seen.timeline is None:
         return None
-    found = {phase: words.number(seen.timeline.held.get(phase)) for phase in PHASES}
+    found = {phase: number(seen.timeline.held.get(phase)) for phase in PHASES}
     held = {phase: spent for phase, spent in found.items() if spent is not None and spent >= 0}
     return held if len(held) == len(PHASES) else None
 
 
-def _stretches(times: list[Interval]) -> list[Interval]:
+def _stretches(times: list[Span]) -> list[Span]:
     """The times of work without the breaks between runs; shorter pauses stay inside."""
     least = max(_BREAK_SECONDS, _BREAK_SHARE * length(times))
-    made: list[Interval] = []
+    made: list[Span] = []
     for begin, end in times:
         if made and begin - made[-1][1] <= least:
             made[-1] = made[-1][0], end
