@@ -18,14 +18,15 @@ import harness
 import numpy as np
 import raw
 
-CELLS = {  # matrices, size
-    "tiny shard, d = 8": (256, 8),
-    "small matrices, d = 8": (200_000, 8),
-    "d = 512": (200, 512),
-    "d = 4096": (64, 4096),
+CELLS = {  # matrices, size, products in a row of each, share of the time
+    "tiny shard, d = 8": (256, 8, 1, 0.1),
+    "small matrices, d = 8": (200_000, 8, 1, 0.1),
+    "d = 512": (200, 512, 1, 0.1),
+    "d = 4096": (64, 4096, 1, 0.2),
+    "d = 4096, products for seconds": (16, 4096, 80, 0.5),
 }
 ON_NUMPY = ("tiny shard, d = 8", "small matrices, d = 8", "d = 512")
-TINY = {"tiny shard, d = 8": (16, 8)}
+TINY = {"tiny shard, d = 8": (16, 8, 1, 1.0)}
 TURNS = 3  # shards in a row of one kind, where they are short
 
 SMI = {  # quantity of the receipt: query, what one unit of it is
@@ -77,15 +78,18 @@ def silence() -> Iterator[None]:
         live.AtWork, own.note, own.told = before
 
 
-def planned(folder: Path, count: int, dim: int, numpy: bool, **over: Any) -> Any:
-    """A plan of one shard of normal numbers."""
+def planned(folder: Path, count: int, dim: int, numpy: bool, times: int = 1) -> Any:
+    """A plan of one shard of normal numbers, each multiplied so many times."""
     from shardwise import planfile
 
     folder.mkdir(parents=True, exist_ok=True)
     stack = np.concatenate(list(harness.pieces("float32", count * dim * dim)))
     np.save(folder / "input.npy", stack.reshape(count, dim, dim))
     backend = "numpy" if numpy else "cupy"
-    own = {"backend": backend, "keep": "sum", **over}
+    own = {"backend": backend, "keep": "sum"}
+    if times > 1:
+        (folder / "long.py").write_text(LONG.format(times=times))
+        own["product"] = f"{folder / 'long.py'}:work"
     return planfile.load(harness.write_plan(folder / "results", folder / "input.npy", **own))
 
 
@@ -96,7 +100,9 @@ def timed(session: Any) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def cost(plan: Any, rounds: int, budget: harness.Budget) -> list[list[tuple[float, float]]]:
+def cost(
+    plan: Any, rounds: int, turns: int, budget: harness.Budget
+) -> list[list[tuple[float, float]]]:
     """Seconds of each round, with all of it and without, in turns that begin in turn."""
     from shardwise import multiply
 
@@ -107,7 +113,7 @@ def cost(plan: Any, rounds: int, budget: harness.Budget) -> list[list[tuple[floa
         if not budget.left:
             break
         for off in (0, 1) if number % 2 else (1, 0):
-            for _ in range(TURNS):
+            for _ in range(turns):
                 if off:
                     with silence():
                         found[1].append(timed(session))
@@ -124,9 +130,10 @@ def costs(options: argparse.Namespace, folder: Path) -> None:
     cells = TINY if options.tiny else CELLS
     chosen = [name for name in cells if not options.numpy or options.tiny or name in ON_NUMPY]
     for i, name in enumerate(chosen):
-        budget = harness.Budget(options.minutes * 0.8 / len(chosen))
-        plan = planned(folder / f"cost {i}", *cells[name], options.numpy)
-        on, off = cost(plan, options.rounds, budget)
+        count, dim, times, share = cells[name]
+        budget = harness.Budget(options.minutes * share / sum(cells[n][-1] for n in chosen))
+        plan = planned(folder / f"cost {i}", count, dim, options.numpy, times)
+        on, off = cost(plan, options.rounds, TURNS if times == 1 else 1, budget)
         walls = [(a[0] - b[0]) / b[0] for a, b in zip(on, off, strict=True)]
         cpus = [(a[1] - b[1]) / b[1] for a, b in zip(on, off, strict=True)]
         without, with_it = (statistics.median(t[0] for t in kind) for kind in (off, on))
@@ -163,9 +170,7 @@ def agreement(options: argparse.Namespace, folder: Path) -> None:
     """The table of our samples beside those of nvidia-smi."""
     from shardwise import multiply, receipts
 
-    own = folder / "long.py"
-    own.write_text(LONG.format(times=options.times))
-    plan = planned(folder / "long", 16, 4096, False, product=f"{own}:work")
+    plan = planned(folder / "long", 16, 4096, False, options.times)
     session = multiply.Session(plan, 0)
     session.finish(session.begin("00000"))  # a first one compiles
     seen = watched(session.device["uuid"], session)
@@ -189,7 +194,7 @@ def main() -> None:
     """Print both tables, without a GPU the first; measure in a folder that is removed."""
     parser = harness.parser(__doc__.split("\n")[0])
     raw.work_folder(parser)
-    parser.add_argument("--rounds", type=int, default=40, help="of three pairs each")
+    parser.add_argument("--rounds", type=int, default=40, help="of up to three pairs each")
     parser.add_argument("--times", type=int, default=300, help="products in a row, of the long one")
     parser.add_argument("--numpy", action="store_true", help="without a GPU, and the cost alone")
     options = parser.parse_args()

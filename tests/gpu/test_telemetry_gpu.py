@@ -29,10 +29,10 @@ QUERIES = {
 }
 
 
-def long_session(tmp_path):
-    """A session with a shard of some seconds, which holds few bytes and many products."""
+def long_session(tmp_path, times):
+    """A session with a shard that holds few bytes and takes long: 480 times are ten seconds."""
     own = tmp_path / "own.py"
-    own.write_text(LONG.replace("TIMES", "480"))
+    own.write_text(LONG.replace("TIMES", str(times)))
     left = factories.noise((4, 4096, 4096), "float32")
     made = factories.plan(
         tmp_path, left, backend="cupy", product=f"{own}:work", keep="sum", shards=1,
@@ -60,7 +60,7 @@ def beside(uuid: str, work) -> dict[str, list[float]]:
 
 def test_it_agrees_with_nvidia_smi(tmp_path):
     """Means within a tenth, and what hardly changes within less; energy is power times time."""
-    made, session = long_session(tmp_path)
+    made, session = long_session(tmp_path, 480)
     session.finish(session.begin("00000"))  # kernels are compiled, the device is warm
     seen = beside(session.device["uuid"], lambda: session.finish(session.begin("00000")))
     told = receipts.read(made.results.receipt("00000"))["telemetry"]
@@ -80,7 +80,7 @@ def test_it_agrees_with_nvidia_smi(tmp_path):
 
 def test_a_device_that_computes_is_seen_to(tmp_path):
     """Most of such a shard is computing, by events on the host's clock, and it adds up."""
-    made, session = long_session(tmp_path)
+    made, session = long_session(tmp_path, 480)
     session.finish(session.begin("00000"))
     session.finish(session.begin("00000"))
     receipt = receipts.read(made.results.receipt("00000"))
@@ -121,7 +121,7 @@ def test_a_whole_gpu_answers_what_it_must():
 
 def test_energy_grows(tmp_path):
     """A shard of seconds takes joules, where its GPU tells any."""
-    made, session = long_session(tmp_path)
+    made, session = long_session(tmp_path, 80)
     session.finish(session.begin("00000"))
     told = receipts.read(made.results.receipt("00000"))["telemetry"]
     assert told["power_watts"] is None or told["energy_joules"] > 0

@@ -1,5 +1,6 @@
 """Telemetry: what a driver tells becomes a summary, a table and joules; what it refuses is null."""
 
+import itertools
 import math
 import threading
 import time
@@ -42,7 +43,10 @@ ANSWERS = {
 
 @pytest.fixture
 def driver(monkeypatch):
-    """A driver that answers everything, and counts the questions; answers may be replaced."""
+    """A driver that answers everything, and counts the questions; answers may be replaced.
+
+    A second goes by between two samples.
+    """
     answers, asked = dict(ANSWERS), []
 
     def question(name):
@@ -58,6 +62,8 @@ def driver(monkeypatch):
         monkeypatch.setattr(pynvml, f"nvmlDevice{name}", question(name))
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: asked.append("init"))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    seconds = itertools.count()
+    monkeypatch.setattr(nvml, "monotonic", lambda: float(next(seconds)))
     return SimpleNamespace(answers=answers, asked=asked)
 
 
@@ -120,6 +126,27 @@ def test_the_link_is_only_measured_where_there_is_time(driver):
     assert gauge.sample(pcie=False).pcie_sent_bytes_per_second is None
     assert "GetPcieThroughput" not in driver.asked
     assert gauge.sample().pcie_sent_bytes_per_second == 8_000_000
+
+
+def test_the_counter_of_energy_is_asked_once_a_second(driver, monkeypatch):
+    """It takes milliseconds; between two answers power goes on, and what was told never falls."""
+    counted = iter([5_000_250, 5_100_250, 5_300_250])
+    driver.answers["GetTotalEnergyConsumption"] = lambda gpu: next(counted)
+    gauge, found = Gauge(WHOLE), []
+    for at in (10.0, 10.4, 10.8, 11.0, 11.2, 12.0):
+        monkeypatch.setattr(nvml, "monotonic", lambda at=at: at)
+        found.append(round(gauge.sample().energy_joules, 3))
+    # 250.5 W from 5000.25 J on, then from 5100.25 J, which is less than was told before.
+    assert found == [5000.25, 5100.45, 5200.65, 5200.65, 5200.65, 5300.25]
+    assert driver.asked.count("GetTotalEnergyConsumption") == 3
+
+
+def test_a_driver_that_tells_no_power_is_asked_for_energy_each_time(driver):
+    """Nothing says how the counter went on."""
+    del driver.answers["GetPowerUsage"]
+    gauge = Gauge(WHOLE)
+    assert [gauge.sample().energy_joules for _ in range(3)] == [5000.25] * 3
+    assert driver.asked.count("GetTotalEnergyConsumption") == 3
 
 
 def test_a_driver_that_hangs_holds_up_one_thread(driver):
