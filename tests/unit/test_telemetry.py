@@ -128,6 +128,16 @@ def test_the_link_is_only_measured_where_there_is_time(driver):
     assert gauge.sample().pcie_sent_bytes_per_second == 8_000_000
 
 
+def test_an_answer_serves_for_a_moment(driver, monkeypatch):
+    """Two shards that follow each other fast ask once; who wants the link asks anew."""
+    gauge = Gauge(WHOLE)
+    for at, pcie, times in ((5.0, False, 1), (5.2, False, 1), (5.26, False, 2), (5.3, True, 3)):
+        monkeypatch.setattr(nvml, "monotonic", lambda at=at: at)
+        assert gauge.sample(pcie).utilisation == 0.5
+        assert driver.asked.count("GetUtilizationRates") == times
+    assert gauge.sample(pcie=False).pcie_sent_bytes_per_second is None
+
+
 def test_the_counter_of_energy_is_asked_once_a_second(driver, monkeypatch):
     """It takes milliseconds; between two answers power goes on, and what was told never falls."""
     counted = iter([5_000_250, 5_100_250, 5_300_250])
