@@ -227,7 +227,12 @@ class Browser:
             f"<cachedir>{self._folder / 'fonts'}</cachedir></fontconfig>"
         )
         usual = (self._prefix / "usr/lib", self._prefix / "lib")
-        folders = [str(f) for lib in usual for f in (lib, *lib.glob("*-linux-gnu")) if f.is_dir()]
+        # Some packages keep libraries in a folder of their own, which their programs know by its
+        # place on the system: so pulseaudio does.
+        own = (
+            f for lib in usual for f in (lib, *lib.glob("*-linux-gnu"), *lib.glob("*-linux-gnu/*/"))
+        )
+        folders = [str(f) for f in own if f.is_dir()]
         return {
             "PATH": os.defpath,
             "HOME": str(self._folder),
