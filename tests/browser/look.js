@@ -106,6 +106,9 @@
     const box = element.getBoundingClientRect();
     return box.width > 0 && box.right > innerWidth + 1 && !element.closest(".scroll") && seen(element);
   });
+  const cut = [...document.querySelectorAll(".scroll")].filter(
+    box => seen(box) && box.scrollWidth > box.clientWidth + 1
+  );
   const bars = [...document.querySelectorAll("#timeline [data-shard]")].map(bar => ({
     shard: bar.dataset.shard,
     held: bar.dataset.held,
@@ -118,6 +121,7 @@
     texts, small, faint, dim, figures, bars,
     wide: document.documentElement.scrollWidth - innerWidth,
     beyond: beyond.slice(0, 5).map(name),
+    cut: cut.map(box => box.querySelector("tr").textContent),
     ground: ground(document.body),
     verdict: (document.querySelector("#verdict") || {}).textContent || "",
     text: document.body.innerText,

@@ -223,8 +223,8 @@ def devices(seen: Observation, run: Run) -> Table | None:
         return None
     slow = {device.name: part for device, part in slow_devices(run)}
     quarantined_now = {entry.uuid for entry in seen.quarantined}
-    heads = ["device", "remarks", "shards", "at work", "matrices/s", "of the fastest",
-             "utilisation", "power", "hottest", "energy", "ECC errors", "slowed down"]  # fmt: skip
+    heads = ["device", "shards", "at work", "matrices/s", "of the fastest", "utilisation", "power",
+             "hottest", "energy", "ECC errors", "remarks"]  # fmt: skip
     rows = []
     for device in run.devices:
         told = [bar.seen for bar in device.bars]
@@ -233,13 +233,13 @@ def devices(seen: Observation, run: Run) -> Table | None:
             remarks.append("slow")
         if device.device and device.device.uuid in quarantined_now:
             remarks.append("in quarantine")
+        remarks += _throttled(device)
         rows.append([
-            device.name, ", ".join(remarks), f"{len(device.bars):,}",
-            words.share(busy_share(run, device)), words.speed(device.matrix_rate),
-            words.share(_of_fastest(run, device)), *_telemetry(told), _ecc(told),
-            _throttled(device),
+            device.name, f"{len(device.bars):,}", words.share(busy_share(run, device)),
+            words.speed(device.matrix_rate), words.share(_of_fastest(run, device)),
+            *_telemetry(told), _ecc(told), ", ".join(remarks),
         ])  # fmt: skip
-    return Table(heads, rows, frozenset({1, 11}), filtered=True)
+    return Table(heads, rows, frozenset({len(heads) - 1}), filtered=True)
 
 
 def _of_fastest(run: Run, device: DeviceWork) -> float | None:
@@ -283,12 +283,13 @@ def _mean(told: list[Sighting], key: str) -> float | None:
     return total / weight if weight > 0 else None
 
 
-def _throttled(device: DeviceWork) -> str:
+def _throttled(device: DeviceWork) -> list[str]:
+    """What slowed it down, and how long."""
     total: dict[str, float] = {}
     for bar in device.bars:
         for name, spent in throttled(bar).items():
             total[name] = total.get(name, 0.0) + spent
-    return ", ".join(f"{n.replace('_', ' ')} {words.seconds(s)}" for n, s in total.items())
+    return [f"slowed down {words.seconds(s)}: {n.replace('_', ' ')}" for n, s in total.items()]
 
 
 def _ecc(told: list[Sighting]) -> str:
