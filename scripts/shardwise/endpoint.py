@@ -1,12 +1,13 @@
 """The metrics of a run over HTTP, for a Prometheus that scrapes them: ``/metrics``, nothing else.
 
 Whoever can reach the port can read the figures of the run and the name of its folder; so it listens
-on this machine alone, unless it is told otherwise. Requests are answered one at a time, each within
-some seconds, and at most :data:`CLIENTS` are waited for at once.
+on this machine alone, unless it is told otherwise. At most :data:`CLIENTS` are served at once, each
+for some seconds; the folder is looked at for one at a time.
 """
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ CLIENTS = 16
 """Clients that are served at once; others are sent away with 503."""
 
 _CLIENT_SECONDS = 10.0
-"""How long a client may take to say what it wants."""
+"""How long a client may take to say what it wants, and again to take the answer."""
 
 _PATH = "/metrics"
 
@@ -83,12 +84,37 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _CLIENT_SECONDS
     server: _Server
     server_version, sys_version = "shardwise", ""
 
+    def setup(self) -> None:
+        """Give the client its time: a timeout of the socket would begin anew with every byte."""
+        super().setup()
+        self._end_after_a_while()
+
+    def finish(self) -> None:
+        """Let it go."""
+        self._timer.cancel()
+        super().finish()
+
+    def _end_after_a_while(self) -> None:
+        self._timer = threading.Timer(_CLIENT_SECONDS, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def do_GET(self) -> None:
         """Answer with the metrics."""
+        self._timer.cancel()
+        try:
+            self._answer()
+        finally:
+            self._end_after_a_while()
+
+    def _answer(self) -> None:
         if self.path.partition("?")[0] != _PATH:
             self.send_error(404, f"only {_PATH} is served")
             return

@@ -2,9 +2,10 @@
 
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from shardwise import endpoint, metrics
@@ -92,6 +93,24 @@ def test_too_many_clients_are_sent_away(observer):
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(endpoint.CLIENTS)]
         assert get(port)[0] == 503
         for client in silent:
+            client.close()
+
+
+def test_a_client_that_dawdles_loses_its_seat(observer, monkeypatch):
+    """A byte now and then does not hold it: the time is for all that a client has to say."""
+    monkeypatch.setattr(endpoint, "_CLIENT_SECONDS", 0.3)
+    with endpoint.serve(observer) as port:
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(endpoint.CLIENTS)]
+        for _ in range(100):
+            for client in slow:
+                with suppress(OSError):
+                    client.send(b"G")
+            if get(port)[0] == 200:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("they stay for ever")
+        for client in slow:
             client.close()
 
 
