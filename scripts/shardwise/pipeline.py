@@ -128,8 +128,9 @@ class Feed:
     def release(self) -> None:
         """Give the slabs back, once all bytes were taken and copied."""
         while self._ahead:
-            slab, future = self._ahead.popleft()
-            future.result()
+            slab, future = self._ahead[0]
+            future.result()  # first: `settle` waits for those that are there
+            self._ahead.popleft()
             self._lane.keep(slab)
 
     def settle(self) -> None:

@@ -13,6 +13,7 @@ What is left is waiting: for memory, for compilers, for another shard on the sam
 library only.
 """
 
+import math
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -31,7 +32,7 @@ CHECK = "check"
 """Work of the host on what was read: it holds a shard up as reading does, but moves no bytes."""
 
 MOST_SPANS = 8192
-"""Of a stage, at once: a shard with more forgets its shortest gaps, half of them."""
+"""Of a stage, at once: a shard with more forgets when its shortest gaps were, half of them."""
 
 _FIRST = COMPUTE, UPLOAD, DOWNLOAD, WRITE, READ, CHECK
 _TOUCHING = 1e-5  # seconds: no pause, but the way from one call to the next
@@ -84,7 +85,10 @@ class Timeline:
             spans = {stage: own.within(low, high) for stage, own in self._spans.items()}
         last = max((own[-1][1] for own in spans.values() if own), default=low)
         spans[WRITE] = union([*spans[WRITE], (last, high)])
-        busy = {stage: round(length(spans[stage]), _DIGITS) for stage in STAGES}
+        busy = {
+            stage: round(max(0.0, length(spans[stage]) - self._spans[stage].closed), _DIGITS)
+            for stage in STAGES
+        }
         return {
             "held": _held(spans, high - low),
             "busy": busy,
@@ -93,11 +97,18 @@ class Timeline:
 
 
 class Spans:
-    """The spans of one stage: none touches another, the earliest comes first."""
+    """The spans of one stage: none touches another, the earliest comes first.
+
+    Attributes
+    ----------
+    closed
+        Seconds of the gaps between them that were forgotten.
+    """
 
     def __init__(self) -> None:
         self._begins: list[float] = []
         self._ends: list[float] = []
+        self.closed = 0.0
 
     def add(self, began: float, ended: float) -> None:
         """Add a span, which may overlap others and may come late."""
@@ -113,7 +124,9 @@ class Spans:
     def _forget(self) -> None:
         """Close the shorter half of the gaps."""
         gaps = [begin - end for begin, end in zip(self._begins[1:], self._ends, strict=False)]
-        wide = sorted(sorted(range(len(gaps)), key=gaps.__getitem__)[len(gaps) // 2 :])
+        order = sorted(range(len(gaps)), key=gaps.__getitem__)
+        short, wide = order[: len(gaps) // 2], sorted(order[len(gaps) // 2 :])
+        self.closed += math.fsum(gaps[i] for i in short)
         self._begins = [self._begins[0], *(self._begins[i + 1] for i in wide)]
         self._ends = [*(self._ends[i] for i in wide), self._ends[-1]]
 

@@ -80,6 +80,15 @@ def test_few_spans_stand_for_many(pairs):
         assert any(low <= began and began + length <= high for low, high in kept)
 
 
+def test_no_forgotten_gap_counts_as_work(monkeypatch):
+    """A stage that rests most of the time was busy for as long as it was."""
+    monkeypatch.setattr(timeline, "MOST_SPANS", 10)
+    own = Timeline()
+    for i in range(100):
+        own.note("read", own.began + 3 * i, own.began + 3 * i + 1)
+    assert own.told(own.unix + 300)["busy"]["read"] == pytest.approx(100, abs=1e-3)
+
+
 def test_the_longest_gaps_outlive_the_short_ones(monkeypatch):
     """What is forgotten is a pause that no picture would show."""
     monkeypatch.setattr(timeline, "MOST_SPANS", 10)
