@@ -15,8 +15,7 @@ from shardwise.errors import DeviceFailed, one_line
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
 from shardwise.planfile import Plan
-
-_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+from shardwise.units import decimal
 
 
 def main(options: Namespace) -> None:
@@ -52,18 +51,11 @@ def table(made: Ceilings) -> str:
     device = f"{made.device.name} {made.device.uuid or ''}".strip()
     lines = [f"{made.node}, {device}"]
     for what, rate in made.rates.items():
-        lines.append(f"  {what:<16} {'-' if rate is None else _human(rate) + 'B/s':>12}")
+        lines.append(f"  {what:<16} {'-' if rate is None else decimal(rate, 'B/s'):>12}")
     for what, rate in made.compute.items():
-        lines.append(f"  {what:<16} {_human(rate) + 'FLOP/s':>12}")
+        lines.append(f"  {what:<16} {decimal(rate, 'FLOP/s'):>12}")
     lines += [f"  note: {remark}" for remark in made.remarks]
     return "".join(f"{one_line(line)}\n" for line in lines)
-
-
-def _human(rate: float) -> str:
-    """Three digits and a decimal unit, such as ``3.90 G``."""
-    unit, name = next(((u, n) for u, n in _UNITS if rate >= u), _UNITS[-1])
-    value = rate / unit
-    return f"{value:.{max(0, 3 - len(str(int(value))))}f} {name}"
 
 
 def arguments() -> ArgumentParser:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from shardwise import devices
+from shardwise import devices, smallfile
 from shardwise.observation import Device
 from shardwise.paths import Results
 from shardwise.planfile import Plan
@@ -96,11 +95,6 @@ def arithmetic(dtype: str, precision: str) -> str:
     return f"{dtype} tf32" if tf32 else dtype
 
 
-def path_of(results: Results, node: str) -> Path:
-    """The file of a node; its name holds no letter that means something to a shell."""
-    return results.ceilings / f"{quote(node, safe='')}.json"
-
-
 # Reading.
 
 
@@ -113,22 +107,11 @@ def read(results: Results) -> dict[str, Ceilings]:
     except OSError:
         return {}
     for name in names:
-        told = _told(results.ceilings / name)
-        known = None if told is None else _parsed(told)
+        # A link may lead to a file of anybody.
+        known = _parsed(smallfile.said(results.ceilings / name, _MOST_BYTES, follow=False))
         if known is not None:
             found[known.node] = known
     return found
-
-
-def _told(path: Path) -> Any:
-    """What a file says; None where it is none of ours, such as a pipe, a link, or a large one."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            raw = file.read(_MOST_BYTES + 1) or b""
-        return json.loads(raw) if len(raw) <= _MOST_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def _parsed(told: Any) -> Ceilings | None:
@@ -179,7 +162,7 @@ def write(results: Results, made: Ceilings) -> Path:
     """Keep the ceilings of a node; the file they stand in."""
     from shardwise.arrays import commit  # here: who only reads needs no NumPy
 
-    path = path_of(results, made.node)
+    path = results.ceiling(made.node)
     rates = {key: made.rates.get(key) for key in RATES}
     told = {
         "schema": SCHEMA,
@@ -211,7 +194,7 @@ def measure_if_due(plan: Plan, lane: Any, device: Mapping[str, Any]) -> None:
     if nbytes < DUE_BYTES:
         return
     try:
-        path = path_of(plan.results, devices.node())
+        path = plan.results.ceiling(devices.node())
         marker = path.with_suffix(".measuring")
         if path.exists() or not _first(marker) or path.exists():
             return
@@ -235,7 +218,7 @@ def _measure(plan: Plan, lane: Any, device: Mapping[str, Any], nbytes: int, mark
             marker.unlink(missing_ok=True)
         raise
     marker.unlink(missing_ok=True)
-    log.info("written: %s", path_of(plan.results, devices.node()))
+    log.info("written: %s", plan.results.ceiling(devices.node()))
 
 
 def _first(marker: Path) -> bool:

@@ -1,9 +1,10 @@
 """What the logs of stages say. Standard library only."""
 
-import os
 import re
-import stat
 from pathlib import Path
+
+from shardwise import smallfile
+from shardwise.errors import IntegrityError
 
 _LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
 _OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
@@ -21,15 +22,8 @@ def text(log: Path | None) -> str:
 def tail(log: Path) -> str:
     """The end of a log, as far as it matters for how a stage ended; empty where there is none."""
     try:
-        # What is no file is never waited for.
-        descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                return ""
-            file.seek(max(0, found.st_size - _TAIL_BYTES))
-            return file.read(_TAIL_BYTES).decode(errors="replace")
-    except OSError:
+        return (smallfile.read(log, _TAIL_BYTES, end=True) or b"").decode(errors="replace")
+    except IntegrityError:
         return ""
 
 

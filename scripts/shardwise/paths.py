@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 CACHE = Path(".snakemake") / "shardwise"
 """What the main process keeps from run to run: headers, results of trials, merged configs."""
@@ -123,6 +124,10 @@ class Results:
     def ceilings(self) -> Path:
         """The folder of the raw rates that were measured, a file a node."""
         return self.root / "logs" / "ceilings"
+
+    def ceiling(self, node: str) -> Path:
+        """The raw rates of a node, whose name may hold anything."""
+        return self.ceilings / f"{quote(node, safe='')}.json"
 
     @property
     def partial(self) -> Path:

@@ -74,9 +74,11 @@ class Used:
         seconds, sampled = dict[str, float](), 0.0
         for shard in self.shards:
             told = shard.telemetry or {}
-            sampled += amount(told.get("seconds"))
             reasons = told.get("throttled_seconds")
-            for reason, lost in reasons.items() if isinstance(reasons, Mapping) else ():
+            if not isinstance(reasons, Mapping):  # its driver does not tell
+                continue
+            sampled += amount(told.get("seconds"))
+            for reason, lost in reasons.items():
                 seconds[str(reason)] = seconds.get(str(reason), 0.0) + amount(lost)
         worst = max(seconds, key=lambda reason: seconds[reason], default="")
         return worst, min(1.0, seconds[worst] / sampled) if worst and sampled else 0.0

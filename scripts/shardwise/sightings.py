@@ -17,18 +17,17 @@ The first of these rules that fits decides:
 A journal and a log outlive a plan; what they say of times before this one was made is of another.
 """
 
-import json
 import math
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise import logs, receipts, units
+from shardwise import live, logs, receipts, smallfile, units
 from shardwise.dispatch import missing
 from shardwise.errors import IntegrityError, one_line
 from shardwise.observation import (
@@ -52,7 +51,8 @@ FRESH_SECONDS = 30.0
 
 _NUMBERS = ("samples", "seconds", "memory_total_bytes", "ecc_corrected", "ecc_uncorrected",
             "energy_joules")  # fmt: skip
-_GAUGES = (*SUMMED, "memory_total_bytes", "ecc_uncorrected", "processes")
+_GAUGES = (*SUMMED, "memory_total_bytes", "memory_unlisted_bytes",
+           "ecc_uncorrected", "processes")  # fmt: skip
 
 SKEW_SECONDS = 60.0
 """Clocks of nodes may differ by so much."""
@@ -60,7 +60,6 @@ SKEW_SECONDS = 60.0
 _SETTLING_SECONDS = 5.0
 """A log may be so much older than the start that it is of: both have clocks of their own."""
 
-_MOST_BYTES = 1 << 20
 _MOST_LETTERS = 1000
 _MOST_NUMBER = 2.0**63
 _MOST_NAMED = 20
@@ -137,6 +136,8 @@ class Sightings:
         for shard, row in plan.shards.items():
             product = self._product(row, found.get(f"{shard}.json"), found.get(f"{shard}.npy"))
             sighting = product.whole or self._unfinished(row, product)
+            if sighting.attempts and sighting.state not in (DONE, RUNNING):
+                sighting = self._done_meanwhile(row) or sighting
             if sighting.state == DAMAGED:
                 flaws.append(str(product.flaw))
             seen[shard] = sighting
@@ -172,7 +173,7 @@ class Sightings:
     def _read_product(self, row: Shard, written: float, size: int | None) -> _Product:
         path = self._plan.results.receipt(row.shard)  # type: ignore[union-attr]
         try:
-            raw = _small(path)
+            raw = smallfile.read(path)
             if raw is None:
                 return _NOTHING
             said = receipts.said_as_written(path, raw)
@@ -212,10 +213,10 @@ class Sightings:
 
     def _unfinished(self, row: Shard, product: _Product) -> Sighting:
         """How a shard without a whole product stands."""
-        live, live_at = self._live(row.shard)
         starts = self._starts(row.shard)
-        if live and self._at - live_at < FRESH_SECONDS:
-            return self._running(row, starts, live)
+        said, said_at = self._live(row.shard, starts.count if starts else 0)
+        if said and self._at - said_at < FRESH_SECONDS:
+            return self._running(row, starts, said)
         began = starts.last if starts and starts.last >= self._planned else None
         if product.flaw and (began is None or began <= product.written):
             return self._without(row, DAMAGED, starts)
@@ -226,7 +227,12 @@ class Sightings:
             return self._not_begun(row, starts)
         if log and log.well:
             return self._without(row, WAITING, starts)
-        return self._silent(row, starts, live or {}, max(began, log.at if log else 0, live_at), log)
+        return self._silent(row, starts, said or {}, max(began, log.at if log else 0, said_at), log)
+
+    def _done_meanwhile(self, row: Shard) -> Sighting | None:
+        """A shard that was done after its folder was listed, and so has no live file any more."""
+        receipt = stamped(self._plan.results.receipt(row.shard))  # type: ignore[union-attr]
+        return self._product(row, receipt, None).whole
 
     def _not_begun(self, row: Shard, starts: _Starts | None) -> Sighting:
         """How a shard stands that no task has begun to multiply."""
@@ -236,12 +242,12 @@ class Sightings:
         return self._without(row, WAITING, starts)
 
     def _silent(
-        self, row: Shard, starts: _Starts | None, live: Mapping[str, Any], last: float,
+        self, row: Shard, starts: _Starts | None, said: Mapping[str, Any], last: float,
         log: _Log | None,
     ) -> Sighting:  # fmt: skip
         """How a shard stands whose task has said nothing of its end; ``last`` is its last sign."""
         if self._at - last < FRESH_SECONDS:
-            return self._running(row, starts, live)
+            return self._running(row, starts, said)
         lost = f"no word of it since {_clock(last)}: killed, or lost with its node"
         words = (log and log.words) or lost
         return self._failed(row, starts, words, "multiply" if log else None, last)
@@ -252,15 +258,15 @@ class Sightings:
             row.shard, state, row.stop - row.start, row.bytes, attempts=attempts, **more
         )
 
-    def _running(self, row: Shard, starts: _Starts | None, live: Mapping[str, Any]) -> Sighting:
-        done, matrices = _amount(live.get("done")), _amount(live.get("matrices"))
-        began = _number(live.get("started"))
+    def _running(self, row: Shard, starts: _Starts | None, said: Mapping[str, Any]) -> Sighting:
+        done, matrices = _amount(said.get("done")), _amount(said.get("matrices"))
+        began = _number(said.get("started"))
         return self._without(
             row, RUNNING, starts,
             started=starts.last if began is None and starts else began,
-            device=self._device(live.get("device"), live.get("node")),
+            device=self._device(said.get("device"), said.get("node")),
             progress=min(1.0, done / matrices) if done is not None and matrices else None,
-            gauge=_gauge(live.get("gauge")),
+            gauge=_gauge(said.get("gauge")),
         )  # fmt: skip
 
     def _failed(
@@ -273,15 +279,23 @@ class Sightings:
 
     # Its other files.
 
-    def _live(self, shard: str) -> tuple[Mapping[str, Any] | None, float]:
-        """What a task at work says of itself, and when it said so last."""
+    def _live(self, shard: str, attempts: int) -> tuple[Mapping[str, Any] | None, float]:
+        """What a task at work says of itself, and when it said so last.
+
+        What the task of an earlier attempt has left is nothing: it was killed.
+        """
         found = self._folders["live"].get(f"{shard}.json")
         if found is None:
             return None, 0.0
         path = self._plan.results.live / f"{shard}.json"  # type: ignore[union-attr]
-        said = self._read(path, found, lambda: _json(path))
-        fits = isinstance(said, dict) and said.get("schema") == 1 and said.get("shard") == shard
-        return (said if fits else None), found.st_mtime
+        said = self._read(path, found, lambda: smallfile.said(path))
+        fits = (
+            isinstance(said, dict)
+            and said.get("schema") == live.SCHEMA
+            and said.get("shard") == shard
+            and (_number(said.get("attempt")) or 0) >= attempts
+        )
+        return (said, found.st_mtime) if fits else (None, 0.0)
 
     def _starts(self, shard: str) -> _Starts | None:
         found = self._folders["multiply"].get(f"{shard}.starts")
@@ -364,42 +378,6 @@ def stamped(file: Path | os.DirEntry[str]) -> _Stamp | None:
     return facts.st_mtime_ns, facts.st_size
 
 
-def _small(path: Path) -> bytes | None:
-    """The bytes of a small file; None where it is gone.
-
-    Raises
-    ------
-    IntegrityError
-        Where it is no file, too large for what it should be, or cannot be read.
-    """
-    try:
-        # To open a pipe must wait for nobody.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise IntegrityError(f"{path}: is not a file")
-        if found.st_size > _MOST_BYTES:
-            raise IntegrityError(f"{path}: has {found.st_size} bytes, more than any such file")
-        return os.read(descriptor, found.st_size)
-    except OSError as error:
-        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
-    finally:
-        os.close(descriptor)
-
-
-def _json(path: Path) -> Any:
-    """What a small file of JSON says; None where nothing can be made of it."""
-    try:
-        return json.loads(_small(path) or b"null")
-    except (IntegrityError, ValueError, RecursionError):
-        return None
-
-
 def _misfit(
     row: Shard, said: Mapping[str, Any], raw: bytes, size: int | None, path: Path
 ) -> str | None:
@@ -427,7 +405,7 @@ def _misfit(
 def _journal(path: Path, written: float) -> _Starts | None:
     """The journal of a shard; a last line that cannot be read counts as of when it was written."""
     try:
-        text = _small(path) or b""
+        text = smallfile.read(path) or b""
     except IntegrityError:
         return None
     lines = text.splitlines()
@@ -495,16 +473,20 @@ def _telemetry(value: Any, shard: str) -> dict[str, Any] | None:
         return None
     file = f"{shard}.telemetry.tsv"
     throttled = value.get("throttled_seconds")
-    some = list(throttled.items())[:_MOST_REASONS] if isinstance(throttled, dict) else []
     return {
         "file": file if value.get("file") == file else None,
         **{key: _amount(value.get(key)) for key in _NUMBERS},
         **{key: _pair(value.get(key)) for key in SUMMED},
-        "throttled_seconds": {
-            name: seconds
-            for name, own in some
-            if _REASON.fullmatch(name) and (seconds := _amount(own)) is not None
-        },
+        "throttled_seconds": _reasons(throttled) if isinstance(throttled, dict) else None,
+    }
+
+
+def _reasons(throttled: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds by reason, where both are such as there can be."""
+    return {
+        name: seconds
+        for name, own in islice(throttled.items(), _MOST_REASONS)
+        if _REASON.fullmatch(name) and (seconds := _amount(own)) is not None
     }
 
 
@@ -519,7 +501,8 @@ def _gauge(value: Any) -> dict[str, Any] | None:
     """A gauge with each of its keys; what is no figure becomes None."""
     if not isinstance(value, dict):
         return None
-    throttled = value.get("throttled")
-    some = throttled[:_MOST_REASONS] if isinstance(throttled, list) else []
-    names = [name for name in some if isinstance(name, str) and _REASON.fullmatch(name)]
+    throttled, names = value.get("throttled"), None
+    if isinstance(throttled, list):
+        some = throttled[:_MOST_REASONS]
+        names = [name for name in some if isinstance(name, str) and _REASON.fullmatch(name)]
     return {**{key: _number(value.get(key)) for key in _GAUGES}, "throttled": names}

@@ -46,7 +46,7 @@ def human_bytes(size: int) -> str:
 
 
 def decimal(value: float, unit: str) -> str:
-    """An amount or a rate, with three digits and a decimal prefix, such as ``3.9 GB/s``."""
+    """An amount or a rate, with three digits at most and a decimal prefix, such as ``3.9 GB/s``."""
     place = 0
     while abs(value) >= 999.5 and place < len(_PREFIXES) - 1:
         value, place = value / 1000, place + 1

@@ -276,6 +276,28 @@ def test_a_product_that_comes_while_the_folder_is_listed_is_no_damage(tmp_path, 
     assert state(look(made)) == DONE
 
 
+def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch):
+    """Its receipt came after the listing, and its live file is gone: it has neither."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    listed = sightings._listed
+    monkeypatch.setattr(sightings, "_listed", lambda folder: {
+        name: stamp for name, stamp in listed(folder).items() if not name.startswith("00000.")
+    })  # fmt: skip
+    assert state(look(made)) == DONE
+
+
+def test_a_live_file_of_an_earlier_attempt_says_nothing(tmp_path):
+    """The task that left it was killed; the one that is at work now has not spoken yet."""
+    made = undone(tmp_path)
+    start(made, NOW - 20)
+    said = {"schema": 1, "shard": "00000", "attempt": 1, "done": 6, "matrices": 10}
+    touch(made.plan.results.live / "00000.json", json.dumps(said), NOW - 10)
+    assert look(made).shards["00000"].progress == 0.6
+    start(made, NOW - 5)
+    one = look(made).shards["00000"]
+    assert (one.state, one.attempts, one.progress, one.started) == (RUNNING, 2, None, NOW - 5)
+
+
 def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
     """A start behind the damage is a task that mends it."""
     made = pretend.run(tmp_path, shards=3, damaged=3, devices=1)
@@ -359,6 +381,14 @@ def test_foreign_values_in_a_live_file_are_left_out(tmp_path):
     assert gauge["power_watts"] is None
     assert gauge["throttled"] == ["power_cap"]
     assert "<k>" not in gauge
+
+
+def test_throttles_that_nobody_tells_are_not_none_at_all():
+    """Null is not known, an empty table is never: both stay as they are."""
+    for told in (None, {}, {"power_cap": 1.5}):
+        assert sightings._telemetry({"throttled_seconds": told}, "0")["throttled_seconds"] == told
+    for told in (None, [], ["power_cap"]):
+        assert sightings._gauge({"throttled": told})["throttled"] == told
 
 
 # The sum.

@@ -1,0 +1,62 @@
+"""Small files of a folder in which anything may lie under a name. Standard library only."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import IntegrityError
+
+MOST_BYTES = 1 << 20
+"""No file of ours that is read whole has more."""
+
+
+def read(
+    path: Path, most: int = MOST_BYTES, *, follow: bool = True, end: bool = False
+) -> bytes | None:
+    """The bytes of a file; None where it is gone.
+
+    Parameters
+    ----------
+    path
+        What may be a pipe or a folder, too: nobody is waited for.
+    most
+        Bytes that such a file has at most.
+    follow
+        Whether a link may stand for the file.
+    end
+        Whether of a larger one the last bytes are wanted.
+
+    Raises
+    ------
+    IntegrityError
+        Where it is no file, is too large, or cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise IntegrityError(f"{path}: is not a file")
+        if found.st_size > most and not end:
+            raise IntegrityError(f"{path}: has {found.st_size} bytes, more than any such file")
+        os.lseek(descriptor, max(0, found.st_size - most), os.SEEK_SET)
+        return os.read(descriptor, most)
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
+    finally:
+        os.close(descriptor)
+
+
+def said(path: Path, most: int = MOST_BYTES, *, follow: bool = True) -> Any:
+    """What a file of JSON says; None where nothing can be made of it. As :func:`read`."""
+    try:
+        return json.loads(read(path, most, follow=follow) or b"null")
+    except (IntegrityError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,54 @@
+"""Small files are read as they are, or not at all; nothing is waited for and nothing stays open."""
+
+import os
+
+import pytest
+from shardwise import logs, smallfile
+from shardwise.errors import IntegrityError
+
+
+def opened() -> int:
+    """How many descriptors this process has."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_file_is_read_whole(tmp_path):
+    """Up to the most that it may have; of a larger one the end, where that is asked for."""
+    path = tmp_path / "a"
+    path.write_bytes(b"12345")
+    assert smallfile.read(path) == smallfile.read(path, 5) == b"12345"
+    with pytest.raises(IntegrityError, match="has 5 bytes, more than any such file"):
+        smallfile.read(path, 4)
+    assert smallfile.read(path, 4, end=True) == b"2345"
+    assert smallfile.read(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_what_is_no_file_is_refused(tmp_path, kind):
+    """A pipe is not waited for; a link only counts where it may stand for a file."""
+    path, other = tmp_path / "a", tmp_path / "b"
+    other.write_text("{}")
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to(other)}[
+        kind
+    ]()
+    with pytest.raises(IntegrityError, match=r"is not a file|cannot be read"):
+        smallfile.read(path, follow=False)
+    assert smallfile.said(path, follow=False) is None
+    assert smallfile.said(path) == ({} if kind == "link" else None)
+
+
+def test_nothing_stays_open(tmp_path):
+    """However often a folder stands in the place of a file: a watch looks every few seconds."""
+    before = opened()
+    for _ in range(20):
+        assert logs.tail(tmp_path) == ""
+        assert smallfile.said(tmp_path) is None
+    assert opened() == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "9" * 5000, "[" * 100_000])
+def test_what_is_no_json_says_nothing(tmp_path, text):
+    """Not even how it fails."""
+    path = tmp_path / "a"
+    path.write_text(text)
+    assert smallfile.said(path) is None
