@@ -332,6 +332,7 @@ class _Writer:
             "clock_memory_hertz": 3.2e9, "pcie_received_bytes_per_second": 3.1e9,
             "pcie_sent_bytes_per_second": 2.8e9, "throttled": [], "ecc_uncorrected": 0,
             "processes": 1,
+            "memory_unlisted_bytes": 0,
         }  # fmt: skip
         device = {key: machine.told()[key] for key in ("name", "uuid") if key in machine.told()}
         live = {

@@ -46,7 +46,7 @@ class AtWork(AbstractContextManager):
     recorder
         Samples the device; None on a CPU.
     table
-        Where the samples are written once there are all of them.
+        Where the samples are written once there are all of them; what lies there goes.
     """
 
     def __init__(
@@ -64,7 +64,10 @@ class AtWork(AbstractContextManager):
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
 
     def __enter__(self) -> "AtWork":
-        """Start the thread."""
+        """Start the thread; samples of an earlier attempt are not this one's."""
+        if self._table is not None:
+            with suppress(OSError):
+                self._table.unlink()
         self._thread.start()
         return self
 
@@ -99,8 +102,8 @@ class AtWork(AbstractContextManager):
     def _work(self) -> None:
         ticks, renewal, sampling = 0, 1, self._recorder is not None
         if sampling:
-            # Without the link: the end of a tiny shard would wait for that measurement.
-            self._gauge = self._recorder.sample(pcie=False)
+            # Not thorough: the end of a tiny shard would wait for it.
+            self._gauge = self._recorder.sample(thorough=False)
         while True:
             try:
                 word = self._words.get(timeout=self._until(ticks + 1))
@@ -115,7 +118,8 @@ class AtWork(AbstractContextManager):
             if word == _ENDED:
                 return
             if sampling:
-                self._recorder.sample(pcie=False)
+                self._recorder.sample(thorough=False)
+                self._telemetry = self._recorder.told(None)  # should the disk be as slow as that
                 self._telemetry = self._recorder.told(self._recorder.write(self._table))
                 self._told.set()
             sampling, self._gauge = False, None

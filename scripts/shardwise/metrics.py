@@ -1,9 +1,10 @@
 """A run in figures for a cluster's monitoring: the text format of Prometheus.
 
 Names and units follow https://prometheus.io/docs/practices/naming. Series are counted by device,
-node, stage and state, never by shard, so that there are as many for a million shards as for ten.
-What is told of shards that are done is a gauge, not a counter: it falls where one is made anew, and
-a counter that falls is a restart to Prometheus, which then counts the whole run a second time.
+node, stage and state, never by shard (but for the one that works longest): there are as many for a
+million shards as for ten. What is told of shards that are done is a gauge, not a counter: it falls
+where one is made anew, and a counter that falls is a restart to Prometheus, which then counts the
+whole run a second time.
 """
 
 import math
@@ -39,6 +40,9 @@ _GAUGES = {
     "utilisation": ("utilisation_ratio", "Share of the last moments in which a kernel ran."),
     "memory_bytes": ("memory_bytes", "Memory of the device in use, by anyone."),
     "memory_total_bytes": ("memory_total_bytes", "Memory that the device has."),
+    "memory_unlisted_bytes": (
+        "memory_unlisted_bytes", "Memory in use that no process has of those that are listed.",
+    ),
     "power_watts": ("power_watts", "Power that the device draws."),
     "temperature_celsius": ("temperature_celsius", "Temperature of the device."),
     "clock_sm_hertz": ("clock_sm_hertz", "Clock of the multiprocessors."),
@@ -295,7 +299,7 @@ def _summed(
 def _throttled(shards: Iterable[Sighting]) -> _Family:
     found = defaultdict[Any, float](float)
     for one in shards:
-        for reason, seconds in (one.telemetry or {}).get("throttled_seconds", {}).items():
+        for reason, seconds in ((one.telemetry or {}).get("throttled_seconds") or {}).items():
             found[_who(one.device), reason] += seconds
     family = _Family("shardwise_throttled_seconds", "gauge", "Seconds of clocks held back.")
     for (who, reason), seconds in found.items():

@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,8 +161,11 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
 
 
 def _errors(nvml: Any, handle: Any) -> int:
-    kind, since = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-    return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, since)
+    return _ecc(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+
+
+def _ecc(nvml: Any, handle: Any, kind: int) -> int:
+    return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)
 
 
 def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -> Device:
@@ -176,8 +179,7 @@ def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -
         mode=mode,
         processes=_processes(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle),
         reserved=_answer(nvml, lambda h: _reserved(nvml, h), handle, None),
-        others=_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
-        + _processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
+        others=_others(nvml, handle),
         errors=errors,
     )
 
@@ -185,6 +187,23 @@ def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -
 def _processes(nvml: Any, question: Callable[[Any], Any], handle: Any) -> tuple[Process, ...]:
     found = _answer(nvml, question, handle, ())
     return tuple(Process(process.pid, process.usedGpuMemory) for process in found)
+
+
+def unlisted(used: int, listed: Iterable[Process]) -> int | None:
+    """Bytes in use on a device that no process has of those that are listed.
+
+    Left by one that died, or of another container. None where a process does not tell its own.
+    """
+    taken = {process.pid: process.memory for process in listed}
+    return None if None in taken.values() else used - sum(taken.values())
+
+
+def _others(nvml: Any, handle: Any) -> tuple[Process, ...]:
+    """Those that draw, or compute by MPS."""
+    return (
+        *_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
+        *_processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
+    )
 
 
 def _reserved(nvml: Any, handle: Any) -> int | None:
@@ -234,6 +253,8 @@ class Sample:
         Since the driver was loaded.
     processes
         How many compute on the device.
+    memory_unlisted_bytes
+        In use, but of no process that is listed.
     """
 
     utilisation: float | None = None
@@ -250,6 +271,7 @@ class Sample:
     ecc_uncorrected: int | None = None
     energy_joules: float | None = None
     processes: int | None = None
+    memory_unlisted_bytes: int | None = None
 
 
 THROTTLES = {
@@ -296,11 +318,6 @@ def _throttles(nvml: Any, handle: Any) -> tuple[str, ...]:
     return tuple(name for bit, name in THROTTLES.items() if bits & bit)
 
 
-def _corrected(nvml: Any, handle: Any) -> int:
-    kind, since = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC
-    return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, since)
-
-
 _QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "utilisation": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
     "memory": _used,
@@ -311,9 +328,8 @@ _QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
         _MHZ * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)
     ),
     "throttled": _throttles,
-    "ecc_corrected": _corrected,
+    "ecc_corrected": lambda nvml, gpu: _ecc(nvml, gpu, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
     "ecc_uncorrected": _errors,
-    "processes": lambda nvml, gpu: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
 }
 
 
@@ -329,6 +345,21 @@ _PCIE: dict[str, Callable[[Any, Any], Any]] = {
         _KB * nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_TX_BYTES)
     ),
 }
+
+
+def _holders(nvml: Any, handle: Any) -> tuple[int, int | None]:
+    """How many processes compute, and the bytes that none has of all that are listed.
+
+    The latter is unknown where not even this process is listed: containers hide them.
+    """
+    computing = [
+        Process(process.pid, process.usedGpuMemory)
+        for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    ]
+    used, _ = _used(nvml, handle)
+    listed = (*computing, *_others(nvml, handle))
+    return len(computing), unlisted(used, listed) if computing else None
+
 
 _ANEW_SECONDS, _COUNTER_SECONDS = 0.25, 0.9
 """So long an answer serves, and that of the counter of energy: shards that follow each other fast
@@ -375,23 +406,24 @@ class Gauge:
             except Exception as error:
                 log.info("no telemetry of %s: %s", self._uuid, error)
 
-    def sample(self, pcie: bool = True) -> Sample:
+    def sample(self, thorough: bool = True) -> Sample:
         """What the device does now, or did a moment ago where somebody has just asked.
 
         Parameters
         ----------
-        pcie
-            Whether to measure the traffic of the link, which takes 40 ms.
+        thorough
+            Whether to measure the traffic of the link, too, which takes 40 ms, and to ask who holds
+            the device.
         """
         if not self._asking.acquire(blocking=False):  # who asked before has no answer yet
             return Sample()
         try:
             self.open()
-            if pcie or monotonic() - self._answered >= _ANEW_SECONDS:
+            if thorough or monotonic() - self._answered >= _ANEW_SECONDS:
                 self._last = self._look()
                 self._answered = monotonic()
-            links = {name: self._ask(name, question) for name, question in _PCIE.items() if pcie}
-            return replace(self._last, energy_joules=self._energy(self._last.power_watts), **links)
+            more = self._more() if thorough else {}
+            return replace(self._last, energy_joules=self._energy(self._last.power_watts), **more)
         finally:
             self._asking.release()
 
@@ -399,6 +431,11 @@ class Gauge:
         found = {name: self._ask(name, question) for name, question in _QUESTIONS.items()}
         used, total = found.pop("memory") or (None, None)
         return Sample(memory_bytes=used, memory_total_bytes=total, **found)
+
+    def _more(self) -> dict[str, Any]:
+        links = {name: self._ask(name, question) for name, question in _PCIE.items()}
+        processes, unlisted = self._ask("holders", _holders) or (None, None)
+        return {**links, "processes": processes, "memory_unlisted_bytes": unlisted}
 
     def _energy(self, watts: float | None) -> float | None:
         """Joules that the device has taken so far: by its counter, and since then by its power.

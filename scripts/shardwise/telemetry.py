@@ -21,7 +21,9 @@ FEWEST_ROWS = 3
 """A shard with fewer samples is shorter than a second: its receipt says all that they do."""
 
 _COLUMNS = tuple(
-    f.name for f in fields(Sample) if f.name not in ("memory_total_bytes", "processes")
+    f.name
+    for f in fields(Sample)
+    if f.name not in ("memory_total_bytes", "processes", "memory_unlisted_bytes")
 )
 SUMMED = (
     "utilisation", "memory_bytes", "power_watts", "temperature_celsius", "clock_sm_hertz",
@@ -37,7 +39,7 @@ _MOST_JOULES = 1e15  # what a power station makes in a day
 class Source(Protocol):
     """What is sampled: `nvml.Gauge`."""
 
-    def sample(self, pcie: bool = True) -> Sample:
+    def sample(self, thorough: bool = True) -> Sample:
         """What the device does now."""
 
 
@@ -104,9 +106,9 @@ class Recorder:
         self._before: tuple[str, ...] = ()
         self._total: int | None = None
 
-    def sample(self, pcie: bool = True) -> Sample:
+    def sample(self, thorough: bool = True) -> Sample:
         """Take a sample, and return it."""
-        found = self._source.sample(pcie)
+        found = self._source.sample(thorough)
         at = time.perf_counter() - self._began
         if not self._samples:
             self._first = self._last = at
@@ -160,7 +162,6 @@ class Recorder:
 
         try:
             if self._samples < FEWEST_ROWS:
-                path.unlink(missing_ok=True)  # of an earlier attempt, that took longer
                 return None
             with commit(path) as file:
                 file.write(self._table().encode())

@@ -1,11 +1,13 @@
 """Telemetry on a GPU: it agrees with nvidia-smi beside it, and the time of a shard adds up."""
 
+import re
 import statistics
 import subprocess
+from dataclasses import asdict
 
 import pytest
 from shardwise import multiply, receipts
-from shardwise.nvml import Gauge, Sample
+from shardwise.nvml import Gauge
 from shardwise.timeline import STAGES
 
 from tests import factories
@@ -59,7 +61,7 @@ def beside(uuid: str, work) -> dict[str, list[float]]:
 
 
 def test_it_agrees_with_nvidia_smi(tmp_path):
-    """Means within a tenth, and what hardly changes within less; energy is power times time."""
+    """Means within 15 %, and what hardly changes within less; energy is power times time."""
     made, session = long_session(tmp_path, 480)
     session.finish(session.begin("00000"))  # kernels are compiled, the device is warm
     seen = beside(session.device["uuid"], lambda: session.finish(session.begin("00000")))
@@ -113,10 +115,13 @@ def test_the_time_of_a_tiny_shard_adds_up(tmp_path, keep):
 
 def test_a_whole_gpu_answers_what_it_must():
     """Memory, and on a data centre's GPU all else; nothing raises."""
-    session_uuid = multiply.load_backend("cupy")[1]["uuid"]
-    found = Gauge(session_uuid).sample()
+    device = multiply.load_backend("cupy")[1]
+    found = Gauge(device["uuid"]).sample()
     assert found.memory_total_bytes > found.memory_bytes > 0
-    assert found != Sample()
+    if re.search("[ABH][12]00", device["name"]):
+        told = asdict(found)
+        told.pop("memory_unlisted_bytes")  # in a container no process may be listed
+        assert [name for name, value in told.items() if value is None] == []
 
 
 def test_energy_grows(tmp_path):

@@ -34,11 +34,10 @@ NO_SHARD = series("shardwise_device_running_shards", "0x60", GPU)
 AT_WORK = series("shardwise_device_running_shards", "1x60", GPU)
 FREE = series("shardwise_device_quarantined", "0x60", GPU)
 MEDIAN = series("shardwise_median_shard_duration_seconds", "100x60")
-HELD = series("shardwise_device_memory_bytes", "9000000000x60", GPU)
+HELD = series("shardwise_device_memory_unlisted_bytes", "9000000000x60", GPU)
 
 SLOW = series("shardwise_oldest_running_shard_seconds", "301x60", f'{RUN}, shard="7"')
 RESTS = series("shardwise_device_utilisation_ratio", "0.01x60", GPU)
-NO_PROCESS = series("shardwise_device_processes", "0x60", GPU)
 ERROR = series("shardwise_ecc_uncorrected_errors", "1x60", GPU)
 
 
@@ -55,7 +54,7 @@ FIRES = {
         [NOW, WAITING, state("running", "1x25 0x2 1x40"), NO_SHARD, FREE],
     ],
     "ShardwiseShardSlow": [[NOW, MEDIAN, SLOW]],
-    "ShardwiseMemoryHeld": [[NOW, HELD, NO_PROCESS]],
+    "ShardwiseMemoryHeld": [[NOW, HELD]],
     "ShardwiseEccError": [
         [ERROR, finished(0)],
         [series("shardwise_device_ecc_uncorrected_errors", "3x25 4x35", GPU)],
@@ -83,10 +82,11 @@ SILENT = {
         [LONG_AGO, MEDIAN, SLOW],
     ],
     "ShardwiseMemoryHeld": [
-        [NOW, HELD, series("shardwise_device_processes", "1x60", GPU)],
-        [NOW, HELD],
-        [NOW, series("shardwise_device_memory_bytes", "500000000x60", GPU), NO_PROCESS],
-        [LONG_AGO, HELD, NO_PROCESS],
+        # All of it is the task's own, which computes.
+        [NOW, series("shardwise_device_memory_bytes", "9000000000x60", GPU),
+         series("shardwise_device_memory_unlisted_bytes", "0x60", GPU)],
+        [NOW, series("shardwise_device_memory_unlisted_bytes", "500000000x60", GPU)],
+        [LONG_AGO, HELD],
     ],
     "ShardwiseEccError": [
         [series("shardwise_ecc_uncorrected_errors", "0x60", GPU), finished(0)],

@@ -75,6 +75,14 @@ def test_the_file_goes_where_the_shard_fails(tmp_path, quick):
     assert list(results.live.iterdir()) == []
 
 
+def test_the_samples_of_an_earlier_attempt_go(tmp_path):
+    """Whatever this one leaves, on a CPU too: the receipt does not speak of them."""
+    table = tmp_path / "00007.telemetry.tsv"
+    table.write_text("of an earlier attempt")
+    with at_work(Results(tmp_path), table=table):
+        assert not table.exists()
+
+
 def test_no_room_for_the_file_is_no_matter(tmp_path, quick):
     """A file stands where the folder should be."""
     (tmp_path / "logs").write_text("")
@@ -104,13 +112,13 @@ def test_a_file_that_could_not_be_written_once_is_written_later(tmp_path, quick,
 class Recorded:
     """A recorder without a driver."""
 
-    def __init__(self, sample=lambda pcie: Sample(utilisation=0.5, throttled=("power_cap",))):
+    def __init__(self, sample=lambda thorough: Sample(utilisation=0.5, throttled=("power_cap",))):
         self._sample, self.links, self.written = sample, [], []
 
-    def sample(self, pcie=True):
+    def sample(self, thorough=True):
         """Note whether the link was measured."""
-        self.links.append(pcie)
-        return self._sample(pcie)
+        self.links.append(thorough)
+        return self._sample(thorough)
 
     def write(self, path):
         """Note where."""
@@ -155,13 +163,24 @@ def test_a_driver_that_hangs_does_not_hold_the_shard_up_for_ever(tmp_path, monke
     """It goes on without telemetry."""
     monkeypatch.setattr(live, "_PATIENCE", 0.05)
     gate = live.threading.Event()
-    own = Recorded(lambda pcie: gate.wait(30))
+    own = Recorded(lambda thorough: gate.wait(30))
     with at_work(Results(tmp_path), recorder=own, table=tmp_path / "x.tsv") as beside:
         beside.release()
         assert beside.telemetry() is None
     gate.set()
     beside._thread.join()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slow_disk_costs_the_file_alone(tmp_path, monkeypatch):
+    """What the samples come to is known without it."""
+    monkeypatch.setattr(live, "_PATIENCE", 0.2)
+    gate, own = live.threading.Event(), Recorded()
+    monkeypatch.setattr(own, "write", lambda path: gate.wait(30) and path.name)
+    with at_work(Results(tmp_path), recorder=own, table=tmp_path / "x.tsv") as beside:
+        beside.release()
+        assert beside.telemetry() == {"file": None, "samples": 2}
+        gate.set()
 
 
 # Shards.

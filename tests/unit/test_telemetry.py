@@ -24,6 +24,7 @@ TOLD = {
     "clock_memory_hertz": 2_600_000_000, "pcie_received_bytes_per_second": 7_000_000,
     "pcie_sent_bytes_per_second": 8_000_000, "throttled": ("power_cap", "hw_thermal"),
     "ecc_corrected": 4, "ecc_uncorrected": 1, "energy_joules": 5000.25, "processes": 2,
+    "memory_unlisted_bytes": 500,
 }  # fmt: skip
 ANSWERS = {
     "GetUtilizationRates": lambda gpu: SimpleNamespace(gpu=50, memory=99),
@@ -36,7 +37,9 @@ ANSWERS = {
     "GetCurrentClocksEventReasons": lambda gpu: 0x1 | 0x4 | 0x40,
     "GetTotalEccErrors": lambda gpu, kind, since: {0: 4, 1: 1}[kind],
     "GetTotalEnergyConsumption": lambda gpu: 5_000_250,
-    "GetComputeRunningProcesses": lambda gpu: [1, 2],
+    "GetComputeRunningProcesses": lambda gpu: [
+        SimpleNamespace(pid=pid, usedGpuMemory=taken) for pid, taken in ((7, 1000), (8, 1500))
+    ],
     "GetPcieThroughput": lambda gpu, way: {0: 8000, 1: 7000}[way],
 }
 
@@ -123,19 +126,29 @@ def test_an_instance_has_no_power_of_its_own(driver):
 def test_the_link_is_only_measured_where_there_is_time(driver):
     """It takes 40 ms: a sample without it may be followed by one with it."""
     gauge = Gauge(WHOLE)
-    assert gauge.sample(pcie=False).pcie_sent_bytes_per_second is None
+    assert gauge.sample(thorough=False).pcie_sent_bytes_per_second is None
     assert "GetPcieThroughput" not in driver.asked
     assert gauge.sample().pcie_sent_bytes_per_second == 8_000_000
+
+
+def test_memory_that_no_process_has_is_told(driver):
+    """Not where a process keeps its own to itself, nor where none is listed, as in a container."""
+    for listed, told in (([(7, 2900)], 100), ([(7, None)], None), ([], None)):
+        driver.answers["GetComputeRunningProcesses"] = lambda gpu, listed=listed: [
+            SimpleNamespace(pid=pid, usedGpuMemory=taken) for pid, taken in listed
+        ]
+        found = Gauge(WHOLE).sample()
+        assert (found.processes, found.memory_unlisted_bytes) == (len(listed), told)
 
 
 def test_an_answer_serves_for_a_moment(driver, monkeypatch):
     """Two shards that follow each other fast ask once; who wants the link asks anew."""
     gauge = Gauge(WHOLE)
-    for at, pcie, times in ((5.0, False, 1), (5.2, False, 1), (5.26, False, 2), (5.3, True, 3)):
+    for at, thorough, times in ((5.0, False, 1), (5.2, False, 1), (5.26, False, 2), (5.3, True, 3)):
         monkeypatch.setattr(nvml, "monotonic", lambda at=at: at)
-        assert gauge.sample(pcie).utilisation == 0.5
+        assert gauge.sample(thorough).utilisation == 0.5
         assert driver.asked.count("GetUtilizationRates") == times
-    assert gauge.sample(pcie=False).pcie_sent_bytes_per_second is None
+    assert gauge.sample(thorough=False).pcie_sent_bytes_per_second is None
 
 
 def test_the_counter_of_energy_is_asked_once_a_second(driver, monkeypatch):
@@ -189,7 +202,7 @@ def test_a_driver_that_does_not_start_costs_no_shard(monkeypatch, error):
 
 def recorded(monkeypatch, samples: list[tuple[float, Sample]], began: float = 100.0) -> Recorder:
     """A recorder that took these samples at these seconds from its beginning."""
-    source = SimpleNamespace(sample=lambda pcie: samples[len(taken) - 1][1])
+    source = SimpleNamespace(sample=lambda thorough: samples[len(taken) - 1][1])
     taken: list[None] = []
 
     def clock() -> float:
@@ -276,9 +289,8 @@ def test_the_table_has_a_column_for_each_unit(tmp_path, monkeypatch):
 
 
 def test_a_shard_of_less_than_a_second_needs_no_file(tmp_path, monkeypatch):
-    """Its receipt has it all; the file of an earlier attempt goes."""
+    """Its receipt has it all."""
     path = tmp_path / "00000.telemetry.tsv"
-    path.write_text("of an earlier attempt")
     own = recorded(monkeypatch, [(0.0, Sample(energy_joules=1)), (0.5, Sample(energy_joules=3))])
     assert own.write(path) is None
     assert not path.exists()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwise import nvml
 from shardwise.devices import Device, Process
 from shardwise.doctor.findings import Finding, note
 from shardwise.leases import Holder, user_name
@@ -81,11 +82,11 @@ def held(
     listed = {process.pid: process for process in (*device.others, *device.processes)}
     for process in listed.values():
         yield _holder(device, process, person(process.pid))
-    taken = [process.memory for process in listed.values()]
-    if device.reserved is None or None in taken:
+    if device.reserved is None:
         return  # what is not told cannot be told from what nobody has
-    unlisted = device.memory - device.free - device.reserved - sum(filter(None, taken))
-    if unlisted > UNLISTED_BYTES:
+    used = device.memory - device.free - device.reserved
+    unlisted = nvml.unlisted(used, listed.values())
+    if unlisted is not None and unlisted > UNLISTED_BYTES:
         text = f"{human_bytes(unlisted)} are in use by no process that is listed here"
         cure = (
             "another container's, or left by one that died: ask the admin to look with "
