@@ -30,8 +30,8 @@ def arguments() -> ArgumentParser:
     """The command line."""
     made = cli.parser(__doc__)
     made.epilog = (
-        "Exit codes: 0 the page is written, whatever it says; 2 no results folder, or a config "
-        "that cannot be read; 75 the page cannot be written."
+        "Exit codes: 0 the page is written, whatever it says; 2 no results folder, a config that "
+        "cannot be read, or a place where you may not write; 75 the disk takes no page."
     )
     cli.add_results(made)
     made.add_argument(

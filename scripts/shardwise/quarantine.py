@@ -75,7 +75,13 @@ class Entry:
     def __str__(self) -> str:
         """For a message."""
         shard = "" if self.shard == _NOBODY else f" (shard {self.shard})"
-        return f"{self.uuid} of {self.host} until {clock(self.expires)}: {self.why}{shard}"
+        noted = "; noted only" if self.noted_only else ""
+        return f"{self.uuid} of {self.host} until {clock(self.expires)}: {self.why}{shard}{noted}"
+
+    @property
+    def noted_only(self) -> bool:
+        """Whether tasks take the device all the same: a host has no other CPU to go to."""
+        return self.uuid == CPU
 
 
 def note(
@@ -166,7 +172,7 @@ def report(results: Results) -> list[str]:
     found = entries(results)
     if not found:
         return []
-    lines = [f"  {e}" + ("; noted only" if e.uuid == CPU else "") for e in found]
+    lines = [f"  {entry}" for entry in found]
     return [
         "In quarantine for these results; no shard is given to these devices:",
         *lines,

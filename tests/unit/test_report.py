@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,8 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
             attributes.get("href", attributes.get("src", "")).startswith(("#", "./", "data:"))
         ), (tag, attributes)
     assert "default-src 'none'" in text
-    assert not re.search(r"url\(|@import|https?:|fetch\(|XMLHttp", text.split("<body>")[0])
+    own = text.split("<body>")[0] + text.split("<script>")[1]
+    assert not re.search(r"url\(|@import|https?:|fetch\(|XMLHttp|import\(|WebSocket", own)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, "3", None, 10**400, True, [1]])
@@ -305,6 +307,52 @@ def test_many_shards_are_merged_without_losing_area(
     text = report.render(look(made))
     assert Page(text).bars() == {}
     assert "too many shards" in text
+
+
+def test_shards_at_once_do_not_make_later_ones_look_idle(tmp_path: Path) -> None:
+    """A column is as high as the share of its time in which the device had any shard."""
+    seen = look(pretend.run(tmp_path, shards=40, devices=1, nodes=1, matrices=10))
+    at_once = list(seen.shards.values())[:20]
+    begin, step = at_once[0].started, at_once[0].seconds
+    shards = {
+        own.shard: replace(
+            own,
+            started=begin + max(0, i - 19) * step,
+            finished=begin + (max(0, i - 19) + 1) * step,
+        )
+        for i, own in enumerate(seen.shards.values())
+    }
+    run = work.of(replace(seen, shards=shards))
+    (device,) = run.devices
+    columns = timeline._shares(device, timeline.Axis(run.stretches), 24)
+    assert [sum(column) for column in columns] == pytest.approx([1.0] * 24)
+
+
+def test_many_breaks_leave_room_for_the_shards() -> None:
+    """A hundred short jobs in a busy queue: all are drawn, and no label lies on another."""
+    axis = timeline.Axis([(3600.0 * i, 3600.0 * i + 10) for i in range(100)])
+    assert axis.x(3600.0 * 99 + 10) == pytest.approx(1000)
+    assert 10 * 100 * axis.scale == pytest.approx(500)
+    places = [place for place, _ in axis.ticks()]
+    assert len(places) > 2
+    assert min(b - a for a, b in pairwise(places)) > 0.1
+
+
+def test_a_rate_is_never_more_than_was_reached(tmp_path: Path) -> None:
+    """Four devices that read one after the other, each a quarter of its time: 4 GB/s, not 16."""
+    seen = look(pretend.run(tmp_path, shards=4, devices=4, nodes=1))
+    shards = {}
+    for own in seen.shards.values():
+        held = dict.fromkeys(PHASES, 0.0) | {"read": 2.5, "compute": 7.5}
+        told = replace(
+            own.timeline, held=held, busy={**own.timeline.busy, "read": 2.5, "compute": 7.5},
+            work={**own.timeline.work, "read": 10e9, "compute": 15e12},
+        )  # fmt: skip
+        shards[own.shard] = replace(own, started=100.0, finished=110.0, timeline=told)
+    found = rates.speeds(work.of(replace(seen, shards=shards)), None, {})
+    speed = {own.stage: own.rate for own in found}
+    assert speed["read"] == pytest.approx(4e9)
+    assert speed["compute"] == pytest.approx(4 * 15e12 / (4 * 7.5))
 
 
 def test_a_break_between_runs_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

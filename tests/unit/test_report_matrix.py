@@ -1,5 +1,6 @@
 """The picture of the sum: what is read of the file, and how numbers become colours."""
 
+import re
 import struct
 import zlib
 from itertools import pairwise
@@ -55,6 +56,17 @@ def test_numbers_at_the_ends_of_float64_do_not_overflow(tmp_path: Path) -> None:
     found = matrix.read(factories.save(tmp_path / "sum.npy", array))
     assert found.norm == pytest.approx(np.sqrt(6) * 1e300)
     assert ">1e-300<" in heatmap.spectrum(found).body
+
+
+def test_rows_of_zeros_have_their_place_in_the_spectrum(tmp_path: Path) -> None:
+    """Three rows of ten carry the sum: the third norm stands at two ninths, not at the end."""
+    array = np.diag([3.0, 2.0, 1.0] + [0.0] * 7)
+    found = matrix.read(factories.save(tmp_path / "sum.npy", array))
+    (line,) = re.findall(r'class=line d="M(.*?)"', heatmap.spectrum(found).body)
+    places, heights = zip(*(map(float, point.split()) for point in line.split("L")), strict=True)
+    assert places == pytest.approx(np.linspace(0, 1000, 10), abs=0.01)
+    assert heights[0] < heights[1] < heights[2]
+    assert set(heights[3:]) == {220.0}
 
 
 def test_of_a_large_file_some_rows_are_read(

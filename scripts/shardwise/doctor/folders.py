@@ -147,9 +147,8 @@ def _space(folder: Path) -> Finding:
 def quarantined(results: Results) -> Iterator[Finding]:
     """The devices, of any node, that no shard of these results is given."""
     for entry in quarantine.entries(results):
-        text = f"{entry}" + ("; noted only" if entry.uuid == quarantine.CPU else "")
         cure = f"once it is mended: {quarantine.clearing(results, entry.uuid)}"
-        yield note("quarantine", text, cure, **asdict(entry))
+        yield note("quarantine", str(entry), cure, **asdict(entry))
 
 
 def direct(folder: Path) -> Finding:

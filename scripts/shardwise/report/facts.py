@@ -63,8 +63,6 @@ def _planned(plan: Plan) -> Iterator[Pair]:
     kept = {"products": "every product", "sum": "the sum of each shard"}
     yield "kept", kept.get(settings["keep"], words.plain(settings["keep"]))
     how = [f"backend {settings['backend']}", f"precision {settings['precision']}"]
-    if (dispatch := words.inside(config, "dispatch")) is not None:
-        how.insert(0, f"dispatch {dispatch}")
     if not settings["verify"]:
         how.append("not proven: verify is false")
     if settings["nonfinite"] != "error":
@@ -173,11 +171,12 @@ def retries(seen: Observation) -> Table | None:
 
 
 def quarantined(seen: Observation) -> Table | None:
-    """Devices that no task takes now."""
+    """Devices that no task takes now, and CPUs that are noted."""
     rows: list[list[Cell]] = [
         [
             *map(words.plain, (entry.uuid, entry.host, entry.why, entry.shard)),
-            words.moment(entry.time), words.moment(entry.expires),
+            words.moment(entry.time),
+            "noted only" if entry.noted_only else words.moment(entry.expires),
         ]
         for entry in seen.quarantined
     ]  # fmt: skip
@@ -204,24 +203,25 @@ def _listed(heads: list[str], rows: list[list[Cell]], texts: frozenset[int]) -> 
 
 def slow_devices(run: Run) -> list[tuple[DeviceWork, float]]:
     """Devices well below the fastest of their name, with the share of its rate that they reach."""
+    found = [(device, part) for device, part in _of_fastest(run) if part < _SLOW]
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def _of_fastest(run: Run) -> Iterator[tuple[DeviceWork, float]]:
+    """The devices whose rate is known, with the share of that of the fastest of their name."""
+    known = [own for own in run.devices if own.device and own.matrix_rate]
     best: dict[str, float] = {}
-    for device in run.devices:
-        if device.device and device.matrix_rate:
-            name = device.device.name
-            best[name] = max(best.get(name, 0.0), device.matrix_rate)
-    found = [
-        (device, device.matrix_rate / best[device.device.name])
-        for device in run.devices
-        if device.device and device.matrix_rate
-    ]
-    return sorted((pair for pair in found if pair[1] < _SLOW), key=lambda pair: pair[1])
+    for own in known:
+        best[own.device.name] = max(best.get(own.device.name, 0.0), own.matrix_rate)
+    for own in known:
+        yield own, own.matrix_rate / best[own.device.name]
 
 
 def devices(seen: Observation, run: Run) -> Table | None:
     """Who computed what, and how it fared."""
     if not run.devices:
         return None
-    slow = {device.name: part for device, part in slow_devices(run)}
+    parts = {device.name: part for device, part in _of_fastest(run)}
     quarantined_now = {entry.uuid for entry in seen.quarantined}
     heads = ["device", "shards", "at work", "matrices/s", "of the fastest", "utilisation", "power",
              "hottest", "energy", "ECC errors", "remarks"]  # fmt: skip
@@ -229,29 +229,18 @@ def devices(seen: Observation, run: Run) -> Table | None:
     for device in run.devices:
         told = [bar.seen for bar in device.bars]
         remarks = []
-        if device.name in slow:
+        part = parts.get(device.name)
+        if part is not None and part < _SLOW:
             remarks.append("slow")
         if device.device and device.device.uuid in quarantined_now:
             remarks.append("in quarantine")
         remarks += _throttled(device)
         rows.append([
             device.name, f"{len(device.bars):,}", words.share(busy_share(run, device)),
-            words.speed(device.matrix_rate), words.share(_of_fastest(run, device)),
+            words.speed(device.matrix_rate), words.share(part),
             *_telemetry(told), _ecc(told), ", ".join(remarks),
         ])  # fmt: skip
     return Table(heads, rows, frozenset({len(heads) - 1}), filtered=True)
-
-
-def _of_fastest(run: Run, device: DeviceWork) -> float | None:
-    same = [
-        own.matrix_rate
-        for own in run.devices
-        if own.matrix_rate
-        and own.device
-        and device.device
-        and own.device.name == device.device.name
-    ]
-    return device.matrix_rate / max(same) if same and device.matrix_rate else None
 
 
 def _telemetry(told: list[Sighting]) -> Iterator[str]:

@@ -82,6 +82,8 @@ def _slow(run: Run, late: Sequence[Straggler]) -> Answer:
         shards = words.count(len(late), "shard")
         told = f"None as a whole, but {shards} took more than {STRAGGLER:g} times the median."
         return Answer(question, told, OPEN, "shards")
+    if any(device.matrix_rate is None for device in run.devices):
+        return Answer(question, "Not known yet: some have done no shard.", OPEN, "devices")
     if len(run.devices) > 1:
         return Answer(question, "None: those of a kind were about as fast.", GOOD, "devices")
     if run.devices:
@@ -100,11 +102,13 @@ def _failed(seen: Observation) -> Answer:
         told.append(f"{words.count(damaged, 'shard')} damaged")
     if seen.failures:
         told.append(f"stage {', '.join(map(words.plain, list(seen.failures)[:3]))} failed")
-    if seen.quarantined:
-        told.append(f"{words.count(len(seen.quarantined), 'device')} in quarantine")
+    barred = sum(not entry.noted_only for entry in seen.quarantined)
+    if barred:
+        told.append(f"{words.count(barred, 'device')} in quarantine")
     if seen.problems:
-        told.append(f"{words.count(len(seen.problems), 'remark')} on what could not be read")
-    mark = BAD if told else GOOD if seen.shards else OPEN
+        told.append(words.count(len(seen.problems), "remark"))
+    stale = seen.flaw is not None and seen.flaw.kind == "stale" and len(seen.problems) == 1
+    mark = BAD if told[stale:] else OPEN if told or not seen.shards else GOOD
     if not told:
         told.append("nothing in the end" if seen.shards else "nothing is known to have")
     if again:

@@ -99,7 +99,7 @@ def figure(matrix: Matrix, name: str = "sum.npy") -> Figure:
     palette = colours.diverging() if scale.signed else colours.sequential()
     places = scale.place(np.nan_to_num(cells)) * (colours.LEVELS - 1)
     indices = np.where(np.isfinite(cells), np.round(places), colours.LEVELS).astype(np.uint8)
-    seen = _finding(matrix, scale, name)
+    seen = _finding(matrix)
     rows, columns = matrix.shape
     aspect = min(max(columns / rows, 1 / _LONGEST), _LONGEST)
     body = Markup(
@@ -135,7 +135,7 @@ def _legend(scale: Scale, palette: np.ndarray, cells: np.ndarray) -> Markup:
     ).format(bar, labels[0], labels[-1], spans, extra)
 
 
-def _finding(matrix: Matrix, scale: Scale, name: str) -> str:
+def _finding(matrix: Matrix) -> str:
     """What the picture shows, for who cannot see it."""
     if matrix.low is None or matrix.high is None:
         return "No element is finite."
@@ -193,7 +193,7 @@ def spectrum(matrix: Matrix) -> Figure:
     if not good.size:
         return Figure("spectrum", "Norms of the rows", Markup("<p>{}</p>").format(seen), seen)
     low, high, left = log_axis(float(good.min()), float(good.max()), 7)
-    ordered = np.sort(good)[::-1]
+    ordered = np.sort(np.where(np.isfinite(norms), norms, 0.0))[::-1]
     drawn = [
         f'<path class=thin d="{_curve(norms, low, high)}"/>',
         f'<path class=line d="{_curve(ordered, low, high)}"/>',

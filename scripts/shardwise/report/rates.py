@@ -12,7 +12,7 @@ from shardwise.planfile import Plan
 from shardwise.report import words
 from shardwise.report.parts import Figure, Table
 from shardwise.report.work import Bar, Run
-from shardwise.timeline import STAGES, length, union
+from shardwise.timeline import STAGES, Span, length, union
 from shardwise.units import number
 
 MOST_NODES = 24
@@ -76,13 +76,17 @@ def speeds(run: Run, plan: Plan | None, ceilings: Mapping[str, Ceilings]) -> lis
 def _speed(
     node: str, stage: str, bars: list[Bar], plan: Plan | None, measured: Ceilings | None
 ) -> Speed:
-    """One stage; shards that were at work at once add up to what the disk, or the device, gave."""
+    """One stage; shards that were at work at once add up to what the disk, or the device, gave.
+
+    As if no two were in this stage at once, as far as there was time for that: nobody knows when
+    each was, and so a rate may be too low, and is never one that was not reached.
+    """
     told = [bar.seen.timeline for bar in bars]
     busy = sum(number(own.busy.get(stage)) or 0.0 for own in told if own)
     work = sum(number(own.work.get(stage)) or 0.0 for own in told if own)
     whole = sum(bar.seconds for bar in bars)
-    at_once = _at_once(bars) if stage in _OF_NODE else _at_once_by_device(bars)
-    rate = work / busy * at_once if busy > 0 and work > 0 else None
+    spent = min(busy, _seconds(bars, by_device=stage not in _OF_NODE))
+    rate = work / spent if spent > 0 and work > 0 else None
     share = min(1.0, busy / whole) if whole > 0 else None
     without = _without(stage, bars, plan)
     ceiling = measured.rate(stage, plan) if measured and without == NO_CEILING else None
@@ -100,20 +104,13 @@ def _without(stage: str, bars: list[Bar], plan: Plan | None) -> str:
     return NO_CEILING
 
 
-def _at_once(bars: Iterable[Bar]) -> float:
-    """How many shards were at work at once, on average while any was."""
-    own = [(bar.begin, bar.end) for bar in bars]
-    spent = length(union(own))
-    return sum(end - begin for begin, end in own) / spent if spent > 0 else 1.0
-
-
-def _at_once_by_device(bars: Iterable[Bar]) -> float:
-    devices: dict[str, list[Bar]] = defaultdict(list)
+def _seconds(bars: Iterable[Bar], by_device: bool) -> float:
+    """In which a node had a shard at work; or those of its devices, added up."""
+    spans: dict[str, list[Span]] = defaultdict(list)
     for bar in bars:
-        devices[bar.seen.device.key if bar.seen.device else ""].append(bar)
-    whole = sum(bar.seconds for own in devices.values() for bar in own)
-    spent = sum(length(union((bar.begin, bar.end) for bar in own)) for own in devices.values())
-    return whole / spent if spent > 0 else 1.0
+        whose = bar.seen.device.key if by_device and bar.seen.device else ""
+        spans[whose].append((bar.begin, bar.end))
+    return sum(length(union(own)) for own in spans.values())
 
 
 def figure(seen: Observation, run: Run, ceilings: Mapping[str, Ceilings]) -> Figure | None:
@@ -161,7 +158,8 @@ def _caption(found: list[Speed]) -> str:
         told += "Where there is no ceiling, a thin bar is the share of the time. "
     return told + (
         "Shards at work at the same time are added up: for reading and writing over a node, else "
-        "over a device."
+        "over a device. Stages of shards at once are taken to have been at work one after the "
+        "other, where there was time for that: the true rates may be higher."
     )
 
 

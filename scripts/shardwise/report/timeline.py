@@ -34,6 +34,7 @@ _COLUMNS = 200
 _MOST_COLUMNS = 8000  # in all rows: their paths stay below a megabyte
 _LANE, _SEAM = 20.0, 3.0
 _BREAK = 12.0  # units between two stretches of the axis
+_LABEL = 0.16  # of the width, which the label of a moment takes on a phone
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,22 @@ class Axis:
     stretches: Sequence[tuple[float, float]]
 
     @property
+    def gap(self) -> float:
+        """Units of a break; all of them take half of the room at most."""
+        return min(_BREAK, WIDTH / 2 / max(1, len(self.stretches) - 1))
+
+    @property
     def scale(self) -> float:
         """Units a second."""
-        room = WIDTH - _BREAK * (len(self.stretches) - 1)
-        return max(room, WIDTH / 2) / max(length(self.stretches), 1e-9)
+        room = WIDTH - self.gap * (len(self.stretches) - 1)
+        return room / max(length(self.stretches), 1e-9)
 
     def offsets(self) -> Iterator[tuple[float, float, float]]:
         """Begin, end and place of each stretch."""
         at = 0.0
         for begin, end in self.stretches:
             yield begin, end, at
-            at += (end - begin) * self.scale + _BREAK
+            at += (end - begin) * self.scale + self.gap
 
     def x(self, moment: float) -> float:
         """The place of a moment."""
@@ -68,7 +74,11 @@ class Axis:
         """Labels: time since the begin, or where there are breaks, the hour at each stretch."""
         if len(self.stretches) == 1:
             return time_ticks(length(self.stretches))
-        return [(at / WIDTH, words.moment(begin)[5:16]) for begin, _, at in self.offsets()][:6]
+        made: list[tuple[float, str]] = []
+        for begin, _, at in self.offsets():
+            if not made or at / WIDTH >= made[-1][0] + _LABEL:
+                made.append((at / WIDTH, words.moment(begin)[5:16]))
+        return made
 
 
 def figure(run: Run) -> Figure | None:
@@ -156,7 +166,7 @@ def _bars(device: DeviceWork, axis: Axis) -> Iterator[str]:
 def _breaks(axis: Axis, height: float) -> Iterator[str]:
     """What stands between two stretches of the axis."""
     for _, _, at in list(axis.offsets())[1:]:
-        yield f'<path class=break d="{rectangle(at - _BREAK, 0, _BREAK, height)}"/>'
+        yield f'<path class=break d="{rectangle(at - axis.gap, 0, axis.gap, height)}"/>'
 
 
 def _said(bar: Bar) -> str:
@@ -184,18 +194,16 @@ def _segments(bar: Bar, x: float, width: float, y: float) -> Iterator[str]:
 
 
 def _merged(device: DeviceWork, axis: Axis, height: float, columns: int) -> Iterator[str]:
-    """Columns as high as the share of their time that each phase took."""
+    """Columns as high as the share of their time that the device had a shard, cut by phase."""
     shares = _shares(device, axis, columns)
     wide = WIDTH / columns
-    most = max((sum(column) for column in shares), default=0.0)
-    scale = height / max(most, 1.0)
     for phase, kind in enumerate(_KINDS):
         path = []
         for i, column in enumerate(shares):
-            high = column[phase] * scale
+            high = column[phase] * height
             if high >= 0.01:
                 path.append(
-                    rectangle(i * wide, height - sum(column[: phase + 1]) * scale, wide, high)
+                    rectangle(i * wide, height - sum(column[: phase + 1]) * height, wide, high)
                 )
         if path:
             yield f'<path class={kind} d="{"".join(path)}"/>'
@@ -205,19 +213,31 @@ def _merged(device: DeviceWork, axis: Axis, height: float, columns: int) -> Iter
 def _shares(device: DeviceWork, axis: Axis, columns: int) -> list[list[float]]:
     """By column, the share of its time that each of :data:`_KINDS` took.
 
-    A shard's phases count evenly over its time, so no area is lost or gained.
+    A shard's phases count evenly over its time, and shards at once share the device's.
     """
     made = [[0.0] * len(_KINDS) for _ in range(columns)]
-    wide = WIDTH / columns
     for bar in device.bars:
-        x, end = axis.x(bar.begin), axis.x(bar.end)
         parts = _parts(bar)
-        for column in range(int(x / wide), min(columns, int(end / wide) + 1)):
-            overlap = min(end, (column + 1) * wide) - max(x, column * wide)
-            if overlap > 0:
-                for kind, part in enumerate(parts):
-                    made[column][kind] += part * overlap / wide
-    return made
+        for column, share in _covered(axis, columns, bar.begin, bar.end):
+            for kind, part in enumerate(parts):
+                made[column][kind] += part * share
+    busy = [0.0] * columns
+    for begin, end in device.busy:
+        for column, share in _covered(axis, columns, begin, end):
+            busy[column] += share
+    return [
+        [part * whole / max(sum(own), 1e-9) for part in own]
+        for own, whole in zip(made, busy, strict=True)
+    ]
+
+
+def _covered(axis: Axis, columns: int, begin: float, end: float) -> Iterator[tuple[int, float]]:
+    """The columns that a span of time lies in, and the share of each that it covers."""
+    wide, low, high = WIDTH / columns, axis.x(begin), axis.x(end)
+    for column in range(int(low / wide), min(columns, int(high / wide) + 1)):
+        overlap = min(high, (column + 1) * wide) - max(low, column * wide)
+        if overlap > 0:
+            yield column, overlap / wide
 
 
 def _parts(bar: Bar) -> list[float]:
@@ -297,7 +317,7 @@ def _caption(run: Run, shown: Sequence[DeviceWork], merged: bool) -> str:
     if merged:
         told.append(
             "There are too many shards for a bar each: the height of a column is the share of its "
-            "time that each phase took, and the area of a colour is what its bars would have."
+            "time that the device had a shard, and its colours are what held the shards up."
         )
     else:
         told.append(

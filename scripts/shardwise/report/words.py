@@ -47,8 +47,7 @@ def count(amount: int, noun: str = "") -> str:
     text = f"{amount:,}"
     if not noun:
         return text
-    plural = noun + "es" if noun.endswith("x") else noun + "s"
-    return f"{text} {noun if amount == 1 else plural}"
+    return f"{text} {noun if amount == 1 else noun + 's'}"
 
 
 def seconds(value: float | None) -> str:
