@@ -13,7 +13,7 @@ from statistics import median
 from shardwise import rundown, sizes
 from shardwise.ceilings import Ceilings
 from shardwise.observation import Observation
-from shardwise.problem import NEEDS_PRODUCTS
+from shardwise.problem import NEEDS_PRODUCTS, OF_SUMS
 from shardwise.rundown import Run, clean, percent, rate, size, span
 
 WORTH_SHARE = 0.03
@@ -75,8 +75,7 @@ class Advice:
     evidence
         The measurements that say so.
     key
-        The config key, or the line of a profile, with the value to set; None where there is nothing
-        to change.
+        The config key, or the line of a profile, with the value to set; None where there is none.
     seconds
         About how much sooner the shards would be done; 0 where nobody can tell.
     """
@@ -85,6 +84,12 @@ class Advice:
     evidence: str
     key: str | None
     seconds: float = 0.0
+
+    @property
+    def about(self) -> str | None:
+        """The key without its value: two values of one key contradict each other."""
+        name = (self.key or "").partition(":")[0]
+        return self.key if name == "profile" else name or None
 
 
 def advise(seen: Observation, ceilings: Mapping[str, Ceilings]) -> list[Advice]:
@@ -102,7 +107,7 @@ def advise(seen: Observation, ceilings: Mapping[str, Ceilings]) -> list[Advice]:
     worth = [advice for advice in found if advice.seconds >= WORTH_SHARE * run.active]
     best: dict[str | None, Advice] = {}
     for advice in sorted(worth, key=lambda advice: -advice.seconds):
-        best.setdefault(advice.key, advice)
+        best.setdefault(advice.about, advice)
     return list(best.values()) or [_nothing(run)]
 
 
@@ -169,6 +174,8 @@ def keep_sum(run: Run) -> Advice | None:
         f"`keep: sum` would leave {percent(spared * written / moved)} of the bytes unmoved. The "
         "products themselves are then not kept, only their sum."
     )
+    if run.seen.summary is None:  # which statistics it makes, only the reduce says
+        words += f" Of statistics it leaves {' and '.join(OF_SUMS)} alone."
     return Advice(words, f"{evidence}.", "keep: sum", sooner)
 
 
@@ -364,11 +371,13 @@ def slow_device(run: Run) -> Advice | None:
         evidence += f" It was throttled ({clean(reason)}) for {percent(share)} of the time."
     others = sum(1 for slower, _ in found if slower >= SLOWER) - 1
     evidence += f" {others} more are slow." if others else ""
+    lost = device.busy * (1 - 1 / times) / len(run.devices)
+    if len(run.nodes) == 1:
+        return Advice(f"Have {name} looked at: {_look_at(phase, share)}", evidence, None, lost)
     words = (
         f"Leave {node} out (`slurm_extra: \"--exclude={node}\"` under `multiply` in the profile), "
         "or have it looked at: " + _look_at(phase, share)
     )  # fmt: skip
-    lost = device.busy * (1 - 1 / times) / len(run.devices)
     return Advice(words, evidence, f"profile: --exclude={node}", lost)
 
 
@@ -393,7 +402,7 @@ def retries(run: Run) -> Advice | None:
         "`mem_mb`, out of time for more `runtime`, a device that fails for another node."
     )
     named = ", ".join(map(clean, some[:5])) + (" …" if len(some) > 5 else "")
-    evidence = f"{extra} attempts ended without a result before these shards were done: {named}."
+    evidence = f"{extra} attempts more were begun than shards were done: {named}."
     return Advice(words, evidence, "profile: mem_mb, runtime", run.wall(lost))
 
 

@@ -95,7 +95,7 @@ class Sighting:
     matrices, bytes
         Of its input.
     attempts
-        How many tasks have begun it.
+        How many tasks have begun it under this plan.
     started, finished
         Seconds of Unix time, of the receipt, or of the task at work; None where unknown.
     device
@@ -114,6 +114,8 @@ class Sighting:
         What its device does now, where a task at work says so: keys as `shardwise.live` has them.
     failure
         Of its last attempt; None where that goes on or has succeeded.
+    process
+        Number of the process that has computed it, on the node of its device; None where unknown.
     """
 
     shard: str
@@ -131,6 +133,7 @@ class Sighting:
     progress: float | None = None
     gauge: Mapping[str, Any] | None = None
     failure: Failure | None = None
+    process: int | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -190,7 +193,7 @@ class Observation:
     summary_fits
         Whether that summary is of the plan and the products that lie there now.
     quarantined
-        Devices that no task takes now.
+        Devices that no task takes now; a CPU is only noted.
     failures
         Of stages that are of no single shard, by their rule.
     problems

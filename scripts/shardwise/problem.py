@@ -19,7 +19,8 @@ LEVELS = {"float64": 4, "complex128": 4, "float16": 3, "float32": 3, "complex64"
 STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "all", "any")
 """What can be computed over all products, element by element (see statistics.py)."""
 
-NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in ("sum", "mean"))
+OF_SUMS = "sum", "mean"
+NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in OF_SUMS)
 """Statistics that cannot be formed from the sums of shards."""
 
 NEEDS_ORDER = ("min", "max", "argmin", "argmax")

@@ -57,8 +57,14 @@ class Used:
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between its shards."""
-        return [b[0] - a[1] for a, b in zip(self.spans, self.spans[1:], strict=False)]
+        """Seconds between its shards where one process has ended and another begun."""
+        found, last = [], None
+        for shard in sorted(self.shards, key=lambda shard: shard.started):
+            if last and shard.started > last.finished and not _same_process(last, shard):
+                found.append(shard.started - last.finished)
+            if last is None or shard.finished > last.finished:
+                last = shard
+        return found
 
     @property
     def bytes(self) -> int:
@@ -265,6 +271,10 @@ def _used(shards: Sequence[Sighting]) -> Used:
 def _joined(shards: Iterable[Sighting]) -> list[Span]:
     """The times of some shards, joined where they overlap."""
     return union((shard.started, shard.finished) for shard in shards)
+
+
+def _same_process(one: Sighting, other: Sighting) -> bool:
+    return one.process is not None and one.process == other.process
 
 
 def _enough(device: Used) -> bool:

@@ -86,8 +86,12 @@ class _Product:
 
 @dataclass(frozen=True, slots=True)
 class _Starts:
-    """The journal of a shard: how many attempts, and when the last one began."""
+    """The journal of a shard: how many attempts, of them under this plan, and when the last began.
 
+    A live file counts all of them.
+    """
+
+    every: int
     count: int
     last: float
 
@@ -191,9 +195,10 @@ class Sightings:
         return _Product(self._done(row, said), checksum=_text(checksum))
 
     def _done(self, row: Shard, said: Mapping[str, Any]) -> Sighting:
+        process = _number(said.get("process"))
         return Sighting(
             row.shard, DONE, row.stop - row.start, row.bytes,
-            attempts=int(_number(said.get("attempt")) or 1),
+            attempts=self._attempts(row.shard, said),
             started=_number(said.get("started")),
             finished=_number(said.get("finished")),
             device=self._device(said.get("device"), said.get("node")),
@@ -201,7 +206,14 @@ class Sightings:
             proven=said.get("proof") is not None,
             timeline=_timeline(said.get("timeline")),
             telemetry=_telemetry(said.get("telemetry"), row.shard),
+            process=None if process is None else int(process),
         )  # fmt: skip
+
+    def _attempts(self, shard: str, said: Mapping[str, Any]) -> int:
+        """How often a shard that is done was begun; those under earlier plans do not count."""
+        count = int(_number(said.get("attempt")) or 1)
+        starts = self._starts(shard) if count > 1 else None
+        return max(1, count - starts.every + starts.count) if starts else count
 
     def _device(self, facts: Any, node: Any) -> Device | None:
         if not isinstance(facts, dict) or (name := _text(facts.get("name"))) is None:
@@ -214,7 +226,7 @@ class Sightings:
     def _unfinished(self, row: Shard, product: _Product) -> Sighting:
         """How a shard without a whole product stands."""
         starts = self._starts(row.shard)
-        said, said_at = self._live(row.shard, starts.count if starts else 0)
+        said, said_at = self._live(row.shard, starts.every if starts else 0)
         if said and self._at - said_at < FRESH_SECONDS:
             return self._running(row, starts, said)
         began = starts.last if starts and starts.last >= self._planned else None
@@ -248,7 +260,7 @@ class Sightings:
         """How a shard stands whose task has said nothing of its end; ``last`` is its last sign."""
         if self._at - last < FRESH_SECONDS:
             return self._running(row, starts, said)
-        lost = f"no word of it since {_clock(last)}: killed, or lost with its node"
+        lost = f"no word of it since {units.any_clock(last)}: killed, or lost with its node"
         words = (log and log.words) or lost
         return self._failed(row, starts, words, "multiply" if log else None, last)
 
@@ -302,7 +314,7 @@ class Sightings:
         if found is None:
             return None
         path = self._plan.results.starts(shard)  # type: ignore[union-attr]
-        return self._read(path, found, lambda: _journal(path, found.st_mtime))
+        return self._read(path, found, lambda: _journal(path, found.st_mtime, self._planned))
 
     def _log(self, rule: str, shard: str, began: float | None) -> _Log | None:
         """The log of an attempt, where it is not of an earlier one."""
@@ -402,20 +414,24 @@ def _misfit(
     return None
 
 
-def _journal(path: Path, written: float) -> _Starts | None:
-    """The journal of a shard; a last line that cannot be read counts as of when it was written."""
+def _journal(path: Path, written: float, planned: float) -> _Starts | None:
+    """The journal of a shard; a line that cannot be read counts as of when the last was written."""
     try:
         text = smallfile.read(path) or b""
     except IntegrityError:
         return None
-    lines = text.splitlines()
-    if not lines:
+    times = [_start(line, written) for line in text.splitlines()]
+    if not times:
         return None
+    return _Starts(len(times), sum(time >= planned for time in times), times[-1])
+
+
+def _start(line: bytes, otherwise: float) -> float:
     try:
-        last = float(lines[-1].split(b"\t")[0])
+        time = float(line.split(b"\t")[0])
     except ValueError:
-        last = math.nan
-    return _Starts(len(lines), last if math.isfinite(last) else written)
+        time = math.nan
+    return time if math.isfinite(time) else otherwise
 
 
 def _end_of(path: Path, at: float, shard: str) -> _Log:
@@ -424,14 +440,6 @@ def _end_of(path: Path, at: float, shard: str) -> _Log:
     return _Log(
         at, errors[-1] if errors else None, logs.last_words(text), logs.ended_well(text, shard)
     )
-
-
-def _clock(at: float) -> str:
-    """A moment for people, whatever stood in the file."""
-    try:
-        return units.clock(at)
-    except (ValueError, OverflowError, OSError):
-        return "an unknown time"
 
 
 # Values of files that anybody may have written.

@@ -238,6 +238,8 @@ def test_pauses_between_shards() -> None:
     assert "start the next" in said.evidence
     assert "queue" in of(advice.keep_process, run(gap=300.0)).evidence
     assert of(advice.keep_process, run(gap=0.5)) is None
+    # One process on each device from shard to shard already, as in a pool: it does not start anew.
+    assert of(advice.keep_process, run(gap=3.0, process=4711)) is None
 
 
 def test_one_long_pause_is_no_rule() -> None:
@@ -292,6 +294,10 @@ def test_a_device_that_is_slower() -> None:
     assert of(advice.slow_device, run(slow=1.1)) is None
     reads = of(advice.slow_device, run(slow=2.5, slow_phase="read"))
     assert "its disk" in reads.words
+    alone = {n: replace(s, device=replace(s.device, node="n0")) for n, s in seen.shards.items()}
+    said = of(advice.slow_device, replace(seen, shards=alone))
+    assert said.key is None  # nobody leaves out the only node
+    assert said.words.startswith("Have GPU-3 looked at")
 
 
 def test_a_device_that_was_throttled() -> None:
@@ -369,7 +375,15 @@ def test_what_saves_most_comes_first() -> None:
     seconds = [each.seconds for each in found]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] > 0.02 * rundown.of(seen, {}).active
-    assert len({each.key for each in found}) == len(found)
+    assert len({each.about for each in found}) == len(found)
+
+
+def test_no_key_has_two_values() -> None:
+    """Sums that are written too often and shards that wait both ask for fewer: one number is."""
+    seen = run(plan(shards=400, matrices=20, keep="sum"), {"waiting": 4.0, "write": 3.0})
+    assert of(advice.longer_shards, seen).key != of(advice.fewer_shards, seen).key
+    keys = [each.key.partition(":")[0] for each in advise(seen, {}) if each.key]
+    assert keys.count("shards") == 1
 
 
 def test_names_from_receipts_break_no_line() -> None:
@@ -421,12 +435,14 @@ def test_no_observation_is_too_odd(shards: list, keep: str, copied: bool) -> Non
 
 
 def test_ten_thousand_shards_take_a_moment() -> None:
-    """A run of many shards on many CPUs is looked at in linear time."""
+    """However many CPUs have computed them, the slow one is found."""
     seen = run(plan(shards=10_000, matrices=3), devices=1, cpu=True)
     some = {
         n: replace(s, device=Device("CPU", None, f"n{int(n) // 4}")) for n, s in seen.shards.items()
     }
-    assert advise(replace(seen, shards=some), {})
+    late = {n: replace(some[n], finished=some[n].finished + 90) for n in list(some)[400:404]}
+    said = of(advice.slow_device, replace(seen, shards=some | late))
+    assert said.key == "profile: --exclude=n100"
 
 
 def test_a_results_folder_is_advised_on(tmp_path: Path) -> None:
