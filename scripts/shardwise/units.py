@@ -68,6 +68,14 @@ def number(value: Any, most: float = sys.float_info.max) -> float | None:
     return value if type(value) in (int, float) and -most < value < most else None
 
 
+def any_clock(since: float) -> str:
+    """As :func:`clock`; of a moment from a file, which no calendar may have."""
+    try:
+        return clock(since)
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"
+
+
 def clock(since: float) -> str:
     """A moment for people, here where it is read; from seconds since 1970."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))

@@ -322,6 +322,25 @@ def test_a_line_has_the_counts_and_a_failure_is_told_once(
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+def test_each_new_failure_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where as many shards have failed as before: one is tried again, and another fails."""
+    now = [0.0]
+    view = views.Lines(lambda: now[0])
+    one = pace.look(observation("done", "failed", "running"))
+    two = pace.look(observation("done", "running", "failed"))
+    view.show(one)
+    now[0] = 60.0
+    capsys.readouterr()
+    view.show(replace(two, verdict=one.verdict))
+    assert "failed: 00002: out of memory" in capsys.readouterr().out
+
+
+def test_an_end_that_no_calendar_has_is_told_all_the_same() -> None:
+    """One odd file must not end the watch of a whole run."""
+    look = replace(busy(), left=Forecast(1e18, 1e18, 1e18))
+    assert "an unknown time"[:5] in frame.when_done(look)
+
+
 def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """One object a look."""
     with views.Json() as view:

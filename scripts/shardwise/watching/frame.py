@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise.errors import one_line
 from shardwise.observe import DAMAGED, DONE, FAILED, RUNNING, WAITING, Device
-from shardwise.units import clock, human_bytes
+from shardwise.units import any_clock, human_bytes
 from shardwise.watching.forecast import Forecast
 from shardwise.watching.pace import Look, Row, failures
 
@@ -121,7 +121,7 @@ def when_done(look: Look) -> str:
         return "what is left has to be run again" if bad else "all shards are done; the sum is next"
     if look.left is None:
         return f"time left unknown: {look.why}"
-    end = clock(look.seen.at + look.left.middle)
+    end = any_clock(look.seen.at + look.left.middle)
     far = look.left.middle > 20 * 3600
     return f"{left(look.left)}, done about {end[:16] if far else end[11:16]}"
 
@@ -219,7 +219,7 @@ def _sections(look: Look, width: int, room: int | None) -> list[Line]:
         (_heading("Failed, the last first", width),
          [_failure(name, why, width) for name, why in failures(seen)]),
         (_heading("In quarantine", width), _notes(seen.quarantined, width)),
-        (_heading("Cannot be read", width), _notes(seen.problems, width)),
+        (_heading("Remarks", width), _notes(seen.problems, width)),
     ]  # fmt: skip
     some = [(title, entries) for title, entries in titled if entries]
     shown = _fitted([entries for _, entries in some], room)
@@ -276,9 +276,12 @@ def _devices(look: Look, width: int) -> list[Line]:
     widths = [max(w, cells(head)) if w else 0 for w, head in zip(widths, _HEADS, strict=True)]
     shown, used = [], min(widths[0], _LABEL) + 2
     for number in range(1, len(widths)):
-        if widths[number] and used + widths[number] + 2 <= width:
-            shown.append(number)
-            used += widths[number] + 2
+        if not widths[number]:
+            continue
+        if used + widths[number] + 2 > width:
+            break
+        shown.append(number)
+        used += widths[number] + 2
     label = min(widths[0], width - sum(widths[n] + 2 for n in shown) - 2)
 
     def line(row: Sequence[str], style: str, begin: str = "  ") -> Line:

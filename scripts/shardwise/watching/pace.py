@@ -19,6 +19,7 @@ from shardwise.observe import (
     Verdict,
     verdict,
 )
+from shardwise.timeline import length, union
 from shardwise.watching import forecast
 from shardwise.watching.forecast import AtWork, Forecast, Past, Unknown
 
@@ -191,10 +192,7 @@ def _rates(at: float, shards: Iterable[Sighting]) -> Rates:
         for begin, end, amount in spans
         if end > since and begin < at
     )
-    busy, until = 0.0, spans[0][0]
-    for begin, end, _ in spans:
-        busy += max(0.0, end - max(begin, until))
-        until = max(until, end)
+    busy = length(union((begin, end) for begin, end, _ in spans))
     whole = sum(amount for _, _, amount in spans)
     return Rates(
         lately / (at - since) if lately > 0 and at > since else None,

@@ -20,6 +20,10 @@ _SHARE_OF_TIME = 4.0
 """A look at a slow disk takes its time; so much longer is the pause after it, at least."""
 
 
+_MOST_SECONDS = 86400.0
+"""Nobody waits longer for the next look, and some systems cannot."""
+
+
 class View(AbstractContextManager, Protocol):
     """Shows one look after the other."""
 
@@ -96,12 +100,12 @@ class Lines:
         return True
 
     def _tell(self, look: Look) -> None:
-        news = (look.verdict, *look.counts.items(), *look.seen.problems)
+        failed = [(name, why.reason, why.log) for name, why in pace.failures(look.seen)]
+        news = (look.verdict, *look.counts.items(), *look.seen.problems, *failed)
         if news == self._told:
             return
         self._told, self._at = news, self._clock()
         at = time.strftime("%H:%M:%S", time.localtime(look.seen.at))
-        failed = [(name, why.reason, why.log) for name, why in pace.failures(look.seen)]
         lines = [frame.summary(look) if look.seen.shards else look.verdict.words]
         for name, reason, log in reversed(failed):
             if (name, reason) not in self._failed:
@@ -147,7 +151,7 @@ def follow(observer: Observer, view: View, interval: float, stay: bool = False) 
             if look.ended and not stay:
                 return
             took = time.monotonic() - began
-            if not view.wait(max(interval, _SHARE_OF_TIME * took)):
+            if not view.wait(min(max(interval, _SHARE_OF_TIME * took), _MOST_SECONDS)):
                 return
 
 
