@@ -88,7 +88,7 @@ lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 
-bench: .venv/.run-$(CUDA)
+bench: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/page.py
