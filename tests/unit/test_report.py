@@ -328,6 +328,13 @@ def test_shards_at_once_do_not_make_later_ones_look_idle(tmp_path: Path) -> None
     assert [sum(column) for column in columns] == pytest.approx([1.0] * 24)
 
 
+def test_the_script_names_the_phases_as_receipts_do() -> None:
+    """It shows the numbers of a bar by their place."""
+    script = Path(page.__file__).with_name("page.js").read_text()
+    (listed,) = re.findall(r"const phases = \[(.*?)\]", script)
+    assert tuple(re.findall(r'"(\w+)"', listed)) == PHASES
+
+
 def test_many_breaks_leave_room_for_the_shards() -> None:
     """A hundred short jobs in a busy queue: all are drawn, and no label lies on another."""
     axis = timeline.Axis([(3600.0 * i, 3600.0 * i + 10) for i in range(100)])
