@@ -108,22 +108,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the metrics."""
-        self._timer.cancel()
-        try:
-            self._answer()
-        finally:
-            self._end_after_a_while()
-
-    def _answer(self) -> None:
         if self.path.partition("?")[0] != _PATH:
             self.send_error(404, f"only {_PATH} is served")
             return
+        self._timer.cancel()  # a look may take its time, and is no fault of the client
         try:
             body = self.server.text()
         except Exception as error:  # a fault in a look must not end the endpoint
             log.warning("the metrics could not be made: %s", error, exc_info=True)
             self.send_error(500, "the metrics could not be made; the log says why")
             return
+        finally:
+            self._end_after_a_while()
         self.send_response(200)
         self.send_header("Content-Type", metrics.CONTENT_TYPE)
         self.send_header("Content-Length", str(len(body)))

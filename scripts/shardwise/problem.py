@@ -20,6 +20,8 @@ STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "a
 """What can be computed over all products, element by element (see statistics.py)."""
 
 OF_SUMS = "sum", "mean"
+"""Those of them that the sums of shards are enough for."""
+
 NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in OF_SUMS)
 """Statistics that cannot be formed from the sums of shards."""
 

@@ -311,12 +311,12 @@ def percent(share: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Bytes a second, such as ``3.90 GB/s``."""
+    """Bytes a second, such as ``3.9 GB/s``."""
     return decimal(value, "B/s")
 
 
 def size(value: float) -> str:
-    """Bytes in decimal units, as rates of disks are given; three digits."""
+    """Bytes in decimal units, as rates of disks are given."""
     return decimal(value, "B")
 
 

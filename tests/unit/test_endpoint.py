@@ -114,6 +114,24 @@ def test_a_client_that_dawdles_loses_its_seat(observer, monkeypatch):
             client.close()
 
 
+def test_a_client_that_takes_no_answer_loses_its_seat(observer, monkeypatch):
+    """It asks, and never reads: the answer is larger than what lies between the two."""
+    monkeypatch.setattr(endpoint, "_CLIENT_SECONDS", 0.3)
+    monkeypatch.setattr(metrics, "text", lambda seen: "x" * 50_000_000)
+    with endpoint.serve(observer, every=1000) as port:
+        deaf = [socket.create_connection(("127.0.0.1", port)) for _ in range(endpoint.CLIENTS)]
+        for client in deaf:
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        for _ in range(100):
+            if get(port, "/")[0] == 404:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("they stay for ever")
+        for client in deaf:
+            client.close()
+
+
 def test_a_look_that_fails_is_told_and_does_not_end_it(observer, caplog):
     """A fault in a look is answered with 500, logged, and the next request is served again."""
     with endpoint.serve(observer, every=0) as port:

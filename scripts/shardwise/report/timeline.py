@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from markupsafe import Markup, escape
 
@@ -48,23 +49,25 @@ class Axis:
         """Units of a break; all of them take half of the room at most."""
         return min(_BREAK, WIDTH / 2 / max(1, len(self.stretches) - 1))
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """Units a second."""
         room = WIDTH - self.gap * (len(self.stretches) - 1)
         return room / max(length(self.stretches), 1e-9)
 
-    def offsets(self) -> Iterator[tuple[float, float, float]]:
+    @cached_property
+    def places(self) -> tuple[tuple[float, float, float], ...]:
         """Begin, end and place of each stretch."""
-        at = 0.0
+        at, scale, made = 0.0, self.scale, []
         for begin, end in self.stretches:
-            yield begin, end, at
-            at += (end - begin) * self.scale + self.gap
+            made.append((begin, end, at))
+            at += (end - begin) * scale + self.gap
+        return tuple(made)
 
     def x(self, moment: float) -> float:
         """The place of a moment."""
         found = 0.0
-        for begin, end, at in self.offsets():
+        for begin, end, at in self.places:
             if moment < begin:
                 break
             found = at + (min(moment, end) - begin) * self.scale
@@ -75,7 +78,7 @@ class Axis:
         if len(self.stretches) == 1:
             return time_ticks(length(self.stretches))
         made: list[tuple[float, str]] = []
-        for begin, _, at in self.offsets():
+        for begin, _, at in self.places:
             if not made or at / WIDTH >= made[-1][0] + _LABEL:
                 made.append((at / WIDTH, words.moment(begin)[5:16]))
         return made
@@ -165,7 +168,7 @@ def _bars(device: DeviceWork, axis: Axis) -> Iterator[str]:
 
 def _breaks(axis: Axis, height: float) -> Iterator[str]:
     """What stands between two stretches of the axis."""
-    for _, _, at in list(axis.offsets())[1:]:
+    for _, _, at in axis.places[1:]:
         yield f'<path class=break d="{rectangle(at - axis.gap, 0, axis.gap, height)}"/>'
 
 
