@@ -1,6 +1,7 @@
 """The ledger: one row a shard, made from the receipts; what the reduce trusts."""
 
 import csv
+import hashlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -81,6 +82,18 @@ def compare(plan: Plan, rows: Iterable[dict[str, Any]]) -> None:
         raise IntegrityError(
             f"{path}: does not fit the receipts; remove it and run snakemake again"
         )
+
+
+def lists(plan: Plan, checksum: str) -> bool:
+    """Whether ``ledger.tsv`` lists exactly these products, by `missing.Standing.checksum`."""
+    found = hashlib.blake2b(digest_size=16)
+    try:
+        with open(plan.results.ledger, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file, delimiter="\t"):
+                found.update(f"{row['shard']}\t{row['checksum']}\n".encode())
+    except (OSError, ValueError, LookupError, csv.Error):
+        return False
+    return found.hexdigest() == checksum
 
 
 def checked_receipts(plan: Plan) -> list[dict[str, Any]]:

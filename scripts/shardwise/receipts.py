@@ -76,7 +76,7 @@ def write_for(path: Path, receipt: dict[str, Any], product: Path, own: os.stat_r
         Where the other attempt's file has other bytes. It has no receipt then, or its own.
     """
     write(path, receipt)
-    if _is(product, own) or _has_same_elements(product, receipt["file"]):
+    if _is(product, own) or has_same_elements(product, receipt["file"]):
         return
     _withdraw(path, _text(receipt))
     raise TryAgain(
@@ -111,8 +111,8 @@ def _is(path: Path, known: os.stat_result) -> bool:
     return (found.st_dev, found.st_ino) == (known.st_dev, known.st_ino)
 
 
-def _has_same_elements(path: Path, facts: dict[str, Any]) -> bool:
-    """Whether a file is what a receipt says; all of it is read."""
+def has_same_elements(path: Path, facts: dict[str, Any]) -> bool:
+    """Whether a file is what a receipt says of it; all of it is read."""
     try:
         check_file(path, facts)
     except IntegrityError:

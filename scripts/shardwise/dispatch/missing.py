@@ -4,6 +4,7 @@ Standard library only, and few calls to the disk a shard: it looks at every shar
 before a run says its first word.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,8 +15,8 @@ from shardwise.units import human_bytes
 
 NO_PRODUCTS = "have no products yet"
 
-_SIZE = re.compile(rb'"file": {[^{}]*"bytes": (\d{1,19})\b')
-"""The size of the product, in a receipt as `receipts.write` leaves it.
+_FILE = re.compile(rb'"file": {[^{}]*"bytes": (\d{1,19}),\s*"checksum": "([0-9a-f]{32})"')
+"""Size and checksum of the product, in a receipt as `receipts.write` leaves it.
 
 To read 100,000 receipts as JSON takes twice as long as everything else here.
 """
@@ -26,11 +27,13 @@ class Standing:
     """How far the products of a plan are.
 
     ``missing`` are ids in the plan's order. ``newest`` is the shard whose receipt was written last,
-    of those that are whole, or None where none is.
+    of those that are whole, or None where none is. ``checksum`` is that of the list of all whole
+    shards, each with the checksum of its product, as `ledger.lists` compares it.
     """
 
     missing: list[str]
     newest: str | None
+    checksum: str = ""
 
 
 def missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
@@ -54,18 +57,24 @@ def standing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> Stan
     """
     folder = str(plan.results.product("").parent)
     lacking, newest, latest = [], None, 0
+    checksum = hashlib.blake2b(digest_size=16)
     for shard, row in plan.shards.items():
         meanwhile()
-        written = _written(f"{folder}/{shard}", row.fingerprint)
-        if written is None:
+        found = _written(f"{folder}/{shard}", row.fingerprint)
+        if found is None:
             lacking.append(shard)
-        elif written > latest:
+            continue
+        written, own = found
+        checksum.update(f"{shard}\t{own}\n".encode())
+        if written > latest:
             newest, latest = shard, written
-    return Standing(lacking, newest)
+    return Standing(lacking, newest, checksum.hexdigest())
 
 
-def _written(path: str, fingerprint: str) -> int | None:
-    """When the receipt of a whole product was written (nanoseconds); None where it is not whole.
+def _written(path: str, fingerprint: str) -> tuple[int, str] | None:
+    """When the receipt of a whole product was written (ns), and the product's checksum.
+
+    None where the product or its receipt is not whole.
 
     Parameters
     ----------
@@ -74,10 +83,13 @@ def _written(path: str, fingerprint: str) -> int | None:
     """
     try:
         text, written = _text(f"{path}.json")
-        whole = is_of(text, fingerprint) and fits(text, os.stat(f"{path}.npy").st_size)
+        size = os.stat(f"{path}.npy").st_size
     except OSError:
         return None
-    return written if whole else None
+    said = _FILE.search(text)
+    if said is None or size != int(said[1]) or not is_of(text, fingerprint):
+        return None
+    return written, said[2].decode()
 
 
 def is_of(text: bytes, fingerprint: str) -> bool:
@@ -87,7 +99,7 @@ def is_of(text: bytes, fingerprint: str) -> bool:
 
 def fits(text: bytes, size: int) -> bool:
     """Whether a product of so many bytes is the one that the text of a receipt speaks of."""
-    said = _SIZE.search(text)
+    said = _FILE.search(text)
     return said is not None and size == int(said[1])
 
 
