@@ -304,7 +304,7 @@ def test_what_is_forced_is_computed_again(pool: Workspace, words: list[str]) -> 
 def test_what_is_forced_beside_the_products_keeps_them(pool: Workspace) -> None:
     """The receipts are removed only by a run that makes them again."""
     before = pool.file("products/00001.json").read_bytes()
-    done = pool.run("--forceall", "results/plan.tsv")
+    done = pool.run("--forceall", "results/default/plan.tsv")
     assert done.code == 0, done.output
     assert pool.file("products/00001.json").read_bytes() == before
 
@@ -314,7 +314,7 @@ def test_snakemake_remembers_products_of_its_own_jobs_alone(
 ) -> None:
     """So a start under pool need not ask for each file, unless jobs were used before."""
     for kind in ("products", "shards"):
-        folder = Path("results", kind)
+        folder = Path("results", "default", kind)
         assert _remembers(finished.root / ".snakemake", folder)
         assert not _remembers(pooled.root / ".snakemake", folder)
     assert _remembers(pooled.root / "nowhere", folder)
