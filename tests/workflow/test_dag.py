@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from shardwise.workflow import _remembers
 
+from tests import packages
 from tests.workspace import Workspace
 
 SHARDS = [f"{i:05}" for i in range(4)]
@@ -92,9 +93,13 @@ def test_a_run_up_to_the_sum_makes_no_page(workspace: Workspace) -> None:
 
 
 def test_snakemakes_own_report_holds_the_page(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Page, figures, ledger and receipt with captions and categories; the network is not needed."""
+    """Page, figures, ledger and receipt with captions and categories.
+
+    It needs no network, and no package that `make run` does not install.
+    """
+    monkeypatch.setenv("PYTHONPATH", packages.hide_the_others(tmp_path / "hidden"))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     done = workspace.run("--report", "all.zip")
