@@ -343,6 +343,7 @@ class _Audit:
         try:
             facts = judge.copy(self._plan, row.shard)["file"]
             if copy.exists():
+                receipts.check_file(copy, facts)
                 self._compare(copy, facts)
             return facts["checksum"]
         except receipts.NoReceipt:
