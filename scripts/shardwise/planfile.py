@@ -18,6 +18,7 @@ from shardwise.errors import InputError, IntegrityError, short
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source
 from shardwise.problem import ITEM_BYTES, Problem
+from shardwise.smallfile import checksum
 
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip
@@ -240,11 +241,6 @@ def _checked(path: Path) -> tuple[bytes, dict[str, Any]]:
     _check(dumps(facts), facts, results.plan_facts)
     _check(raw, facts, path)
     return raw, facts
-
-
-def checksum(raw: bytes) -> str:
-    """Checksum of a small text file, by the standard library alone."""
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 def file_digest(path: Path) -> str:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise import ALGORITHM, ledger, planfile, receipts
+from shardwise import ALGORITHM, judge, ledger, planfile, receipts
 from shardwise.dispatch import missing
 from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.paths import Results
-from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS
 
@@ -105,7 +104,7 @@ def holds_stack(plan: Plan) -> bool:
     """Whether ``input.npy`` is the synthetic stack of this plan, by its receipt."""
     results = plan.results
     try:
-        receipt = receipts.read_as_written(results.synthetic_receipt)
+        receipt = receipts.read(results.synthetic_receipt)
         receipts.check_file(results.synthetic, receipt["file"])
     except (IntegrityError, LookupError, TypeError):
         return False
@@ -118,35 +117,35 @@ def _unfit_shards(plan: Plan, shards: Sequence[str]) -> Iterator[Path]:
     results, copied = plan.results, plan.settings["materialize"]
     for shard in shards:
         yield results.product(shard)
-        if copied and not _is_copy(results, plan.shards[shard]):
+        if copied and not _is_copy(plan, shard):
             yield results.shard(shard)
 
 
-def _is_copy(results: Results, row: Shard) -> bool:
+def _is_copy(plan: Plan, shard: str) -> bool:
     """Whether the copy of a shard's matrices is there, and of these matrices."""
     try:
-        receipt = receipts.read_as_written(results.shard_receipt(row.shard))
-        receipts.check_file(results.shard(row.shard), receipt["file"])
-    except (IntegrityError, LookupError, TypeError):
+        receipt = judge.copy(plan, shard)
+        receipts.check_file(plan.results.shard(shard), receipt["file"])
+    except IntegrityError:
         return False
-    own = (row.shard, row.start, row.stop, row.matrices)
-    return tuple(receipt.get(key) for key in ("shard", "start", "stop", "matrices")) == own
+    return True
 
 
 def _sums(plan: Plan, statistics: Sequence[str]) -> bool:
     """Whether the summary vouches for these results, of this plan and of the present ledger."""
     results = plan.results
     try:
-        summary = receipts.read_as_written(results.summary)
-        own = (plan.facts["digest"], ALGORITHM["reduce"], planfile.file_digest(results.ledger))
-        if tuple(summary.get(key) for key in ("plan", "algorithm", "ledger")) != own:
+        summary = receipts.read(results.summary)
+        judge.summary(plan, summary)
+        own = (ALGORITHM["reduce"], planfile.file_digest(results.ledger))
+        if (summary.get("algorithm"), summary.get("ledger")) != own:
             return False
         for name in statistics:
-            path, facts = results.statistic(name), summary["files"][name]
-            receipts.check_file(path, facts)
+            path, facts = results.statistic(name), summary["files"].get(name)
+            judge.statistic(plan, name, facts)
             if facts["bytes"] <= _READ_BYTES and not receipts.has_same_elements(path, facts):
                 return False
-    except (OSError, IntegrityError, LookupError, TypeError):
+    except (OSError, IntegrityError):
         return False
     return True
 
@@ -173,8 +172,8 @@ def clear(plan: Plan) -> list[Path]:
         if shard not in plan.shards or shard in lacking:
             sort(paths, results.receipt(shard), results.product(shard))
     for shard, paths in _files_per_shard(results.shard("").parent):
-        row = plan.shards.get(shard)
-        if not (row and plan.settings["materialize"] and _is_copy(results, row)):
+        copied = shard in plan.shards and plan.settings["materialize"]
+        if not (copied and _is_copy(plan, shard)):
             sort(paths, results.shard_receipt(shard), results.shard(shard))
     if results.synthetic.exists() and not holds_stack(plan):
         paths = [path for path in (results.synthetic, results.synthetic_receipt) if path.exists()]
@@ -189,7 +188,7 @@ def _sort_results(plan: Plan, own: list[Path], strange: list[Path]) -> None:
     """Add the results of an earlier plan to what was written by us, or to what is strange."""
     results = plan.results
     try:
-        summary = receipts.read_as_written(results.summary)
+        summary = receipts.read(results.summary)
         files = dict(summary["files"])
     except (IntegrityError, LookupError, TypeError, ValueError):
         summary, files = {}, {}
@@ -221,7 +220,7 @@ def _files_per_shard(folder: Path) -> Iterator[tuple[str, list[Path]]]:
 def _is_written_by_us(receipt: Path, file: Path) -> bool:
     """Whether a receipt is as a run of ours wrote it, and fits the file."""
     try:
-        return _fits(file, receipts.read_as_written(receipt)["file"])
+        return _fits(file, receipts.read(receipt)["file"])
     except (IntegrityError, LookupError, TypeError):
         return False
 

@@ -1,7 +1,8 @@
 """Which shards of a plan are still to be computed: those without a whole product of this plan.
 
-Standard library only, and few calls to the disk a shard: it looks at every shard of a large plan
-before a run says its first word.
+A quick look beside the judge (`shardwise.judge`): standard library only, and few calls to the disk
+per shard, as it looks at every shard of a large plan before a run says its first word. What it
+takes for whole in a receipt, the judge takes, too; to that end it checks the receipt's own digest.
 """
 
 import hashlib
@@ -10,6 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shardwise import smallfile
+from shardwise.errors import IntegrityError
+from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.units import human_bytes
 
@@ -46,21 +50,20 @@ def missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[
 
 def is_whole(plan: Plan, shard: str) -> bool:
     """Whether a shard has a whole product and receipt of this plan."""
-    path = os.path.splitext(plan.results.product(shard))[0]
-    return _written(path, plan.shards[shard].fingerprint) is not None
+    return _written(str(plan.results.receipt(shard).parent), plan.shards[shard]) is not None
 
 
 def standing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> Standing:
     """Look at the receipt of every shard, and at the size of its product.
 
-    The elements of a product, and the rest of its receipt, are left to ledger and reduce.
+    The header and the elements of a product are left to ledger and reduce.
     """
-    folder = str(plan.results.product("").parent)
+    folder = str(plan.results.receipt("").parent)
     lacking, newest, latest = [], None, 0
     checksum = hashlib.blake2b(digest_size=16)
     for shard, row in plan.shards.items():
         meanwhile()
-        found = _written(f"{folder}/{shard}", row.fingerprint)
+        found = _written(folder, row)
         if found is None:
             lacking.append(shard)
             continue
@@ -71,49 +74,30 @@ def standing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> Stan
     return Standing(lacking, newest, checksum.hexdigest())
 
 
-def _written(path: str, fingerprint: str) -> tuple[int, str] | None:
+def _written(folder: str, row: Shard) -> tuple[int, str] | None:
     """When the receipt of a whole product was written (ns), and the product's checksum.
 
     None where the product or its receipt is not whole.
-
-    Parameters
-    ----------
-    path
-        Of the product and its receipt, without what follows the dot.
     """
+    path = f"{folder}/{row.shard}"
     try:
-        text, written = _text(f"{path}.json")
-        size = os.stat(f"{path}.npy").st_size
-    except OSError:
+        text = smallfile.read(f"{path}.json")
+        if text is None or not text.startswith(_head(row)) or not smallfile.has_own_digest(text):
+            return None
+        said = _FILE.search(text)
+        if said is None or os.stat(f"{path}.npy").st_size != int(said[1]):
+            return None
+        return os.stat(f"{path}.json").st_mtime_ns, said[2].decode()
+    except (IntegrityError, OSError):
         return None
-    said = _FILE.search(text)
-    if said is None or size != int(said[1]) or not is_of(text, fingerprint):
-        return None
-    return written, said[2].decode()
 
 
-def is_of(text: bytes, fingerprint: str) -> bool:
-    """Whether the text of a receipt is all there, and of the plan that has this fingerprint."""
-    return f'"fingerprint": "{fingerprint}"'.encode() in text and text.rstrip().endswith(b"}")
-
-
-def fits(text: bytes, size: int) -> bool:
-    """Whether a product of so many bytes is the one that the text of a receipt speaks of."""
-    said = _FILE.search(text)
-    return said is not None and size == int(said[1])
-
-
-def _text(path: str) -> tuple[bytes, int]:
-    """A small file, and when it was written; Python's own files take twice as long to open.
-
-    To open a pipe waits for nobody, and what is in it is no receipt.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        found = os.fstat(descriptor)
-        return os.read(descriptor, found.st_size), found.st_mtime_ns
-    finally:
-        os.close(descriptor)
+def _head(row: Shard) -> bytes:
+    """How the receipt of a shard under its plan begins, as it is written."""
+    return (
+        f'{{\n "schema": 1,\n "shard": "{row.shard}",\n "start": {row.start},\n '
+        f'"stop": {row.stop},\n "fingerprint": "{row.fingerprint}",\n'
+    ).encode()
 
 
 def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:
