@@ -265,7 +265,7 @@ class _Audit:
                 self._progress(said)
             made.findings += [finding for future in statistics for finding in future.result()]
         self._judge(seen, summary)
-        made.findings += self._input_findings()
+        made.findings += self._input_findings() + self._synthetic()
         made.findings += [Finding(FOREIGN, name, "is not part of this run")
                           for name in sorted(self._foreign())]  # fmt: skip
         made.repair = self._repair()
@@ -416,6 +416,17 @@ class _Audit:
             return None
         return StackReader(self._sources, problem.left, self._plan.dtype)  # type: ignore[arg-type]
 
+    def _synthetic(self) -> list[Finding]:
+        """The receipt of the synthetic stack; its matrices are compared shard by shard."""
+        path = self._results.synthetic_receipt
+        if not (self._plan.facts["synthetic"] and self._results.synthetic.exists()):
+            return []
+        try:
+            receipts.check_file(self._results.synthetic, receipts.read(path).get("file", {}))
+        except IntegrityError as error:
+            return [self._finding(_kind(error), path, str(error))]
+        return []
+
     def _input_of(self, row: Shard, expected: str | None) -> list[Finding]:
         """Read the matrices of a shard where the plan says they lie."""
         inside = bool(self._plan.facts["synthetic"])
@@ -493,7 +504,8 @@ class _Audit:
             words.append(for_bash(results.summary))
             if any(finding.path == results.ledger.name for finding in self._made.findings):
                 words.append(for_bash(results.ledger))
-        words += [for_bash(results.synthetic)] if results.synthetic in paths else []
+        stack = (results.synthetic, results.synthetic_receipt)
+        words += map(for_bash, stack if paths.intersection(stack) else ())
         paths |= {each(shard) for shard in shards for each in (results.product, results.receipt)}
         paths |= {
             each(shard) for shard in copies for each in (results.shard, results.shard_receipt)
