@@ -137,11 +137,15 @@ class Run:
         if outdated := found.outdated:
             named = some(map(str, outdated), 5)
             log.info(f"shardwise: to be made again, as not of this config: {named}")
-            _before_graph(self._workflow, lambda: self._force(outdated))
+        # Snakemake itself makes what a shard lacks. What lies on the way to results that are there
+        # it would leave as it is, even if it is lost.
+        unfit = [path for path in found.unfit if not self._is_of_shard(path) or path.exists()]
+        if unfit:
+            _before_graph(self._workflow, lambda: self._force(unfit))
         return found
 
-    def _force(self, outdated: Sequence[Path]) -> None:
-        """Have Snakemake make outdated files again, as far as they lead to what is asked for.
+    def _force(self, unfit: Sequence[Path]) -> None:
+        """Have Snakemake make unfit files again, as far as they lead to what is asked for.
 
         Snakemake takes a file for finished that is newer than its inputs. A file of another config
         may be. So it is added to what `--forcerun` names, which makes it a target as well.
@@ -150,7 +154,7 @@ class Run:
         last = max(map(self._stage, told.targets), default=_LAST_STAGE)
         chosen = {Path(target).stem for target in told.targets if self._is_of_shard(target)}
         forced = [
-            path for path in outdated
+            path for path in unfit
             if self._stage(path) <= last
             and (len(chosen) < len(told.targets) or not told.targets
                  or not self._is_of_shard(path) or path.stem in chosen)
