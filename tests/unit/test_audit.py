@@ -235,7 +235,8 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
     flip(moved / "input.npy", 8 * 4500)
     found = audit.look(moved)
     assert found.line().endswith(
-        f"input.npy damaged; repair: rm -f {moved}/input.npy, then snakemake as before"
+        f"input.npy damaged; repair: rm -f {moved}/input.npy {moved}/input.json, then snakemake "
+        "as before"
     )
     (moved / "input.npy").unlink()
     assert audit.look(moved).verdict == "whole"
