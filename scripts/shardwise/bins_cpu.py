@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types, uint64
+from numba import types, uint64
 from numba.extending import intrinsic
 
 from shardwise import compiled
@@ -168,7 +168,7 @@ def _number(typing: Any, bits: Any) -> Any:
     return types.float64(bits), generate
 
 
-@njit(nogil=True)
+@compiled.part
 def _visit(
     words: np.ndarray,
     start: int,
@@ -236,7 +236,7 @@ def _visit(
     return largest, excess + 20 * _EXPONENT, loss + thin
 
 
-@njit(nogil=True)
+@compiled.part
 def _tamed(
     words: np.ndarray,
     start: int,
@@ -260,7 +260,7 @@ def _tamed(
             copy[row * _TILE + i] = bits
 
 
-@njit(nogil=True)
+@compiled.part
 def _grow(
     words: np.ndarray,
     start: int,
@@ -338,7 +338,7 @@ def _add_reals(
                 row += rows
 
 
-@njit(nogil=True)
+@compiled.part
 def _visit_integers(
     words: np.ndarray,
     start: int,
@@ -376,7 +376,7 @@ def _add_integers(
                     row += 1
 
 
-@njit(nogil=True)
+@compiled.part
 def _merge_apart(planes: tuple, e: int, heads: np.ndarray, sums: np.ndarray) -> None:
     """Add the levels of one element, where the tops may differ: both are seen from the higher."""
     by = (planes[0][e] & _LEVEL_BITS) - (np.int64(heads[e]) & _LEVEL_BITS)
@@ -409,7 +409,7 @@ def _merge_reals(planes: tuple, heads: np.ndarray, sums: np.ndarray) -> None:
                 sums[level, e] += more[e]
 
 
-@njit(nogil=True)
+@compiled.part
 def _spread(planes: np.ndarray, e: int, sign: int, digits: np.ndarray) -> None:
     """The sum of an element as digits of 32 bits, the first of them signed."""
     carry = np.int64(0)
@@ -420,7 +420,7 @@ def _spread(planes: np.ndarray, e: int, sign: int, digits: np.ndarray) -> None:
     digits[0] = carry
 
 
-@njit(nogil=True)
+@compiled.part
 def _round_any(planes: np.ndarray, e: int, digits: np.ndarray) -> float:
     """The sum of one element, whatever its planes hold."""
     count = len(planes)

@@ -4,16 +4,26 @@ import hashlib
 import inspect
 import os
 import pickle
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding
 import numba
 
 
+def part(function: Callable) -> Callable:
+    """A function that loops call, as numba's ``njit``; it stands in the same file as they."""
+    with _configured(DISABLE_JIT=0):
+        return numba.njit(nogil=True)(function)
+
+
 def loop(function: Callable, signature: tuple) -> Callable:
     """A function compiled for one signature, by an earlier process if there is a folder for it.
+
+    It is compiled in any case: NUMBA_DISABLE_JIT is for those who debug loops of their own. As
+    Python these would take a hundred times as long, and integers would not wrap.
 
     Parameters
     ----------
@@ -22,20 +32,31 @@ def loop(function: Callable, signature: tuple) -> Callable:
     signature
         numba's types of its parameters.
     """
-    kept, before = folder(function, signature), numba.config.CACHE_DIR
+    kept = folder(function, signature)
     if kept is not None:
-        made = numba.njit(nogil=True)(function)
-        numba.config.CACHE_DIR = str(kept)
+        made = part(function)
         # A full disk, or what a crash left of a file, must not end a run.
-        with suppress(OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+        broken = suppress(OSError, EOFError, RuntimeError, pickle.UnpicklingError)
+        with _configured(DISABLE_JIT=0, CACHE_DIR=str(kept)), broken:
             made.enable_caching()
             made.compile(signature)
-        numba.config.CACHE_DIR = before
         if made.signatures:
             return made
-    made = numba.njit(nogil=True)(function)
-    made.compile(signature)
+    made = part(function)
+    with _configured(DISABLE_JIT=0):
+        made.compile(signature)
     return made
+
+
+@contextmanager
+def _configured(**values: Any) -> Iterator[None]:
+    """For a while, other values in numba's settings."""
+    before = {name: getattr(numba.config, name) for name in values}
+    vars(numba.config).update(values)
+    try:
+        yield
+    finally:
+        vars(numba.config).update(before)
 
 
 def folder(function: Callable, signature: tuple) -> Path | None:

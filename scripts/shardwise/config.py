@@ -5,11 +5,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardwise import configfile
 from shardwise.errors import InputError, short
 from shardwise.problem import NEEDS_ORDER, NEEDS_PRODUCTS
 from shardwise.units import parse_bytes
@@ -25,6 +25,7 @@ DEFAULT_RESULTS = "results/default"
 NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")
 """Keys that no plan depends on."""
 
+_ADDRESS = re.compile(r"\s*([A-Za-z][A-Za-z0-9+-]*)://(.*)", re.DOTALL)
 _FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
 
@@ -148,6 +149,8 @@ def read_files(files: list[Path]) -> dict[str, Any]:
     InputError
         As :func:`configfile.read`.
     """
+    from shardwise import configfile  # here: jobs read no config file, and no YAML
+
     merged: dict[str, Any] = {}
     for file in files:
         _merge(merged, configfile.read(file))
@@ -228,7 +231,26 @@ def _explain(error: Any) -> list[str]:
         allowed = "a list that names nothing twice"
     else:
         allowed = f"{error.message:.200}"
-    return [f"{key}: {short(error.instance)} is not allowed; it must be {allowed}"]
+    found = error.instance
+    return [f"{key}: {_shown(found)} is not allowed; it must be {allowed}{_quotes(found, allowed)}"]
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return value.isoformat() if isinstance(value, date) else short(value)
+
+
+def _quotes(found: Any, allowed: str) -> str:
+    """What quotes would change, where a text was meant, or a number."""
+    if isinstance(found, str) and "number" in allowed and re.fullmatch("[0-9]+", found):
+        return ": write it without quotes"
+    texts_only = "a text" in allowed and "number" not in allowed
+    if not texts_only or not isinstance(found, bool | int | float | date):
+        return ""
+    reason = "YAML takes yes, no, on and off for true and false; " if type(found) is bool else ""
+    return f": {reason}write it in quotes"
 
 
 def _type_names(types: str | list[str]) -> str:
@@ -277,6 +299,19 @@ def _names_a_file(text: str) -> bool:
         return False
 
 
+def _address_problem(key: str, text: str) -> str:
+    """Why an address, such as ``s3://bucket/a.npy``, cannot be used; empty where it is none."""
+    address = _ADDRESS.fullmatch(text)
+    if address is None:
+        return ""
+    if address[1].lower() == "file":
+        return f"{key}: {text:.200} is an address; write the path alone: {address[2]:.200}"
+    return (
+        f"{key}: {text:.200} is an address, and Shardwise reads and writes files; copy it to a "
+        "disk, or mount it, and write its path"
+    )
+
+
 def _contradictions(full: Mapping[str, Any]) -> list[str]:
     problems, product = _product_problems(full), f"{full['product']:.200}"
     if full["product"] == "A @ B" and full["right"] is None:
@@ -287,6 +322,11 @@ def _contradictions(full: Mapping[str, Any]) -> list[str]:
         f"{key}: {full[key]:.200} begins with ~, which is not expanded here; write the whole path"
         for key in ("input", "right", "product", "results")
         if str(full[key]).startswith("~")
+    ]
+    problems += [
+        problem
+        for key in ("input", "right", "product", "results")
+        if (problem := _address_problem(key, str(full[key])))
     ]
     problems += [
         f"{key}: {short(full[key])} holds a character that no file name can have"

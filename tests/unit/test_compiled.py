@@ -88,3 +88,12 @@ def test_loops_run_where_nothing_can_be_kept(monkeypatch):
         assert not bins_cpu._integers().stats.cache_path
     finally:
         bins_cpu._integers.cache_clear()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_loops_are_compiled_where_numba_is_told_not_to(tmp_path, loop):
+    """NUMBA_DISABLE_JIT is for those who debug loops of their own, which stay as they are."""
+    own = "\nimport numba\nassert not hasattr(numba.njit(lambda x: x), 'signatures')\n"
+    env = os.environ | {"PYTHONPATH": str(SCRIPTS), "NUMBA_CACHE_DIR": str(tmp_path)}
+    line = [sys.executable, "-W", "error", "-c", START + LOOPS[loop] + END + own]
+    subprocess.run(line, env=env | {"NUMBA_DISABLE_JIT": "1"}, check=True)

@@ -396,7 +396,7 @@ BY_PLAN = [
     ("not square", {}, "(2, 3) @ (2, 3)"),
     ("good", {"shards": 0}, "shards: 0 is not allowed"),
     ("good", {"shards": -1}, "shards: -1 is not allowed"),
-    ("good", {"shards": True}, "shards: True is not allowed"),
+    ("good", {"shards": True}, "shards: true is not allowed"),
     ("good", {"dispatch": "pol"}, "dispatch: 'pol' is not allowed; it must be one of jobs"),
     ("good", {"results": "bad.npy/x"}, "bad.npy is not a folder"),
     ("good", {"results": "~/x"}, "begins with ~"),

@@ -1,0 +1,156 @@
+"""What would end Snakemake with a traceback, or with 1, before our rules: told, with exit 2."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import factories
+from tests.workspace import Finished, Workspace
+
+SMALL = {"synthetic": {"matrices": 4, "dim": 4}, "shards": 2, "backend": "numpy"}
+
+BAD_CONFIGS = {
+    "bad YAML": (b"shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']'"),
+    "a tab": (b"reduce:\n\tranks: 3\n", "line 2: holds a tab"),
+    "empty": (b"", "line 1: is empty"),
+    "a list": (b"- input\n", "line 1: holds a list"),
+    "not UTF-8": (b"shards: 3\ninput: \xff.npy\n", "line 2: is not UTF-8"),
+    "no such date": (b"results: 2024-13-45\n", "line 1: '2024-13-45' cannot be read"),
+    "two documents": (b"shards: 3\n---\nshards: 4\n", "line 2: but found another document"),
+    "octal": (b"shards: 010\n", "line 1: shards: YAML reads 010 as the number 8"),
+    "base 60": (b"shard_bytes: 10:30\n", "line 1: shard_bytes: YAML reads 10:30 as the number 630"),
+    "an address": (b"results: s3://bucket/a\n", "results: s3://bucket/a is an address"),
+    "missing": (None, "does not exist"),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A small run that is done."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("refusals") / "a clone")
+    workspace.configure(**SMALL)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    return workspace
+
+
+@pytest.fixture
+def workspace(finished: Workspace, tmp_path: Path) -> Workspace:
+    """A copy of it, to be damaged."""
+    return finished.clone(tmp_path / "a clone")
+
+
+def refused(done: Finished, words: str) -> None:
+    """Snakemake has ended with 2 and these words, and without a traceback."""
+    assert (done.code, words in done.output) == (2, True), done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        *(("mine.yaml", name) for name in BAD_CONFIGS),
+        *(("config.yaml", name) for name in ("bad YAML", "empty", "octal", "missing")),
+    ],
+)
+def test_a_config_file_is_refused_by_its_line(tmp_path: Path, file: str, name: str) -> None:
+    """By snakemake, as the user's file and as that of the Snakefile; by hand the same words."""
+    content, words = BAD_CONFIGS[name]
+    workspace = Workspace.create(tmp_path / "w")
+    (workspace.root / file).unlink(missing_ok=True)
+    if content is not None:
+        (workspace.root / file).write_bytes(content)
+    own = ["--configfile", file] if file == "mine.yaml" and content is None else []
+    done = workspace.run("--dry-run", *own)
+    refused(done, words)
+    assert not (workspace.root / "results").exists()
+    by_hand = factories.run("plan", "--configfile", file, cwd=workspace.root)
+    assert by_hand.returncode == 2
+    (line,) = [line for line in done.output.splitlines() if words in line]
+    line = line.replace(f"{workspace.root}/", "")
+    where = line.partition("config file ")[2].partition(words)[0]
+    assert f"{where}{words}" in by_hand.stderr.replace(f"{workspace.root}/", "")
+
+
+def test_a_pipe_as_config_file_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody will ever write into it."""
+    workspace = Workspace.create(tmp_path / "w")
+    os.mkfifo(workspace.root / "mine.yaml")
+    refused(workspace.run("--dry-run", timeout=60), "config file mine.yaml: is not a file")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"3", b'"a"', b'{"params": 3}', b'{"starttime": []}', None]
+)
+def test_a_damaged_record_of_snakemake_is_named_with_its_cure(
+    workspace: Workspace, content: bytes | None
+) -> None:
+    """The command that it prints is all that is needed, and nothing is computed again."""
+    for record in list((workspace.root / ".snakemake" / "metadata").iterdir())[:2]:
+        if content is None:
+            record.unlink()
+            record.mkdir()
+        else:
+            record.write_bytes(content)
+    before = workspace.file("sum.npy").stat().st_mtime_ns
+    done = workspace.run("--dry-run")
+    refused(done, "this record of Snakemake is damaged")
+    while done.code:  # one of a wrong type shows only when it is read
+        refused(done, "this record of Snakemake is damaged")
+        (cure,) = [line for line in done.output.splitlines() if line.startswith("  rm ")]
+        subprocess.run(shlex.split(cure), cwd=workspace.root, check=True)
+        done = workspace.run("--dry-run")
+    assert workspace.run().code == 0
+    assert workspace.file("sum.npy").stat().st_mtime_ns == before
+
+
+def test_many_damaged_records_are_removed_by_one_command(workspace: Workspace) -> None:
+    """As a disk that was full leaves them."""
+    records = list((workspace.root / ".snakemake" / "metadata").iterdir())
+    assert len(records) > 5
+    for record in records:
+        record.write_bytes(b"\xff")
+    done = workspace.run("--dry-run")
+    refused(done, f"{len(records)} in all")
+    (cure,) = [line for line in done.output.splitlines() if line.startswith("  rm ")]
+    subprocess.run(shlex.split(cure), cwd=workspace.root, check=True)
+    assert workspace.dry_run() == set()
+
+
+def test_a_damaged_lock_of_snakemake_is_named_with_its_cure(workspace: Workspace) -> None:
+    """A killed run, whose lock was half written."""
+    locks = workspace.root / ".snakemake" / "locks"
+    locks.mkdir(exist_ok=True)
+    for name in ("0.input.lock", "0.output.lock"):
+        (locks / name).write_bytes(b"\xff\xfe\n")
+    refused(workspace.run("--forceall"), "a lock of Snakemake is damaged")
+    assert workspace.run("--unlock").code == 0
+    assert workspace.run().code == 0
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", "/dev/null", "relative"])
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_a_home_that_cannot_be_written_is_not_needed(
+    tmp_path: Path, home: str, dispatch: str
+) -> None:
+    """As on the nodes of some clusters: all is computed as elsewhere."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")} | {"HOME": home}
+    workspace = Workspace.create(tmp_path / "w", env)
+    workspace.configure(**SMALL, dispatch=dispatch)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert "Traceback" not in done.output
+    assert np.isfinite(workspace.load("sum.npy")).all()
+
+
+def test_numba_compiles_where_it_is_told_not_to(finished: Workspace, tmp_path: Path) -> None:
+    """A variable that is set to debug another program costs neither the run nor a factor of 100."""
+    workspace = Workspace.create(tmp_path / "w", os.environ | {"NUMBA_DISABLE_JIT": "1"})
+    workspace.configure(**SMALL)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert np.array_equal(workspace.load("sum.npy"), finished.load("sum.npy"))
