@@ -4,7 +4,6 @@
 # make doctor   what would run here, and what is missing; ARGS="--json" goes to scripts/doctor.py
 # make report   the page on a run, made anew; ARGS="other_results" goes to scripts/report.py
 # make watch    a run while it goes, from any shell of any node; ARGS="results/mine --once" goes to scripts/watch.py
-# make ceilings  what this node's disk and devices can do at most, for the page; ARGS="other_results" goes to scripts/ceilings.py
 # make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to scripts/verify.py
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
@@ -36,7 +35,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel doctor report watch ceilings verify test nightly faults errors fuzz gallery lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run data-parallel doctor report watch verify test nightly faults errors fuzz gallery lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -57,9 +56,6 @@ report: .venv/.run-$(CUDA)
 
 watch: .venv/.run-$(CUDA)
 	@$(BIN)/python scripts/watch.py $(ARGS)
-
-ceilings: .venv/.run-$(CUDA)
-	$(BIN)/python scripts/ceilings.py $(ARGS)
 
 verify: .venv/.run-$(CUDA)
 	$(BIN)/python scripts/verify.py $(ARGS)

@@ -21,7 +21,6 @@ import numpy as np
 
 from shardwise import (
     batches,
-    ceilings,
     devices,
     grants,
     live,
@@ -162,7 +161,6 @@ class Session:
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
             self._versions = {} if self._xp is np else devices.versions(self._xp)
-            ceilings.measure_if_due(plan, self._lane, self.device)
         self._gauge: Gauge | None = None
         if self._xp is not np:
             self._gauge = Gauge(self.device["uuid"])
