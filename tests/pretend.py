@@ -365,7 +365,7 @@ def _receipt(
         "device": machine.told(), "attempt": attempt, "file": facts,
         "input_checksum": f"{row.stop:032x}", "witness": told,
         "proof": proof if plan.settings["verify"] else None,
-        "compute": "float32", "tiled": False, "stages": {"read": 1.0, "write": 1.0},
+        "compute": "float32", "stages": {"read": 1.0, "write": 1.0},
         **_provenance("multiply", machine.node, *moments, {"driver": "580.65"} if gpu else {}),
     }  # fmt: skip
 
