@@ -4,7 +4,6 @@
 # make doctor   what would run here, and what is missing; ARGS="--json" goes to scripts/doctor.py
 # make report   the page on a run, made anew; ARGS="other_results" goes to scripts/report.py
 # make watch    a run while it goes, from any shell of any node; ARGS="results/mine --once" goes to scripts/watch.py
-# make ceilings  what this node's disk and devices can do at most, for the page; ARGS="other_results" goes to scripts/ceilings.py
 # make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to scripts/verify.py
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
@@ -19,7 +18,7 @@
 # make install  set up .venv and nothing else
 #
 # CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
-# doctor, report, watch, ceilings and verify install nothing; run make install before them.
+# doctor, report, watch and verify install nothing; run make install before them.
 
 .DEFAULT_GOAL := help
 PYTHON ?= python3
@@ -28,7 +27,7 @@ ARGS ?=
 python_needed = shardwise needs Python 3.11 or newer, which "$(PYTHON)" is not; name one: make $(MAKECMDGOALS) PYTHON=python3.12
 
 # These install nothing: they never ask which cupy would fit, and use .venv as it is.
-LOOKERS := doctor report watch ceilings verify
+LOOKERS := doctor report watch verify
 ifneq ($(filter-out help clean $(LOOKERS),$(MAKECMDGOALS)),)
 ifeq ($(origin CUDA),undefined)
 CUDA := $(shell PYTHONPATH=scripts $(PYTHON) -c "import sys; sys.version_info < (3, 11) and sys.exit(2); \

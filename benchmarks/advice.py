@@ -19,10 +19,9 @@ from typing import Any
 
 import harness
 import numpy as np
-import raw
-from shardwise import advice, ceilings, planfile
+import transfers
+from shardwise import advice, planfile
 from shardwise.observe import Observer
-from shardwise.paths import Results
 
 SCRIPTS = harness.REPO / "scripts"
 
@@ -123,13 +122,13 @@ def _multiply(plan: Path, *words: str) -> None:
         raise RuntimeError(done.stderr[-2000:])
 
 
-def advised_on(plan: Path, key: str, limits: dict[str, Any]) -> advice.Advice | None:
+def advised_on(plan: Path, key: str) -> advice.Advice | None:
     """The advice of a key that a run gets."""
     seen = Observer(plan.parent).look()
-    return next((a for a in advice.advise(seen, limits) if a.key == key), None)
+    return next((a for a in advice.advise(seen) if a.key == key), None)
 
 
-def measure(folder: Path, cell: Cell, options: Any, limits: dict[str, Any]) -> list[Any]:
+def measure(folder: Path, cell: Cell, options: Any) -> list[Any]:
     """The cells of a row."""
     stack = folder / "input.npy"
     write_stack(stack, cell, options.tiny)
@@ -138,10 +137,10 @@ def measure(folder: Path, cell: Cell, options: Any, limits: dict[str, Any]) -> l
     for number in range(options.rounds):
         for advised in (number % 2 == 1, number % 2 == 0):
             plan = prepare(folder / "run", stack, cell, advised)
-            raw.evict(stack)
+            transfers.evict(stack)
             took[advised].append(compute(plan, cell, advised))
             if not advised and number == 0:
-                said = advised_on(plan, cell.key, limits)
+                said = advised_on(plan, cell.key)
             shutil.rmtree(plan.parent)
     before, after = took[False], took[True]
     gains = [b / a for b, a in zip(before, after, strict=True)]
@@ -163,7 +162,7 @@ def measure(folder: Path, cell: Cell, options: Any, limits: dict[str, Any]) -> l
 def main() -> None:
     """Measure all rows and print the table."""
     parser = harness.parser(__doc__)
-    raw.work_folder(parser)
+    transfers.work_folder(parser)
     parser.add_argument("--rounds", type=int, default=5, help="of each row")
     parser.add_argument("--only", default="", help="rows whose name holds this")
     options = parser.parse_args()
@@ -172,23 +171,13 @@ def main() -> None:
     columns = ["the run", "advised", "said to save, s", "before, s", "as advised, s",
                "saved, s", "times as fast", "faster in"]  # fmt: skip
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        limits = known_limits(Path(name), options.tiny)
         table = harness.Table("advice", columns, options.json)
         for cell in itertools.filterfalse(lambda cell: options.only not in cell.name, CELLS):
             if budget.left <= 0:
                 table.note(f"{cell.name}: skipped, out of time")
                 continue
-            table.row(measure(Path(name), cell, options, limits))
+            table.row(measure(Path(name), cell, options))
         table.end()
-
-
-def known_limits(folder: Path, tiny: bool) -> dict[str, Any]:
-    """The ceilings of this node; none in a tiny run."""
-    if tiny:
-        return {}
-    line = [sys.executable, str(SCRIPTS / "ceilings.py"), str(folder), "--backend", "numpy"]
-    subprocess.run(line, capture_output=True, check=True)
-    return ceilings.read(Results(folder))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import harness
 import numpy as np
-import raw
+import transfers
 
 SLAB_BYTES = 128 * harness.MIB  # of the peers that work on several matrices at once
 LARGE = 1024  # from here on CuPy is faster with a call for each matrix
@@ -64,7 +64,7 @@ class Job:
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
     """A header of one page, so that the elements can be written directly."""
     fields = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    text = repr(fields).ljust(raw.PAGE - 11) + "\n"
+    text = repr(fields).ljust(transfers.PAGE - 11) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
 
 
@@ -126,26 +126,28 @@ class Raw(Peer):
 
     def __init__(self, tiny: bool) -> None:
         self._xp = harness.array_module(tiny)
-        self._memory = raw.ring(self._xp, tiny)
+        self._memory = transfers.ring(self._xp, tiny)
 
     def run(self, job: Job) -> dict[str, Any]:
         """Read, and write as much where products are kept; the best of few and of many threads."""
         tries = []
-        for threads in (raw.THREADS,) if job.cached else (4, raw.THREADS):
+        for threads in (transfers.THREADS,) if job.cached else (4, transfers.THREADS):
             if not job.cached:
-                raw.evict(Path(job.stack))
+                transfers.evict(Path(job.stack))
             read = (Path(job.stack), self._memory, not job.cached, threads)
             write = (Path(job.stack), job.output, job.nbytes, *read[1:])
-            tries.append(raw.read(*read) if job.keep == "sum" else raw.read_and_write(*write))
+            tries.append(
+                transfers.read(*read) if job.keep == "sum" else transfers.read_and_write(*write)
+            )
         return {"seconds": min(tries)}
 
     def device(self, dims: dict[str, int]) -> dict[str, float]:
         """Bytes a second over PCIe, and operations a second by dtype; nothing on NumPy."""
         if self._xp is np:
             return {}
-        found = {"PCIe": raw.pcie(self._xp, True, False)}
-        found["PCIe both ways"] = raw.pcie(self._xp, True, True)
-        return found | {f"GEMM {t}": raw.gemm(self._xp, t, d) for t, d in dims.items()}
+        found = {"PCIe": transfers.pcie(self._xp, True, False)}
+        found["PCIe both ways"] = transfers.pcie(self._xp, True, True)
+        return found | {f"GEMM {t}": transfers.gemm(self._xp, t, d) for t, d in dims.items()}
 
 
 class Plain(Peer):
@@ -253,7 +255,9 @@ class Torch(Peer):
                 wait(slot)
                 if backs:
                     view = bytes_of(backs[slot][: high - low])
-                    writes[slot] = writer.submit(write_fully, target, view, raw.PAGE + low * size)
+                    writes[slot] = writer.submit(
+                        write_fully, target, view, transfers.PAGE + low * size
+                    )
                 if k + 2 < len(slabs):
                     reads[slot] = read(k + 2)
 
@@ -278,7 +282,7 @@ class Kvikio(Peer):
     def __init__(self, tiny: bool) -> None:
         if tiny:
             raise RuntimeError("needs a GPU")
-        os.environ.setdefault("KVIKIO_NTHREADS", str(raw.THREADS))
+        os.environ.setdefault("KVIKIO_NTHREADS", str(transfers.THREADS))
         os.environ.setdefault("KVIKIO_AUTO_DIRECT_IO_READ", "ON")
         os.environ.setdefault("KVIKIO_AUTO_DIRECT_IO_WRITE", "ON")
         self._xp = harness.array_module(tiny)
@@ -292,7 +296,7 @@ class Kvikio(Peer):
         if job.keep == "products":
             with products_file(job), self._kvikio.CuFile(job.output, "r+") as target:
                 self._multiply(
-                    job, lambda c, low: target.pwrite(c, c.nbytes, raw.PAGE + low * size)
+                    job, lambda c, low: target.pwrite(c, c.nbytes, transfers.PAGE + low * size)
                 )
             return {}
         total = xp.zeros((job.dim, job.dim), "float64")

@@ -1,385 +1,82 @@
-"""What the machine can do at all: disk, page cache, PCIe and matrix products, each on its own.
+"""What a machine can do at all: disk, page cache, PCIe and matrix products, each on its own.
 
-Files are read and written by threads in blocks of 8 MiB. Cold means that a probe of the page cache
-found nothing of the file. Each figure is the best of two tries, because it is meant as a ceiling.
+Run it on each kind of node when nothing else is at work there, and compare the rates with those of
+the page. Each figure is the best of two tries.
 """
 
-import errno
-import itertools
-import mmap
-import os
 import tempfile
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
+import transfers
 
-BLOCK = 8 * harness.MIB
-PAGE = 4096
-RING = 64  # blocks of memory that reads and writes go round in
-THREADS = 16
 TRIES = 2
-GEMM_DIM = 4096
-PCIE_BYTES = 256 * harness.MIB
-PROBES = 64
 
 
-def pinned(xp: Any, nbytes: int) -> np.ndarray:
-    """Page-aligned host memory as bytes, pinned where there is a GPU."""
-    if xp is np:
-        return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
-    raw = np.frombuffer(xp.cuda.alloc_pinned_memory(nbytes + PAGE), np.uint8)
-    skip = -raw.ctypes.data % PAGE
-    return raw[skip : skip + nbytes]
-
-
-def random_bytes(nbytes: int) -> np.ndarray:
-    """Page-aligned bytes that no device can compress."""
-    block = pinned(np, nbytes)
-    block[:] = np.frombuffer(np.random.default_rng(0).bytes(nbytes), np.uint8)
-    return block
-
-
-def ring(xp: Any, tiny: bool = False) -> np.ndarray:
-    """Memory of random bytes that reads and writes go round in, a block at a time."""
-    memory = pinned(xp, (2 if tiny else RING) * BLOCK)
-    memory[:] = np.resize(random_bytes(BLOCK), len(memory))
-    return memory
-
-
-def cached_fraction(path: Path) -> float | None:
-    """Share of evenly spaced pages of a file in the page cache; None if its file system is mute.
-
-    A read with ``RWF_NOWAIT`` succeeds only for what is there. The advice against readahead keeps
-    a probe from bringing in more than the page that it looks at.
-    """
-    hits = 0
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        for offset in _probes(fd):
-            try:
-                hits += os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                if error.errno != errno.EOPNOTSUPP:
-                    raise
-                return None
-    finally:
-        os.close(fd)
-    return hits / PROBES
-
-
-def _probes(fd: int) -> list[int]:
-    """Evenly spaced bytes of a file."""
-    size = os.fstat(fd).st_size
-    return [i * size // PROBES for i in range(PROBES)]
-
-
-def evict(path: Path) -> None:
-    """Take a file out of the page cache, and see that it worked.
-
-    Raises
-    ------
-    RuntimeError
-        Where some of it stays.
-    """
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        for attempt in range(3):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            if (left := cached_fraction(path)) == 0:
-                # Each probe has begun to read its page; once it is there it can go, too.
-                for offset in _probes(fd):
-                    os.pread(fd, 1, offset)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                return
-            _drop_caches()
-            if left is None:
-                return
-            time.sleep(0.2 * attempt)
-    finally:
-        os.close(fd)
-    raise RuntimeError(f"{left:.0%} of the file stays in the page cache")
-
-
-def _drop_caches() -> None:
-    """Root's way, for file systems that take advice lightly."""
-    os.sync()
-    try:
-        Path("/proc/sys/vm/drop_caches").write_text("1\n")
-    except OSError:
-        return
-
-
-def warm(path: Path, memory: np.ndarray) -> None:
-    """Bring a file into the page cache, and see that it stays."""
-    for _ in range(2):
-        read(path, memory, direct=False)
-        if (there := cached_fraction(path)) == 1:
-            return
-    if there is None:
-        return
-    raise RuntimeError(f"only {there:.0%} of the file is in the page cache")
-
-
-def _open(path: Path, flags: int, direct: bool) -> int:
-    try:
-        return os.open(path, flags | (os.O_DIRECT if direct else 0), 0o600)
-    except OSError as error:
-        raise RuntimeError(f"this file system refuses O_DIRECT: {error}") from error
-
-
-def in_threads(work: Callable[[int], None], blocks: int, threads: int) -> list[threading.Thread]:
-    """Start threads that share out the numbers below ``blocks``; the caller joins them."""
-    numbers = itertools.count()
-    failures: list[BaseException] = []
-
-    def loop() -> None:
-        try:
-            # next() of a count is atomic under the interpreter's lock.
-            while not failures and (number := next(numbers)) < blocks:
-                work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    crew = [_Thread(loop, failures) for _ in range(min(threads, blocks))]
-    for thread in crew:
-        thread.start()
-    return crew
-
-
-class _Thread(threading.Thread):
-    """A thread whose crew's first failure is raised by ``join``."""
-
-    def __init__(self, target: Callable[[], None], failures: list[BaseException]) -> None:
-        super().__init__(target=target, daemon=True)
-        self._failures = failures
-
-    def join(self, timeout: float | None = None) -> None:
-        super().join(timeout)
-        if self._failures:
-            raise self._failures[0]
-
-
-def _ring(memory: np.ndarray, number: int) -> np.ndarray:
-    slots = len(memory) // BLOCK
-    low = number % slots * BLOCK
-    return memory[low : low + BLOCK]
-
-
-def start_read(
-    path: Path, memory: np.ndarray, direct: bool, threads: int
-) -> tuple[int, list[threading.Thread]]:
-    """Start to read a whole file; its descriptor and the threads at work."""
-    fd = _open(path, os.O_RDONLY, direct)
-    size = os.fstat(fd).st_size
-
-    def work(number: int) -> None:
-        low = number * BLOCK
-        got, wanted = os.preadv(fd, [_ring(memory, number)], low), min(BLOCK, size - low)
-        if got != wanted:
-            raise OSError(f"read {got} bytes of {wanted}")
-
-    return fd, in_threads(work, -(-size // BLOCK), threads)
-
-
-def start_write(
-    path: Path, nbytes: int, memory: np.ndarray, direct: bool, threads: int
-) -> tuple[int, list[threading.Thread]]:
-    """Start to write a new file, whole pages of it; its descriptor and the threads at work."""
-    nbytes = nbytes // PAGE * PAGE
-    fd = _open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct)
-    os.posix_fallocate(fd, 0, nbytes)
-
-    def work(number: int) -> None:
-        low = number * BLOCK
-        piece = _ring(memory, number)[: nbytes - low]
-        if os.pwritev(fd, [piece], low) != len(piece):
-            raise OSError("wrote less than asked for")
-
-    return fd, in_threads(work, -(-nbytes // BLOCK), threads)
-
-
-def finish(fd: int, threads: list[threading.Thread], sync: bool = False) -> None:
-    """Wait for all threads, flush to the disk, close."""
-    try:
-        for thread in threads:
-            thread.join()
-        if sync:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def read(path: Path, memory: np.ndarray, direct: bool, threads: int = THREADS) -> float:
-    """Seconds to read a file."""
-    begin = time.perf_counter()
-    finish(*start_read(path, memory, direct, threads))
-    return time.perf_counter() - begin
-
-
-def read_files(paths: list[Path], memory: np.ndarray, direct: bool, threads: int) -> float:
-    """Seconds to read several files; threads share out the blocks of all of them."""
-    sizes = {path: path.stat().st_size for path in paths}
-    blocks = [(path, low) for path, size in sizes.items() for low in range(0, size, BLOCK)]
-
-    def work(number: int) -> None:
-        path, low = blocks[number]
-        fd = _open(path, os.O_RDONLY, direct)
-        try:
-            got, wanted = os.preadv(fd, [_ring(memory, number)], low), min(BLOCK, sizes[path] - low)
-        finally:
-            os.close(fd)
-        if got != wanted:
-            raise OSError(f"read {got} bytes of {wanted}")
-
-    begin = time.perf_counter()
-    for thread in in_threads(work, len(blocks), threads):
-        thread.join()
-    return time.perf_counter() - begin
-
-
-def write(
-    path: Path, nbytes: int, memory: np.ndarray, direct: bool = True, threads: int = THREADS
-) -> float:
-    """Seconds to write a new file and flush it to the disk."""
-    path.unlink(missing_ok=True)  # to free an old one is no part of it
-    begin = time.perf_counter()
-    finish(*start_write(path, nbytes, memory, direct, threads), sync=True)
-    return time.perf_counter() - begin
-
-
-def read_and_write(
-    source: Path,
-    target: Path,
-    nbytes: int,
-    memory: np.ndarray,
-    direct: bool = True,
-    threads: int = THREADS,
-) -> float:
-    """Seconds to read one file and to write another, directly, at the same time."""
-    half = len(memory) // BLOCK // 2 * BLOCK
-    target.unlink(missing_ok=True)
-    begin = time.perf_counter()
-    reading = start_read(source, memory[:half], direct, threads)
-    writing = start_write(target, nbytes, memory[half:], True, threads)
-    finish(*reading)
-    finish(*writing, sync=True)
-    return time.perf_counter() - begin
-
-
-def pcie(xp: Any, up: bool, down: bool, nbytes: int = PCIE_BYTES, copies: int = 8) -> float:
-    """Bytes a second each way between pinned memory and the device."""
-    lanes = []
-    for wanted, kind in ((up, 1), (down, 2)):  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
-        if wanted:
-            host, device = pinned(xp, nbytes), xp.empty(nbytes, np.uint8)
-            ends = [device.data.ptr, host.ctypes.data]
-            to, source = ends if kind == 1 else ends[::-1]
-            stream = xp.cuda.Stream(non_blocking=True)
-            lanes.append((to, source, kind, stream, host, device))
-    xp.cuda.runtime.deviceSynchronize()
-    begin = time.perf_counter()
-    for _ in range(copies):
-        for to, source, kind, stream, *_ in lanes:
-            xp.cuda.runtime.memcpyAsync(to, source, nbytes, kind, stream.ptr)
-    for lane in lanes:
-        lane[3].synchronize()
-    return copies * nbytes / (time.perf_counter() - begin)
-
-
-def gemm(xp: Any, dtype: str, dim: int = GEMM_DIM) -> float:
-    """Floating-point operations a second of one product after the other."""
-    a = harness.normal(xp, (dim, dim), dtype)
-    out = xp.empty_like(a)
-    harness.seconds_of(xp, lambda: xp.matmul(a, a, out=out), 2)
-    return 2 * dim**3 / harness.seconds_of(xp, lambda: xp.matmul(a, a, out=out), 10)
-
-
-def file_system(folder: Path) -> str:
-    """Type and device of the file system that a folder lies on, and whether cold can be proven."""
-    lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    inside = [m for m in lines if folder.resolve().is_relative_to(m[1].replace("\\040", " "))]
-    device, _, kind, *_ = max(inside, key=lambda m: len(m[1]))
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        file.write(b"0")
-        file.flush()
-        mute = cached_fraction(Path(file.name)) is None
-    return f"{kind} on {device}" + ", whose page cache cannot be probed" * mute
-
-
-def work_folder(parser: Any) -> None:
-    """Add the option that says where files are written."""
-    default = harness.REPO / ".cache" / "benchmarks"
-    parser.add_argument("--folder", type=Path, default=default, help="where files are written")
-
-
-def ceilings(xp: Any, folder: Path, nbytes: int) -> dict[str, Callable[[], float]]:
+def measurements(
+    xp: Any, folder: Path, nbytes: int, tiny: bool = False
+) -> dict[str, Callable[[], float]]:
     """What is measured: by name, a call that gives bytes or operations a second, once."""
-    memory = ring(xp, tiny=xp is np)
+    memory = transfers.ring(xp, tiny)
     source, target = folder / "raw-source", folder / "raw-target"
-    write(source, nbytes, memory, direct=False)
+    transfers.write(source, nbytes, memory, direct=False)
     size = source.stat().st_size
 
     def cold(threads: int, direct: bool) -> float:
-        evict(source)
-        return size / read(source, memory, direct, threads)
+        transfers.evict(source)
+        return size / transfers.read(source, memory, direct, threads)
 
     def cached(threads: int) -> float:
-        warm(source, memory)
-        return size / read(source, memory, False, threads)
+        transfers.warm(source, memory)
+        return size / transfers.read(source, memory, False, threads)
 
     def both() -> float:
-        evict(source)
-        return size / read_and_write(source, target, size, memory)
+        transfers.evict(source)
+        return size / transfers.read_and_write(source, target, size, memory)
 
     found: dict[str, Callable[[], float]] = {
         "direct read, 4 threads": lambda: cold(4, True),
-        "direct read, 16 threads": lambda: cold(THREADS, True),
+        "direct read, 16 threads": lambda: cold(transfers.THREADS, True),
         "buffered cold read, 1 thread": lambda: cold(1, False),
-        "buffered cold read, 16 threads": lambda: cold(THREADS, False),
-        "direct write, 4 threads": lambda: size / write(target, size, memory, True, 4),
-        "direct write, 16 threads": lambda: size / write(target, size, memory),
-        "buffered write, 1 thread": lambda: size / write(target, size, memory, False, 1),
+        "buffered cold read, 16 threads": lambda: cold(transfers.THREADS, False),
+        "direct write, 4 threads": lambda: size / transfers.write(target, size, memory, True, 4),
+        "direct write, 16 threads": lambda: size / transfers.write(target, size, memory),
+        "buffered write, 1 thread": lambda: size / transfers.write(target, size, memory, False, 1),
         "direct read and write at once, each": both,
         "page cache to pinned memory, 1 thread": lambda: cached(1),
-        "page cache to pinned memory, 16 threads": lambda: cached(THREADS),
+        "page cache to pinned memory, 16 threads": lambda: cached(transfers.THREADS),
     }
     if xp is not np:
-        found["PCIe up"] = lambda: pcie(xp, True, False)
-        found["PCIe down"] = lambda: pcie(xp, False, True)
-        found["PCIe both ways, each"] = lambda: pcie(xp, True, True)
-    dim = 64 if xp is np else GEMM_DIM
-    for dtype in ("float64", "float32", "float16"):
-        found[f"products {dtype}, d = {dim}"] = lambda dtype=dtype: gemm(xp, dtype, dim)
+        found["PCIe up"] = lambda: transfers.pcie(xp, True, False)
+        found["PCIe down"] = lambda: transfers.pcie(xp, False, True)
+        found["PCIe both ways, each"] = lambda: transfers.pcie(xp, True, True)
+    dim = 64 if tiny else transfers.GEMM_DIM
+    for dtype in ("float64", "float32", *(["float16"] if xp is not np else [])):
+        found[f"products {dtype}, d = {dim}"] = lambda dtype=dtype: transfers.gemm(xp, dtype, dim)
     return found
 
 
 def main() -> None:
-    """Measure all ceilings and print the table."""
+    """Measure all of it and print the table."""
     parser = harness.parser(__doc__)
-    work_folder(parser)
+    transfers.work_folder(parser)
     parser.add_argument("--gib", type=float, default=4.0, help="GiB of the files")
+    parser.add_argument("--cpu", action="store_true", help="products on the CPU; no PCIe")
     options = parser.parse_args()
-    xp = harness.array_module(options.tiny)
+    xp = harness.array_module(options.tiny or options.cpu)
     nbytes = 20 * harness.MIB if options.tiny else int(options.gib * 1024) * harness.MIB
     options.folder.mkdir(parents=True, exist_ok=True)
     budget = harness.Budget(options.minutes)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         harness.say(
-            f"Ceilings of {harness.device_name(xp)}, {harness.machine()}; {nbytes / harness.GB:.1f}"
-            f" GB a file, {file_system(Path(name))}"
+            f"Raw rates of {harness.device_name(xp)}, {harness.machine()}; files of "
+            f"{nbytes / harness.GB:.1f} GB, {transfers.file_system(Path(name))}"
         )
         table = harness.Table("raw", ["what", "GB/s", "TFLOP/s"], options.json)
-        for what, measure in ceilings(xp, Path(name), nbytes).items():
+        for what, measure in measurements(xp, Path(name), nbytes, options.tiny).items():
             if budget.left <= (0 if options.tiny else 10):
                 table.note(f"{what}: skipped, out of time")
                 continue

@@ -23,7 +23,7 @@ from typing import Any
 
 import harness
 import numpy as np
-import raw
+import transfers
 from reduce_peers import PEERS, arrays_in, files_of
 
 GIB = 1024**3
@@ -227,9 +227,9 @@ class Bench:
         """Take all files out of the page cache, or read them into it."""
         for path in self.files:
             if cell.where == "cold":
-                raw.evict(path)
-            elif raw.cached_fraction(path) != 1:
-                raw.warm(path, self.memory)
+                transfers.evict(path)
+            elif transfers.cached_fraction(path) != 1:
+                transfers.warm(path, self.memory)
         os.sync()
 
     def measure(self, name: str, cell: Cell) -> dict[str, Any] | None:
@@ -248,9 +248,11 @@ class Bench:
     def _read(self, cell: Cell) -> float:
         """Seconds to read all files, by the best of some numbers of threads."""
         cold, found = cell.where == "cold", []
-        for threads in (4 * cell.ranks, raw.THREADS) if cold else (cell.ranks, 4 * cell.ranks):
+        for threads in (
+            (4 * cell.ranks, transfers.THREADS) if cold else (cell.ranks, 4 * cell.ranks)
+        ):
             self.settle(cell)
-            found.append(raw.read_files(self.files, self.memory, cold, threads))
+            found.append(transfers.read_files(self.files, self.memory, cold, threads))
         return min(found)
 
     def _reduce(self, name: str, cell: Cell) -> dict[str, Any]:
@@ -361,7 +363,7 @@ def remarks(bench: Bench, cell: Cell, done: list[dict[str, Any]]) -> Iterator[st
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = harness.parser(__doc__)
-    raw.work_folder(parser)
+    transfers.work_folder(parser)
     parser.set_defaults(minutes=60.0)
     parser.add_argument("--rounds", type=int, default=3, help="at most, while time is left")
     parser.add_argument("--gib", type=float, default=4.0, help="GiB of the files of a row")
@@ -373,8 +375,10 @@ def arguments() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace, folder: Path) -> None:
     """Measure row by row."""
     budget = harness.Budget(options.minutes)
-    bench = Bench(folder, raw.ring(np, options.tiny))
-    harness.say(f"Reduce, {harness.machine()}, {raw.file_system(folder)}; GB of files a second")
+    bench = Bench(folder, transfers.ring(np, options.tiny))
+    harness.say(
+        f"Reduce, {harness.machine()}, {transfers.file_system(folder)}; GB of files a second"
+    )
     table = harness.Table("reduce", HEADINGS, options.json)
     longest = 0.0
     for cell in (c for c in cells(options) if re.search(options.only, c.name)):

@@ -20,7 +20,7 @@ from typing import Any
 
 import harness
 import numpy as np
-import raw
+import transfers
 
 GIB = 1024**3
 RESERVE_SECONDS = 15
@@ -124,9 +124,9 @@ class Bench:
         """Bring the files into the page cache, or out of it."""
         for path in self.base(cell):
             if cell.where == "cold":
-                raw.evict(path)
+                transfers.evict(path)
             else:
-                raw.warm(path, self.memory)
+                transfers.warm(path, self.memory)
 
     def limits(self, cell: Cell, plan: Path) -> dict[str, tuple[float, bool]]:
         """Bytes a second that each part allows, by its name, and whether each device has its own.
@@ -137,21 +137,21 @@ class Bench:
 
         base, size = self.base(cell), len(self.base(cell)) * cell.matrix_bytes
         self.place(cell)
-        threads = max(raw.THREADS, os.cpu_count() or 1)
-        seconds = raw.read_files(base, self.memory, cell.where == "cold", threads)
+        threads = max(transfers.THREADS, os.cpu_count() or 1)
+        seconds = transfers.read_files(base, self.memory, cell.where == "cold", threads)
         name = "disk" if cell.where == "cold" else "page cache"
         found = {name: (size / seconds, False)}
-        flops = raw.gemm(self.xp, "float32", cell.dim)
+        flops = transfers.gemm(self.xp, "float32", cell.dim)
         found["GEMM"] = (flops * cell.matrix_bytes / cell.flop, True)
         if self.xp is not np:
-            found["PCIe"] = (raw.pcie(self.xp, True, False), True)
+            found["PCIe"] = (transfers.pcie(self.xp, True, False), True)
         made = planfile.load(plan)
         sums = [
             sizes.result_bytes(made.problem, shard.stop - shard.start, "sum")
             for shard in made.shards.values()
         ]
         written = self.folder / "written"
-        rate = sums[0] / raw.write(written, sums[0], self.memory)
+        rate = sums[0] / transfers.write(written, sums[0], self.memory)
         written.unlink()
         nbytes = sum(shard.bytes for shard in made.shards.values())
         found["sums to the disk"] = (nbytes * rate / sum(sums), False)
@@ -227,7 +227,7 @@ def arguments() -> argparse.ArgumentParser:
     """The options."""
     made = harness.parser(__doc__)
     made.set_defaults(minutes=4.0)
-    raw.work_folder(made)
+    transfers.work_folder(made)
     made.add_argument("--gib", type=float, default=8.0, help="GiB of files on the disk")
     made.add_argument("--scale", type=float, default=1.0, help="times the usual size of a shard")
     made.add_argument("--ways", default="pool", help=f"of {', '.join(WAYS)}, with commas between")
@@ -247,7 +247,7 @@ def main() -> None:
     table = harness.Table("scaling", COLUMNS, options.json)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         gib = 2**-10 if options.tiny else options.gib
-        bench = Bench(Path(name), xp, gib, raw.ring(xp, options.tiny))
+        bench = Bench(Path(name), xp, gib, transfers.ring(xp, options.tiny))
         for cell in cells(options.tiny, options.scale):
             if budget.left < RESERVE_SECONDS and not options.tiny:
                 table.note(f"{cell.label}: skipped, out of time")

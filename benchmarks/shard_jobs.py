@@ -20,7 +20,7 @@ from typing import Any
 
 import harness
 import numpy as np
-import raw
+import transfers
 from peers import LARGE, PEERS, Job, Worker
 
 GIB = 1024**3
@@ -142,9 +142,9 @@ class Bench:
                 return None
             worker, job = self.job(name, cell, cell.matrices)
             if job.cached:
-                raw.warm(Path(job.stack), self.memory)
+                transfers.warm(Path(job.stack), self.memory)
             else:
-                raw.evict(Path(job.stack))
+                transfers.evict(Path(job.stack))
             os.sync()
             answer = worker.ask(job)
             if "error" not in answer and name != RAW:
@@ -293,7 +293,7 @@ def setting(text: str) -> tuple[str, Any]:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = harness.parser(__doc__)
-    raw.work_folder(parser)
+    transfers.work_folder(parser)
     parser.add_argument("--rounds", type=int, default=3, help="at most, while time is left")
     parser.add_argument("--scale", type=float, default=1.0, help="of the files' sizes")
     parser.add_argument("--only", default="", help="regular expression that a row's label matches")
@@ -310,10 +310,12 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     """Measure row by row."""
     budget = harness.Budget(options.minutes)
     workers = {name: Worker(name, options.tiny) for name in PEERS}
-    memory = raw.pinned(np, raw.RING * raw.BLOCK)
+    memory = transfers.pinned(np, transfers.RING * transfers.BLOCK)
     bench = Bench(folder, options, workers, memory)
     wanted = [c for c in cells(options.scale, options.tiny) if re.search(options.only, c.label)]
-    harness.say(f"Shard jobs, {harness.machine()}, {raw.file_system(folder)}; GB of input a second")
+    harness.say(
+        f"Shard jobs, {harness.machine()}, {transfers.file_system(folder)}; GB of input a second"
+    )
     headings = [
         "job",
         "GB",

@@ -15,7 +15,7 @@ from typing import Any
 
 import harness
 import numpy as np
-import raw
+import transfers
 
 DEVICE = "import cupy; cupy.cuda.Device(0).use(); cupy.zeros(1)"
 TOP = 10
@@ -84,7 +84,7 @@ def imports(command: list[str]) -> list[tuple[str, float, float]]:
 def main() -> None:
     """Time all in turn and print the table."""
     parser: argparse.ArgumentParser = harness.parser(__doc__)
-    raw.work_folder(parser)
+    transfers.work_folder(parser)
     parser.add_argument("--rounds", type=int, default=7, help="at most, while time is left")
     parser.add_argument("--imports", action="store_true", help="also which imports take longest")
     options = parser.parse_args()

@@ -16,7 +16,7 @@ from typing import Any
 
 import harness
 import numpy as np
-import raw
+import transfers
 
 CELLS = {  # matrices, size, products in a row of each, share of the time
     "tiny shard, d = 8": (256, 8, 1, 0.1),
@@ -193,7 +193,7 @@ def agreement(options: argparse.Namespace, folder: Path) -> None:
 def main() -> None:
     """Print both tables, without a GPU the first; measure in a folder that is removed."""
     parser = harness.parser(__doc__.split("\n")[0])
-    raw.work_folder(parser)
+    transfers.work_folder(parser)
     parser.add_argument("--rounds", type=int, default=40, help="of up to three pairs each")
     parser.add_argument("--times", type=int, default=300, help="products in a row, of the long one")
     parser.add_argument("--numpy", action="store_true", help="without a GPU, and the cost alone")

@@ -1,8 +1,8 @@
 """Watch a run from any shell that sees its results folder, while its jobs run anywhere.
 
 In a terminal it redraws in place: what is done, running, failed and waiting, how fast, the time
-left and how sure that is, what each device does. Keys: q ends it. In a pipe it writes a line when
-something has changed. It changes nothing in the folder, asks no scheduler, and ends with the run.
+left, what each device does. Keys: q ends it. In a pipe it writes a line when something has changed.
+It changes nothing in the folder, asks no scheduler, and ends with the run.
 """
 
 import os

@@ -73,7 +73,7 @@ def run(
     folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
     failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0, old: int = 0,
     damaged: int = 0, unknown: int = 0, unproven: int = 0, quarantined: int = 0,
-    slow_device: bool = False, telemetry: bool = True, ceilings: bool = True, summed: bool = True,
+    slow_device: bool = False, telemetry: bool = True, summed: bool = True,
     matrices: int = 20_000, dim: int = 512, at: float = NOW, seed: int = 0, **config: Any,
 ) -> Pretended:  # fmt: skip
     """Make a results folder, ``folder/results``.
@@ -117,8 +117,6 @@ def run(
         path.parent.mkdir(parents=True, exist_ok=True)
     machines = _machines(devices, nodes)
     _Writer(made, machines, slow_device, telemetry, random).write()
-    if ceilings:
-        _write_ceilings(plan.results, machines, at)
     if quarantined:
         made.quarantined = _write_quarantine(plan, machines[:quarantined], at)
     if summed and len(made.receipts) == shards:
@@ -238,7 +236,7 @@ class _Writer:
     def _spent(self, row: Shard, machine: _Machine) -> tuple[dict[str, float], dict[str, float]]:
         """Seconds by what held the shard up, and by the stage that was at work.
 
-        It is the disk, mostly, as products are large. No stage is faster than its ceiling.
+        It is the disk, mostly, as products are large. No stage is faster than :data:`RATES`.
         """
         slower = _SLOWER if row.shard in self._is["slow"] else 1.0
         busy = {
@@ -366,7 +364,7 @@ def _receipt(
         "device": machine.told(), "attempt": attempt, "file": facts,
         "input_checksum": f"{row.stop:032x}", "witness": told,
         "proof": proof if plan.settings["verify"] else None,
-        "compute": "float32", "tiled": False, "stages": {"read": 1.0, "write": 1.0},
+        "compute": "float32", "stages": {"read": 1.0, "write": 1.0},
         **_provenance("multiply", machine.node, *moments, {"driver": "580.65"} if gpu else {}),
     }  # fmt: skip
 
@@ -421,21 +419,6 @@ def _stamp(at: float) -> str:
 
 
 # All shards together.
-
-
-def _write_ceilings(results: Results, machines: Sequence[_Machine], at: float) -> None:
-    for machine in machines:
-        gpu = machine.uuid is not None
-        device = {"name": machine.name, **({"uuid": machine.uuid} if gpu else {})}
-        rates = {
-            **{stage: RATES[stage] for stage in ("read", "write")},
-            **{stage: RATES[stage] if gpu else None for stage in ("upload", "download")},
-            "compute": {"float32": RATES["compute"]},
-        }
-        told = {"schema": 1, "node": machine.node, "device": device, "measured": at - 3600.0,
-                "rates": rates}  # fmt: skip
-        path = results.ceilings / f"{machine.node}.json"
-        _write(path, json.dumps(told).encode(), at - 3600.0)
 
 
 def _write_quarantine(plan: Plan, machines: Sequence[_Machine], at: float) -> list[str]:

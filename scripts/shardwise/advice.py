@@ -1,6 +1,6 @@
 """What to change for a faster run next time, derived from what a run has measured.
 
-Pure: observation and ceilings in, sentences out, the one that saves most first. Each rule looks for
+Pure: an observation in, sentences out, the one that saves most first. Each rule looks for
 one cause of lost time and is silent where it does not find it. What would change the meaning of the
 result says so. Seconds saved are estimates, of the time in which shards were at work: they rank the
 advice, and promise nothing.
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from shardwise import rundown, sizes
-from shardwise.ceilings import Ceilings
 from shardwise.observation import Observation
 from shardwise.problem import NEEDS_PRODUCTS, OF_SUMS
 from shardwise.rundown import Run, clean, percent, rate, size, span
@@ -21,13 +20,6 @@ WORTH_SHARE = 0.03
 
 HOLDS_UP = 0.4
 """From this share of a run's time on, a stage is what holds it up."""
-
-AT_LIMIT = 0.75
-"""Of a ceiling: whoever reaches so much finds little more by any setting (the best that was
-measured in whole runs is 0.9 to 0.97: docs/performance.md)."""
-
-STARVED = 0.5
-"""Of a ceiling: who reaches less is not held up by the disk itself."""
 
 WRITES_SHARE = 0.15
 """Of the time: so much of it must go to products before it is worth to give them up."""
@@ -57,8 +49,8 @@ shards of a sensible size."""
 
 THROTTLED_SHARE = 0.1
 PLANES_SHARE = 0.1
-TF32_GAIN, UNKNOWN_GAIN = 1.2, 2.0
-"""Times as fast: less is not worth 13 bits; a cautious guess where no ceiling says it."""
+FASTER = 2.0
+"""Times as fast as a CPU, or as full float32: a cautious guess."""
 
 _NARROWER = {"float64": ("float32", 7), "float32": ("float16", 3), "complex128": ("complex64", 7)}
 """By element type: the one of half its bytes, and the decimal digits that are left."""
@@ -92,15 +84,9 @@ class Advice:
         return self.key if name == "profile" else name or None
 
 
-def advise(seen: Observation, ceilings: Mapping[str, Ceilings]) -> list[Advice]:
-    """What to change for a faster run next time; one that says so where there is nothing.
-
-    Parameters
-    ----------
-    ceilings
-        By node, as :func:`shardwise.ceilings.read` finds them; may be empty.
-    """
-    run = rundown.of(seen, ceilings)
+def advise(seen: Observation) -> list[Advice]:
+    """What to change for a faster run next time; one that says so where there is nothing."""
+    run = rundown.of(seen)
     if run is None:
         return [_too_little(seen)]
     found = [advice for rule in RULES if (advice := rule(run)) is not None]
@@ -124,16 +110,9 @@ def _too_little(seen: Observation) -> Advice:
 
 
 def _nothing(run: Run) -> Advice:
-    """What is said where no rule speaks: what bounds the run, beside its ceiling."""
+    """The advice where no rule speaks: the phase that took most of the time."""
     phase = max(run.shares, key=lambda phase: run.shares[phase])
     evidence = f"{percent(run.shares[phase])} of the time went to {phase}"
-    if phase == "compute" and (share := run.of_ceiling("compute")) is not None:
-        return Advice(f"Nothing to change: compute-bound at {percent(share)} of what the device "
-                      "does with large matrices.", f"{evidence}.", None)  # fmt: skip
-    disk = run.disk_share()
-    if phase in ("read", "write") and disk is not None and disk >= AT_LIMIT:
-        return Advice(f"Nothing to change: disk-bound at {percent(disk)} of what the disk does.",
-                      f"{evidence}.", None)  # fmt: skip
     return Advice("Nothing to change was found.", f"{evidence}; no rule has a better setting.",
                   None)  # fmt: skip
 
@@ -152,12 +131,8 @@ def keep_sum(run: Run) -> Advice | None:
     if spared <= 0.5 or out + run.held["read"] <= 0:
         return None
     moved = written + run.work["read"]
-    disk = run.disk_share()
-    # Reads and writes share the disk: where it is at its limit, whichever waits, fewer bytes help.
-    # Elsewhere reads go on behind the writes, and would show without them.
-    both = disk is not None and disk >= AT_LIMIT
-    saved = (out + run.held["read"]) * written / moved
-    saved = saved if both else min(saved, out)
+    # Reads go on behind the writes, and would show without them.
+    saved = min((out + run.held["read"]) * written / moved, out)
     if saved < WRITES_SHARE * run.total:
         return None
     sooner = run.wall(saved * spared) - (0.0 if run.on_gpu else SUM_START_SECONDS)
@@ -165,11 +140,6 @@ def keep_sum(run: Run) -> Advice | None:
         f"Writing held the shards up for {percent(out / run.total)} of their time, for "
         f"{size(written)} of products; the sums of all shards would be {size(instead)}"
     )
-    if both:
-        evidence += (
-            f". Disk-bound: reads and writes together took {percent(disk)} of what the disk does "
-            f"({_disk_words(run)})"
-        )
     words = (
         f"`keep: sum` would leave {percent(spared * written / moved)} of the bytes unmoved. The "
         "products themselves are then not kept, only their sum."
@@ -191,8 +161,8 @@ def read_in_place(run: Run) -> Advice | None:
         return None
     problem = run.plan.problem
     nbytes = problem.matrices * problem.matrix_bytes
-    read = run.ceiling("read") or run.stage_rate("read")
-    write = run.ceiling("write") or run.stage_rate("write") or read
+    read = run.stage_rate("read")
+    write = run.stage_rate("write") or read
     if not read or not write:
         return None
     copying = nbytes * (1 / read + 1 / write) / max(1, len(run.nodes))
@@ -208,49 +178,45 @@ def read_in_place(run: Run) -> Advice | None:
     return Advice(words, evidence, "materialize: false", copying)
 
 
-def starved_reads(run: Run) -> Advice | None:
-    """Reading holds shards up, and the disk could do much more."""
-    share, disk = run.shares["read"], run.disk_share()
-    if share < HOLDS_UP or disk is None or disk >= STARVED:
+def disk_bound(run: Run) -> Advice | None:
+    """Reading the input holds the run up."""
+    share, speed = run.shares["read"], run.node_rate("read")
+    if share < HOLDS_UP or not speed:
         return None
     words = (
-        "Give each task more CPU cores and memory (`cpus_per_task` and `mem_mb` under `multiply` "
-        "in the profile): its reads are cut short by them, or the input lies on a slower disk than "
-        "the results, or other nodes share it."
+        "If the disk can do more than that (`python benchmarks/raw.py` measures it), give each "
+        "task more CPU cores and memory (`cpus_per_task` and `mem_mb` under `multiply` in the "
+        "profile). If it cannot, a faster disk helps, or more nodes with disks of their own."
     )
+    if half := _half_the_bytes(run):
+        words += f" Or half the bytes: {half}"
     evidence = (
-        f"Reading held the shards up for {percent(share)} of their time, at {_disk_words(run)}: "
-        f"{percent(disk)} of what the disk of the results folder gave when it was measured."
+        f"Disk-bound: reading held the shards up for {percent(share)} of their time, at "
+        f"{rate(speed)} per node."
     )
-    gain = 1 - disk / AT_LIMIT
-    return Advice(
-        words, evidence, "profile: cpus_per_task, mem_mb", run.wall(gain * run.held["read"])
-    )
+    key = "profile: cpus_per_task, mem_mb"
+    return Advice(words, evidence, key, run.wall(run.held["read"] / 2))
 
 
 def narrower_input(run: Run) -> Advice | None:
-    """Bytes of the input hold the run up, on the disk or over PCIe, and half of them would do."""
-    narrower = _NARROWER.get(run.plan.dtype)
-    read, upload = run.shares["read"], run.shares["upload"]
-    disk = run.disk_share()
-    slow = read >= HOLDS_UP and disk is not None and disk >= AT_LIMIT
-    if narrower is None or not (slow or upload >= HOLDS_UP):
+    """Uploads hold the run up, and half of the bytes would do."""
+    share, half = run.shares["upload"], _half_the_bytes(run)
+    if share < HOLDS_UP or not half:
         return None
-    held = run.held["read" if slow else "upload"]
-    at = f"disk-bound, {percent(disk)} of what the disk does" if slow else "upload-bound"
-    words = (
-        f"An input of {narrower[0]} has half the bytes. This changes the result: about "
-        f"{narrower[1]} digits of each element are left. With all digits, only a faster disk or "
-        "more nodes with disks of their own help."
-        if slow else
-        f"An input of {narrower[0]} has half the bytes. This changes the result: about "
-        f"{narrower[1]} digits of each element are left."
-    )  # fmt: skip
-    evidence = (
-        f"{at[0].upper()}{at[1:]}: reading held the shards up for {percent(read)} of their time, "
-        f"uploading for {percent(upload)}."
+    evidence = f"Upload-bound: uploading held the shards up for {percent(share)} of their time."
+    key = f"input: {_NARROWER[run.plan.dtype][0]}"
+    return Advice(f"Use {half}", evidence, key, run.wall(run.held["upload"] / 2))
+
+
+def _half_the_bytes(run: Run) -> str:
+    """The end of a sentence about an input of a narrower type; empty where there is none."""
+    if run.plan.dtype not in _NARROWER:
+        return ""
+    dtype, digits = _NARROWER[run.plan.dtype]
+    return (
+        f"an input of {dtype}. This changes the result: about {digits} digits of each element are "
+        "left."
     )
-    return Advice(words, evidence, f"input: {narrower[0]}", run.wall(held / 2))
 
 
 def fewer_shards(run: Run) -> Advice | None:
@@ -415,25 +381,19 @@ def tf32(run: Run) -> Advice | None:
     asked = run.setting("precision") == "ieee" and plan.dtype in ("float32", "complex64")
     if share < HOLDS_UP or not asked or plan.problem.result or not run.on_gpu:
         return None
-    gain = run.tf32_gain()
-    if gain is not None and gain < TF32_GAIN:
-        return None
     words = (
-        f"`precision: tf32` would multiply {'several' if gain is None else f'up to {gain:.1f}'} "
-        "times as fast. This changes the result: about 3 digits of each product are right, instead "
-        "of 7."
+        "`precision: tf32` would multiply several times as fast. This changes the result: about 3 "
+        "digits of each product are right, instead of 7."
     )
-    evidence = f"Compute-bound: products held the shards up for {percent(share)} of their time"
-    reached = run.of_ceiling("compute")
-    evidence += "." if reached is None else f", at {percent(reached)} of what the device does."
-    saved = run.held["compute"] * (1 - 1 / (gain or UNKNOWN_GAIN))
+    evidence = f"Compute-bound: products held the shards up for {percent(share)} of their time."
+    saved = run.held["compute"] * (1 - 1 / FASTER)
     return Advice(words, evidence, "precision: tf32", run.wall(saved))
 
 
 def use_gpu(run: Run) -> Advice | None:
     """A CPU multiplies, and that holds the run up."""
     share = run.shares["compute"]
-    sooner = run.wall(run.held["compute"] * (1 - 1 / UNKNOWN_GAIN))
+    sooner = run.wall(run.held["compute"] * (1 - 1 / FASTER))
     if run.on_gpu or share < HOLDS_UP or sooner < WORTH_A_NODE_SECONDS:
         return None
     speed = run.stage_rate("compute")
@@ -448,18 +408,8 @@ def use_gpu(run: Run) -> Advice | None:
     return Advice(words, evidence, "backend: cupy", sooner)
 
 
-def _disk_words(run: Run) -> str:
-    """What went through the disk of a node, beside what it does."""
-    told = []
-    for stage in ("read", "write"):
-        reached, most = run.node_rate(stage), run.ceiling(stage)
-        if reached and most:
-            told.append(f"{stage} {rate(reached)} of {rate(most)}")
-    return ", ".join(told)
-
-
 RULES: Sequence[Callable[[Run], Advice | None]] = (
-    keep_sum, read_in_place, starved_reads, narrower_input, fewer_shards, keep_process,
+    keep_sum, read_in_place, disk_bound, narrower_input, fewer_shards, keep_process,
     longer_shards, level, slow_device, retries, tf32, use_gpu,
 )  # fmt: skip
 """All that is looked for."""

@@ -78,8 +78,6 @@ class Worker:
     ------
     TryAgain
         Where the smallest batch does not fit the memory that is free.
-    InputError
-        Where it does not fit the device at all.
     IntegrityError
         Where the device multiplies in a lower precision than was asked for (canary.py).
     """
@@ -137,10 +135,11 @@ class Worker:
                 self._lane.release()
             else:
                 return
-        needed = batches * sizes.batch_bytes(self._problem, matrices)
-        if self._problem.result is None:  # what a function needs is a guess, and nothing tried it
-            needed += sizes.work_bytes(self._problem, matrices, self._plan.settings["keep"])
-        raise does_not_fit(self._lane, f"a batch of {matrices}", needed)
+        needed = human_bytes(_least_bytes(self._plan, cuda))
+        raise TryAgain(
+            f"a batch of {matrices} needs {needed}, but {self._lane.free()}; ask for a larger "
+            "device, or wait until this one is free"
+        )
 
     def _take(self, batches: int, matrices: int) -> None:
         problem, zeros = self._problem, self._lane.zeros
@@ -398,19 +397,40 @@ def in_gemm(plan: Plan) -> bool:
     return settings["keep"] == "sum" and not exact and sizes.sums_in_gemm(problem)
 
 
-def does_not_fit(lane: Any, what: str, needed: int) -> Exception:
-    """The error for want of memory: whether to wait, or to change something."""
-    total = lane.total()
-    if total is not None and needed + sizes.DEVICE_BYTES > total:
-        return InputError(
-            f"{what} needs {human_bytes(needed)}, and CUDA {human_bytes(sizes.DEVICE_BYTES)}, but "
-            f"the device has {human_bytes(total)} in all; ask for a larger device, or set "
-            "backend: numpy"
-        )
-    return TryAgain(
-        f"{what} needs {human_bytes(needed)}, but {lane.free()}; "
-        "ask for a larger device, or wait until this one is free"
+def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
+    """Refuse matrices of which not one can be multiplied in the memory that there is in all.
+
+    Parameters
+    ----------
+    cuda
+        Whether a GPU computes.
+    total
+        Bytes of the device, or of this machine; None where nobody knows.
+
+    Raises
+    ------
+    InputError
+        With what is needed, and what there is.
+    """
+    problem, needed = plan.problem, _least_bytes(plan, cuda)
+    if total is None or needed <= total:
+        return
+    parts = {"A": problem.matrix_bytes, "B": problem.right_bytes, "product": problem.product_bytes}
+    words = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
+    sums = ", or set keep: products" if plan.settings["keep"] == "sum" else ""
+    other = ", or backend: numpy on a machine with more memory" if cuda else ""
+    raise InputError(
+        f"input: {problem.product} of {problem.left} {problem.dtype} needs {human_bytes(needed)} "
+        f"of memory at once ({words}; the rest is for the sum, the proof and libraries), but "
+        f"{'the device' if cuda else 'this machine'} has {human_bytes(total)} in all; use a larger "
+        f"one{other}, narrower elements, or matrices cut into blocks{sums}"
     )
+
+
+def _least_bytes(plan: Plan, cuda: bool) -> int:
+    keep = plan.settings["keep"]
+    exact = sizes.exact_sum(plan.problem, plan.settings["reproducible"])
+    return sizes.least_bytes(plan.problem, keep, cuda, exact)
 
 
 def _signed(block: Any) -> Any:
@@ -433,16 +453,11 @@ def _check_integers(xp: Any, problem: Problem, left: Any, right: Any, first: int
     sizes_of = [_moduli(xp, block) for block in (left, right) if block is not None]
     for i, own in enumerate(sizes_of[0]):
         other = sizes_of[-1][i if len(sizes_of[-1]) > 1 else 0]
-        check_int64(inner, own, other, first + i)
-
-
-def check_int64(inner: int, own: int, other: int, matrix: int) -> None:
-    """Refuse a product that might not fit int64, from the largest moduli of its factors."""
-    if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
-        raise InputError(
-            f"the product of matrix {matrix} may not fit int64 (its largest element is "
-            f"{max(own, other)}); save the input as float64"
-        )
+        if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
+            raise InputError(
+                f"the product of matrix {first + i} may not fit int64 (its largest element is "
+                f"{max(own, other)}); save the input as float64"
+            )
 
 
 def _moduli(xp: Any, block: Any) -> list[int]:

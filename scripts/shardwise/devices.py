@@ -259,6 +259,11 @@ def _of_workers(backend: str) -> list[Device]:
     return [] if backend == "numpy" or driver_cuda_version() is None else candidates()
 
 
+def largest_memory(backend: str) -> int | None:
+    """Bytes of the largest GPU that a worker of this node can take; None where there is none."""
+    return max((device.memory for device in _of_workers(backend)), default=None)
+
+
 def node() -> str:
     """The name of this machine, or of the Slurm node that it stands for."""
     return os.environ.get("SLURMD_NODENAME", socket.gethostname())

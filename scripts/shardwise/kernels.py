@@ -81,14 +81,6 @@ class Integers:
             b = right[i] if right.ndim == 3 else right
             out[i] = self._xp.matmul(left[i].astype(self.compute), b.astype(self.compute))
 
-    def multiply_add(self, left: Any, right: Any, out: Any, add: bool) -> None:
-        """Write a product, or add it to what is there; see `CublasKernel.multiply_add`."""
-        product = self._xp.matmul(left.astype(self.compute), right.astype(self.compute))
-        if add:
-            out += product.astype(out.dtype, copy=False)
-        else:
-            out[...] = product
-
 
 class NumpyKernel:
     """Products by ``numpy.matmul``, which calls BLAS once a matrix.
@@ -102,7 +94,6 @@ class NumpyKernel:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self.compute = problem.compute_dtype
-        self._product: Any = None  # scratch memory of `multiply_add`
 
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
         """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
@@ -119,16 +110,6 @@ class NumpyKernel:
         left, right = _side_by_side(np, *factors(self._problem.product, block, other))
         wide = (x.astype(self.compute, copy=False) for x in (left, right))
         return np.matmul(*wide)[np.newaxis]
-
-    def multiply_add(self, left: Any, right: Any, out: Any, add: bool) -> None:
-        """Write a product, or add it to what is there; see `CublasKernel.multiply_add`."""
-        left, right = (x.astype(self.compute, copy=False) for x in (left, right))
-        if not add:
-            np.matmul(left, right, out=out)
-            return
-        if self._product is None or len(self._product) < len(out):  # all are equally wide
-            self._product = np.empty(out.shape, out.dtype)
-        out += np.matmul(left, right, out=self._product[: len(out)])
 
 
 class CublasKernel:
@@ -214,33 +195,19 @@ class CublasKernel:
         self._gemm(*(side[None] for side in sides), total)
         return total
 
-    def multiply_add(self, left: Any, right: Any, out: Any, add: bool) -> None:
-        """Write a product of two matrices, or add it to what is there, on the current stream.
-
-        Parameters
-        ----------
-        left, right, out
-            Arrays ``(m, k)``, ``(k, p)`` and ``(m, p)``, ``out`` of the dtype that products are
-            accumulated in. They may be slices of larger ones; the factors may be transposed.
-        add
-            Whether to add, inside the GEMM.
-        """
-        self._gemm(left[None], right[None], out[None], add)
-
-    def _gemm(self, left: Any, right: Any, out: Any, add: bool = False) -> None:
+    def _gemm(self, left: Any, right: Any, out: Any) -> None:
         """One call of cuBLAS, which is column-major: it computes outᵀ = rightᵀ leftᵀ."""
         n, m, p = out.shape
         item = left.dtype.itemsize
         a, a_op, lda = _operand(left)
         b, b_op, ldb = _operand(right)
         stride_b = b.strides[0] // item if b.ndim == 3 else 0
-        beta = self._one if add else self._zero
         kind, out_kind = _TYPES[left.dtype.name], _TYPES[out.dtype.name]
         self._cublas.gemmStridedBatchedEx(
             self._handle, b_op, a_op, p, m, left.shape[-1],
             self._one.ctypes.data, b.data.ptr, kind, ldb, stride_b,
             a.data.ptr, kind, lda, a.strides[0] // item,
-            beta.ctypes.data, out.data.ptr, out_kind, _operand(out)[2], m * p,
+            self._zero.ctypes.data, out.data.ptr, out_kind, p, m * p,
             n, self._compute_type, self._cublas.CUBLAS_GEMM_DEFAULT,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ every step is done when its call returns. A lane may serve many shards, one afte
 that were given back to it are used again.
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -64,9 +65,9 @@ class HostLane(_Slabs):
         """How much memory there is, in words."""
         return "this machine has less"
 
-    def total(self) -> int | None:
-        """Bytes that there are in all, or None where that is not known."""
-        return None
+    def total(self) -> int:
+        """Bytes of memory that this machine has in all."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def bind(self) -> None:
         """Make the calling thread use this lane's device."""
@@ -167,8 +168,8 @@ class CudaLane(_Slabs):
         free, total = self._device.mem_info
         return f"the device has {human_bytes(free)} free of {human_bytes(total)}"
 
-    def total(self) -> int | None:
-        """Bytes that there are in all."""
+    def total(self) -> int:
+        """Bytes of memory that the device has in all."""
         return self._device.mem_info[1]
 
     def bind(self) -> None:

@@ -21,7 +21,6 @@ import numpy as np
 
 from shardwise import (
     batches,
-    ceilings,
     devices,
     grants,
     judge,
@@ -29,7 +28,6 @@ from shardwise import (
     quarantine,
     receipts,
     sizes,
-    tiles,
     witness,
 )
 from shardwise.arrays import PieceChecksum, StackWriter, commit
@@ -56,7 +54,6 @@ from shardwise.planfile import Plan
 from shardwise.shard import factors_digest, materialize, reference_of
 from shardwise.sources import StackReader
 from shardwise.telemetry import Recorder
-from shardwise.tiles import TileWorker
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +86,7 @@ class Reading:
     slabs
         To read into, for each factor, and to write from.
     feeds
-        The streams of A, and of B where there is one B a matrix; none where panels stream.
+        The streams of A, and of B where there is one B a matrix.
     reference
         The CPU's own number of some matrices, where no copy has it of all.
     open
@@ -163,7 +160,7 @@ class Session:
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
             self._versions = {} if self._xp is np else devices.versions(self._xp)
-            ceilings.measure_if_due(plan, self._lane, self.device)
+            batches.refuse_too_large(plan, self._xp is not np, self._lane.total())
         self._gauge: Gauge | None = None
         if self._xp is not np:
             self._gauge = Gauge(self.device["uuid"])
@@ -201,8 +198,7 @@ class Session:
         known = copy is not None and copy.reference is not None
         if not known and not batches.in_gemm(plan):  # there single matrices have no numbers
             reading.reference = reference_of(plan, shard, witness.sample_every(count))
-        if not sizes.tiled(plan.problem):
-            _start_feeds(plan, reading, self._lane)
+        _start_feeds(plan, reading, self._lane)
         return reading
 
     def finish(self, reading: Reading, read: Callable[[], None] = lambda: None) -> None:
@@ -418,10 +414,10 @@ def _compute(
 ) -> tuple[dict[str, Any], os.stat_result]:  # fmt: skip
     """Stream a shard through the pipeline into its file; the receipt's account of it, and facts."""
     shard, watch = reading.shard, reading.watch
-    count, tiled = shard.stop - shard.start, sizes.tiled(plan.problem)
+    count = shard.stop - shard.start
     every = reading.reference.every if reading.reference else None
-    worker = (TileWorker if tiled else Worker)(lane, plan, shard.start, count, every)
-    if plan.problem.shared_right and not tiled:
+    worker = Worker(lane, plan, shard.start, count, every)
+    if plan.problem.shared_right:
         right = watch.timed(
             "read", lambda: _right_reader(plan).read(0, 1)[0], plan.problem.right_bytes
         )
@@ -434,15 +430,8 @@ def _compute(
             writer = stack.enter_context(
                 StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=sizes.SLAB_BYTES)
             )
-            if isinstance(worker, TileWorker):
-                readers = partial(_left_reader, plan, shard), partial(_right_reader, plan)
-                tiles.stream(
-                    shard, lane, worker, readers, reading.files, writer, reading.slabs,
-                    reading.takers, watch, read,
-                )  # fmt: skip
-            else:
-                drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
-                _stream(reading, lane, worker, drain, read)
+            drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
+            _stream(reading, lane, worker, drain, read)
         streamed()
         found = reading.checksum.hexdigest()
         _check_input(plan, shard, reading.copy, found)
@@ -456,7 +445,6 @@ def _compute(
         "proof": worker.proof,
         **told,
         "compute": worker.compute,
-        "tiled": tiled,
     }
     return body, own
 

@@ -3,7 +3,6 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from shardwise.problem import STATISTICS
 
@@ -145,15 +144,6 @@ class Results:
     def live(self) -> Path:
         """The folder of what tasks at work say of themselves, a file each."""
         return self.root / "logs" / "live"
-
-    @property
-    def ceilings(self) -> Path:
-        """The folder of the raw rates that were measured, a file a node."""
-        return self.root / "logs" / "ceilings"
-
-    def ceiling(self, node: str) -> Path:
-        """The raw rates of a node, whose name may hold anything."""
-        return self.ceilings / f"{quote(node, safe='')}.json"
 
     @property
     def partial(self) -> Path:

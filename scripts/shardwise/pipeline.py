@@ -144,23 +144,15 @@ class Feed:
 
     def fill(self, target: Any) -> None:
         """Copy the next bytes of the runs into the bytes of a batch, all of it."""
-        self._take(target.nbytes, target)
-
-    def skip(self, nbytes: int) -> None:
-        """Read the next bytes for the takers alone."""
-        self._take(nbytes, None)
-
-    def _take(self, nbytes: int, target: Any) -> None:
         at = 0
-        while at < nbytes:
+        while at < target.nbytes:
             if not self._views:
                 self._current, future = self._ahead.popleft()
                 self._views = self._watch.timed("waited_for_reads", future.result)
                 self._marks = []
-            taken, self._views = _split(self._views, nbytes - at)
+            taken, self._views = _split(self._views, target.nbytes - at)
             size = sum(view.nbytes for view in taken)
-            if target is not None:
-                self._marks.append((self._lane.upload(taken, target[at : at + size]), size))
+            self._marks.append((self._lane.upload(taken, target[at : at + size]), size))
             at += size
             if not self._views:
                 self._read_ahead(self._current, self._marks, next(self._pieces, (0, 0)))
@@ -270,15 +262,12 @@ class Drain:
         return self._slab
 
     def _flush(self) -> None:
-        self._submit(self._slab[: self._filled], self._marks, self._done)
-        self._done += self._filled
-        self._marks, self._filled = [], 0
-
-    def _submit(self, part: np.ndarray, marks: list[tuple[Any, int]], offset: int) -> None:
-        """Write a part of the slab that was filled; it is free again afterwards."""
-        future = self._pool.submit(self._write_part, part, marks, offset)
+        """Write the part of the slab that was filled; it is free again afterwards."""
+        part = self._slab[: self._filled]
+        future = self._pool.submit(self._write_part, part, self._marks, self._done)
         self._free.append((self._slab, future))
-        self._slab = None
+        self._done += self._filled
+        self._slab, self._marks, self._filled = None, [], 0
 
     def _write_part(self, part: np.ndarray, marks: list[tuple[Any, int]], offset: int) -> None:
         self._lane.bind()

@@ -70,7 +70,6 @@ def make(
         result=result,
         result_dtype=result_dtype,
     )
-    _refuse_rows(problem)
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right, function)
@@ -208,17 +207,6 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
                 f"{source.path} lies where the run writes its own files; choose another folder "
                 "for the results"
             )
-
-
-def _refuse_rows(problem: Problem) -> None:
-    """Refuse large matrices whose rows no panel holds."""
-    row = sizes.longest_row(problem) if sizes.tiled(problem) else 0
-    if row > sizes.PANEL_BYTES:
-        raise InputError(
-            f"input: {problem.product} of {problem.left} is computed in panels of whole rows of "
-            f"at most {human_bytes(sizes.PANEL_BYTES)}, but a row takes {human_bytes(row)}; cut "
-            "the matrices into blocks with shorter rows"
-        )
 
 
 def _refuse_number(problem: Problem, settings: Settings) -> None:

@@ -47,8 +47,6 @@ what the tolerance leaves unseen is of no interest, and integers have none."""
 _TINY = float(np.finfo("float64").tiny)
 _BLOCK = 2**15
 """Elements that NumPy widens at once: they stay in a core's cache."""
-_DEVICE_BLOCK = 2**22
-"""The same for panels on a GPU (`sizes.CHECK_BYTES`)."""
 
 
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
@@ -249,167 +247,6 @@ class Checker:
         return self._engine.largest(_as_stack(stack))
 
 
-class PanelChecker:
-    """The same check of one large product at a time, whose factors and result come in panels.
-
-    First the whole factor that meets the vectors first is taken, a panel of its rows at a time;
-    then panels of the product are checked. The tolerance is that of the whole product.
-
-    The product may be near the end of the range of float64 where sums of the check would be past
-    it. So the vectors are scaled by a power of two, and moduli are raised to a floor, above which
-    nothing that is scaled so underflows.
-
-    Parameters
-    ----------
-    xp, product, left, right, dtype, compute, seed
-        As those of :class:`Checker`.
-
-    Attributes
-    ----------
-    bound, forms
-        As those of :class:`Checker`; one row for the rows of the last check.
-    """
-
-    def __init__(
-        self,
-        xp: Any,
-        product: str,
-        left: tuple[int, int],
-        right: tuple[int, int] | None,
-        dtype: str,
-        compute: str,
-        seed: int,
-    ) -> None:
-        self._xp, self._product = xp, product
-        columns = (right or left)[1] if product != "A @ A.T" else left[0]
-        inner = left[0] if product == "A.T @ A" else left[1]
-        kind = np.dtype(dtype).kind
-        self._wide = np.dtype({"f": "float64", "c": "complex128"}.get(kind, "int64"))
-        self._integer, self._parts = kind in "iu", 2 if kind == "c" else 1
-        self._length = left[1]  # of what the first factor makes of a vector
-        signs, scale, self._floor = vectors(seed, columns, self._integer), 1.0, 0.0
-        self.bound, self.forms = (0.0, 0.0), None
-        if not self._integer:
-            self._relative, self._absolute = tolerance(inner, columns, dtype, compute)
-            self._floor = TF32_FLOOR if compute == "tf32" else 0.0
-        if dtype in ("float64", "complex128"):
-            exponent = int(8 * inner * columns).bit_length()
-            scale, self._floor = 2.0**-exponent, 2.0 ** (exponent - 1000)
-        if not self._integer:
-            self.bound = self._relative, self._absolute / scale
-        rows = left[1] if product == "A.T @ A" else left[0]
-        self._left, self._scale = xp.asarray(weights("l", rows, self._integer)), scale
-        # A column of moduli beside the vectors; integers have none.
-        self._signs = xp.asarray(signs if self._integer else signs * scale).astype(self._wide)
-        self._ones = None if self._integer else xp.full((columns, 1), scale)
-
-    def begin(self) -> None:
-        """Forget the product before."""
-        self._found = self._xp.zeros((self._length, VECTORS), self._wide)
-        self._size = None if self._integer else self._xp.zeros((self._length, 1))
-
-    def take(self, rows: slice, panel: Any) -> None:
-        """Take some rows, as stored, of the factor that meets the vectors first.
-
-        Parameters
-        ----------
-        rows
-            Which rows of it they are; each is to be taken once.
-        panel
-            Array ``(len(rows), columns)``.
-        """
-        for band in self._bands(panel):
-            block, own = self._widened(panel[band])
-            here = slice(rows.start + band.start, rows.start + band.stop)
-            if self._product == "A @ A.T":
-                self._add_turned(block, own, self._signs[here], self._part(self._ones, here))
-                continue
-            found, size = self._times(block, own, self._signs, self._ones)
-            if self._product == "A.T @ A":
-                self._add_turned(block, own, found, size)
-                continue
-            self._found[here] = found
-            if size is not None:
-                self._size[here] = size
-
-    def check(self, rows: slice, left: Any, product: Any) -> Any:
-        """How far some rows of the product are off, in units of the tolerance.
-
-        Parameters
-        ----------
-        rows
-            Which rows of the product they are.
-        left
-            The same rows of A; ignored for ``A.T @ A``.
-        product
-            Array ``(len(rows), columns)``.
-
-        Returns
-        -------
-        array of float64, shape ``(1,)``
-            As :meth:`Checker.check` returns for one matrix.
-        """
-        worst, self.forms = self._xp.zeros(1), 0
-        for band in self._bands(product if self._product == "A.T @ A" else left, product):
-            here = slice(rows.start + band.start, rows.start + band.stop)
-            if self._product == "A.T @ A":
-                found, size = self._found[here], self._part(self._size, here)
-            else:
-                found, size = self._times(*self._widened(left[band]), self._found, self._size)
-            block, _ = self._widened(product[band], moduli=False)
-            own = block @ self._signs
-            worst = self._xp.maximum(worst, self._gap(own, found, size))
-            self.forms += _forms(self._xp, self._left[here], own[None], found[None], size)
-        if not self._integer:
-            self.forms /= self._scale
-        return worst
-
-    def _gap(self, own: Any, found: Any, size: Any) -> Any:
-        xp = self._xp
-        if self._integer:
-            return xp.where((own != found).any(), np.inf, 0.0)
-        gap = own - found
-        gap = xp.abs(gap.view("float64")).reshape(*gap.shape, self._parts).sum(axis=-1)
-        bound = self._relative * size + self._absolute
-        # Within an infinite bound nothing is proven.
-        return xp.where(xp.isfinite(bound), gap / bound, np.nan).max()
-
-    def _times(self, block: Any, own: Any, v: Any, size: Any) -> tuple[Any, Any]:
-        """A block times vectors, and its moduli times ``size``."""
-        if size is None:
-            return block @ v, None
-        # The moduli of the real and of the imaginary parts lie side by side.
-        return block @ v, own @ self._xp.repeat(size, self._parts, axis=0)
-
-    def _add_turned(self, block: Any, own: Any, v: Any, size: Any) -> None:
-        """Add the transpose of a block times vectors, and so with the moduli."""
-        self._found += block.T @ v
-        if size is not None:
-            both = own.T @ size
-            self._size += both.reshape(self._length, -1).sum(axis=1, keepdims=True)
-
-    def _widened(self, block: Any, moduli: bool = True) -> tuple[Any, Any]:
-        """A block in double precision, and its moduli; integers as those of int64."""
-        if block.dtype == "uint64":
-            block = block.view("int64")
-        wide = block.astype(self._wide, copy=False)
-        if self._integer or not moduli:
-            return wide, None
-        own = self._xp.abs(wide.view("float64"))
-        return wide, self._xp.maximum(own, self._floor, out=own) if self._floor else own
-
-    def _bands(self, *panels: Any) -> list[slice]:
-        """Runs of rows: on the CPU they stay in a core's cache, on a GPU they fill it."""
-        rows, longest = len(panels[0]), max(panel.shape[1] for panel in panels)
-        block = _BLOCK if self._xp is np else _DEVICE_BLOCK // self._parts
-        step = max(1, block // max(longest, 2 * VECTORS))
-        return [slice(low, min(low + step, rows)) for low in range(0, rows, step)]
-
-    @staticmethod
-    def _part(size: Any, rows: slice) -> Any:
-        return None if size is None else size[rows]
-
-
 def _groups(
     steps: list[tuple[Any, bool]], count: int, group: int
 ) -> Iterator[tuple[int, list[tuple[Any, bool]]]]:
@@ -493,12 +330,14 @@ class _Host:
 
         Powers of two, so without rounding, make the moduli of the factors about 1.
         """
-        stacks = [stack if len(stack) == 1 else stack[which] for stack, _ in steps]
+        several = len(which) < len(product)
+        stacks = [stack[which] if several and len(stack) > 1 else stack for stack, _ in steps]
         roots = [_root(self.largest(stack)) for stack in stacks]
-        scaled = [_times(stack, root) for stack, root in zip(stacks, roots, strict=True)]
+        scaled = [_Scaled(stack, root) for stack, root in zip(stacks, roots, strict=True)]
         root = np.broadcast_to(roots[0] * roots[1], (len(which), 1, 1))
         turned = [(stack, steps[i][1]) for i, stack in enumerate(scaled)]
-        return self._ratio(turned, _times(product[which], root), (root * root).ravel())[0]
+        own = _Scaled(product[which] if several else product, root)
+        return self._ratio(turned, own, (root * root).ravel())[0]
 
     def _ratio(
         self, steps: list[tuple[Any, bool]], product: Any, scale: np.ndarray
@@ -594,8 +433,19 @@ def _root(largest: np.ndarray) -> np.ndarray:
     return np.exp2(-(exponent // 2))[:, np.newaxis, np.newaxis]
 
 
-def _times(stack: np.ndarray, root: np.ndarray) -> np.ndarray:
-    return stack * root * root  # the whole factor may be out of range
+class _Scaled:
+    """A stack times the squares of powers of two, a block at a time: a copy might not fit."""
+
+    def __init__(self, stack: np.ndarray, root: np.ndarray) -> None:
+        self._stack, self._root = stack, root
+        self.shape = stack.shape
+
+    def __len__(self) -> int:
+        return len(self._stack)
+
+    def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
+        root = self._root[place[0]]
+        return self._stack[place] * root * root  # the whole factor may be out of range
 
 
 class _Device:

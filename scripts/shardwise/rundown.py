@@ -12,7 +12,6 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from shardwise.ceilings import Ceilings, arithmetic
 from shardwise.errors import one_line
 from shardwise.observation import DONE, Observation, Sighting
 from shardwise.planfile import Plan
@@ -24,9 +23,6 @@ FEWEST_SHARDS, FEWEST_SECONDS = 3, 3.0
 
 _MOST_SECONDS, _MOST_NUMBER = 1e9, 1e24
 _MOST_LETTERS = 80
-_CACHED = 1.25
-"""Times what the disk does: who moves so much has read from the page cache, or the disk was slower
-when it was measured."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,6 @@ class Run:
 
     seen: Observation
     plan: Plan
-    ceilings: Mapping[str, Ceilings]
     shards: Sequence[Sighting]
     devices: Sequence[Used]
     total: float
@@ -148,43 +143,6 @@ class Run:
         """Work a second of a node, all its shards together, while it had any."""
         seconds = sum(self.nodes.values())
         return self.work[stage] / seconds if seconds > 0 else None
-
-    def ceiling(self, stage: str) -> float | None:
-        """The ceiling of a stage: of the nodes of this run the median."""
-        found = [
-            limit
-            for node in self.nodes
-            if node in self.ceilings and (limit := self.ceilings[node].rate(stage, self.plan))
-        ]
-        return median(found) if found else None
-
-    def of_ceiling(self, stage: str) -> float | None:
-        """Which share of its ceiling a stage has reached while it was at work."""
-        reached, most = self.stage_rate(stage), self.ceiling(stage)
-        return reached / most if reached and most else None
-
-    def disk_share(self) -> float | None:
-        """Which share of what a node's disk does its reads and writes have taken together.
-
-        None without ceilings, and where they cannot be those of what was read and written.
-        """
-        parts = []
-        for stage in ("read", "write"):
-            reached, most = self.node_rate(stage), self.ceiling(stage)
-            if reached is None or most is None:
-                return None
-            parts.append(reached / most)
-        return min(1.0, sum(parts)) if sum(parts) <= _CACHED else None
-
-    def tf32_gain(self) -> float | None:
-        """How many times as fast products are in tf32, by the ceilings."""
-        found = []
-        for node in self.nodes:
-            known = self.ceilings[node].compute if node in self.ceilings else {}
-            slow, fast = (known.get(arithmetic(self.plan.dtype, p)) for p in ("ieee", "tf32"))
-            if slow and fast:
-                found.append(fast / slow)
-        return median(found) if found else None
 
     # Devices side by side.
 
@@ -224,7 +182,7 @@ class Run:
         return phase, own, usual
 
 
-def of(seen: Observation, ceilings: Mapping[str, Ceilings]) -> Run | None:
+def of(seen: Observation) -> Run | None:
     """The figures of a run; None where too little was measured."""
     shards = [shard for shard in seen.shards.values() if _measured(shard)]
     held = {phase: sum(_held(shard, phase) for shard in shards) for phase in PHASES}
@@ -243,7 +201,7 @@ def of(seen: Observation, ceilings: Mapping[str, Ceilings]) -> Run | None:
     if active <= 0:
         return None
     return Run(
-        seen, seen.plan, ceilings, shards, used, total, active, held,
+        seen, seen.plan, shards, used, total, active, held,
         {stage: _sum(shard.timeline.busy.get(stage) for shard in shards) for stage in STAGES},
         {stage: _sum(shard.timeline.work.get(stage) for shard in shards) for stage in STAGES},
         {n: length(_joined(s for s in shards if s.device.node == n)) for n in sorted(nodes)},

@@ -52,27 +52,17 @@ LARGE_BYTES = 32 * MIB
 
 MOST_IN_CALL = 2**20
 
-TILE_BYTES = 2048 * MIB
-"""Where A, B or the product is larger, it is multiplied in panels (tiles.py)."""
+HUGE_BYTES = 2048 * MIB
+"""Where A, B or the product is larger, copies of it would cost more memory than they are worth."""
 
-PANEL_BYTES = 512 * MIB
-"""A panel of rows, its elements as wide as what products are accumulated in."""
-
-PANELS = 2
-"""Of each kind: one is filled, or emptied, while the other is worked on."""
-
-PANEL_SLABS = 8
-"""Slabs under way for each of up to three streams that panels are read by."""
-
-PANEL_STREAMS = 3
+HOST_LONE_BYTES = 1024 * MIB
+"""From here on a batch is alone on NumPy: it is multiplied for so much longer than it is read."""
 
 CONVERTED_BYTES = 256 * MIB
 """Rows of a large matrix in another order that are brought into C order at once."""
 
-CHECK_BYTES = 32 * MIB
-"""What the proof of a product in panels widens at once."""
-
-_PANEL_ROWS = 128
+SEVERAL_SUMS = 2**18
+"""Numbers of a product below which several sums may lie side by side (bins.py)."""
 
 SYMMETRIC_ROWS = 2048
 """From here on a rank-k update is faster than a whole product (measured: docs/performance.md)."""
@@ -101,7 +91,7 @@ _PROOF_ITEMS = 10
 
 def padded(problem: Problem) -> bool:
     """Whether factors are copied to longer rows before they are multiplied on a GPU."""
-    if problem.result or "int" in problem.dtype or tiled(problem):
+    if problem.result or "int" in problem.dtype or _huge(problem):
         return False
     widths = [problem.left[1], problem.product_shape[1]]
     awkward = any(width * problem.item % _ALIGNED_BYTES for width in widths)
@@ -119,57 +109,19 @@ def padded_shapes(problem: Problem) -> dict[str, Shape]:
 
 def symmetric(problem: Problem) -> bool:
     """Whether products are symmetric, and so large that half of each is worth computing."""
-    rows = problem.product_shape[0]
-    large = rows >= SYMMETRIC_ROWS and not tiled(problem)
+    large = problem.product_shape[0] >= SYMMETRIC_ROWS
     return large and problem.product in ("A.T @ A", "A @ A.T")
 
 
-def tiled(problem: Problem) -> bool:
-    """Whether products are computed in panels; like a call, it decides the bits."""
+def _huge(problem: Problem) -> bool:
+    """Whether a matrix takes so much of a device that there should be no copy of it."""
     largest = max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes)
-    return problem.result is None and largest > TILE_BYTES
+    return largest > HUGE_BYTES
 
 
 def exact_sum(problem: Problem, reproducible: bool) -> bool:
     """Whether a sum that is kept is one of planes, which no order changes (see bins.py)."""
-    return reproducible or problem.product_dtype == "int64" or tiled(problem)
-
-
-def longest_row(problem: Problem) -> int:
-    """Bytes of the longest row that a panel has to hold."""
-    return max(problem.product_shape[1], streamed(problem)[1], _held_columns(problem)) * _wide(
-        problem
-    )
-
-
-def streamed(problem: Problem) -> Shape:
-    """Shape of the factor, as stored, whose panels go by those of the product."""
-    return problem.right or problem.left
-
-
-def panel_rows(problem: Problem) -> tuple[int, int]:
-    """Rows of a panel of the product (and of A beside it), and of the factor that goes by."""
-    (rows, columns), (others, width) = problem.product_shape, streamed(problem)
-    own = _height(rows, max(columns, _held_columns(problem)) * _wide(problem))
-    return own, _height(others, width * _wide(problem))
-
-
-def _held_columns(problem: Problem) -> int:
-    """Columns of the panels of A that stay while others go by; none for ``A.T @ A``."""
-    return 0 if problem.product == "A.T @ A" else problem.left[1]
-
-
-def _height(rows: int, row_bytes: int) -> int:
-    """Rows of a panel: panels are about equal, and whole tiles where they can be."""
-    most = max(1, PANEL_BYTES // row_bytes)
-    step = _PANEL_ROWS if most >= _PANEL_ROWS else 1
-    panels = -(-rows // (most // step * step))
-    return min(rows, -(-rows // panels // step) * step)
-
-
-def _wide(problem: Problem) -> int:
-    """Bytes of an element of what products are accumulated in."""
-    return 8 if "int" in problem.dtype else ITEM_BYTES[problem.compute_dtype]
+    return reproducible or problem.product_dtype == "int64"
 
 
 def sums_in_gemm(problem: Problem) -> bool:
@@ -218,13 +170,18 @@ def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]
     most = batch_matrices(problem, cuda)
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
-    batches = min(BATCHES, -(-count // matrices))
+    batches = min(_batches(problem, matrices, cuda), -(-count // matrices))
     yield batches, matrices
     while matrices > call:
         matrices = max(1, matrices // call // 2) * call
         yield batches, matrices
     if batches > 1:
         yield 1, matrices
+
+
+def _batches(problem: Problem, matrices: int, cuda: bool) -> int:
+    """Batches of so many matrices that are held at once, at most."""
+    return BATCHES if cuda or batch_bytes(problem, matrices) < HOST_LONE_BYTES else 1
 
 
 def proof_matrices(problem: Problem, matrices: int) -> int:
@@ -239,8 +196,14 @@ def _proof_bytes(problem: Problem) -> int:
     return vectors + (3 * 8 * (m * k + k * p + m * p) if "int" in problem.dtype else 0)
 
 
-def work_bytes(problem: Problem, matrices: int, keep: str) -> int:
-    """Bytes beside the batches: what a call, the proof and the sum need."""
+def work_bytes(problem: Problem, matrices: int, keep: str, exact: bool = True) -> int:
+    """Bytes beside the batches: what a call, the proof and the sum need.
+
+    Parameters
+    ----------
+    exact
+        Whether a sum is one of planes, see :func:`exact_sum`.
+    """
     item = problem.item
     if problem.result:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
@@ -255,34 +218,39 @@ def work_bytes(problem: Problem, matrices: int, keep: str) -> int:
                 * sum(rows * columns for rows, columns in padded_shapes(problem).values())
             )
     shared = problem.right_bytes if problem.shared_right else 0
-    return work + shared + (sum_bytes(problem) if keep == "sum" else 0)
+    return work + shared + (sum_bytes(problem, exact) if keep == "sum" else 0)
 
 
-def panel_bytes(problem: Problem, keep: str, cuda: bool) -> int:
-    """Bytes of all panels of a product, and of what a call, the proof and the sum need."""
-    (own, other), wide = panel_rows(problem), _wide(problem)
-    (rows, p), (_, columns) = problem.product_shape, streamed(problem)
-    passing, product = other * columns, own * p
-    total = PANELS * (own * _held_columns(problem) + passing) * problem.item
-    total += (1 if keep == "sum" else PANELS) * product * problem.product_item
-    if wide != problem.product_item:
-        total += product * wide  # what it is accumulated in
-    inner = columns if problem.product == "A @ A.T" else other  # of one multiplication
-    if "int" in problem.dtype:  # widened factors, and the product before and after it is converted
-        total += 2 * wide * (own * inner + passing + product)
-    elif not cuda:
-        total += wide * (product + (0 if wide == problem.item else own * inner + passing))
-    parts = 2 if "complex" in problem.dtype else 1
-    longest = max(problem.left[1], columns, p)
-    total += 8 * parts * 2 * longest * _PROOF_ITEMS + 3 * max(CHECK_BYTES, 8 * parts * longest)
-    if keep == "sum":
-        total += own * (partial_bytes(problem) // rows + 2 * parts * p)
-    return total
+def widened_bytes(problem: Problem) -> int:
+    """Bytes of the copies in which NumPy multiplies one matrix of a narrow floating-point type."""
+    if problem.result or "int" in problem.dtype:
+        return 0  # the widened copies of integers are counted with their proof
+    wide = ITEM_BYTES[problem.compute_dtype]
+    if wide == problem.item:
+        return 0
+    (m, k), (_, p) = problem.factor_shapes
+    return wide * (m * k + k * p + m * p)
 
 
-def sum_bytes(problem: Problem) -> int:
-    """Bytes of the state of a sum and of the planes that are written of it."""
-    return 2 * partial_bytes(problem)
+def least_bytes(problem: Problem, keep: str, cuda: bool, exact: bool) -> int:
+    """Bytes without which no product can be computed: one call, and nothing beside it.
+
+    What a function of the user takes is a guess, and does not count.
+    """
+    matrices = call_matrices(problem) if cuda else 1
+    work = 0 if problem.result else work_bytes(problem, matrices, keep, exact)
+    base = DEVICE_BYTES if cuda else PYTHON_BYTES + widened_bytes(problem)
+    return base + batch_bytes(problem, matrices) + work
+
+
+def sum_bytes(problem: Problem, exact: bool = True) -> int:
+    """Bytes of the state of a sum, and of what is written of it where that is a copy (bins.py)."""
+    m, p = problem.product_shape
+    if not exact:
+        return problem.sum_item * m * p
+    heads = (4 if "complex" in problem.product_dtype else 2) * m * p
+    copies = 2 if m * p < SEVERAL_SUMS else 1
+    return heads + copies * partial_bytes(problem)
 
 
 def partial_bytes(problem: Problem) -> int:
@@ -338,8 +306,6 @@ def slabs_within(
     out = result_bytes(problem, count, keep)
     most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
     factors = 1 if problem.shared_right or not problem.right else 2
-    if tiled(problem):
-        most, factors = (PANEL_SLABS, most[1]), PANEL_STREAMS
     spare = task_memory(problem, count, keep, cuda) - memory
     if spare <= 0:
         return most
@@ -354,8 +320,6 @@ def slab_memory(problem: Problem, count: int, keep: str) -> int:
     right = 0 if problem.shared_right else count * problem.right_bytes
     out = result_bytes(problem, count, keep)
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
-    if tiled(problem):
-        read = PANEL_STREAMS * PANEL_SLABS
     return (read + slabs(out, WRITE_SLABS)) * (SLAB_BYTES + MIB)
 
 
@@ -365,26 +329,21 @@ def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
     The slabs; one matrix as it lies in a file in another order; and, because a job that may run
     on a GPU may find none, the larger of what CUDA takes and of the batches on NumPy.
     """
-    shared = problem.right_bytes if problem.shared_right and not tiled(problem) else 0
-    if tiled(problem):
-        host = panel_bytes(problem, keep, cuda=False)
-    else:
-        matrices = min(count, batch_matrices(problem, cuda=False))
-        host = BATCHES * batch_bytes(problem, matrices) + work_bytes(problem, matrices, keep)
+    shared = problem.right_bytes if problem.shared_right else 0
+    shared += shared // problem.item  # as it was read, and which of its elements are finite
+    matrices = min(count, batch_matrices(problem, cuda=False))
+    host = _batches(problem, matrices, cuda=False) * batch_bytes(problem, matrices)
+    host += work_bytes(problem, matrices, keep) + widened_bytes(problem) + shared
     lefts, rights = (
         converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
     )
     converted = 2 * (SLAB_BYTES + lefts + rights)
-    if tiled(problem):  # each stream converts rows for itself
-        converted = PANEL_STREAMS * (SLAB_BYTES + max(lefts, rights))
     work = max(host, CUDA_BYTES + shared) if cuda else host
     return PYTHON_BYTES + slab_memory(problem, count, keep) + converted + work
 
 
 def device_memory(problem: Problem, count: int, keep: str) -> int:
     """Device bytes that the task of a shard of ``count`` matrices needs at most."""
-    if tiled(problem):
-        return DEVICE_BYTES + panel_bytes(problem, keep, cuda=True)
     matrices = batch_matrices(problem, cuda=True)
     batches = min(BATCHES, -(-count // matrices))
     return (

@@ -124,10 +124,7 @@ class Tally:
         if self._every:
             low, every = first - self._start, self._every
             for i in range(-(-low // every) * every, low + len(forms), every):
-                _, own, mass = parts_of(forms[i - low])
-                with np.errstate(all="ignore"):
-                    self.references[i] = self.references.get(i, 0) + own
-                self.masses[i] = self.masses.get(i, 0.0) + mass
+                _, self.references[i], self.masses[i] = parts_of(forms[i - low])
 
     def total(self) -> np.ndarray:
         """The sum of all forms, each number rounded once more."""

@@ -14,7 +14,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,7 +26,7 @@ from shardwise import ALGORITHM, code, grants, guard, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
-from shardwise.errors import InputError, ShardwiseError, one_line, some
+from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, some
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -514,6 +515,7 @@ def before_jobs(workflow: Any, run: Run) -> None:
     try:
         needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
+        _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for job in (job for job in needed if job.rule.name == run.rule_for_all):
             if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)
@@ -521,6 +523,20 @@ def before_jobs(workflow: Any, run: Run) -> None:
                 _disown(run)
     except InputError as error:
         _refuse(error)
+
+
+def _refuse_too_large(workflow: Any, run: Run, rules: Collection[str]) -> None:
+    """Refuse what no job on this machine can hold; elsewhere only the tasks know their device."""
+    here = workflow.local_exec and run.dispatch in ("jobs", "pool") and not workflow.touch
+    if not here or not {"multiply", "pool"}.intersection(rules):
+        return
+    from shardwise import batches, devices, lanes  # here: jobs do not need them, nor NumPy
+
+    backend = run.plan.settings["backend"]
+    cuda = backend != "numpy" and devices.driver_cuda_version() is not None
+    with suppress(TryAgain):  # no device here is the tasks' affair
+        total = devices.largest_memory(backend) if cuda else lanes.HostLane().total()
+        batches.refuse_too_large(run.plan, cuda, total)
 
 
 def _heed_interrupts(run: Run) -> None:

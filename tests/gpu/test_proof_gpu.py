@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import batches, multiply, proof, quarantine, sizes, witness
+from shardwise import batches, multiply, proof, quarantine, witness
 from shardwise.errors import IntegrityError
 
 from tests import factories
@@ -292,14 +292,11 @@ def test_forms_of_sums_and_of_integers(xp, dtype):
 
 
 @needs_gpu
-@pytest.mark.parametrize("way", ["products", "sum", "panels"])
+@pytest.mark.parametrize("way", ["products", "sum"])
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtype, product, way):
     """Before any product, and no device is blamed; asked for, tf32 is computed."""
-    if way == "panels":
-        monkeypatch.setattr(sizes, "TILE_BYTES", 2**16)
-        monkeypatch.setattr(sizes, "PANEL_BYTES", 2**17)
     honest = batches.kernel
 
     def lower(xp, problem, precision):

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import advice, ceilings, rundown
+from shardwise import advice, rundown
 from shardwise.advice import Advice, advise
-from shardwise.ceilings import Ceilings
 from shardwise.observation import DONE, Device, Observation, Sighting, Timeline
 from shardwise.observe import Observer
 from shardwise.paths import Results
@@ -22,7 +21,7 @@ from shardwise.timeline import PHASES, STAGES
 from tests import pretend
 
 GB = 10**9
-EVEN = {"waiting": 0.2, "read": 2.0, "upload": 0.3, "compute": 1.5, "download": 0.3, "write": 0.2}
+EVEN = {"waiting": 0.2, "read": 1.5, "upload": 0.3, "compute": 1.5, "download": 0.3, "write": 0.2}
 DIM = 1000
 
 
@@ -71,42 +70,21 @@ def run(
     return Observation(made.results, 1e4, made, seen, None, False)
 
 
-def limits(seen: Observation, **rates: float) -> dict[str, Ceilings]:
-    """Ceilings of all nodes of a run, as shares of what its nodes have reached."""
-    figures = rundown.of(seen, {})
-    reached = {stage: figures.node_rate(stage) / rates.pop(stage) for stage in ("read", "write")}
-    return {
-        node: Ceilings(node, Device("NVIDIA H200", "GPU-0", node), 1.0, reached, rates)
-        for node in figures.nodes
-    }
-
-
-def of(rule: Any, seen: Observation, ceilings: dict | None = None) -> Advice | None:
+def of(rule: Any, seen: Observation) -> Advice | None:
     """What one rule says of a run."""
-    return rule(rundown.of(seen, ceilings or {}))
+    return rule(rundown.of(seen))
 
 
-def keys(seen: Observation, ceilings: dict | None = None) -> list[str | None]:
+def keys(seen: Observation) -> list[str | None]:
     """The keys of all advice on a run."""
-    return [each.key for each in advise(seen, ceilings or {})]
+    return [each.key for each in advise(seen)]
 
 
 def test_a_level_run_has_nothing_to_change() -> None:
-    """An even run under its ceilings gets one sentence that says so, and no key."""
-    (said,) = advise(run(plan(shards=81), devices=4), {})
+    """An even run gets one sentence that says so, and no key."""
+    (said,) = advise(run(plan(shards=81), devices=4))
     assert said.key is None
     assert said.words.startswith("Nothing to change")
-
-
-def test_the_ceiling_is_named_where_nothing_is_to_change() -> None:
-    """A compute-bound run at its ceiling reads the share of it."""
-    seen = run(plan(precision="tf32"), {"compute": 20.0})
-    found = {
-        node: Ceilings(node, gpu(0), 1.0, {}, {"float32 tf32": 10**13 / 20.0 / 0.94})
-        for node in ("n0", "n1")
-    }
-    (said,) = advise(seen, found)
-    assert (said.key, "94 %" in said.words) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -122,20 +100,19 @@ def test_the_ceiling_is_named_where_nothing_is_to_change() -> None:
 )
 def test_too_little_to_advise_on(seen: Observation) -> None:
     """An empty or tiny run gets no advice, and is told why."""
-    (said,) = advise(seen, {})
+    (said,) = advise(seen)
     assert said.words == "Too little was measured to advise on."
     assert said.key is None
 
 
 def test_products_that_hold_up_the_disk() -> None:
-    """Disk-bound with products: `keep: sum`, with the share of the disk and its rate."""
+    """Writing products takes the time: `keep: sum`, with its share and the bytes."""
     seen = run(plan(keep="products"), {"read": 4.0, "write": 5.0}, work={"write": 4 * GB})
-    found = limits(seen, read=0.4, write=0.52)
-    said = of(advice.keep_sum, seen, found)
+    said = of(advice.keep_sum, seen)
     assert said.key == "keep: sum"
-    assert "92 %" in said.evidence
+    assert "320 GB of products" in said.evidence
     assert "not kept" in said.words
-    assert 0 < said.seconds < rundown.of(seen, found).active
+    assert 0 < said.seconds < rundown.of(seen).active
 
 
 @pytest.mark.parametrize(
@@ -184,37 +161,26 @@ def test_copies_that_cost_nothing_are_not_named() -> None:
     assert "materialize: false" in keys(run(plan(materialize=True)))
 
 
-def test_reads_far_below_the_disk() -> None:
-    """Reading holds the run up at a quarter of what the disk does: cores and memory."""
+def test_reads_that_hold_the_run_up() -> None:
+    """Disk-bound: the rate per node, what may mend it, and half the bytes with its price."""
     seen = run(held={"read": 8.0})
-    said = of(advice.starved_reads, seen, limits(seen, read=0.2, write=0.05))
+    said = of(advice.disk_bound, seen)
     assert "cpus_per_task" in said.key
-    assert "25 %" in said.evidence
-    assert of(advice.starved_reads, seen, limits(seen, read=0.8, write=0.05)) is None
-    assert of(advice.starved_reads, seen) is None  # no ceilings: nobody knows
-    calm = run(held={"read": 0.5})
-    assert of(advice.starved_reads, calm, limits(calm, read=0.2, write=0.05)) is None
+    assert "at 190 MB/s per node" in said.evidence
+    assert "float16. This changes the result" in said.words
+    assert "float16" not in of(advice.disk_bound, run(plan(dtype="float16"), {"read": 8.0})).words
+    assert of(advice.disk_bound, run(held={"read": 0.5})) is None
+    assert of(advice.disk_bound, run(held={"read": 8.0}, work={"read": 0})) is None
 
 
-def test_bytes_of_the_input_at_the_limit() -> None:
-    """Disk-bound, or upload-bound: an input of half the bytes, and what that does to the result."""
-    seen = run(held={"read": 8.0})
-    said = of(advice.narrower_input, seen, limits(seen, read=0.9, write=0.02))
+def test_bytes_of_the_input_on_their_way_to_the_device() -> None:
+    """Upload-bound: an input of half the bytes, and what that does to the result."""
+    said = of(advice.narrower_input, run(held={"upload": 8.0}))
     assert said.key == "input: float16"
     assert "changes the result" in said.words
-    assert "92 %" in said.evidence
-    assert of(advice.narrower_input, seen, limits(seen, read=0.5, write=0.02)) is None
-    uploads = run(held={"upload": 8.0})
-    assert of(advice.narrower_input, uploads).evidence.startswith("Upload-bound")
+    assert said.evidence.startswith("Upload-bound")
+    assert of(advice.narrower_input, run(held={"read": 8.0})) is None
     assert of(advice.narrower_input, run(plan(dtype="float16"), {"upload": 8.0})) is None
-
-
-def test_reads_from_the_page_cache_have_no_ceiling() -> None:
-    """Who reads faster than the disk has read from memory: nothing is said of the disk."""
-    seen = run(held={"read": 8.0})
-    found = limits(seen, read=3.0, write=0.02)
-    assert of(advice.narrower_input, seen, found) is None
-    assert of(advice.starved_reads, seen, found) is None
 
 
 def test_sums_of_many_shards() -> None:
@@ -263,7 +229,7 @@ def test_reading_ahead_is_no_waiting() -> None:
     shifted = {
         name: replace(shard, started=shard.started - 4.0) for name, shard in seen.shards.items()
     }
-    ahead = rundown.of(replace(seen, shards=shifted), {})
+    ahead = rundown.of(replace(seen, shards=shifted))
     assert ahead.held["waiting"] < 0.05 * ahead.total
 
 
@@ -330,15 +296,10 @@ def test_lost_attempts() -> None:
 
 
 def test_products_in_full_precision() -> None:
-    """Compute-bound in float32 on a GPU: tf32, by the ceilings, and what it does to the result."""
-    seen = run(held={"compute": 20.0})
-    assert of(advice.tf32, seen).key == "precision: tf32"
-    found = limits(seen, read=0.1, write=0.1, float32=1e12, **{"float32 tf32": 7e12})
-    said = of(advice.tf32, seen, found)
-    assert "7.0 times" in said.words
+    """Compute-bound in float32 on a GPU: tf32, and what it does to the result."""
+    said = of(advice.tf32, run(held={"compute": 20.0}))
+    assert said.key == "precision: tf32"
     assert "changes the result" in said.words
-    same = limits(seen, read=0.1, write=0.1, float32=1e12, **{"float32 tf32": 1e12})
-    assert of(advice.tf32, seen, same) is None
     for other in (
         run(plan(precision="tf32"), {"compute": 20.0}),
         run(plan(dtype="float64"), {"compute": 20.0}),
@@ -370,11 +331,11 @@ def test_what_saves_most_comes_first() -> None:
     """Ranked by seconds; what saves next to nothing is left out, and no key comes twice."""
     seen = run(plan(keep="products", materialize=True), {"write": 9.0}, gap=4.0, slow=1.4,
                work={"write": 4 * GB})  # fmt: skip
-    found = advise(seen, {})
+    found = advise(seen)
     assert len(found) >= 3
     seconds = [each.seconds for each in found]
     assert seconds == sorted(seconds, reverse=True)
-    assert seconds[-1] > 0.02 * rundown.of(seen, {}).active
+    assert seconds[-1] > 0.02 * rundown.of(seen).active
     assert len({each.about for each in found}) == len(found)
 
 
@@ -382,7 +343,7 @@ def test_no_key_has_two_values() -> None:
     """Sums that are written too often and shards that wait both ask for fewer: one number is."""
     seen = run(plan(shards=400, matrices=20, keep="sum"), {"waiting": 4.0, "write": 3.0})
     assert of(advice.longer_shards, seen).key != of(advice.fewer_shards, seen).key
-    keys = [each.key.partition(":")[0] for each in advise(seen, {}) if each.key]
+    keys = [each.key.partition(":")[0] for each in advise(seen) if each.key]
     assert keys.count("shards") == 1
 
 
@@ -394,7 +355,7 @@ def test_names_from_receipts_break_no_line() -> None:
         if s.device.uuid == "GPU-3" else s
         for n, s in seen.shards.items()
     }  # fmt: skip
-    for each in advise(replace(seen, shards=evil), {}):
+    for each in advise(replace(seen, shards=evil)):
         text = each.words + each.evidence + str(each.key)
         assert text.isprintable()
         assert len(text) < 2000
@@ -429,7 +390,7 @@ def test_no_observation_is_too_odd(shards: list, keep: str, copied: bool) -> Non
             shard.shard, state, 3, number * GB, number, began, ended,
             gpu(number) if number else None, "cupy", True, timeline, {"seconds": began},
         )  # fmt: skip
-    found = advise(Observation(made.results, 0.0, made, seen, {"files": 3}, True), {})
+    found = advise(Observation(made.results, 0.0, made, seen, {"files": 3}, True))
     assert found
     assert all(math.isfinite(each.seconds) for each in found)
 
@@ -446,19 +407,18 @@ def test_ten_thousand_shards_take_a_moment() -> None:
 
 
 def test_a_results_folder_is_advised_on(tmp_path: Path) -> None:
-    """From receipts and ceilings on disk to sentences: a slow device, and a disk at its limit."""
+    """From receipts on disk to sentences: a slow device, and products that take the time."""
     made = pretend.run(tmp_path, shards=40, nodes=4, slow_device=True)
     seen = Observer(made.root).look(made.at)
-    found = {each.key: each for each in advise(seen, ceilings.read(seen.results))}
+    found = {each.key: each for each in advise(seen)}
     slow = next(key for key in found if key and key.startswith("profile: --exclude"))
     assert "power_cap" in found[slow].evidence or "compute" in found[slow].evidence
-    assert "GB/s" in found["keep: sum"].evidence
-    assert "of what the disk does" in found["keep: sum"].evidence
+    assert "GB of products" in found["keep: sum"].evidence
 
 
 def test_an_old_run_has_too_little(tmp_path: Path) -> None:
     """Receipts of a version before time lines say nothing of where the time went."""
     made = pretend.run(tmp_path, shards=12, old=12, telemetry=False)
-    (said,) = advise(Observer(made.root).look(made.at), {})
+    (said,) = advise(Observer(made.root).look(made.at))
     assert said.key is None
     assert said.evidence.startswith("Shards that say where their time went: 0, with 0 s in all")

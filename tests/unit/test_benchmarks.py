@@ -114,10 +114,10 @@ def test_telemetry(tmp_path: Path) -> None:
 
 
 def test_raw(tmp_path: Path) -> None:
-    """Every ceiling has a row; a file system that refuses direct access fails in its rows only."""
+    """Every rate has a row; a file system that refuses direct access fails in its rows only."""
     _, figures = tiny("raw", tmp_path)
     rates = {row["cells"]["what"]: row.get("per_second") for row in figures["raw"]["rows"]}
-    assert len(rates) == 13
+    assert len(rates) == 12
     assert rates["buffered write, 1 thread"] > 0
     assert rates["products float32, d = 64"] > 0
 
@@ -278,16 +278,16 @@ def test_a_peer_that_dies_is_named_and_started_again(modules, monkeypatch) -> No
 
 def test_cold_means_cold(modules, tmp_path: Path) -> None:
     """A file that was just written is cached, and after its eviction it is not."""
-    import raw
+    import transfers
 
     path = tmp_path / "file"
     path.write_bytes(bytes(8 * 2**20))
     try:
-        written = raw.cached_fraction(path)
-        raw.evict(path)
+        written = transfers.cached_fraction(path)
+        transfers.evict(path)
     except (OSError, RuntimeError) as error:
         pytest.skip(f"this file system keeps its pages: {error}")
     if written is None:
         pytest.skip("this file system tells nothing of its page cache")
     assert written == 1
-    assert raw.cached_fraction(path) == 0
+    assert transfers.cached_fraction(path) == 0

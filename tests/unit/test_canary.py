@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from shardwise import canary, kernels, sizes
+from shardwise import canary, kernels
 from shardwise.batches import Worker
 from shardwise.errors import IntegrityError, WrongProduct
 from shardwise.lanes import HostLane
 from shardwise.problem import Problem
-from shardwise.tiles import TileWorker
 
 from tests import factories
 from tests.factories import FLOATS, PRODUCTS, stack
@@ -36,28 +35,25 @@ def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
 
 
 @pytest.fixture
-def worker(tmp_path, monkeypatch):
+def worker(tmp_path):
     """A worker of a plan, on NumPy."""
 
     def make(dtype, product, shape, way, shared=False):
-        if way == "panels":
-            monkeypatch.setattr(sizes, "TILE_BYTES", 32)
-            monkeypatch.setattr(sizes, "PANEL_BYTES", 500)
         right = stack((shape[2], 11) if shared else (shape[0], shape[2], 11), dtype)
         keep = {"keep": "sum", "reproducible": False} if way == "sum" else {"keep": "products"}
         made = factories.plan(
             tmp_path, stack(shape, dtype), right if product == "A @ B" else None,
             product=product, **keep,
         )  # fmt: skip
-        own = (TileWorker if way == "panels" else Worker)(HostLane(), made, 0, shape[0])
-        if shared and way != "panels":
+        own = Worker(HostLane(), made, 0, shape[0])
+        if shared:
             own.share(right)
         return own
 
     return make
 
 
-@pytest.mark.parametrize("way", ["products", "sum", "panels"])
+@pytest.mark.parametrize("way", ["products", "sum"])
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_what_computes_as_asked_passes(worker, dtype, product, way):
@@ -70,9 +66,9 @@ def test_what_computes_as_asked_passes(worker, dtype, product, way):
     assert multiply()[0, 0, 0] > 1
 
 
-@pytest.mark.parametrize("way", ["products", "sum", "panels"])
+@pytest.mark.parametrize("way", ["products", "sum"])
 def test_one_right_factor_for_all_is_tried_too(worker, way):
-    """It lies in memory of its own, or comes in panels."""
+    """It lies in memory of its own."""
     own = worker("float32", "A @ B", (4, 9, 17), way, shared=True)
     canary.check(*own._trial(), own.compute, lone=way == "sum")
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from numba import types
-from shardwise import bins_cpu, compiled, scalars
+from shardwise import bins_cpu, compiled
 from shardwise.bins import BinnedSum
 
 from tests.factories import SCRIPTS
@@ -23,13 +23,12 @@ total.add(np.ones((20, 3), "int64"))
 assert total.planes().tolist() == [[0] * 3, [20] * 3]
 made = bins_cpu._integers()
 """,
-    "moments": """
-from shardwise import scalars
+    "rounding": """
+from shardwise import bins, bins_cpu
 
-moments = scalars.Moments()
-moments.add(np.ones(20))
-assert moments.sum() == 20
-made = scalars._tally()
+planes = np.zeros(bins.plane_shape((3,), "float64"), "int64")
+assert bins.rounded(planes, "float64").tolist() == [0] * 3
+made = bins_cpu._rounding()
 """,
 }
 """Programs that use one loop each."""
@@ -68,7 +67,7 @@ def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):
     assert one == compiled.folder(bins_cpu._add_integers, (writable,))
     others = [
         compiled.folder(bins_cpu._add_reals, (writable,)),
-        compiled.folder(scalars._fill_table, (writable,)),
+        compiled.folder(bins_cpu._round_reals, (writable,)),
         compiled.folder(bins_cpu._add_integers, (readonly,)),
     ]
     monkeypatch.setattr(compiled.llvmlite.binding, "get_host_cpu_name", lambda: "another")

@@ -186,12 +186,8 @@ def test_a_slow_disk_costs_the_file_alone(tmp_path, monkeypatch):
 # Shards.
 
 
-@pytest.mark.parametrize("tiled", [False, True])
-def test_matrices_are_counted_as_they_come_through(tmp_path, monkeypatch, tiled):
-    """At the end all of them are, whatever the size of a batch, or of a panel."""
-    if tiled:
-        monkeypatch.setattr(multiply.sizes, "tiled", lambda problem: True)
-        monkeypatch.setattr(multiply.sizes, "panel_rows", lambda problem: (3, 4))
+def test_matrices_are_counted_as_they_come_through(tmp_path, monkeypatch):
+    """At the end all of them are, whatever the size of a batch."""
     monkeypatch.setattr(multiply.sizes, "HOST_BATCH_BYTES", 3 * 512)
     made = factories.plan(tmp_path, noise((7, 8, 8)), shards=1, materialize=False)
     session = multiply.Session(made, 0)

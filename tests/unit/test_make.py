@@ -10,7 +10,7 @@ import pytest
 
 from tests.factories import ROOT
 
-LOOKERS = ("doctor", "report", "watch", "ceilings", "verify")
+LOOKERS = ("doctor", "report", "watch", "verify")
 
 
 @pytest.fixture

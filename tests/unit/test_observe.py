@@ -98,7 +98,7 @@ def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
         assert one.telemetry["power_watts"] == receipt["telemetry"]["power_watts"]
 
 
-def test_no_stage_of_a_pretended_run_outruns_its_ceiling(tmp_path):
+def test_no_stage_of_a_pretended_run_outruns_its_node(tmp_path):
     """What a pretended shard moves in its seconds fits the rates that its node is said to have."""
     made = pretend.run(tmp_path, shards=6, slow=1, slow_device=True)
     for receipt in made.receipts.values():

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from shardwise import report
 from shardwise.advice import Advice
-from shardwise.ceilings import Ceilings
 from shardwise.observe import Device, Failure, Observer
 from shardwise.report import page, rates, timeline, words, work
 from shardwise.timeline import PHASES
@@ -149,24 +148,19 @@ def test_stragglers_are_named_with_their_reason(tmp_path: Path) -> None:
         assert re.search(rf"{shard} on NVIDIA H200.*?times the median. \w+ took", said)
 
 
-def test_rates_stand_beside_their_ceilings(tmp_path: Path) -> None:
-    """A node that was measured shows how much of it was reached, another one how to measure it."""
+def test_each_stage_has_its_rate(tmp_path: Path) -> None:
+    """The rate of each stage on each node stands beside the share of the time it was at work."""
     made = pretend.run(tmp_path, shards=8, devices=2, nodes=2)
-    nodes = {receipt["node"] for receipt in made.receipts.values()}
-    known = min(nodes)
-    measured = dict.fromkeys(("read", "write", "upload", "download"), 1e12)
-    ceilings = {known: Ceilings(known, Device("NVIDIA H200", "GPU-1", known), 1.0, measured, {})}
-    said = rendered(made, ceilings=ceilings).section("time")
-    assert "of 1 TB/s" in said
-    assert "make ceilings" in said
+    said = rendered(made).section("time")
+    for node in {receipt["node"] for receipt in made.receipts.values()}:
+        assert re.search(rf"{node}: read ?[\d.]+ GB/s ?\d+ %", said), said
+    assert rates.NO_LINK not in said
 
 
-def test_a_cpu_has_no_link_to_measure(tmp_path: Path) -> None:
-    """Copies in memory are not told to be measured, as a node without a GPU has no link."""
-    found = rendered(pretend.run(tmp_path, shards=4, devices=0, nodes=1))
-    said = found.section("time")
-    assert said.count(f"({rates.NO_LINK})") == 2
-    assert said.count("make ceilings") == 1 + 3  # the node; in the table read, compute and write
+def test_a_cpu_has_no_link_to_a_device(tmp_path: Path) -> None:
+    """Upload and download are copies in memory there, and say so, in the bars and in the table."""
+    said = rendered(pretend.run(tmp_path, shards=4, devices=0, nodes=1)).section("time")
+    assert said.count(f"({rates.NO_LINK})") == 2 + 2
 
 
 @pytest.mark.parametrize(
@@ -233,11 +227,10 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
         if sighting.failure:
             shards[shard] = replace(shards[shard], failure=Failure(wild, "javascript:alert(1)", None))  # fmt: skip # noqa: E501
     advice = [Advice(wild, wild, wild)]
-    ceilings = {wild: Ceilings(wild, Device(wild, wild, wild), 1.0, {"read": 1.0}, {})}
     seen = replace(
         seen, shards=shards, problems=(wild,), failures={wild: Failure(wild, wild, None)}
     )
-    text = report.render(seen, advice, ceilings)
+    text = report.render(seen, advice)
     found = Page(text)
     assert text.count("<script>") == 1
     assert "`" not in words.marked("`keep: sum` and `<b>`")
@@ -356,7 +349,7 @@ def test_a_rate_is_never_more_than_was_reached(tmp_path: Path) -> None:
             work={**own.timeline.work, "read": 10e9, "compute": 15e12},
         )  # fmt: skip
         shards[own.shard] = replace(own, started=100.0, finished=110.0, timeline=told)
-    found = rates.speeds(work.of(replace(seen, shards=shards)), None, {})
+    found = rates.speeds(work.of(replace(seen, shards=shards)))
     speed = {own.stage: own.rate for own in found}
     assert speed["read"] == pytest.approx(4e9)
     assert speed["compute"] == pytest.approx(4 * 15e12 / (4 * 7.5))

@@ -174,21 +174,6 @@ def test_a_copy_that_a_task_makes_is_of_its_own_time(tmp_path):
     assert made["timeline"]["busy"]["write"] > 0
 
 
-def test_panels_are_counted_as_often_as_they_are_read(tmp_path, monkeypatch):
-    """A product in panels reads a matrix more than once; the operations stay the same."""
-    monkeypatch.setattr(sizes, "tiled", lambda problem: True)
-    monkeypatch.setattr(sizes, "panel_rows", lambda problem: (5, 4))
-    plan = factories.plan(tmp_path, factories.stack((2, 16, 16)), shards=1, materialize=False)
-    made = receipt_of(plan)
-    told, size = made["timeline"], 2 * 16 * 16 * 4
-    assert made["tiled"]
-    # Four panels of the product: A goes by once for each, and its own panel is read beside it.
-    assert told["work"]["upload"] == told["work"]["read"] == 4 * size + size
-    assert told["work"]["download"] == told["work"]["write"] == size
-    assert told["work"]["compute"] == pytest.approx(2 * 2 * 16**3, abs=8)
-    assert sum(told["held"].values()) == pytest.approx(made["finished"] - made["started"], abs=1e-4)
-
-
 def test_nobody_counts_the_operations_of_a_function(tmp_path):
     """The function of a user has bytes and seconds, but no known number of operations."""
     code = tmp_path / "own.py"

@@ -324,28 +324,6 @@ def test_a_copy_whose_receipt_has_changed_is_made_again(tmp_path):
     assert said["host"] == "all"
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("materialize", [True, False])
-def test_products_in_panels_are_proven_end_to_end(
-    tmp_path, monkeypatch, keep, product, materialize
-):
-    """Panels give the same numbers, a part of a product at a time."""
-    for name, value in (("TILE_BYTES", 32), ("PANEL_BYTES", 500), ("SLAB_BYTES", 336)):
-        monkeypatch.setattr(sizes, name, value)
-    left = noise((3, 13, 13), "float64")
-    over = {"product": product, "keep": keep, "materialize": materialize}
-    right = noise((13, 6), "float64", 1) if product == "A @ B" else None
-    made = factories.computed(factories.plan(tmp_path, left, right, shards=2, **over))
-    ledger.write(made)
-    found = reduced(made)["end_to_end"]
-    assert found["shards"] == 2
-    assert found["host"].startswith("all of" if materialize else ("all of", "some of"))
-    forge(made, "00001", spoil)
-    with pytest.raises(IntegrityError, match=r"shard 00001: its file"):
-        reduced(made)
-
-
 def test_ranks_name_the_shard_together(tmp_path):
     """Three ranks share the sum, and the second look at the files."""
     made = computed(tmp_path)

@@ -65,6 +65,22 @@ def test_digits_have_the_bits_of_a_plain_sum(
         assert f"multiply: {shards} of {shards} shards done" in done.output or ranks != all_ranks[0]
 
 
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_what_this_machine_cannot_hold_is_refused_before_any_job(
+    workspace: Workspace, dispatch: str
+) -> None:
+    """Two rows that are longer than memory, in a file of holes: figures, exit code 2, no job."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    np.lib.format.open_memmap(workspace.root / "a.npy", "w+", float, (1, 2, total // 8))
+    workspace.configure(input="a.npy", product="A @ A.T", shards=1, materialize=False,
+                        backend="numpy", dispatch=dispatch)  # fmt: skip
+    done = workspace.run()
+    assert done.code == 2, done.output
+    assert re.search(r"input: A @ A.T of \(2, \d+\) float64 needs .* GiB of memory", done.output)
+    assert "this machine has" in done.output
+    assert not workspace.file("plan.tsv").exists()
+
+
 @pytest.mark.parametrize(("keep", "materialize"), [("products", True), ("sum", False)])
 def test_a_product_of_two_stacks(workspace: Workspace, keep: str, materialize: bool) -> None:
     """A @ B with sum and mean, whatever is kept and whether or not shards are copied."""

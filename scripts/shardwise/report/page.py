@@ -1,6 +1,6 @@
 """The page: what was observed, put into its template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,6 @@ from markupsafe import Markup
 from shardwise import __version__, observe
 from shardwise.advice import Advice, advise
 from shardwise.arrays import commit
-from shardwise.ceilings import Ceilings
-from shardwise.ceilings import read as read_ceilings
 from shardwise.errors import InputError
 from shardwise.observe import Observation
 from shardwise.report import durations, facts, glance, heatmap, matrix, rates, timeline, words, work
@@ -29,8 +27,7 @@ def write(seen: Observation, output: Path | None = None) -> Path:
     output
         Where to, in place of ``report.html`` in the results folder.
     """
-    measured = read_ceilings(seen.results)
-    page = render(seen, advise(seen, measured), measured, *picture(seen))
+    page = render(seen, advise(seen), *picture(seen))
     path = output or seen.results.report
     with commit(path) as file:
         file.write(page.encode("utf-8", "replace"))
@@ -71,7 +68,6 @@ def _no_sum(seen: Observation) -> str:
 def render(
     seen: Observation,
     advice: Sequence[Advice] = (),
-    ceilings: Mapping[str, Ceilings] | None = None,
     total: Matrix | None = None,
     total_words: str = "The sum was not read.",
 ) -> str:
@@ -81,8 +77,6 @@ def render(
     ----------
     advice
         What to change, what matters most first.
-    ceilings
-        Raw rates by node.
     total, total_words
         As :func:`picture` gives them.
     """
@@ -103,7 +97,7 @@ def render(
         "elements": heatmap.statistics(total) if total else [],
         "element_file": total_words if total else "",
         "timeline": timeline.figure(run),
-        "rates": rates.figure(seen, run, ceilings or {}),
+        "rates": rates.figure(run),
         "durations": durations.figure(run),
         "failures": facts.failures(seen),
         "retries": facts.retries(seen),

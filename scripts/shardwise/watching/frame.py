@@ -15,7 +15,6 @@ from typing import Any
 from shardwise.errors import one_line
 from shardwise.observe import DAMAGED, DONE, FAILED, RUNNING, WAITING, Device
 from shardwise.units import any_clock, human_bytes
-from shardwise.watching.forecast import Forecast
 from shardwise.watching.pace import Look, Row, failures
 
 Line = list[tuple[str, str]]
@@ -90,18 +89,15 @@ def rate(value: float) -> str:
     return f"{value / 1e3:.3g} kB/s"
 
 
-def left(time_left: Forecast) -> str:
-    """The time left and its uncertainty, in the unit of the time itself."""
+def left(seconds: float) -> str:
+    """The time left, in the largest unit that leaves a figure above 1.5."""
     unit, size = next(
-        (pair for pair in (("s", 1), ("min", 60), ("h", 3600)) if time_left.middle < 90 * pair[1]),
+        (pair for pair in (("s", 1), ("min", 60), ("h", 3600)) if seconds < 90 * pair[1]),
         ("days", 86400),
     )
-    if unit == "h" and time_left.middle >= 36 * 3600:
+    if unit == "h" and seconds >= 36 * 3600:
         unit, size = "days", 86400
-    low, middle, high = (_figure(seconds / size) for seconds in
-                         (time_left.low, time_left.middle, time_left.high))  # fmt: skip
-    interval = "" if low == high else f" ({low}–{high})"
-    return f"about {middle} {unit} left{interval}"
+    return f"about {_figure(seconds / size)} {unit} left"
 
 
 def _figure(value: float) -> str:
@@ -121,8 +117,8 @@ def when_done(look: Look) -> str:
         return "what is left has to be run again" if bad else "all shards are done; the sum is next"
     if look.left is None:
         return f"time left unknown: {look.why}"
-    end = any_clock(look.seen.at + look.left.middle)
-    far = look.left.middle > 20 * 3600
+    end = any_clock(look.seen.at + look.left)
+    far = look.left > 20 * 3600
     return f"{left(look.left)}, done about {end[:16] if far else end[11:16]}"
 
 

@@ -20,10 +20,8 @@ from shardwise.observe import (
     verdict,
 )
 from shardwise.timeline import length, union
-from shardwise.watching import forecast
-from shardwise.watching.forecast import AtWork, Forecast, Past, Unknown
 
-SCHEMA = 1
+SCHEMA = 2
 """Of what :meth:`Look.json` gives."""
 
 _LATELY = 60.0, 600.0
@@ -83,7 +81,7 @@ class Look:
     done_bytes, all_bytes
         Of input; what tasks at work have done counts as done.
     left
-        The time left; None where it is not known, and ``why`` then says why.
+        Seconds until no shard is running or waiting; None where unknown, and ``why`` says why.
     """
 
     seen: Observation
@@ -92,7 +90,7 @@ class Look:
     done_bytes: float
     all_bytes: int
     rates: Rates
-    left: Forecast | None
+    left: float | None
     why: str | None
     devices: tuple[Row, ...]
 
@@ -117,9 +115,7 @@ class Look:
             "shards": {"all": len(seen.shards), **self.counts},
             "bytes": {"done": round(self.done_bytes), "all": self.all_bytes},
             "bytes_per_second": {"now": self.rates.now, "overall": self.rates.overall},
-            "seconds_left": None if self.left is None else {
-                "low": self.left.low, "median": self.left.middle, "high": self.left.high,
-            },
+            "seconds_left": self.left,
             "unknown_because": self.why,
             "devices": [_device_json(row) for row in self.devices],
             "quarantined": [
@@ -138,14 +134,15 @@ def look(seen: Observation) -> Look:
     """What an observation shows."""
     shards = list(seen.shards.values())
     found = Counter(shard.state for shard in shards)
-    left, why = _time_left(seen, shards)
+    rates = _rates(seen.at, shards)
+    left, why = _time_left(shards, rates.now)
     return Look(
         seen=seen,
         verdict=verdict(seen),
         counts={state: found[state] for state in STATES},
         done_bytes=sum(shard.bytes * _share(shard) for shard in shards),
         all_bytes=sum(shard.bytes for shard in shards),
-        rates=_rates(seen.at, shards),
+        rates=rates,
         left=left,
         why=why,
         devices=tuple(_devices(seen.at, shards)),
@@ -200,26 +197,19 @@ def _rates(at: float, shards: Iterable[Sighting]) -> Rates:
     )
 
 
-def _time_left(seen: Observation, shards: list[Sighting]) -> tuple[Forecast | None, str | None]:
-    past, at_work, waiting = [], [], []
-    for shard in shards:
-        work = float(shard.bytes or shard.matrices)
-        device = shard.device.key if shard.device else None
-        kind = shard.device.name if shard.device else None
-        if shard.seconds is not None and shard.started is not None:
-            ended = shard.started + shard.seconds
-            past.append(Past(device or "?", kind or "?", shard.started, ended, work))
-        elif shard.state == RUNNING:
-            began = seen.at if shard.started is None else shard.started
-            at_work.append(AtWork(device, kind, began, work, shard.progress))
-        elif shard.state == WAITING:
-            waiting.append(work)
+def _time_left(shards: list[Sighting], rate: float | None) -> tuple[float | None, str | None]:
+    """Seconds that the bytes left take at the rate of the last minutes, or why nobody knows."""
     if not shards:
         return None, "nothing is planned yet"
-    try:
-        return forecast.forecast(seen.at, past, at_work, waiting), None
-    except Unknown as why:
-        return None, str(why)
+    found = {shard.state for shard in shards}
+    left = sum(s.bytes * (1 - _share(s)) for s in shards if s.state in (RUNNING, WAITING))
+    if not found & {RUNNING, WAITING}:
+        return 0.0, None
+    if rate is not None:
+        return left / rate, None
+    if RUNNING in found:
+        return None, "no shard has finished yet"
+    return None, "no task is at work" if DONE in found else "no shard has been begun"
 
 
 def _devices(at: float, shards: Sequence[Sighting]) -> list[Row]:

@@ -1,0 +1,188 @@
+"""Matrices larger than a batch: one is one piece of work, right in any slabs, or refused."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from shardwise import batches, multiply, sizes
+from shardwise.bins import BinnedSum
+from shardwise.errors import InputError, TryAgain
+from shardwise.lanes import HostLane
+from shardwise.problem import Problem
+
+from tests import factories
+from tests.factories import PRODUCTS, REFERENCES, leftovers, noise, results, stack
+
+DTYPES = ("float16", "float32", "float64", "complex64", "int32", "int8")
+GIB = 2**30
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Limits so low that a matrix of some kB is a large one, of many slabs, by itself."""
+    for name in ("HUGE_BYTES", "HOST_LONE_BYTES", "LARGE_BYTES", "BATCH_BYTES", "HOST_BATCH_BYTES"):
+        monkeypatch.setattr(sizes, name, 32)
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
+
+
+def factors(product, dtype, make=stack):
+    """A stack, and the one B of ``A @ B``."""
+    left = make((3, 37, 37) if product == "A @ A" else (3, 29, 41), dtype)
+    return left, make((41, 11), dtype, seed=1) if product == "A @ B" else None
+
+
+def wide(array):
+    """The same numbers in double precision, or as int64."""
+    kinds = {"f": "float64", "c": "complex128"}
+    return None if array is None else array.astype(kinds.get(array.dtype.kind, "int64"))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
+    """All products of all dtypes, kept or summed, also in the fewest slabs."""
+    left, right = factors(product, dtype)
+    exact = REFERENCES[product](wide(left), wide(right))
+    over = {"product": product, "keep": keep, "materialize": False, "shards": 1}
+    made = factories.plan(tmp_path, left, right, **over)
+    assert next(sizes.ladder(made.problem, 3, cuda=False)) == (1, 1)
+    for memory in (None, 1):
+        multiply.run_shard(made, "00000", memory=memory)
+        expected = exact.sum(axis=0)[None] if keep == "sum" else exact
+        np.testing.assert_array_equal(results(made), expected)
+    assert not leftovers(made.results.root)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_neither_the_cut_nor_slabs_change_a_bit(tmp_path, monkeypatch, dtype):
+    """The same products, and the same sum, whatever their way through memory."""
+    left, _ = factors("A @ A", dtype, noise)
+    products, sums = set(), set()
+    for shards, slab in ((1, 336), (3, 336), (1, 10**6)):
+        monkeypatch.setattr(sizes, "SLAB_BYTES", slab)
+        folder = tmp_path / f"{shards}-{slab}"
+        over = {"materialize": False, "shards": shards}
+        made = factories.computed(factories.plan(folder / "p", left, **over))
+        products.add(results(made).tobytes())
+        made = factories.computed(factories.plan(folder / "s", left, keep="sum", **over))
+        total = BinnedSum(np, made.problem.product_shape, made.problem.product_dtype)
+        for row in made.shards.values():
+            total.merge(np.load(made.results.product(row.shard)), row.stop - row.start)
+        sums.add(total.planes().tobytes())
+    assert len(products) == len(sums) == 1
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from shardwise import multiply, planfile
+
+plan = planfile.load(Path(sys.argv[1]))
+own = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+import numba, shardwise.bins_cpu
+before = own()
+multiply.run_shard(plan, "00000")
+print(own() - before)
+"""
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_a_real_process_stays_within_the_model(tmp_path, dtype, keep):
+    """Matrices of which one is a batch: its copies, proof and sum are counted."""
+    left = stack((2, 2503, 2503), dtype)
+    made = factories.plan(tmp_path, left, keep=keep, materialize=False, shards=1)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(made.results.plan)],
+        env={"PYTHONPATH": str(factories.SCRIPTS), "OPENBLAS_NUM_THREADS": "2"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # BLAS has buffers of its own, 32 MiB a thread, which the interpreter's share covers.
+    allowed = sizes.task_memory(made.problem, 2, keep, cuda=False) - sizes.PYTHON_BYTES
+    assert int(done.stdout) <= allowed + 64 * 2**20
+
+
+@pytest.mark.parametrize(("keep", "gib"), [("products", 12), ("sum", 63)], ids=["products", "sum"])
+def test_40_000_rows_of_float32_fit_a_large_gpu(keep, gib):
+    """A matrix and its product are 12 GiB, the planes of the sum 51 more; and as much on a CPU."""
+    own = Problem(1, (40_000, 40_000), "A @ A", "float32")
+    assert gib * GIB < sizes.least_bytes(own, keep, True, True) < (gib + 1) * GIB
+    assert sizes.device_memory(own, 1, keep) < (gib + 1) * GIB
+    assert sizes.device_memory(own, 8, keep) < (gib + 13) * GIB  # two batches
+    assert gib * GIB < sizes.task_memory(own, 8, keep, cuda=False) < (gib + 3) * GIB
+
+
+class Lane(HostLane):
+    """A lane of a machine of some size, which may be full."""
+
+    total_bytes, full = 10**15, False
+
+    def total(self):
+        """As large as a test says."""
+        return self.total_bytes
+
+    def zeros(self, shape, dtype):
+        """No memory, where it is full."""
+        if self.full:
+            raise MemoryError
+        return super().zeros(shape, dtype)
+
+
+@pytest.mark.parametrize("keep", ["products", "sum"])
+def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch, keep):
+    """With what is needed, what there is, and what to do; exit code 2, and nothing is left."""
+    made = factories.plan(tmp_path, stack((2, 300, 300)), keep=keep, shards=1)
+    monkeypatch.setattr(Lane, "total_bytes", 10**6)
+    monkeypatch.setattr(multiply, "HostLane", Lane)
+    monkeypatch.setattr(multiply, "ExtentReader", None)  # nothing may be read
+    with pytest.raises(InputError) as caught:
+        multiply.run_shard(made, "00000")
+    told = str(caught.value)
+    assert "A @ A of (300, 300) float32 needs" in told
+    assert "(A 351.6 KiB, product 351.6 KiB;" in told
+    assert "this machine has 976.6 KiB in all" in told
+    assert ("keep: products" in told) == (keep == "sum")
+    assert caught.value.exit_code == 2
+    assert not made.results.shard("00000").exists()
+
+
+def test_memory_that_is_short_for_now_is_waited_for(tmp_path, monkeypatch):
+    """What fits, but not beside others, is tried again."""
+    made = factories.plan(tmp_path, stack((2, 17, 17)), shards=1)
+    monkeypatch.setattr(Lane, "full", True)
+    monkeypatch.setattr(multiply, "HostLane", Lane)
+    with pytest.raises(TryAgain, match=r"a batch of 1 needs .*, but this machine has less"):
+        multiply.run_shard(made, "00000")
+    assert not leftovers(made.results.root)
+
+
+def test_the_least_is_no_more_than_what_is_planned():
+    """What the plan grants is never refused, on any device, in any arithmetic."""
+    for dtype in DTYPES:
+        for product in PRODUCTS:
+            right = (5003, 4001) if product == "A @ B" else None
+            own = Problem(9, (5003, 5003), product, dtype, right)
+            for keep in ("products", "sum"):
+                for exact in (True, False):
+                    least = sizes.least_bytes(own, keep, True, exact)
+                    assert least <= sizes.device_memory(own, 1, keep)
+                    least = sizes.least_bytes(own, keep, False, exact)
+                    assert least <= sizes.task_memory(own, 1, keep, cuda=False)
+
+
+def test_sums_that_are_not_reproducible_need_less(tmp_path):
+    """They are no planes: a device that holds such a sum is not refused."""
+    made = factories.plan(tmp_path, stack((2, 600, 600)), keep="sum", reproducible=True, shards=1)
+    other = factories.plan(
+        tmp_path / "x", stack((2, 600, 600)), keep="sum", reproducible=False, shards=1
+    )
+    total = sizes.least_bytes(made.problem, "sum", False, True) - 1
+    with pytest.raises(InputError):
+        batches.refuse_too_large(made, False, total)
+    batches.refuse_too_large(other, False, total)
+    batches.refuse_too_large(made, False, None)  # nobody knows
