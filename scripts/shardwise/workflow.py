@@ -4,12 +4,10 @@ The Snakefile is parsed again inside every job. There the plan on disk is read, 
 library alone. Only the main process checks the config and the headers of the input.
 """
 
-import base64
 import functools
 import inspect
 import json
 import logging
-import os
 import shlex
 import signal
 import subprocess
@@ -20,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from snakemake.io import IOFile, ancient
+from snakemake.io import ancient
+from snakemake.persistence import NO_PARAMS_CHANGE
 
 from shardwise import ALGORITHM, code, grants, guard, planfile, sizes
 from shardwise import plan as counts
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 SCRIPTS = Path(__file__).parents[1]
-_RECORD_LETTERS = 100
-"""So much of the name of a record is compared; file names on any disk may be longer."""
-
 _PAGE_SECONDS = 120.0
 """So long may it take to make the page on a failed run; 100,000 shards take less than a minute."""
 
@@ -141,8 +137,7 @@ class Run:
         # Snakemake itself makes what a shard lacks. What lies on the way to results that are there
         # it would leave as it is, even if it is lost.
         unfit = [path for path in found.unfit if not self._is_of_shard(path) or path.exists()]
-        if unfit:
-            _before_graph(self._workflow, lambda: self._force(unfit))
+        _around_graph(self._workflow, lambda: self._force(unfit))
         return found
 
     def _force(self, unfit: Sequence[Path]) -> None:
@@ -152,6 +147,8 @@ class Run:
         may be. So it is added to what `--forcerun` names, which makes it a target as well.
         """
         told = self._workflow.dag_settings
+        if not unfit:
+            return
         last = max(map(self._stage, told.targets), default=_LAST_STAGE)
         chosen = {Path(target).stem for target in told.targets if self._is_of_shard(target)}
         forced = [
@@ -291,9 +288,32 @@ class Run:
         return path if self.standing and output in self.standing.unfit else ancient(path)
 
     def _plan_for_each(self, name: Callable[[str], Path]) -> Any:
-        if not self.standing or self.results.plan not in self.standing.unfit:
-            return ancient(str(self.results.plan))
-        return lambda wildcards: self._plan_for(name(wildcards.shard))
+        return self._for_each(name, str(self.results.plan))
+
+    def _for_each(self, name: Callable[[str], Path], files: Any) -> Any:
+        """The input of the job of each shard: of those whose output fits, no time stamp counts.
+
+        Plain names where that is the same for all shards, which Snakemake handles ten times faster.
+
+        Parameters
+        ----------
+        name
+            Of the job's output, by the shard.
+        files
+            A name, a list of names or patterns, or a function of the wildcards.
+        """
+        unfit = self.standing.unfit if self.standing else set()
+        kinds = {name(shard) in unfit for shard in self.plan.shards} if unfit else {False}
+        if kinds == {True}:
+            return files
+        if kinds == {False} and not callable(files):
+            return ancient(files)
+
+        def chosen(wildcards: Any) -> Any:
+            found = files(wildcards) if callable(files) else _filled(files, wildcards.shard)
+            return found if name(wildcards.shard) in unfit else ancient(found)
+
+        return chosen
 
     @property
     def files_for_all(self) -> list[str]:
@@ -302,7 +322,10 @@ class Run:
 
     @property
     def input_files(self) -> Any:
-        """The input files that hold a shard's matrices."""
+        """The input files that hold a shard's matrices, for the job that copies them."""
+        return self._for_each(self.results.shard, self._input_files())
+
+    def _input_files(self) -> Any:
         if self._sources is None:
             self._sources = self.plan.sources
         if len(self._sources) == 1:
@@ -319,11 +342,11 @@ class Run:
         """What a shard's products are made from."""
         right = [source["path"] for source in self.plan.facts["right_sources"]]
         if self.plan.settings["materialize"]:
-            return [self.pattern(self.results.shard), *right]
-        left = self.input_files
-        if callable(left):
-            return lambda wildcards: left(wildcards) + right
-        return left + right
+            return self._for_each(self.results.product, [self.pattern(self.results.shard), *right])
+        left = self._input_files()
+        if not callable(left):
+            return self._for_each(self.results.product, left + right)
+        return self._for_each(self.results.product, lambda wildcards: left(wildcards) + right)
 
     # Digests: a job runs again when the one of its own changes.
 
@@ -440,6 +463,13 @@ def kept(results: Results, kind: str) -> Path:
     return CACHE / f"{planfile.digest(str(results.root))}.{kind}"
 
 
+def _filled(names: str | list[str], shard: str) -> str | list[str]:
+    """Names, or patterns of names, for one shard."""
+    if isinstance(names, str):
+        return names
+    return [name.replace("{shard}", shard) for name in names]
+
+
 def _growing(amount: int) -> Growing:
     def resource(wildcards: Any, attempt: int) -> int:
         return attempt * amount
@@ -468,18 +498,38 @@ def _refuse_prefix(workflow: Any) -> None:
         )
 
 
-def _before_graph(workflow: Any, act: Callable[[], None]) -> None:
-    """Do something before Snakemake builds its graph, once it knows what it was asked for.
+def _around_graph(workflow: Any, force: Callable[[], None]) -> None:
+    """Have Snakemake's graph follow what `standing` has found, once it knows what it is asked for.
 
     It has a hook for when it has read the rules, which is too early, and one for when jobs start.
+    It also believes its own records of how each file was made: other params, inputs or commands
+    than then make it run a job again. But others may have made the file since, and `standing` has
+    compared what counts. So for the rules of this workflow the records are not asked.
     """
     prepare = workflow._prepare_dag
 
-    def prepared(*args: Any, **named: Any) -> Any:
-        act()
-        return prepare(*args, **named)
+    def prepared(*args: Any, **named: Any) -> None:
+        force()
+        prepare(*args, **named)
+        persistence = workflow.persistence
+        for name, unchanged in (
+            ("params_changed", NO_PARAMS_CHANGE), ("input_changed", ()), ("code_changed", ()),
+            ("software_stack_changed", ()),
+        ):  # fmt: skip
+            asked = getattr(persistence, name)
+            setattr(persistence, name, _asked_of_others(asked, unchanged))
 
     workflow._prepare_dag = prepared
+
+
+def _asked_of_others(asked: Callable, unchanged: Any) -> Callable:
+    rules = SCRIPTS.with_name("workflow")
+
+    def answer(job: Any, *args: Any, **named: Any) -> Any:
+        own = Path(str(job.rule.snakefile)).is_relative_to(rules)
+        return unchanged if own else asked(job, *args, **named)
+
+    return answer
 
 
 def _add_hooks(workflow: Any, run: Run) -> None:
@@ -511,7 +561,6 @@ def before_jobs(workflow: Any, run: Run) -> None:
     slurm_run.begin()
     guard.mark(run.results)
     jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
-    _forget(workflow.persistence, run)
     try:
         needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
@@ -580,39 +629,6 @@ def _disown(run: Run) -> None:
     """Remove the receipts of products that are to be computed again: no receipt, no result."""
     for shard in run.to_compute:
         run.results.receipt(shard).unlink(missing_ok=True)
-
-
-def _forget(persistence: Any, run: Run) -> None:
-    """Remove what Snakemake remembers of files that one job for all is going to write.
-
-    It speaks of products of an earlier plan under `dispatch: jobs`. Back there, Snakemake would
-    take the new ones for them, and compute all of them again.
-    """
-    kinds = (run.results.shard, run.results.product, run.results.receipt)
-    known = [name for name in kinds if _remembers(Path(persistence.path), name("").parent)]
-    for shard in run.to_compute if run.standing and known else ():
-        for name in known:
-            persistence.cleanup_metadata(IOFile(str(name(shard))))
-
-
-def _remembers(path: Path, folder: Path) -> bool:
-    """Whether Snakemake remembers any file of a folder; to ask it for each file takes minutes.
-
-    It keeps a record a file, named by the file's path in base64, or what of that fits a file name.
-    Where it keeps none in this way, it is taken to remember.
-
-    Parameters
-    ----------
-    path
-        Snakemake's own folder, ``.snakemake``.
-    """
-    text = f"{folder}/".encode()
-    begin = base64.urlsafe_b64encode(text[: len(text) // 3 * 3]).decode()[:_RECORD_LETTERS]
-    try:
-        records = [*os.listdir(path / "metadata"), *os.listdir(path / "incomplete")]
-    except OSError:
-        return True
-    return any(record.lstrip("@").startswith(begin) for record in records)
 
 
 def shell_prefix() -> str:
