@@ -303,8 +303,11 @@ class History:
 
     def edit_function(self) -> None:
         """The user's own function computes something else."""
-        place, factor = self.random.choice(self.places), self.random.randrange(3, 9)
-        self.add(
+        place, number = self._last
+        if not self.configs[number]["product"].startswith("fun.py"):
+            return self.edit()
+        factor = self.random.randrange(3, 9)
+        return self.add(
             "edit fun.py",
             f"cat > {place}/fun.py <<'E'\ndef double(xp, block):\n    return block * {factor}\nE\n",
         )
