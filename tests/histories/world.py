@@ -32,7 +32,7 @@ _IDLE = "Nothing to be done"
 
 _CURES = (
     re.compile(r"((?:rm (?:-\w+ )?|mv )[^\n;]*?)[,;] (?:then|and) (?:run )?snakemake"),
-    re.compile(r"((?:\S+/)?\S+\.(?:tsv|json|npy)): [^\n]*; remove it,? (?:and )?run snakemake"),
+    re.compile(r"(\S+\.(?:tsv|json|npy)):? [^\n]*; remove it,? (?:and )?run snakemake"),
 )
 
 
