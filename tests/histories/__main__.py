@@ -28,14 +28,17 @@ def told(steps: Sequence[Step]) -> str:
 def main() -> int:
     """Read the command line and play."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--seed", type=int, default=0, help="the first history's seed")
+    arguments.add_argument(
+        "--seed", type=int, nargs="+", default=[0], help="of the first history; several: of each"
+    )
     arguments.add_argument("--count", type=int, default=300, help="histories to play")
     arguments.add_argument("--seconds", type=float, help="begin none after so long")
     arguments.add_argument("--whole", action="store_true", help="do not shorten what fails")
     arguments.add_argument("--show", action="store_true", help="print the histories, play none")
     arguments.add_argument("--keep", type=Path, help="keep the folder of the last one here")
     options = arguments.parse_args()
-    seeds = range(options.seed, options.seed + options.count)
+    first, *others = options.seed
+    seeds = options.seed if others else range(first, first + options.count)
     if options.show:
         for seed in seeds:
             _say(f"seed {seed}\n{told(history(seed))}")
@@ -44,7 +47,7 @@ def main() -> int:
         return _played(Stage(options.keep or Path(folder)), seeds, options)
 
 
-def _played(stage: Stage, seeds: range, options: argparse.Namespace) -> int:
+def _played(stage: Stage, seeds: Sequence[int], options: argparse.Namespace) -> int:
     began, kinds, played = time.monotonic(), Counter[str](), 0
     for seed in seeds:
         if options.seconds and time.monotonic() - began > options.seconds:

@@ -219,7 +219,7 @@ class History:
         place, config = self.chosen()
         end = self.random.choices(["multiply", "ledger", "reduce"], [2, 1, 5])[0]
         one_by_one, dispatch = self.random.random() < 0.5, self.random.choice(("pool", "mpi"))
-        replace = replaces() and self.random.random() < 0.7
+        replace = self.random.random() < 0.7 and replaces()
         plan = '--plan "$RESULTS"/plan.tsv'
         each = 'for s in $(tail -n +2 "$RESULTS"/plan.tsv | cut -f1)'
         lines = [f"{_PLAN}{' --replace' * replace}"]
