@@ -20,15 +20,27 @@
 # make install  set up .venv and nothing else
 #
 # CUDA=12, 13 or none says which cupy is installed; by default the driver decides.
+# doctor, report, watch, ceilings and verify install nothing; run make install before them.
 
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 PROFILE ?= profiles/local
 ARGS ?=
-CUDA ?= $(shell PYTHONPATH=scripts $(PYTHON) -c "from shardwise.devices import cuda_extra as c; print(c())")
+python_needed = shardwise needs Python 3.11 or newer, which "$(PYTHON)" is not; name one: make $(MAKECMDGOALS) PYTHON=python3.12
 
+# These install nothing: they never ask which cupy would fit, and use .venv as it is.
+LOOKERS := doctor report watch ceilings verify
+ifneq ($(filter-out help clean $(LOOKERS),$(MAKECMDGOALS)),)
+ifeq ($(origin CUDA),undefined)
+CUDA := $(shell PYTHONPATH=scripts $(PYTHON) -c "import sys; sys.version_info < (3, 11) and sys.exit(2); \
+  from shardwise.devices import cuda_extra as c; print(c())")
+ifneq ($(.SHELLSTATUS),0)
+$(error $(python_needed))
+endif
+endif
 ifeq ($(filter 12 13 none,$(CUDA)),)
 $(error CUDA is "$(CUDA)"; it must be 12, 13 or none)
+endif
 endif
 
 BIN := .venv/bin
@@ -37,7 +49,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel doctor report watch ceilings verify test nightly faults errors fuzz histories gallery lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run data-parallel $(LOOKERS) test nightly faults errors fuzz histories gallery lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -50,20 +62,9 @@ run: .venv/.run-$(CUDA) $(example)
 data-parallel: .venv/.examples-$(CUDA)
 	$(BIN)/python examples/data_parallel/train.py $(ARGS)
 
-doctor: .venv/.run-$(CUDA)
-	$(BIN)/python scripts/doctor.py $(ARGS)
-
-report: .venv/.run-$(CUDA)
-	$(BIN)/python scripts/report.py $(ARGS)
-
-watch: .venv/.run-$(CUDA)
-	@$(BIN)/python scripts/watch.py $(ARGS)
-
-ceilings: .venv/.run-$(CUDA)
-	$(BIN)/python scripts/ceilings.py $(ARGS)
-
-verify: .venv/.run-$(CUDA)
-	$(BIN)/python scripts/verify.py $(ARGS)
+$(LOOKERS):
+	@test -x $(BIN)/python || { echo "there is no .venv here yet: run make install first" >&2; exit 2; }
+	@$(BIN)/python scripts/$@.py $(ARGS)
 
 # Three files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
 test: .venv/.test-$(CUDA)
@@ -125,8 +126,7 @@ examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 	$(call install,test$(if $(cupy),$(comma)$(cupy)))
 
 define install
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "shardwise needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo '$(python_needed)' >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".$(if $(1),[$(1)])"
 	@touch $@

@@ -164,14 +164,14 @@ def pretend(root: Path, done: int) -> None:
     """Give the first shards products: one that was computed, under the names of all."""
     for script, words in (
         ("plan", ["--configfile", "config.yaml", "mine.yaml"]),
-        ("synthesize", ["--plan", "results/plan.tsv"]),
-        ("multiply", ["--plan", "results/plan.tsv", "--shard", "00000"]),
+        ("synthesize", ["--plan", "results/default/plan.tsv"]),
+        ("multiply", ["--plan", "results/default/plan.tsv", "--shard", "00000"]),
     ):
         command = [sys.executable, f"scripts/{script}.py", *words]
         subprocess.run(command, cwd=root, check=True, capture_output=True)
-    products = root / "results" / "products"
+    products = root / "results" / "default" / "products"
     receipt = json.loads((products / "00000.json").read_bytes())
-    with open(root / "results" / "plan.tsv", newline="") as file:
+    with open(root / "results" / "default" / "plan.tsv", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))[1:done]
     for row in rows:
         receipt |= {"shard": row["shard"], "fingerprint": row["fingerprint"]}

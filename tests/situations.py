@@ -50,7 +50,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
     assert night.run("--unlock").code == 0
     refused = night.run()
     assert refused.code == 75
-    assert "2 jobs of an earlier run still wait or work on results" in refused.output
+    assert "2 jobs of an earlier run still wait or work on results/default" in refused.output
 
     night.release()
     night.wait_for("the queue is empty", night.idle)

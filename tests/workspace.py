@@ -103,7 +103,7 @@ class Workspace:
 
     def file(self, name: str) -> Path:
         """A file of the default results folder."""
-        return self.root / "results" / name
+        return self.root / "results" / "default" / name
 
     def load(self, name: str) -> np.ndarray:
         """An array of the default results folder."""

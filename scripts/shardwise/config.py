@@ -19,6 +19,9 @@ PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 _MOST_VALUES = 10_000
 _MOST_NUMBER = 10**40
 _MOST_NAMED = 20
+DEFAULT_RESULTS = "results/default"
+"""As the schema has it, for jobs, which do not read the schema."""
+
 NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")
 """Keys that no plan depends on."""
 
@@ -51,7 +54,7 @@ class Settings:
 
 def results_folder(config: Mapping[str, Any]) -> str:
     """The results folder that a configuration names, without checking anything else."""
-    return str(config.get("results", "results"))
+    return str(config.get("results", DEFAULT_RESULTS))
 
 
 def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:

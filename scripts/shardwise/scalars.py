@@ -114,6 +114,8 @@ class Scalars:
 
     def _std(self, parts: list["Moments"], count: int) -> float:
         within = self._moments["std"]
+        if within.sum() == math.inf:
+            return math.inf  # whatever the means add to it
         if not all(isinstance(m.sum(), Fraction) for m in (*parts, within)):
             return math.nan
         n = self._matrices

@@ -24,6 +24,7 @@ _LOW = 0xFFFFFFFF
 _HEAD = ~((1 << 27) - 1)  # the leading 26 significant bits of a float64: its square is exact
 _NEVER = np.iinfo(np.int64).max  # index of the extreme of no products
 _HUGE = 2.0**100  # far past int64
+_FAR = 2.0**1000  # a difference whose square is infinite, and no step on the way to it NaN
 
 
 class State(Protocol):
@@ -146,7 +147,8 @@ class Spread:
     (1.01 √N + 4) u times itself at most; √N is reached only where the first product lies √N std
     apart from the others, and stands for 0 where all d are exact (small integers, float16).
 
-    *Limits.* Squares of d of 2⁴⁸⁰ or more count as infinite, and those below 2⁻⁴⁸⁰ lose digits.
+    *Limits.* The squares of d of 2⁴⁸⁰ or more count as infinite, also where d itself exceeds
+    float64; those of d below 2⁻⁴⁸⁰ lose digits.
 
     Parameters
     ----------
@@ -172,7 +174,7 @@ class Spread:
         self._terms += rows.n
         for columns, sums, squares in self._parts:
             for lines in _cut(rows.n, _BLOCK // (columns.stop - columns.start)):
-                shifted = _differences(real[lines, columns], self._origin[columns])
+                shifted = _limited_differences(real[lines, columns], self._origin[columns])
                 head = (shifted.view(np.int64) & _HEAD).view(np.float64)
                 sums.add(shifted)
                 squares.add(head * head)
@@ -195,7 +197,7 @@ class Spread:
 
     @np.errstate(all="ignore")
     def results(self, matrices: int) -> dict[str, np.ndarray]:
-        """``std``, float64; NaN or infinite where a product, or the square of a d, is."""
+        """``std``, float64: NaN where a product is NaN or infinite, infinite where d² is."""
         variance = np.empty(len(self._origin))
         for columns, sums, squares in self._parts:
             variance[columns] = _variance(sums.planes(), squares.planes(), matrices)
@@ -455,6 +457,16 @@ def _differences(block: np.ndarray, origin: np.ndarray) -> np.ndarray:
         high, low = (block >> 32) - (origin >> 32), (block & _LOW) - (origin & _LOW)
         return high * 2.0**32 + low
     return np.subtract(block, origin, dtype=np.float64)
+
+
+def _limited_differences(block: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """As `_differences`; those of finite numbers are 2¹⁰⁰⁰ at most, so that their squares exist."""
+    found = _differences(block, origin)
+    # NaN is not below either limit. Products of other types have no such differences.
+    if block.dtype == np.float64 and not (found.max() < _FAR and found.min() > -_FAR):
+        finite = np.isfinite(block) & np.isfinite(origin)
+        np.clip(found, -_FAR, _FAR, out=found, where=finite)
+    return found
 
 
 def _variance(sums: np.ndarray, squares: np.ndarray, n: int) -> np.ndarray:

@@ -46,7 +46,7 @@ def runs(folder: Path) -> dict[str, Path]:
             done = examples.run("--configfile", f"examples/{name}/config.yaml", timeout=900)
             assert done.code == 0, done.output
     root = folder / "bad night"
-    pages["bad night"] = root / "results" / "report.html"
+    pages["bad night"] = root / "results" / "default" / "report.html"
     if not pages["bad night"].exists():
         failed = Workspace.create(root)
         stack = np.random.default_rng(0).standard_normal((600, 256, 256)).astype("float32")
@@ -55,7 +55,7 @@ def runs(folder: Path) -> dict[str, Path]:
         failed.configure(input="stack.npy", shards=12, dispatch="pool")
         assert failed.run().code != 0
         for script in ("ceilings", "report"):
-            words = [sys.executable, f"scripts/{script}.py", "results"]
+            words = [sys.executable, f"scripts/{script}.py", "results/default"]
             subprocess.run(words, cwd=root, check=True, timeout=120)
     return pages
 

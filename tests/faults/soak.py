@@ -146,7 +146,7 @@ class Soak:
             program = [sys.executable, "-m", "tests.faults.tasks"]
             if not self.plan.results.plan_facts.exists() or not self.plan.results.plan.exists():
                 assert self._planned().returncode == 0
-            return [*program, "results/plan.tsv", way.dispatch, ranks]
+            return [*program, "results/default/plan.tsv", way.dispatch, ranks]
         self._configure(way.dispatch)
         return self.workspace.command("--cores", "2", "--latency-wait", "2")
 

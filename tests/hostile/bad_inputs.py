@@ -133,7 +133,7 @@ def flipped(name: str) -> Step:
 
 
 M = stack((3, 3))
-PLAN = "--plan=results/plan.tsv"
+PLAN = "--plan=results/default/plan.tsv"
 MULTIPLY = ("multiply", PLAN, "--shard", "00001")
 TWO = {"shards": 2, "materialize": False}
 multiplied = all_of(*(done("multiply", PLAN, "--shard", f"0000{i}") for i in (0, 1)))
@@ -303,7 +303,7 @@ CASES: dict[str, list[Case]] = {
         own("it writes to its block", "def f(xp, block):\n    block += 1\n    return block\n"),
         Case("`reproducible: false`", {"product": "mine.py:f", "reproducible": False}),
     ],
-    "The results folder: `results: results`": [
+    "The results folder: `results: results/default`": [
         Case("a name with braces", {"results": "run{1}"}),
         Case("an input with braces", {"input": "a{1}.npy"}, put("a{1}.npy", stack((6, 3, 3)))),
         Case("the input lies where a run writes", {"results": "."}),
@@ -316,7 +316,11 @@ CASES: dict[str, list[Case]] = {
         ),
     ],
     "A shard: `scripts/multiply.py --shard 00001`": [
-        Case("there is no plan", then=lambda: Path("results/plan.tsv").unlink(), words=MULTIPLY),
+        Case(
+            "there is no plan",
+            then=lambda: Path("results/default/plan.tsv").unlink(),
+            words=MULTIPLY,
+        ),
         Case(
             "there is no such shard",
             then=done("plan", "--configfile", "mine.yaml"),
@@ -370,12 +374,19 @@ CASES: dict[str, list[Case]] = {
             {"shards": 2},
             code=3,
             then=all_of(
-                done("shard", PLAN, "--shard", "00001"), flipped("results/shards/00001.npy")
+                done("shard", PLAN, "--shard", "00001"), flipped("results/default/shards/00001.npy")
             ),
             words=MULTIPLY,
         ),
-        Case("the plan is damaged", code=3, then=flipped("results/plan.tsv"), words=MULTIPLY),
-        Case("`plan.json` is damaged", code=3, then=put("results/plan.json", "{"), words=MULTIPLY),
+        Case(
+            "the plan is damaged", code=3, then=flipped("results/default/plan.tsv"), words=MULTIPLY
+        ),
+        Case(
+            "`plan.json` is damaged",
+            code=3,
+            then=put("results/default/plan.json", "{"),
+            words=MULTIPLY,
+        ),
         Case(
             "the function has changed",
             {"product": "mine.py:f", **TWO},
@@ -394,21 +405,23 @@ CASES: dict[str, list[Case]] = {
             "a receipt is missing",
             TWO,
             code=3,
-            then=all_of(multiplied, lambda: Path("results/products/00001.json").unlink()),
+            then=all_of(multiplied, lambda: Path("results/default/products/00001.json").unlink()),
             words=("ledger", PLAN),
         ),
         Case(
             "a receipt is damaged",
             TWO,
             code=3,
-            then=all_of(multiplied, put("results/products/00001.json", "{}")),
+            then=all_of(multiplied, put("results/default/products/00001.json", "{}")),
             words=("ledger", PLAN),
         ),
         Case(
             "a product was cut off",
             TWO,
             code=3,
-            then=all_of(multiplied, lambda: os.truncate("results/products/00001.npy", 4100)),
+            then=all_of(
+                multiplied, lambda: os.truncate("results/default/products/00001.npy", 4100)
+            ),
             words=("ledger", PLAN),
         ),
         Case(
@@ -430,7 +443,7 @@ CASES: dict[str, list[Case]] = {
             "a product is damaged",
             TWO,
             code=3,
-            then=all_of(ledgered, flipped("results/products/00001.npy")),
+            then=all_of(ledgered, flipped("results/default/products/00001.npy")),
             words=("reduce", PLAN, "--ranks", "1"),
             apart=True,
         ),

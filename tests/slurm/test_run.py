@@ -121,7 +121,7 @@ def test_a_bad_night_costs_its_own_shards_only(night: SlurmNight) -> None:
     assert "failed: multiply 00001: the scheduler says CANCELLED" in words
     assert "failed: multiply 00002: " in words
     assert "matrix 5 holds NaN or Inf" in words
-    assert "log: results/logs/multiply/00002.log" in words
+    assert "log: results/default/logs/multiply/00002.log" in words
     assert f"cd '{night.workspace.root}' && " in words
 
     np.save(night.matrix(5), stack[5])
@@ -167,7 +167,8 @@ from pathlib import Path
 
 
 def square(xp, block):
-    while Path("results/plan.tsv").exists() and not Path("go").exists():  # not as it is tried
+    # Not as it is tried: then there is no plan.
+    while Path("results/default/plan.tsv").exists() and not Path("go").exists():
         time.sleep(0.1)
     return block @ block
 """

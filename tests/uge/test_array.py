@@ -69,7 +69,7 @@ class UgeArrayNight(ArrayNight):
         return found
 
     def _noted(self) -> list[submitted.Array]:
-        return submitted.noted(Results(self.workspace.root / "results"))
+        return submitted.noted(Results(self.workspace.file("")))
 
     def idle(self) -> bool:
         """Whether no task waits or runs, or is being deleted."""

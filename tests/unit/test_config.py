@@ -45,6 +45,12 @@ def test_a_default_that_is_filled_in_is_valid_itself():
     assert config.load(defaults_of(SCHEMA)) == config.load({})
 
 
+def test_jobs_and_the_schema_agree_on_the_results_folder():
+    """Jobs take the folder from the config without reading the schema."""
+    default = SCHEMA["properties"]["results"]["default"]
+    assert config.results_folder({}) == config.load({}).results == default
+
+
 def test_the_shipped_config_is_valid_and_names_every_key():
     """config.yaml passes, shows each key once, and differs from the defaults in shards only."""
     shipped = yaml.safe_load((ROOT / "config.yaml").read_text())

@@ -108,7 +108,7 @@ def test_the_page_of_sums_reads_a_sum(tmp_path: Path, monkeypatch: pytest.Monkey
     stack = np.arange(24, dtype="float32").reshape(4, 2, 3) - 7
     added = BinnedSum(np, (2, 3), "float32")
     added.add(stack)
-    folder = tmp_path / "results" / "products"
+    folder = tmp_path / "results" / "default" / "products"
     folder.mkdir(parents=True)
     np.save(folder / "00000.npy", added.planes())
     found: dict = {}

@@ -301,5 +301,5 @@ def test_a_config_that_cannot_be_read_for_want_of_a_package(
     file = tmp_path / "config.yaml"
     file.write_text("results: there\n")
     chosen, (found,) = settings.choose([file], None)
-    assert chosen == {"results": "results", "backend": "auto"}
+    assert chosen == {"results": "results/default", "backend": "auto"}
     assert (found.level, found.section, found.cure) == (FAULT, "config", "make install")

@@ -172,6 +172,15 @@ def test_what_is_no_number_is_told_as_text(values, total):
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
+@pytest.mark.parametrize("part", [1, 1j])
+def test_a_spread_that_overflows_is_infinite(part):
+    """As that of its element is; NaN in another element makes it NaN."""
+    products = np.array([[0, 1], [1e300, 2]]) * part
+    assert summary(products, 2, ["std", "mean"])["std"] == "Infinity"
+    products[0, 1] = math.nan
+    assert summary(products, 2, ["std", "mean"])["std"] == "NaN"
+
+
 def test_the_first_nan_is_the_extreme():
     """NaN wins over any number, the one of the lowest matrix and element, as in NumPy."""
     products = noise((3, 4))

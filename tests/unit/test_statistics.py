@@ -252,6 +252,38 @@ def test_squares_beyond_the_limit_count_as_infinite():
     assert one("std", [0.0, 1e300]) == math.inf
 
 
+_WIDE = st.builds(
+    math.ldexp,
+    st.floats(-2, 2, exclude_min=True, exclude_max=True) | st.sampled_from([1.0, -1.0]),
+    st.integers(470, 490) | st.integers(990, 1023),
+) | st.sampled_from([0.0, 1.0, *(sign * np.finfo("float64").max for sign in (1, -1))])
+
+
+@given(numbers=st.lists(_WIDE, min_size=1, max_size=12), part=st.sampled_from([1, 1j]))
+def test_the_spread_of_finite_numbers_is_never_nan(numbers, part):
+    """It is right, or infinite where a difference is 2⁴⁸⁰ or more, also beyond float64 itself."""
+    made = np.array(numbers) * part
+    found = one("std", made, made.dtype.name)
+    if max(abs(Fraction(v) - Fraction(numbers[0])) for v in numbers) >= 2**480:
+        assert found == math.inf
+    else:
+        expected = exact_std(numbers)
+        bound = Fraction(spread_bound(len(numbers)))
+        assert abs(Fraction(float(found)) - expected) <= bound * expected
+
+
+@pytest.mark.parametrize("numbers", [[1.5e308, -1.5e308], [2.0**1023, 0], [0, 2.0**1023]])
+@pytest.mark.parametrize("part", [1, 1j])
+def test_a_difference_beyond_float64_has_an_infinite_spread(numbers, part):
+    """Of real numbers and in either part of complex ones; NaN remains NaN beside it."""
+    made = np.array(numbers) * part
+    assert one("std", made, made.dtype.name) == math.inf
+    with_nan = [*made.tolist(), math.nan]
+    assert math.isnan(one("std", with_nan, made.dtype.name))
+    with_infinity = [*made.tolist(), math.inf]
+    assert math.isnan(one("std", with_infinity, made.dtype.name))
+
+
 # Products.
 
 

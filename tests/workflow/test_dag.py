@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from shardwise.workflow import _remembers
 
+from tests import packages
 from tests.workspace import Workspace
 
 SHARDS = [f"{i:05}" for i in range(4)]
@@ -92,9 +93,13 @@ def test_a_run_up_to_the_sum_makes_no_page(workspace: Workspace) -> None:
 
 
 def test_snakemakes_own_report_holds_the_page(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Page, figures, ledger and receipt with captions and categories; the network is not needed."""
+    """Page, figures, ledger and receipt with captions and categories.
+
+    It needs no network, and no package that `make run` does not install.
+    """
+    monkeypatch.setenv("PYTHONPATH", packages.hide_the_others(tmp_path / "hidden"))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     done = workspace.run("--report", "all.zip")
@@ -304,7 +309,7 @@ def test_what_is_forced_is_computed_again(pool: Workspace, words: list[str]) -> 
 def test_what_is_forced_beside_the_products_keeps_them(pool: Workspace) -> None:
     """The receipts are removed only by a run that makes them again."""
     before = pool.file("products/00001.json").read_bytes()
-    done = pool.run("--forceall", "results/plan.tsv")
+    done = pool.run("--forceall", "results/default/plan.tsv")
     assert done.code == 0, done.output
     assert pool.file("products/00001.json").read_bytes() == before
 
@@ -314,7 +319,7 @@ def test_snakemake_remembers_products_of_its_own_jobs_alone(
 ) -> None:
     """So a start under pool need not ask for each file, unless jobs were used before."""
     for kind in ("products", "shards"):
-        folder = Path("results", kind)
+        folder = Path("results", "default", kind)
         assert _remembers(finished.root / ".snakemake", folder)
         assert not _remembers(pooled.root / ".snakemake", folder)
     assert _remembers(pooled.root / "nowhere", folder)

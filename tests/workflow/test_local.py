@@ -108,10 +108,10 @@ def test_a_failed_shard_costs_that_shard(workspace: Workspace) -> None:
     ]
     words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
     assert "failed: multiply 00001: input: matrix 3 holds NaN or Inf" in words
-    assert "log: results/logs/multiply/00001.log" in words
+    assert "log: results/default/logs/multiply/00001.log" in words
     assert f"cd {workspace.root} && " in words
     assert "1 failed so far" in done.output
-    assert "The page on it: results/report.html" in words
+    assert "The page on it: results/default/report.html" in words
     page = workspace.file("report.html").stat().st_mtime_ns
 
     np.save(folder / "3.npy", stack[3])
@@ -147,7 +147,7 @@ def test_a_shard_that_fails_under_pool_is_named(workspace: Workspace) -> None:
     assert done.code == 1
     words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
     assert "failed: multiply 00001: input: matrix 3 holds NaN or Inf" in words
-    assert "log: results/logs/multiply/00001.log" in words
+    assert "log: results/default/logs/multiply/00001.log" in words
     assert "multiply: 2 of 3 shards done, 1 failed so far" in done.output
 
     np.save(folder / "3.npy", stack[3])
@@ -190,7 +190,7 @@ def at_work(workspace: Workspace) -> bool:
 @pytest.mark.fault("snakemake killed by -9 and started again")
 def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> None:
     """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
-    stack = waiting(workspace, "results")
+    stack = waiting(workspace, "results/default")
     run = workspace.start("--cores", "2")
     logs = workspace.file("logs/multiply")
     until(lambda: len(list(logs.glob("*.starts"))) == 2 if logs.exists() else False)
@@ -199,7 +199,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     assert workspace.run("--unlock").code == 0
     refused = workspace.run()
     assert refused.code == 75
-    assert "jobs of an earlier run still work on results" in refused.output
+    assert "jobs of an earlier run still work on results/default" in refused.output
 
     (workspace.root / "go").touch()
     until(lambda: not at_work(workspace))
@@ -277,9 +277,9 @@ def test_a_lost_part_of_the_plan_is_made_again(small: Workspace) -> None:
 def test_a_file_of_the_users_is_never_removed(workspace: Workspace) -> None:
     """An input inside the results folder is refused, and still there afterwards."""
     stack = whole_numbers(4)
-    workspace.file("").mkdir()
+    workspace.file("").mkdir(parents=True)
     np.save(workspace.file("input.npy"), stack)
-    workspace.configure(input="results/input.npy", shards=2)
+    workspace.configure(input="results/default/input.npy", shards=2)
     assert workspace.run().code == 2
     assert np.array_equal(workspace.load("input.npy"), stack)
 

@@ -50,7 +50,7 @@ def test_damage_is_found_and_repaired(workspace: Workspace) -> None:
     workspace.configure(shards=3, synthetic={"matrices": 6, "dim": 8})
     assert workspace.run().code == 0
     code, line = verify(workspace)
-    assert (code, line.startswith("results: whole: 3 shards, ")) == (0, True), line
+    assert (code, line.startswith("results/default: whole: 3 shards, ")) == (0, True), line
     for name in ("products/00001.npy", "shards/00002.npy", "input.npy", "sum.npy"):
         path = workspace.file(name)
         raw = bytearray(path.read_bytes())
@@ -64,6 +64,6 @@ def test_damage_is_found_and_repaired(workspace: Workspace) -> None:
     done = workspace.run()
     assert done.code == 0, done.output
     code, line = verify(workspace)
-    assert (code, line.startswith("results: whole: 3 shards, ")) == (0, True), line
+    assert (code, line.startswith("results/default: whole: 3 shards, ")) == (0, True), line
     summary = json.loads(workspace.file("summary.json").read_text())
     assert sum(device["shards"] for device in summary["made_by"]["devices"]) == 3

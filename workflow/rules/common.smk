@@ -1,6 +1,6 @@
 # What all rules share: `run` answers for file names, digests and resources.
 #
-# REQUIRED INPUTS: config (see workflow/schemas/config.schema.yaml); in a job also results/plan.tsv
+# REQUIRED INPUTS: config (see workflow/schemas/config.schema.yaml); in a job also results/default/plan.tsv
 # OUTPUTS: none
 
 import gc

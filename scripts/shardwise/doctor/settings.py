@@ -21,7 +21,7 @@ def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any
     results
         A results folder that comes before that of the config.
     """
-    chosen = {"results": results or "results", "backend": "auto"}
+    chosen = {"results": results or config.DEFAULT_RESULTS, "backend": "auto"}
     files = files if files is not None else [_SHIPPED] if _SHIPPED.exists() else []
     if not files:
         return chosen, []

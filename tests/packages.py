@@ -1,0 +1,54 @@
+"""The packages that `make run` installs, as opposed to those that tests need on top."""
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.factories import ROOT
+
+_HIDE = """
+import sys
+from importlib.abc import MetaPathFinder
+
+
+class Hide(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def installed_by_make_run() -> set[str]:
+    """The project's own dependencies, and theirs, as this Python has them; without any extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found, todo = {"shardwise"}, [Requirement(line) for line in project["dependencies"]]
+    while todo:
+        need = todo.pop()
+        name = canonicalize_name(need.name)
+        if name in found:
+            continue
+        found.add(name)
+        extras = ["", *need.extras]
+        for theirs in map(Requirement, importlib.metadata.requires(name) or []):
+            if not theirs.marker or any(theirs.marker.evaluate({"extra": e}) for e in extras):
+                todo.append(theirs)
+    return found
+
+
+def hide_the_others(folder: Path) -> str:
+    """Write what hides all other packages from a Python; returns its ``PYTHONPATH``."""
+    kept = installed_by_make_run()
+    hidden = {
+        module
+        for module, owners in importlib.metadata.packages_distributions().items()
+        if not any(canonicalize_name(owner) in kept for owner in owners)
+    }
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_HIDE.format(hidden=hidden))
+    return str(folder)
