@@ -159,8 +159,9 @@ class Fresh:
         expected = Expected()
         if done.code == 0:
             names = config["reduce"]["statistics"]
-            expected.statistics = {name: workspace.load(f"{name}.npy") for name in names}
-            files = workspace.file("products").glob("*.npy")
+            results = workspace.root / config["results"]
+            expected.statistics = {name: np.load(results / f"{name}.npy") for name in names}
+            files = (results / "products").glob("*.npy")
             expected.files = {file.stem: file.read_bytes() for file in files}
         shutil.rmtree(workspace.root)
         return done, expected
