@@ -11,16 +11,3 @@ module shardwise:
 
 
 use rule * from shardwise
-
-
-onstart:
-    # Hooks count in the first Snakefile only; workflow/Snakefile has the same lines for itself.
-    from shardwise import workflow as hooks
-
-    hooks.before_jobs(workflow, config)
-
-
-onerror:
-    from shardwise import workflow as hooks
-
-    hooks.after_failure(config)

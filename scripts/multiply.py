@@ -30,6 +30,7 @@ def main(options: Namespace) -> None:
         cli.log.info("this task computes shard %s; by hand: --shard %s", shard, shard)
     else:
         plan = planfile.load(options.plan, shard)
+        planfile.expect(plan, plan.shard(shard).fingerprint, options.digest)
     run_shard(plan, shard, _memory(options), options.device_wait)
     return cli.log.info("%s written", plan.results.receipt(shard))
 
@@ -71,6 +72,7 @@ def _check(options: Namespace) -> None:
     """Refuse options that would do nothing, and fill in what some leave open."""
     way = (options.dispatch or "pool") if options.all else None
     owners = {
+        "--shard": (options.shard is not None, ("digest",)),
         "--array-task": (options.array_task, ("array_first",)),
         "--all": (options.all, ("dispatch", "retries")),
         "--dispatch pool": (way == "pool", ("devices",)),
@@ -177,6 +179,7 @@ if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     cli.add_plan(arguments)
     _add_which(arguments)
+    cli.add_digest(arguments)
     _add_task(arguments)
     _add_all(arguments)
     cli.run(main, arguments, mpi=_ranks)

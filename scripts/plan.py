@@ -3,8 +3,10 @@
 from argparse import Namespace
 from pathlib import Path
 
-from shardwise import cli, config, planner
+from shardwise import cli, config, planner, standing
+from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.paths import CACHE
+from shardwise.planfile import Plan, load_facts
 
 
 def main(options: Namespace) -> None:
@@ -12,8 +14,28 @@ def main(options: Namespace) -> None:
     values = config.read_files([Path(file) for file in options.configfile])
     plan, sources = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
     planner.check_folder(plan)
+    if options.digest not in (None, plan.facts["digest"]):
+        raise TryAgain("the input has changed since this run began; run snakemake again")
+    if not options.replace:
+        _refuse_to_replace(plan)
+    for path in standing.clear(plan):
+        cli.log.warning("%s: no receipt says that a run wrote it; moved here", path)
     planner.write(plan, sources)
     cli.log.info("%s: %s", plan.results.plan, planner.describe(plan))
+
+
+def _refuse_to_replace(plan: Plan) -> None:
+    """Refuse to put a plan in the place of that of another config."""
+    try:
+        known = load_facts(plan.results.plan)
+    except ShardwiseError:
+        return  # there is none, or none that can be used
+    same = [known.get(key) == plan.facts[key] for key in ("digest", "config_digest")]
+    if not any(same):
+        raise InputError(
+            f"{plan.results.plan} is the plan of another config, and its products would go with "
+            "it; choose another results folder, or give --replace"
+        )
 
 
 if __name__ == "__main__":
@@ -24,4 +46,10 @@ if __name__ == "__main__":
         default=["config.yaml"],
         help="config files, later over earlier",
     )
+    arguments.add_argument(
+        "--replace",
+        action="store_true",
+        help="replace the plan of another config, and remove the products and sums of that one",
+    )
+    cli.add_digest(arguments)
     cli.run(main, arguments)

@@ -8,6 +8,7 @@ from shardwise import cli, planfile, shard
 def main(options: Namespace) -> None:
     """Materialize one shard."""
     plan = planfile.load(options.plan, options.shard)
+    planfile.expect(plan, plan.shard(options.shard).matrices, options.digest)
     shard.materialize(plan, options.shard)
     cli.log.info("%s written", plan.results.shard(options.shard))
 
@@ -15,4 +16,5 @@ def main(options: Namespace) -> None:
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     cli.add_plan(arguments, shard=True)
+    cli.add_digest(arguments)
     cli.run(main, arguments)

@@ -1,8 +1,8 @@
 """Tell whether a results folder is whole, on any later day and machine. It changes nothing.
 
 Every byte of it is read and compared with the receipts, and these with the plan, the ledger and the
-summary. The last line says it all. Files that nothing speaks of are listed, and so is input that
-has changed or is not here: neither counts, the latter only with --input.
+summary. The last line says it all. Files that are not part of the run are summed up in one line,
+and input that has changed or is not here is listed: neither counts, the latter only with --input.
 """
 
 import sys
@@ -42,13 +42,14 @@ def main(options: Namespace) -> int:
 
 
 def _text(made: Audit) -> str:
-    """The findings, the most of each kind, and the verdict."""
+    """The first findings of each kind, what is not part of the run, and the verdict."""
     lines = []
-    for kind in audit.KINDS:
+    for kind in audit.LISTED:
         found = made.of(kind)
         lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
         if len(found) > _MOST_LISTED:
             lines.append(f"{kind}: … and {len(found) - _MOST_LISTED} more; --json has all")
+    lines += [made.others()] if made.of(audit.FOREIGN) else []
     return "".join(f"{one_line(line)}\n" for line in [*lines, made.line()])
 
 

@@ -5,7 +5,6 @@ every reader of a results folder takes them. Product files have their header and
 byte behind it is on the disk; `sum.npy` is real. The same arguments make the same folder.
 """
 
-import csv
 import heapq
 import json
 import math
@@ -273,7 +272,7 @@ class _Writer:
             receipt["telemetry"] = self._telemetry_of(machine, held)
         text = receipts._text(receipt)
         if row.shard in self._is["unknown"]:
-            text = text.replace(b'"schema": 1', b'"schema": 7')
+            text = receipts._text(receipt | {"schema": 7})
         elif row.shard in self._is["damaged"]:
             text = text[: len(text) // 2]
         else:
@@ -454,9 +453,7 @@ def _write_quarantine(plan: Plan, machines: Sequence[_Machine], at: float) -> li
 def _sum(made: Pretended, random: Random) -> None:
     """The ledger, the sum and its receipt."""
     plan, found = made.plan, list(made.receipts.values())
-    with open(plan.results.ledger, "w", encoding="utf-8", newline="") as file:
-        table = ledger._table(ledger.row_of(receipt) for receipt in found)
-        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(table)
+    plan.results.ledger.write_bytes(ledger.text(map(ledger.line_of, found)))
     path = plan.results.statistic("sum")
     total = _total(plan.problem.product_shape, random)
     header = padded_header(total.shape, total.dtype)

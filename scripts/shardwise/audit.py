@@ -5,27 +5,27 @@ what each file must be, and every byte is read. Nothing is written. A file that 
 plan speaks of is foreign, which is no fault.
 """
 
-import csv
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from shardwise import disk, ledger, planfile, receipts, sizes
-from shardwise.arrays import PieceChecksum, file_checksum, padded_header
+from shardwise import disk, judge, ledger, planfile, receipts, sizes
+from shardwise.arrays import DATA_OFFSET, PieceChecksum, file_checksum
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
 from shardwise.paths import Results, for_bash
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
-from shardwise.problem import STATISTICS, statistic_dtype
+from shardwise.problem import STATISTICS
 from shardwise.sources import SPARE_BYTES, StackReader
 from shardwise.units import human_bytes
+
+_MOST_NAMED = 5
 
 SCHEMA = 1
 """Of the JSON that an audit makes."""
@@ -37,11 +37,11 @@ INPUT, STALE, FOREIGN = "input", "stale", "foreign"
 """Kinds that decide nothing: input that is not as planned, unless it was asked for; what is of an
 earlier plan; what is nobody's."""
 
-KINDS = FOREIGN, STALE, INPUT, MISSING, UNKNOWN, DAMAGED
-"""All kinds, the gravest last."""
+LISTED = STALE, INPUT, MISSING, UNKNOWN, DAMAGED
+"""Kinds that are told file by file, the gravest last; `Audit.others` sums up the rest."""
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-"""What reading a receipt raises that is JSON, but has not the keys of one."""
+"""What reading a plan raises that is JSON, but has not the keys of one."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Audit:
     proven
         Whether each product was proven before it was written.
     repair
-        What `rm -f` is to remove for the next run to make it again, as words for bash.
+        Commands for bash after which the next run makes again what is damaged.
     inputs
         Whether input that is not as planned counts as damage.
     """
@@ -130,7 +130,7 @@ class Audit:
             parts.append(f"input not as it was planned ({some(files)})")
         text = "; ".join(parts)
         if self.repair:
-            text += f"; repair: rm -f {' '.join(self.repair)}, then snakemake as before"
+            text += f"; repair: {' && '.join(self.repair)}, then snakemake as before"
         return f"NOT whole: {text}"
 
     def _told(self, kind: str) -> Iterator[str]:
@@ -148,13 +148,27 @@ class Audit:
             return f"unfinished: {len(shards)} of {self.shards} shards are not computed yet"
         return f"unfinished: all {self.shards} shards are computed, but not summed yet"
 
+    def others(self) -> str:
+        """What lies in the folder and is not part of the run, in one line."""
+        found, inside = self.of(FOREIGN), Results(self.root)
+        ours = {inside.shard("").parent.name, inside.product("").parent.name}
+        tops = ((finding.path, finding.path.partition("/")) for finding in found)
+        names = dict.fromkeys(
+            f"{top}/" if below and top not in ours else path for path, (top, _, below) in tops
+        )
+        many = len(found) != 1
+        return one_line(
+            f"{len(found)} other file{'s' if many else ''} in {self.root} {'are' if many else 'is'}"
+            f" not part of this run ({some(names, _MOST_NAMED)}){'; --json lists them' * many}"
+        )
+
     def json(self) -> str:
         """All of it, for programs."""
         found = {
             "schema": SCHEMA, "results": str(self.root), "verdict": self.verdict,
             "code": self.code, "line": self.line(), "shards": self.shards, "bytes": self.nbytes,
             "summed": self.summed, "proven": self.proven,
-            "repair": f"rm -f {' '.join(self.repair)}" if self.repair else None,
+            "repair": " && ".join(self.repair) or None,
             "findings": [asdict(finding) for finding in self.findings],
         }  # fmt: skip
         return json.dumps(found, indent=1) + "\n"
@@ -187,14 +201,16 @@ def look(
     if not any(path.exists() for path in (results.plan, results.plan_facts)):
         raise InputError(f"{root}: holds no plan (plan.tsv, plan.json): no results folder of a run")
     made = Audit(root, inputs)
+    own = results.plan_facts, results.plan, results.sources
     try:
+        for path in own:
+            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+                raise IntegrityError(f"{path}: is not a file")
         plan = planfile.load(results.plan)
         sources = plan.sources
     except (InputError, IntegrityError, *_MALFORMED) as error:
         made.findings.append(Finding(DAMAGED, results.plan_facts.name, f"the plan: {error}"))
-        made.repair = [
-            for_bash(path) for path in (results.plan_facts, results.plan, results.sources)
-        ]
+        made.repair = _commands(own, [for_bash(path) for path in own])
         return made
     _Audit(plan, sources, made, progress).run(threads)
     return made
@@ -202,11 +218,12 @@ def look(
 
 @dataclass
 class _Seen:
-    """What was found of a shard; ``row`` is that of the ledger, where its product is whole."""
+    """What was found of a shard; ``line`` is that of the ledger, where its product is whole."""
 
     findings: list[Finding] = field(default_factory=list)
-    row: dict[str, Any] | None = None
-    known: set[str] = field(default_factory=set)
+    line: bytes | None = None
+    backend: str | None = None
+    proven: bool = False
 
 
 class _Audit:
@@ -218,7 +235,11 @@ class _Audit:
         self._plan, self._results, self._made = plan, plan.results, made
         self._progress = progress
         self._lock = threading.Lock()
-        self._known: set[str] = set()
+        own = [getattr(self._results, name) for name, value in vars(Results).items()
+               if isinstance(value, property)]  # fmt: skip
+        kinds = ("shard", "shard_receipt", "product", "receipt", "telemetry")
+        own += [getattr(self._results, kind)(shard) for shard in plan.shards for kind in kinds]
+        self._known = {self._name(path) for path in own}
         synthetic = bool(plan.facts["synthetic"])
         if synthetic:  # the folder may have another name by now
             sources = [replace(source, path=str(self._results.synthetic)) for source in sources]
@@ -231,47 +252,47 @@ class _Audit:
         made.shards = len(plan.shards)
         summary = self._summary()
         self._stack = self._stack_reader()
-        rows = []
+        seen: list[_Seen] = []
         with ThreadPoolExecutor(threads, "audit") as pool:
             statistics = [
                 pool.submit(self._statistic, name, facts)
                 for name, facts in (summary or {}).get("files", {}).items()
             ]
-            for number, seen in enumerate(pool.map(self._shard, plan.shards.values()), 1):
-                made.findings += seen.findings
-                self._known |= seen.known
-                rows.append(seen.row)
+            for number, one in enumerate(pool.map(self._shard, plan.shards.values()), 1):
+                made.findings += one.findings
+                seen.append(one)
                 said = f"{number} of {len(plan.shards)} shards, {human_bytes(made.nbytes)} read"
                 self._progress(said)
             made.findings += [finding for future in statistics for finding in future.result()]
-        self._judge(rows, summary)
-        made.findings += self._input_findings()
-        made.findings += [Finding(FOREIGN, name, "no receipt speaks of it")
+        self._judge(seen, summary)
+        made.findings += self._input_findings() + self._synthetic()
+        made.findings += [Finding(FOREIGN, name, "is not part of this run")
                           for name in sorted(self._foreign())]  # fmt: skip
         made.repair = self._repair()
 
-    def _judge(self, rows: list[dict[str, Any] | None], summary: dict[str, Any] | None) -> None:
+    def _judge(self, seen: list[_Seen], summary: dict[str, Any] | None) -> None:
         """What the files mean together: all of one plan, ledger and summary up to date."""
-        made, whole = self._made, [row for row in rows if row]
-        made.proven = bool(whole) and all(row["proven"] for row in whole)
-        backends = sorted({row["backend"] for row in whole})
+        made, lines = self._made, [one.line for one in seen if one.line]
+        made.proven = bool(lines) and all(one.proven for one in seen if one.line)
+        backends = sorted({one.backend for one in seen if one.backend})
         if len(backends) > 1:
             made.findings.append(
                 Finding(DAMAGED, "products", f"computed by {' and '.join(backends)}; set backend")
             )
+        complete = len(lines) == len(seen)
         if summary is None:
             if not any(finding.path == "summary.json" for finding in made.findings):
                 made.findings.append(Finding(MISSING, "summary.json", "nothing is summed yet"))
-            if self._results.ledger.exists() and None not in rows:
-                made.findings += self._ledger(whole, STALE)
+            if self._results.ledger.exists() and complete:
+                made.findings += self._ledger(lines, STALE)
             return
         # A run that was summed had all of it: what is missing since is lost.
         made.findings = [
             replace(finding, kind=DAMAGED) if finding.kind == MISSING else finding
             for finding in made.findings
         ]
-        if None not in rows:
-            made.findings += self._ledger(whole, DAMAGED)
+        if complete:
+            made.findings += self._ledger(lines, DAMAGED)
         elif not self._results.ledger.exists():
             made.findings.append(Finding(DAMAGED, "ledger.tsv", "it is missing"))
 
@@ -279,7 +300,7 @@ class _Audit:
 
     def _shard(self, row: Shard) -> _Seen:
         """The product of a shard, its receipt, its copy."""
-        seen = _Seen(known={self._name(self._results.telemetry(row.shard))})
+        seen = _Seen()
         receipt = self._product(row, seen)
         copied = self._copy(row, seen)
         if receipt is None:
@@ -287,8 +308,11 @@ class _Audit:
         read = receipt.get("input_checksum")
         if copied is not None and copied != read:
             reason = f"was made from matrices with checksum {read}, but the copy has {copied}"
-            product = self._results.product(row.shard)
-            seen.findings.append(self._finding(DAMAGED, product, reason, row.shard))
+            for path, shard in (
+                (self._results.product(row.shard), row.shard),
+                (self._results.shard(row.shard), None),
+            ):
+                seen.findings.append(self._finding(DAMAGED, path, reason, shard))
         if self._read_input and self._stack:
             seen.findings += self._input_of(row, read)
         return seen
@@ -296,58 +320,48 @@ class _Audit:
     def _product(self, row: Shard, seen: _Seen) -> dict[str, Any] | None:
         """The receipt of a product, if both are there and whole."""
         path, product = self._results.receipt(row.shard), self._results.product(row.shard)
-        if not path.exists():
+        try:
+            receipt = judge.product(self._plan, row.shard)
+            self._compare(product, receipt["file"])
+        except receipts.NoReceipt:
             why = "has no receipt" if product.exists() else "is missing"
             seen.findings.append(self._finding(MISSING, product, why, row.shard))
-            return None
-        seen.known |= {self._name(path), self._name(product)}
-        try:
-            receipt = receipts.read_as_written(path)
-            if receipt.get("fingerprint") != row.fingerprint:
-                other = "its receipt is of another plan"
-                seen.findings.append(self._finding(MISSING, product, other, row.shard))
-                return None
-            facts = ledger.check(self._plan, row.shard, receipt)["file"]
-            self._compare(product, facts)
-            seen.row = ledger.row_of(receipt)
-        except (IntegrityError, OSError, *_MALFORMED) as error:
-            seen.findings.append(self._finding(_kind(error), path, _reason(error), row.shard))
-            return None
-        return receipt
+        except judge.OtherPlan:
+            why = "its receipt is of another plan"
+            seen.findings.append(self._finding(MISSING, product, why, row.shard))
+        except (IntegrityError, OSError) as error:
+            seen.findings.append(self._finding(_kind(error), path, str(error), row.shard))
+        else:
+            seen.line, seen.backend = ledger.line_of(receipt), receipt["backend"]
+            seen.proven = receipt["proof"] is not None
+            return receipt
+        return None
 
     def _copy(self, row: Shard, seen: _Seen) -> str | None:
         """The checksum of a shard's copy, if it is there and whole; it may have been removed."""
-        path, copy = self._results.shard_receipt(row.shard), self._results.shard(row.shard)
-        if not path.exists():
-            return None
-        seen.known |= {self._name(path), self._name(copy)}
+        copy = self._results.shard(row.shard)
         try:
-            receipt = receipts.read_as_written(path)
-            if receipt["matrices"] != row.matrices:
-                seen.findings.append(self._finding(STALE, copy, "is a copy of an earlier plan"))
-                return None
-            if not copy.exists():
-                return receipt["file"]["checksum"]
-            facts = receipt["file"]
-            shape = [row.stop - row.start, *self._plan.problem.left]
-            _expect(facts, shape, self._plan.dtype, sizes.SHARD_PIECES)
-            self._compare(copy, facts)
-        except (IntegrityError, OSError, *_MALFORMED) as error:
-            seen.findings.append(self._finding(_kind(error), path, _reason(error)))
-            return None
-        return facts["checksum"]
+            facts = judge.copy(self._plan, row.shard)["file"]
+            if copy.exists():
+                receipts.check_file(copy, facts)
+                self._compare(copy, facts)
+            return facts["checksum"]
+        except receipts.NoReceipt:
+            pass
+        except judge.OtherPlan:
+            why = "is a copy of an earlier plan"
+            for path in (copy, self._results.shard_receipt(row.shard)):
+                if path.exists():
+                    seen.findings.append(self._finding(FOREIGN, path, why))
+        except (IntegrityError, OSError) as error:
+            path = self._results.shard_receipt(row.shard)
+            seen.findings.append(self._finding(_kind(error), path, str(error)))
+        return None
 
     def _compare(self, path: Path, facts: dict[str, Any]) -> None:
-        """Compare every byte of a file of ours with its receipt."""
-        _refuse_pipe(path)
-        header = padded_header(tuple(facts["shape"]), np.dtype(facts["dtype"]).newbyteorder("<"))
-        with open(path, "rb") as file:
-            if file.read(len(header)) != header:
-                raise IntegrityError(f"{path}: its header is not what its receipt says")
-        if (size := os.stat(path).st_size) != facts["bytes"]:
-            raise IntegrityError(f"{path}: has {size} bytes, not {facts['bytes']}")
+        """Compare every element of a file of ours with its receipt, which the judge has taken."""
         pieces = facts["row_bytes"], facts["piece_bytes"]
-        found = file_checksum(path, len(header), *pieces, self._count)
+        found = file_checksum(path, DATA_OFFSET, *pieces, self._count)
         if found != facts["checksum"]:
             raise IntegrityError(f"{path}: has checksum {found}, not {facts['checksum']}")
 
@@ -357,55 +371,41 @@ class _Audit:
 
     # What all shards come to.
 
-    def _ledger(self, rows: list[dict[str, Any]], kind: str) -> list[Finding]:
+    def _ledger(self, lines: list[bytes], kind: str) -> list[Finding]:
         try:
-            _refuse_pipe(self._results.ledger)
-            ledger.compare(self._plan, rows)
-        except (IntegrityError, csv.Error) as error:
-            return [self._finding(kind, self._results.ledger, _reason(error))]
+            ledger.compare(self._plan, lines)
+        except IntegrityError as error:
+            return [self._finding(kind, self._results.ledger, str(error))]
         return []
 
     def _summary(self) -> dict[str, Any] | None:
         """``summary.json``, where it is whole and of this plan."""
-        path, plan = self._results.summary, self._plan
-        if not path.exists():
-            return None
+        path = self._results.summary
         try:
-            summary = receipts.read_as_written(path)
-            if summary["plan"] != plan.facts["digest"]:
-                self._made.findings += [
-                    self._finding(STALE, path, "is of an earlier plan"),
-                    self._finding(MISSING, path, "nothing is summed yet under this plan"),
-                ]
-                return None
-            said = {key: summary[key] for key in ("matrices", "shards", "product", "keep")}
-            files = summary["files"]
-            names = [f"{name}.npy" for name in files]
-        except (IntegrityError, OSError, *_MALFORMED) as error:
-            self._made.findings.append(self._finding(_kind(error), path, _reason(error)))
+            summary = receipts.read(path)
+            judge.summary(self._plan, summary)
+        except receipts.NoReceipt:
             return None
-        planned = {
-            "matrices": plan.problem.matrices, "shards": len(plan.shards),
-            "product": plan.problem.product, "keep": plan.settings["keep"],
-        }  # fmt: skip
-        if said != planned or not set(files) <= set(STATISTICS):
-            reason = f"says {said} and {names}, but the plan {planned}"
-            self._made.findings.append(self._finding(DAMAGED, path, reason))
+        except judge.OtherPlan as error:
+            self._made.findings += [
+                self._finding(STALE, path, str(error)),
+                self._finding(MISSING, path, "nothing is summed yet under this plan"),
+            ]
             return None
-        self._made.summed = names
-        self._known |= set(names)
+        except IntegrityError as error:
+            self._made.findings.append(self._finding(_kind(error), path, str(error)))
+            return None
+        self._made.summed = [f"{name}.npy" for name in summary["files"]]
+        self._known |= set(self._made.summed)
         return summary
 
     def _statistic(self, name: str, facts: dict[str, Any]) -> list[Finding]:
-        path, problem = self._results.statistic(name), self._plan.problem
+        path = self._results.statistic(name)
         try:
-            dtype = statistic_dtype(name, problem.product_dtype)
-            shape = list(problem.product_shape)
-            nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            _expect(facts, shape, dtype, sizes.checksum_pieces(nbytes))
+            judge.statistic(self._plan, name, facts)
             self._compare(path, facts)
-        except (IntegrityError, OSError, *_MALFORMED) as error:
-            return [self._finding(DAMAGED, path, _reason(error))]
+        except (IntegrityError, OSError) as error:
+            return [self._finding(DAMAGED, path, str(error))]
         return []
 
     # The input.
@@ -416,17 +416,28 @@ class _Audit:
             return None
         return StackReader(self._sources, problem.left, self._plan.dtype)  # type: ignore[arg-type]
 
+    def _synthetic(self) -> list[Finding]:
+        """The receipt of the synthetic stack; its matrices are compared shard by shard."""
+        path = self._results.synthetic_receipt
+        if not (self._plan.facts["synthetic"] and self._results.synthetic.exists()):
+            return []
+        try:
+            receipts.check_file(self._results.synthetic, receipts.read(path).get("file", {}))
+        except IntegrityError as error:
+            return [self._finding(_kind(error), path, str(error))]
+        return []
+
     def _input_of(self, row: Shard, expected: str | None) -> list[Finding]:
         """Read the matrices of a shard where the plan says they lie."""
         inside = bool(self._plan.facts["synthetic"])
         kind = DAMAGED if inside else INPUT
         path = self._results.synthetic if inside else Path(f"input of shard {row.shard}")
         try:
-            if inside:
-                _refuse_pipe(path)
+            if inside and not path.is_file():  # opening a pipe would wait for ever
+                raise IntegrityError(f"{path}: is not a file")
             found = self._input_checksum(row)
         except (IntegrityError, InputError, OSError) as error:
-            return [self._finding(kind, path, _reason(error))]
+            return [self._finding(kind, path, str(error))]
         if found == expected:
             return []
         reason = f"matrices {row.start} to {row.stop}: checksum {found}, but {expected} was read"
@@ -467,35 +478,39 @@ class _Audit:
 
     def _foreign(self) -> Iterator[str]:
         """Files of the folder that nobody speaks of; logs and unfinished work are left aside."""
-        results, root = self._results, self._results.root
-        own = {getattr(results, name) for name, value in vars(Results).items()
-               if isinstance(value, property)}  # fmt: skip
-        known = self._known | {self._name(path) for path in own}
+        root = self._results.root
         for folder, folders, files in os.walk(root):
             here = Path(folder)
             if here == root:
                 folders[:] = [name for name in folders if name not in ("logs", "partial")]
             links = [name for name in folders if (here / name).is_symlink()]
             for name in (*files, *links):
-                if (path := self._name(here / name)) not in known:
+                if (path := self._name(here / name)) not in self._known:
                     yield path
 
     def _repair(self) -> list[str]:
+        """Commands after which the next run makes again what is damaged, and what is made of it."""
         results, damaged = self._results, self._made.of(DAMAGED)
         shards = sorted({finding.shard for finding in damaged if finding.shard})
+        paths = {results.root / finding.path for finding in damaged if not finding.shard}
+        copies = sorted({path.stem for path in paths if path.parent == results.shard("").parent})
         words = []
         if shards:
-            folder = results.receipt("").parent
-            words.append(ledger.names_for_bash(folder, shards, ".json"))
-        paths = {results.root / finding.path for finding in damaged if not finding.shard}
-        copies = sorted(path.stem for path in paths if path.parent == results.shard("").parent)
+            words.append(ledger.names_for_bash(results.receipt("").parent, shards, ".json"))
         for suffix in (".npy", ".json") if copies else ():
             words.append(ledger.names_for_bash(results.shard("").parent, copies, suffix))
-        statistics = {results.statistic(name) for name in STATISTICS} | {results.summary}
-        if paths & statistics:
+        # Snakemake makes nothing again that is only used on the way to what is there.
+        if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
             words.append(for_bash(results.summary))
-        words += [for_bash(path) for path in (results.ledger, results.synthetic) if path in paths]
-        return words
+            if any(finding.path == results.ledger.name for finding in self._made.findings):
+                words.append(for_bash(results.ledger))
+        stack = (results.synthetic, results.synthetic_receipt)
+        words += map(for_bash, stack if paths.intersection(stack) else ())
+        paths |= {each(shard) for shard in shards for each in (results.product, results.receipt)}
+        paths |= {
+            each(shard) for shard in copies for each in (results.shard, results.shard_receipt)
+        }
+        return _commands(paths, words)
 
     def _finding(self, kind: str, path: Path, reason: str, shard: str | None = None) -> Finding:
         return Finding(kind, self._name(path), reason, shard)
@@ -508,25 +523,17 @@ class _Audit:
         )
 
 
-def _refuse_pipe(path: Path) -> None:
-    """Refuse what is there and is no file: opening a pipe would wait for ever."""
-    if path.exists() and not path.is_file():
-        raise IntegrityError(f"{path}: is not a file")
+def _commands(paths: Iterable[Path], words: list[str]) -> list[str]:
+    """How to move out of the way what is a folder in place of one of these files, and remove words.
 
-
-def _expect(
-    facts: dict[str, Any], shape: list[int], dtype: str, pieces: tuple[int, int]
-) -> None:  # fmt: skip
-    """Refuse a receipt that does not say of its file what the plan makes it."""
-    said = facts["shape"], facts["dtype"], (facts["row_bytes"], facts["piece_bytes"])
-    if said != (shape, dtype, pieces):
-        raise IntegrityError(f"its receipt says {said}, but the plan {(shape, dtype, pieces)}")
+    A folder may hold anything, so it is not removed.
+    """
+    commands = []
+    for path in sorted(path for path in paths if path.is_dir() and not path.is_symlink()):
+        aside = next(p for n in count() if not (p := Path(f"{path}.moved{n or ''}")).exists())
+        commands.append(f"mv {for_bash(path)} {for_bash(aside)}")
+    return [*commands, *([f"rm -f {' '.join(words)}"] if words else [])]
 
 
 def _kind(error: BaseException) -> str:
     return UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong; of a receipt without its keys, that it has none."""
-    return f"is no receipt ({error!r})" if isinstance(error, _MALFORMED) else str(error)

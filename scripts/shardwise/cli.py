@@ -74,6 +74,13 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
         arguments.add_argument("--shard", required=True, help="id of the shard, such as 00007")
 
 
+def add_digest(arguments: argparse.ArgumentParser) -> None:
+    """Add ``--digest``, by which a run sees to it that its jobs work by its own plan."""
+    arguments.add_argument(
+        "--digest", help="what the plan has to have for this job; a run of snakemake gives it"
+    )
+
+
 def add_ranks(
     arguments: argparse._ActionsContainer, otherwise: str = str(launch.DEFAULT_RANKS)
 ) -> None:

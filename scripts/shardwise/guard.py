@@ -1,4 +1,4 @@
-"""Nothing is written outside of the results folder by way of a link that lies in it.
+"""Where a run may write: in a results folder of ours, and never through a link out of it.
 
 The results folder itself may be a link, to a larger disk say. Standard library only: every stage
 asks this first.
@@ -6,11 +6,18 @@ asks this first.
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from shardwise.errors import InputError
-from shardwise.paths import Results
+from shardwise import planfile
+from shardwise.errors import InputError, ShardwiseError, some
+from shardwise.paths import Results, for_bash
+
+_MARK = """\
+A run of Shardwise made this folder. The run may replace and remove the files in it that carry the
+names of results: products/, sum.npy and so on.
+"""
 
 
 def refuse_links(results: Results) -> None:
@@ -33,6 +40,36 @@ def refuse_links(results: Results) -> None:
     for path in (*own, results.runs, results.arrays, results.quarantine):
         if path.is_symlink():
             raise _leads_out(path)
+
+
+def refuse_strangers(results: Results) -> None:
+    """Refuse a folder that no run has made, where it holds names that a run would write.
+
+    Raises
+    ------
+    InputError
+        Naming what lies there.
+    """
+    with suppress(ShardwiseError):
+        planfile.load_facts(results.plan)  # an earlier version left no marker
+        return
+    if results.marker.is_file():
+        return
+    taken = [name for name in results.names() if os.path.lexists(results.root / name)]
+    if taken:
+        raise InputError(
+            f"results: {results.root} is not a results folder, but it holds {some(taken, 5)}, "
+            "which a run would replace. Choose another folder, such as results/mine. If a run did "
+            f"make this folder, say so: touch {for_bash(results.marker)}"
+        )
+
+
+def mark(results: Results) -> None:
+    """Mark a folder as one that runs may write in; it is made where it is missing."""
+    results.root.mkdir(parents=True, exist_ok=True)
+    if not results.marker.exists():
+        with open_own(results.marker, "wb") as file:
+            file.write(_MARK.encode())
 
 
 def open_own(path: Path, mode: str) -> IO[bytes]:

@@ -24,6 +24,7 @@ from shardwise import (
     ceilings,
     devices,
     grants,
+    judge,
     live,
     quarantine,
     receipts,
@@ -654,13 +655,8 @@ def _copied(
 def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
     """What the receipt of the shard's copy says; None where this plan has no whole one."""
     try:
-        receipt = receipts.read_as_written(plan.results.shard_receipt(shard.shard))
-        said = tuple(receipt[key] for key in ("shard", "start", "stop", "matrices"))
-        found = _Copy(
-            str(receipt["file"]["checksum"]),
-            witness.reference_in(receipt, plan.problem, factors_digest(plan)),
-        )
+        receipt = judge.copy(plan, shard.shard)
+        reference = witness.reference_in(receipt, plan.problem, factors_digest(plan))
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None
-    own = (shard.shard, shard.start, shard.stop, shard.matrices)
-    return found if said == own else None
+    return _Copy(receipt["file"]["checksum"], reference)

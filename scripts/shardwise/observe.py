@@ -6,15 +6,14 @@ what cannot be read is named among the observations. The words are those of
 `shardwise.observation`, the rules for a shard those of `shardwise.sightings`.
 """
 
-import csv
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise import ledger, logs, planfile, quarantine, receipts
-from shardwise.errors import InputError, IntegrityError, one_line, short, some
+from shardwise import judge, ledger, logs, planfile, quarantine, receipts, smallfile
+from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.observation import (
     DAMAGED,
     DONE,
@@ -32,7 +31,6 @@ from shardwise.observation import (
 )
 from shardwise.paths import Results, for_bash
 from shardwise.planfile import Plan
-from shardwise.problem import STATISTICS
 from shardwise.sightings import FRESH_SECONDS, SKEW_SECONDS, Sightings, stamped
 
 __all__ = [
@@ -47,6 +45,7 @@ _FOR_ALL = ("multiply", "pool", "mpi")
 """Rules whose one job computes all shards."""
 
 _MOST_LETTERS = 2000
+_MOST_LEDGER = 1 << 30
 _MOST_NAMED = 5
 
 _AGAIN = "run snakemake as before to make it"
@@ -99,63 +98,54 @@ class Observer:
     def _summary(self) -> tuple[Mapping[str, Any] | None, str | None]:
         path = self.results.summary
         try:
-            return receipts.read_as_written(path), None
+            return receipts.read(path), None
         except receipts.UnknownSchema as error:
             return None, str(error)
         except IntegrityError as error:
             return None, f"{error}; remove it, and run snakemake as before"
 
-    def _ledger(self) -> tuple[dict[str, str] | None, str | None]:
-        """The checksum of each shard's product, as the ledger has it."""
+    def _ledger(self) -> tuple[bytes | None, str | None]:
+        """The ledger; None where there is none that can be read."""
         try:
-            with open(self.results.ledger, encoding="utf-8", newline="") as file:
-                rows = csv.DictReader(file, delimiter="\t")
-                return {row["shard"]: row["checksum"] for row in rows}, None
-        except (OSError, csv.Error, *_MALFORMED):
-            return None, None
+            return smallfile.read(self.results.ledger, _MOST_LEDGER), None
+        except IntegrityError as error:
+            return None, str(error)
 
     def _flaw(
         self, plan: Plan, shards: Mapping[str, Sighting], summary: Mapping[str, Any]
     ) -> Flaw | None:
         """Why a summary is not of the plan and the products that lie there now."""
-        if summary.get("plan") != plan.facts.get("digest"):
-            return Flaw("stale", f"{self.results.summary}: is of an earlier plan; {_AGAIN} anew")
-        said = [summary.get(key) for key in ("matrices", "shards", "product", "keep")]
-        planned = [plan.problem.matrices, len(plan.shards), plan.problem.product,
-                   plan.settings["keep"]]  # fmt: skip
-        files = summary.get("files")
-        if said != planned or not isinstance(files, dict) or not set(files) <= set(STATISTICS):
-            return self._damaged("says other things than the plan")
-        for name, facts in files.items():
-            path = self.results.statistic(name)
-            size = facts.get("bytes") if isinstance(facts, dict) else None
-            found = stamped(path)
-            if found is None or found[1] != size:
-                what = "is missing" if found is None else f"has {found[1]} bytes, not {short(size)}"
-                return self._damaged(f"its {path.name} {what}")
+        try:
+            judge.summary(plan, summary)
+            for name, facts in summary["files"].items():
+                judge.statistic(plan, name, facts)
+        except judge.OtherPlan as error:
+            return Flaw("stale", f"{error}; {_AGAIN} anew")
+        except IntegrityError as error:
+            cure = f"remove it (rm -f {for_bash(self.results.summary)})"
+            return Flaw("damaged", f"{error}; {cure}, and run snakemake as before")
         return self._newer(shards, summary)
 
     def _newer(self, shards: Mapping[str, Sighting], summary: Mapping[str, Any]) -> Flaw | None:
         """Which products are not those that were summed, by the ledger and by the time."""
-        summed, own = self._read(self._ledger, self.results.ledger)[0], self._sightings.checksums()
+        raw, problem = self._read(self._ledger, self.results.ledger)
+        summed, own = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines()
         ended = summary.get("finished")
         ended = ended if isinstance(ended, float | int) else 0.0
         newer = [
-            name for name, seen in shards.items()
-            if seen.state == DONE
-            and (summed is None or summed.get(name) != own.get(name)
-                 or (seen.finished or 0.0) > ended + SKEW_SECONDS)
+            name for name, line in own.items()
+            if line not in summed or (shards[name].finished or 0.0) > ended + SKEW_SECONDS
         ]  # fmt: skip
-        if not newer:
+        if raw is None:
+            why = problem or "its ledger is missing"
+        elif newer:
+            named = some(newer, _MOST_NAMED)
+            why = f"{len(newer)} of {len(shards)} products ({named}) are not those it was made of"
+        elif len(own) == len(shards) and raw != ledger.text(own.values()):
+            why = "its ledger has changed since it was written"
+        else:
             return None
-        named = f"{len(newer)} of {len(shards)} products ({some(newer, _MOST_NAMED)})"
-        why = "its ledger is missing" if summed is None else f"{named} are not those it was made of"
         return Flaw("stale", f"{self.results.summary}: {why}; {_AGAIN} anew")
-
-    def _damaged(self, why: str) -> Flaw:
-        path = self.results.summary
-        cure = f"remove it (rm -f {for_bash(path)}), and run snakemake as before"
-        return Flaw("damaged", f"{path}: {why}; {cure}")
 
     def _failures(
         self, plan: Plan | None, shards: Mapping[str, Sighting]

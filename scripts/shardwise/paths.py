@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from shardwise.problem import STATISTICS
+
 CACHE = Path(".snakemake") / "shardwise"
 """What the main process keeps from run to run: headers, results of trials, merged configs."""
 
@@ -47,6 +49,21 @@ class Results:
         return self.root / "input.npy"
 
     @property
+    def synthetic_receipt(self) -> Path:
+        """The receipt of the generated stack."""
+        return self.root / "input.json"
+
+    @property
+    def marker(self) -> Path:
+        """What says that a run of ours has made this folder, so that it may replace files in it."""
+        return self.root / ".shardwise"
+
+    @property
+    def stale(self) -> Path:
+        """What lay where a run writes its own files, and was moved out of the way."""
+        return self.root / "stale"
+
+    @property
     def ledger(self) -> Path:
         """One row a shard, made from the receipts."""
         return self.root / "ledger.tsv"
@@ -75,6 +92,15 @@ class Results:
     def quarantine(self) -> Path:
         """One row a device that failed, and how long no task takes it."""
         return self.root / "quarantine.tsv"
+
+    def names(self) -> list[str]:
+        """Every name that a run writes at the top of the folder, but for the marker."""
+        files = (self.plan, self.plan_facts, self.sources, self.synthetic, self.synthetic_receipt,
+                 self.ledger, self.summary, self.report, self.metrics, self.runs, self.quarantine,
+                 self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
+        folders = (self.shard("").parent, self.product("").parent, self.running.parent,
+                   self.partial, self.stale)  # fmt: skip
+        return [path.name for path in (*files, *folders)]
 
     def array_folder(self, run: str) -> Path:
         """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""

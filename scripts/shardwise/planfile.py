@@ -18,6 +18,7 @@ from shardwise.errors import InputError, IntegrityError, short
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source
 from shardwise.problem import ITEM_BYTES, Problem
+from shardwise.smallfile import checksum
 
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip
@@ -47,15 +48,8 @@ class Plan:
         IntegrityError
             Where the table is missing or damaged.
         """
-        path = self.results.sources
-        try:
-            raw = path.read_bytes()
-        except OSError as error:
-            raise IntegrityError(
-                f"{path}: {error.strerror}; remove {self.results.plan} too"
-            ) from error
-        _check(raw, self.facts, path)
-        return from_tsv(raw, Source, path)
+        raw = check_sources(self.results, self.facts)
+        return from_tsv(raw, Source, self.results.sources)
 
     def shard(self, shard: str) -> Shard:
         """The row of a shard.
@@ -72,6 +66,28 @@ class Plan:
             raise InputError(
                 f"shard {shard!r} is not in {self.results.plan}; it holds {ids[0]} to {ids[-1]}"
             ) from None
+
+
+def expect(plan: Plan, found: str, digest: str | None) -> None:
+    """Refuse a plan that is not the one that a run has made for its jobs.
+
+    Parameters
+    ----------
+    found
+        Digest of the plan, or of the part of it that matters to a job.
+    digest
+        What the run expects; None where nobody says.
+
+    Raises
+    ------
+    IntegrityError
+        Where they differ.
+    """
+    if digest not in (None, found):
+        raise IntegrityError(
+            f"{plan.results.plan} is not the plan of this run: another command has replaced it; "
+            "run snakemake again"
+        )
 
 
 def _is_shard_id(text: str) -> bool:
@@ -175,6 +191,23 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     )
 
 
+def check_sources(results: Results, facts: dict[str, Any]) -> bytes:
+    """The bytes of ``sources.tsv``, if they are what a plan was written with.
+
+    Raises
+    ------
+    IntegrityError
+        Where the table is missing or damaged.
+    """
+    path = results.sources
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
+    _check(raw, facts, path)
+    return raw
+
+
 def _excerpt(raw: bytes, only: str | int) -> bytes:
     """The columns, the first row, the one of a shard if there is one, and the last row."""
     columns, *rows = raw.splitlines(keepends=True) or [b""]
@@ -210,9 +243,15 @@ def _checked(path: Path) -> tuple[bytes, dict[str, Any]]:
     return raw, facts
 
 
-def checksum(raw: bytes) -> str:
-    """Checksum of a small text file, by the standard library alone."""
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()
+def file_digest(path: Path) -> str:
+    """The :func:`checksum` of a text file on the disk.
+
+    Raises
+    ------
+    OSError
+        Where it cannot be read.
+    """
+    return checksum(path.read_bytes())
 
 
 def to_keep(value: Any) -> bytes:

@@ -19,7 +19,7 @@ from shardwise.arrays import commit
 from shardwise.bins import MAX_TERMS
 from shardwise.config import NO_PLAN, Settings, check_statistics, function_parts
 from shardwise.errors import InputError, short
-from shardwise.guard import refuse_links
+from shardwise.guard import mark, refuse_links, refuse_strangers
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -138,6 +138,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
     made = {"versions": receipts.loaded(), "commit": code.announced(), "time": time.time(),
             "host": socket.gethostname()}  # fmt: skip
     facts = {**plan.facts, "made": made}
+    mark(plan.results)
     for path, raw in tables.items():
         with commit(path) as file:
             file.write(raw)
@@ -158,6 +159,7 @@ def check_folder(plan: Plan) -> None:
     root = plan.results.root
     try:
         refuse_links(plan.results)
+        refuse_strangers(plan.results)
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
     except OSError as error:  # such as a name that is too long
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
@@ -198,9 +200,10 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
         if "{" in name or "}" in name:
             raise InputError(f"{name}: file names with braces cannot be used; rename it")
     root = results.root.resolve()
-    own = {root, root / "shards", root / "products"}
+    own = {root / name for name in results.names()}
     for source in sources:
-        if Path(source.path).resolve().parent in own:
+        path = Path(source.path).resolve()
+        if path.parent == root or own.intersection(path.parents):
             raise InputError(
                 f"{source.path} lies where the run writes its own files; choose another folder "
                 "for the results"

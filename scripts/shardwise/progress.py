@@ -40,7 +40,6 @@ class Failure:
 class State:
     """What has happened so far, counted by rule."""
 
-    whole: bool = False  # whether everything was asked for, not single files
     planned: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     names: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -50,9 +49,6 @@ class State:
 def attach(workflow: Any, run: Any) -> None:
     """Follow the events of the main process's run; jobs, dry runs and listings stay silent."""
     logger = logging.getLogger("snakemake.logging")
-    # The rules may be read twice in one process: one listener is enough.
-    for handler in [h for h in logger.handlers if isinstance(h, Listener)]:
-        logger.removeHandler(handler)
     if workflow.is_main_process:
         listener = Listener(workflow, run)
         logger.addHandler(listener)
@@ -83,7 +79,6 @@ class Listener(logging.Handler):
             self.handleError(record)
 
     def _on_run_info(self, record: Any) -> None:
-        self._state.whole = "all" in record.stats
         self._state.planned = Counter()
         for rule, jobs_of_rule in record.stats.items():
             if _stage(rule) in _STAGES:
@@ -156,7 +151,7 @@ class Listener(logging.Handler):
         if self._for_all(rule):
             shards = len(self._run.plan.shards)
             return shards if done else shards - len(missing.missing(self._run.plan)), shards
-        if rule not in _PER_SHARD or not self._state.whole:
+        if rule not in _PER_SHARD or not self._whole():
             return done, planned
         shards = len(self._run.plan.shards)
         return shards - planned + done, shards
@@ -164,29 +159,49 @@ class Listener(logging.Handler):
     def last_words(self) -> None:
         """At the end of the process: what is whole, or what failed, why, and how to go on.
 
-        Devices in quarantine are named in either case.
+        What is whole is read from the files. Snakemake's events may be incomplete: a quiet mode
+        leaves some out, and a signal ends the process before others.
         """
-        planned = sum(self._state.planned.values())
-        if not self._state.names or not planned:
+        from shardwise import standing  # here: jobs do not need it
+
+        run = self._run
+        if not run.began:
             return
-        barred = quarantine.report(self._run.results)
-        if sum(self._state.done.values()) == planned:
-            whole = ", ".join(self._run.in_the_end())
-            say(f"shardwise: done: {whole if self._state.whole else 'what was asked for'}")
-            for line in barred:
+        found = standing.look(run.plan, run.reduce["statistics"], jobs=False)
+        finished = found.finished and run.results.report.exists()
+        if finished or (run.succeeded and not self._whole()):
+            whole = ", ".join(run.in_the_end())
+            say(f"shardwise: done: {whole if finished else 'what was asked for'}")
+            for line in quarantine.report(run.results):
                 say(line)
             return
-        done, shards = self._counts("multiply")
-        lack = self._last_missing() if done == shards else f"{shards - done} missing"
+        shards = len(run.plan.shards)
+        done = shards - len(found.missing)
+        if run.interrupted:
+            say(f"\nshardwise: interrupted: {done} of {shards} shards done")
+        else:
+            self._tell_failures(done, shards, run.results.summary not in found.unfit)
+        say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
+
+    def _whole(self) -> bool:
+        """Whether everything was asked for, not single files or rules."""
+        told = self._workflow.dag_settings
+        targets = told.targets or {self._workflow.default_target}
+        return "all" in targets and not (told.until or told.omit_from)
+
+    def _tell_failures(self, done: int, shards: int, summed: bool) -> None:
+        run = self._run
+        lack = f"{shards - done} missing"
+        if done == shards:
+            lack = "the sum is there; the page on it is missing" if summed else "the sum is missing"
         say(f"\nshardwise: not finished: {done} of {shards} shards have their products; {lack}.")
         for failure in self._failures():
             say(f"  failed: {failure.name}: {failure.reason}")
             say(f"          log: {failure.log or 'none'}")
-        for line in barred:
+        for line in quarantine.report(run.results):
             say(line)
         if self._has_page():
-            say(f"The page on it: {self._run.results.report}")
-        say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
+            say(f"The page on it: {run.results.report}")
 
     def _has_page(self) -> bool:
         """Whether the page is of this run; one of an earlier run tells another story."""
@@ -194,11 +209,6 @@ class Listener(logging.Handler):
             return self._run.results.report.stat().st_mtime >= self._began
         except OSError:
             return False
-
-    def _last_missing(self) -> str:
-        """What is not there although all products are."""
-        summed = self._state.done["reduce"] == self._state.planned["reduce"]
-        return "the sum is there; the page on it is missing" if summed else "the sum is missing"
 
 
 class Follower:

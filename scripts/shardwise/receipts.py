@@ -13,19 +13,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardwise import ALGORITHM, __version__, code, devices, planfile
-from shardwise.arrays import commit, file_checksum, read_header, temporary_for
-from shardwise.errors import InputError, IntegrityError, TryAgain, short, writing
+import numpy as np
+
+from shardwise import ALGORITHM, __version__, code, devices, smallfile
+from shardwise.arrays import DATA_OFFSET, commit, file_checksum, padded_header, temporary_for
+from shardwise.errors import IntegrityError, TryAgain, short, writing
 from shardwise.guard import open_own
 
 SCHEMA = 1
 
 _PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
 
-_DIGEST = b',\n "digest": '
-
 _DEVICE, _SOFTWARE = ("name", "uuid"), ("algorithm", "commit", "versions")
 _Values = tuple[Any, ...]
+
+
+class NoReceipt(IntegrityError):  # noqa: N818 - named after what was found
+    """There is no receipt."""
 
 
 class UnknownSchema(IntegrityError):  # noqa: N818 - named after what was found
@@ -42,24 +46,8 @@ def write(path: Path, receipt: dict[str, Any]) -> None:
 
 
 def _text(receipt: dict[str, Any]) -> bytes:
-    body = json.dumps({"schema": SCHEMA, **receipt}, indent=1).removesuffix("\n}").encode()
-    return body + _ending(body)
-
-
-def _as_written(raw: bytes, receipt: Mapping[str, Any]) -> bool:
-    """Whether the bytes of a receipt are those that were written, by its own digest.
-
-    One that was made before receipts had a digest is taken as it stands.
-    """
-    body, _, ending = raw.rpartition(b",\n")
-    # Where the digest stands under another name, that name is what has changed.
-    if "digest" not in receipt and planfile.checksum(body).encode() not in ending:
-        return True
-    return raw == body + _ending(body)
-
-
-def _ending(body: bytes) -> bytes:
-    return _DIGEST + f'"{planfile.checksum(body)}"\n}}\n'.encode()
+    body = json.dumps({"schema": SCHEMA, **receipt}, indent=1).removesuffix("\n}")
+    return smallfile.with_digest(body.encode())
 
 
 def write_for(path: Path, receipt: dict[str, Any], product: Path, own: os.stat_result) -> None:
@@ -76,7 +64,7 @@ def write_for(path: Path, receipt: dict[str, Any], product: Path, own: os.stat_r
         Where the other attempt's file has other bytes. It has no receipt then, or its own.
     """
     write(path, receipt)
-    if _is(product, own) or _has_same_elements(product, receipt["file"]):
+    if _is(product, own) or has_same_elements(product, receipt["file"]):
         return
     _withdraw(path, _text(receipt))
     raise TryAgain(
@@ -111,64 +99,42 @@ def _is(path: Path, known: os.stat_result) -> bool:
     return (found.st_dev, found.st_ino) == (known.st_dev, known.st_ino)
 
 
-def _has_same_elements(path: Path, facts: dict[str, Any]) -> bool:
-    """Whether a file is what a receipt says; all of it is read."""
+def has_same_elements(path: Path, facts: dict[str, Any]) -> bool:
+    """Whether a file is what a receipt says of it; all of it is read."""
     try:
         check_file(path, facts)
     except IntegrityError:
         return False
-    found = file_checksum(path, read_header(path).offset, facts["row_bytes"], facts["piece_bytes"])
+    found = file_checksum(path, DATA_OFFSET, facts["row_bytes"], facts["piece_bytes"])
     return found == facts["checksum"]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a receipt.
+    """Read a receipt: of a product, of a copy of a shard's matrices, or of the sum.
+
+    Nothing else reads one. Every byte must be as it was written, by the receipt's own digest.
 
     Raises
     ------
     IntegrityError
-        Where it is missing or damaged; `UnknownSchema` where another version has written it.
+        Where it is damaged; of its classes `NoReceipt` where there is none, and `UnknownSchema`
+        where another version has written it.
     """
-    return _said(path, _bytes(path))
-
-
-def read_as_written(path: Path) -> dict[str, Any]:
-    """Read a receipt whose every byte is as it was written; errors are those of :func:`read`."""
-    raw = _bytes(path)
-    return said_as_written(path, raw)
-
-
-def said_as_written(path: Path, raw: bytes) -> dict[str, Any]:
-    """What the bytes of a receipt say, for who has read them; errors are those of :func:`read`."""
-    receipt = _said(path, raw)
-    if not _as_written(raw, receipt):
+    raw = smallfile.read(path)
+    if raw is None:
+        raise NoReceipt(f"{path}: the receipt is missing")
+    if not smallfile.has_own_digest(raw):
         raise IntegrityError(f"{path}: has changed since it was written, by its own digest")
-    return receipt
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
-            raise IntegrityError(f"{path}: the receipt is not a file; remove it")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise IntegrityError(f"{path}: the receipt is missing") from None
-    except OSError as error:
-        raise IntegrityError(f"{path}: the receipt cannot be read ({error})") from error
-
-
-def _said(path: Path, raw: bytes) -> dict[str, Any]:
-    """What the bytes of a receipt say."""
     try:
         receipt = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: the receipt cannot be read ({error})") from error
-    if not isinstance(receipt, dict) or "schema" not in receipt:
-        raise IntegrityError(f"{path}: is no receipt of schema {SCHEMA}")
-    if receipt["schema"] != SCHEMA:
+        raise IntegrityError(f"{path}: the receipt cannot be read ({short(error)})") from error
+    if not isinstance(receipt, dict):
+        raise IntegrityError(f"{path}: is no receipt")
+    if repr(receipt.get("schema")) != repr(SCHEMA):  # as text: true equals 1
         raise UnknownSchema(
             f"{path}: is no receipt of schema {SCHEMA}, the one known here, but of schema "
-            f"{receipt['schema']!r:.40}; use the version of Shardwise that has written it"
+            f"{short(receipt.get('schema'))}; use the version of Shardwise that has written it"
         )
     return receipt
 
@@ -262,8 +228,10 @@ def file_facts(
     }
 
 
-def check_file(path: Path, facts: dict[str, Any]) -> None:
+def check_file(path: Path, facts: Mapping[str, Any]) -> None:
     """Compare a file's header and size with its receipt; the elements are left to their reader.
+
+    The checksum leaves the header out, so each of its bytes must be that of our own files.
 
     Raises
     ------
@@ -271,16 +239,24 @@ def check_file(path: Path, facts: dict[str, Any]) -> None:
         Where they differ.
     """
     try:
-        header = read_header(path)
-    except InputError as error:
-        raise IntegrityError(str(error)) from error
-    # The checksum leaves the header out, so all that gives the elements a meaning is compared.
-    found = (list(header.shape), header.native.name, path.stat().st_size)
-    said = tuple(facts.get(key) for key in ("shape", "dtype", "bytes"))
-    # As text: 2.0 and true are equal to numbers that they are not.
-    if repr(found) != repr(said) or header.fortran or not header.little_endian:
-        order = f"descr {header.descr!r}, fortran_order {header.fortran}"
-        raise IntegrityError(f"{path}: is {found}, {order}; but its receipt says {short(said)}")
+        dtype = np.dtype(facts["dtype"]).newbyteorder("<")
+        header, size = padded_header(facts["shape"], dtype), facts["bytes"]
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{path}: its receipt is damaged ({short(error)})") from None
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
+            raise IntegrityError(f"{path}: is not a file")
+        with open(path, "rb", buffering=0) as file:
+            raw = file.read(len(header))
+    except FileNotFoundError:
+        raise IntegrityError(f"{path}: is missing, though its receipt is there") from None
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read: {error.strerror}") from error
+    if found.st_size != size:
+        raise IntegrityError(f"{path}: has {found.st_size} bytes, not {short(size)}")
+    if raw != header:
+        raise IntegrityError(f"{path}: its header is not what its receipt says")
 
 
 def provenance(

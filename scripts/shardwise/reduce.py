@@ -32,6 +32,7 @@ from shardwise import (
     quarantine,
     receipts,
     sizes,
+    smallfile,
     statistics,
     telemetry,
 )
@@ -45,6 +46,7 @@ from shardwise.peers import Peers
 from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
+from shardwise.problem import STATISTICS
 from shardwise.rows import Rows
 from shardwise.scalars import Scalars
 from shardwise.scan import File, Part, Scan
@@ -148,6 +150,7 @@ class _Job:
         self._layout = layout_of(plan)
         self._shards = list(plan.shards.values())
         found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
+        self._ledger = planfile.file_digest(plan.results.ledger) if peers.rank == 0 else ""
         checksums = "".join(receipt["file"]["checksum"] for receipt in found)
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
         self._makers, self._energy = receipts.makers(found), telemetry.energy(found)  # on rank 0
@@ -405,8 +408,11 @@ class _Job:
 
     def _commit(self, checksums: dict[str, str], nodes: dict[str, int], started: float) -> None:
         plan = self._plan
+        former = smallfile.said(plan.results.summary) or {}
         plan.results.summary.unlink(missing_ok=True)  # it vouches for the files before
         files = self._outputs.publish(plan.results, checksums)
+        for name in set(STATISTICS) & set(former.get("files", ())) - set(files):
+            plan.results.statistic(name).unlink(missing_ok=True)  # no summary speaks of it now
         summary = {
             "matrices": plan.problem.matrices,
             "shards": len(self._shards),
@@ -415,6 +421,7 @@ class _Job:
             "proven": plan.settings["verify"] and plan.problem.result is None,
             **{key: self._end[key] for key in ("end_to_end", "no_end_to_end") if key in self._end},
             "plan": plan.facts["digest"],
+            "ledger": self._ledger,
             "config": plan.facts.get("config_digest"),
             "made_by": self._makers,
             "ranks": self._peers.size,

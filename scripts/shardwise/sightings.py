@@ -2,8 +2,7 @@
 
 The first of these rules that fits decides:
 
-1. *done*: its receipt is as it was written, of this plan and of schema 1, and its product has the
-   size that the receipt says. No element is read.
+1. *done*: the judge takes its receipt (`shardwise.judge`). No element is read.
 2. *running*: its live file was renewed within :data:`FRESH_SECONDS`.
 3. *damaged*: something else lies under the name of its receipt, or its product does not fit the
    receipt, and no task has begun the shard since.
@@ -27,8 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise import live, logs, receipts, smallfile, units
-from shardwise.dispatch import missing
+from shardwise import judge, ledger, live, logs, receipts, smallfile, units
 from shardwise.errors import IntegrityError, one_line
 from shardwise.observation import (
     DAMAGED,
@@ -74,14 +72,14 @@ _T = TypeVar("_T")
 class _Product:
     """What receipt and product of a shard come to.
 
-    ``whole`` is the sighting, where it is done; else ``flaw`` says what cannot be used, if anything
-    lies there, and ``written`` when that was written.
+    ``whole`` is the sighting, where it is done, and ``line`` that of the ledger; else ``flaw`` says
+    what cannot be used, if anything lies there, and ``written`` when that was written.
     """
 
     whole: Sighting | None = None
     flaw: str | None = None
     written: float = 0.0
-    checksum: str | None = None
+    line: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ class Sightings:
         self._forget()
 
     def _forget(self) -> None:
-        self._products: dict[str, tuple[tuple[_Stamp, int | None], _Product]] = {}
+        self._products: dict[str, tuple[tuple[_Stamp, _Stamp | None], _Product]] = {}
         self._others: dict[str, tuple[_Stamp, Any]] = {}
         self._devices: dict[Device, Device] = {}
 
@@ -152,11 +150,10 @@ class Sightings:
         )
         return seen
 
-    def checksums(self) -> dict[str, str | None]:
-        """What the receipts of the shards that are done say of their products."""
-        return {
-            shard: known.checksum for shard, (_, known) in self._products.items() if known.whole
-        }
+    def ledger_lines(self) -> dict[str, bytes]:
+        """The lines that the shards that are done make in the ledger, in the plan's order."""
+        found = {shard: self._products.get(shard) for shard in self._plan.shards}  # type: ignore[union-attr]
+        return {shard: known[1].line for shard, known in found.items() if known and known[1].whole}
 
     # The product.
 
@@ -166,52 +163,43 @@ class Sightings:
             return _NOTHING
         if product is None:  # or it came, before its receipt, where the listing had gone by
             product = stamped(self._plan.results.product(row.shard))  # type: ignore[union-attr]
-        size = None if product is None else product[1]
-        stamp = receipt, size
+        stamp = receipt, product
         known = self._products.get(row.shard)
         if known is None or known[0] != stamp:
-            made = self._read_product(row, receipt[0] / 1e9, size)
+            made = self._read_product(row, receipt[0] / 1e9)
             known = self._products[row.shard] = stamp, made
         return known[1]
 
-    def _read_product(self, row: Shard, written: float, size: int | None) -> _Product:
-        path = self._plan.results.receipt(row.shard)  # type: ignore[union-attr]
+    def _read_product(self, row: Shard, written: float) -> _Product:
+        plan: Plan = self._plan  # type: ignore[assignment]
         try:
-            raw = smallfile.read(path)
-            if raw is None:
-                return _NOTHING
-            said = receipts.said_as_written(path, raw)
-            flaw = _misfit(row, said, raw, size, path)
+            receipt = judge.product(plan, row.shard)
+        except (receipts.NoReceipt, judge.OtherPlan):
+            return _NOTHING  # of an earlier plan: the next run replaces it
         except receipts.UnknownSchema as error:
             return _Product(flaw=str(error), written=written)
         except IntegrityError as error:
-            flaw = f"{error}; remove it, and run snakemake as before"
-        if flaw is not None:
-            return _Product(flaw=flaw, written=written)
-        if said.get("fingerprint") != row.fingerprint:
-            return _NOTHING  # of an earlier plan: the next run replaces it
-        facts = said.get("file")
-        checksum = facts.get("checksum") if isinstance(facts, dict) else None
-        return _Product(self._done(row, said), checksum=_text(checksum))
+            cure = f"{ledger.remove_receipts(plan, [row.shard])}, then snakemake as before"
+            return _Product(flaw=f"{error}; {cure}", written=written)
+        return _Product(self._done(row, receipt), line=ledger.line_of(receipt))
 
-    def _done(self, row: Shard, said: Mapping[str, Any]) -> Sighting:
-        process = _number(said.get("process"))
+    def _done(self, row: Shard, receipt: Mapping[str, Any]) -> Sighting:
+        process = _number(receipt.get("process"))
         return Sighting(
             row.shard, DONE, row.stop - row.start, row.bytes,
-            attempts=self._attempts(row.shard, said),
-            started=_number(said.get("started")),
-            finished=_number(said.get("finished")),
-            device=self._device(said.get("device"), said.get("node")),
-            backend=_text(said.get("backend")),
-            proven=said.get("proof") is not None,
-            timeline=_timeline(said.get("timeline")),
-            telemetry=_telemetry(said.get("telemetry"), row.shard),
+            attempts=self._attempts(row.shard, receipt["attempt"]),
+            started=_number(receipt["started"]),
+            finished=_number(receipt["finished"]),
+            device=self._device(receipt["device"], receipt["node"]),
+            backend=receipt["backend"],
+            proven=receipt["proof"] is not None,
+            timeline=_timeline(receipt.get("timeline")),
+            telemetry=_telemetry(receipt.get("telemetry"), row.shard),
             process=None if process is None else int(process),
         )  # fmt: skip
 
-    def _attempts(self, shard: str, said: Mapping[str, Any]) -> int:
+    def _attempts(self, shard: str, count: int) -> int:
         """How often a shard that is done was begun; those under earlier plans do not count."""
-        count = int(_number(said.get("attempt")) or 1)
         starts = self._starts(shard) if count > 1 else None
         return max(1, count - starts.every + starts.count) if starts else count
 
@@ -388,30 +376,6 @@ def stamped(file: Path | os.DirEntry[str]) -> _Stamp | None:
     except OSError:
         return None
     return facts.st_mtime_ns, facts.st_size
-
-
-def _misfit(
-    row: Shard, said: Mapping[str, Any], raw: bytes, size: int | None, path: Path
-) -> str | None:
-    """Why a receipt of this plan has no whole product beside it; None where it has, or of another.
-
-    Raises
-    ------
-    IntegrityError
-        Where the receipt is of another shard.
-    """
-    if said.get("fingerprint") != row.fingerprint:
-        return None
-    own = tuple(said.get(key) for key in ("shard", "start", "stop"))
-    if repr(own) != repr((row.shard, row.start, row.stop)):
-        raise IntegrityError(f"{path}: belongs to another shard")
-    product = path.with_suffix(".npy")
-    again = "the next run makes it again"
-    if size is None:
-        return f"{product}: is missing, though its receipt is there; {again}"
-    if not missing.is_of(raw, row.fingerprint) or not missing.fits(raw, size):
-        return f"{product}: has {size} bytes, not those that its receipt says; {again}"
-    return None
 
 
 def _journal(path: Path, written: float, planned: float) -> _Starts | None:

@@ -1,5 +1,6 @@
 """Small files of a folder in which anything may lie under a name. Standard library only."""
 
+import hashlib
 import json
 import os
 import stat
@@ -11,9 +12,33 @@ from shardwise.errors import IntegrityError
 MOST_BYTES = 1 << 20
 """No file of ours that is read whole has more."""
 
+_DIGEST = b',\n "digest": "'
+
+
+def checksum(raw: bytes) -> str:
+    """Checksum of a small file, by the standard library alone."""
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()
+
+
+def with_digest(body: bytes) -> bytes:
+    """A JSON object whose last key, ``digest``, is the checksum of all bytes before that key.
+
+    Parameters
+    ----------
+    body
+        The object without its closing brace, indented by one space per level.
+    """
+    return body + _DIGEST + f'{checksum(body)}"\n}}\n'.encode()
+
+
+def has_own_digest(raw: bytes) -> bool:
+    """Whether these are, byte by byte, what :func:`with_digest` made of something."""
+    body, _, _ = raw.rpartition(_DIGEST)
+    return raw == with_digest(body)
+
 
 def read(
-    path: Path, most: int = MOST_BYTES, *, follow: bool = True, end: bool = False
+    path: Path | str, most: int = MOST_BYTES, *, follow: bool = True, end: bool = False
 ) -> bytes | None:
     """The bytes of a file; None where it is gone.
 
@@ -46,8 +71,9 @@ def read(
             raise IntegrityError(f"{path}: is not a file")
         if found.st_size > most and not end:
             raise IntegrityError(f"{path}: has {found.st_size} bytes, more than any such file")
-        os.lseek(descriptor, max(0, found.st_size - most), os.SEEK_SET)
-        return os.read(descriptor, most)
+        if found.st_size > most:
+            os.lseek(descriptor, found.st_size - most, os.SEEK_SET)
+        return os.read(descriptor, min(found.st_size, most))
     except OSError as error:
         raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
     finally:

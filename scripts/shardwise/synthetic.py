@@ -1,9 +1,11 @@
 """The synthetic stack: input for a first run, and for benchmarks."""
 
+import time
 from typing import Any
 
 import numpy as np
 
+from shardwise import receipts
 from shardwise.arrays import StackWriter, commit
 from shardwise.planfile import Plan
 
@@ -11,18 +13,25 @@ INTEGER_LIMIT = 9
 
 
 def write(plan: Plan) -> None:
-    """Write ``input.npy``: standard normal numbers, or small integers, of the recipe's seed.
+    """Write ``input.npy`` and its receipt: standard normal numbers, or small integers, by the seed.
 
     Each matrix is drawn from a generator of its own, so its content depends on its index and the
     seed alone.
     """
+    started = time.time()
     recipe: dict[str, Any] = plan.facts["synthetic"]
     count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
-    with commit(plan.results.synthetic, sweep=True) as file:
+    path, receipt = plan.results.synthetic, plan.results.synthetic_receipt
+    with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
         for i in range(count):
             writer.append(matrix(recipe["seed"], i, dim, dtype))
-        writer.checksum()
+        checksum = writer.checksum()
+    facts = receipts.file_facts(
+        path, (count, dim, dim), dtype.name, checksum, writer.row_bytes, writer.piece_bytes
+    )
+    provenance = receipts.provenance("synthesize", started)
+    receipts.write(receipt, {"synthetic": recipe, "file": facts, **provenance})
 
 
 def matrix(seed: int, index: int, dim: int, dtype: np.dtype) -> np.ndarray:

@@ -11,24 +11,29 @@ import json
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from snakemake.io import IOFile, ancient
 
-from shardwise import ALGORITHM, code, grants, planfile, sizes
+from shardwise import ALGORITHM, code, grants, guard, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
-from shardwise.errors import InputError, ShardwiseError, one_line
+from shardwise.errors import InputError, ShardwiseError, one_line, some
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
+from shardwise.problem import STATISTICS
 from shardwise.sizes import MIB
+
+if TYPE_CHECKING:
+    from shardwise.standing import Standing
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -38,6 +43,8 @@ _RECORD_LETTERS = 100
 
 _PAGE_SECONDS = 120.0
 """So long may it take to make the page on a failed run; 100,000 shards take less than a minute."""
+
+_LAST_STAGE = 6
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -58,26 +65,25 @@ class Run:
     dispatch, workers, array_limit
         As the config has them.
     standing : Standing or None
-        Which shards are missing; None in a job, and under ``dispatch: jobs``, where Snakemake
-        itself looks at the files of each shard.
+        What is left to do; None in a job.
+    began, succeeded, interrupted
+        Whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
     """
-
-    main: "Run"
-    """That of the main process: hooks of Snakemake are given nothing of ours."""
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
+        _refuse_prefix(workflow)
         self.results = Results(Path(results_folder(config)))
         self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
         self.plan = self._checked_plan() if main else planfile.load(self.results.plan)
         self.reduce = reduce_settings(config)
-        self._before = self._facts_on_disk() if main else None
-        self.standing = self._looked() if main and self.dispatch != "jobs" else None
+        self.standing = self._compared() if main else None
+        self.began = self.succeeded = self.interrupted = False
         if main:
             self._write_config()
-            Run.main = self
+            _add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 where it is bad."""
@@ -91,17 +97,9 @@ class Run:
             plan, self._sources = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
         except ShardwiseError as error:
-            log.error(str(error))
-            sys.exit(error.exit_code)
+            _refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
-
-    def _facts_on_disk(self) -> dict[str, Any] | None:
-        """The facts of the plan of an earlier run, if there is a whole one."""
-        try:
-            return planfile.load_facts(self.results.plan)
-        except ShardwiseError:
-            return None
 
     @property
     def rule_for_all(self) -> str | None:
@@ -116,7 +114,9 @@ class Run:
         """
         told = self._workflow.dag_settings
         named = {*told.forcerun, *(told.targets if told.forcetargets else ())}
-        if self.standing is None or not (told.forceall or self.rule_for_all in named):
+        if self.rule_for_all is None or self.standing is None:
+            return False
+        if not (told.forceall or self.rule_for_all in named):
             return False
         again = missing.describe(self.plan, list(self.plan.shards), "are computed again")
         log.info(f"shardwise: as you force it, {again}")
@@ -127,31 +127,65 @@ class Run:
         """The shards that the one job for all computes."""
         return list(self.plan.shards) if self.forced else self.standing.missing
 
-    def _looked(self) -> missing.Standing:
-        """Which shards are missing; where some are, the job that computes them is made to run.
+    def _compared(self) -> "Standing":
+        """Compare the folder with the plan, and have Snakemake make again what does not fit."""
+        from shardwise import standing  # here: jobs do not need it
 
-        Snakemake compares that job's input with its output. The input is therefore a file with a
-        text never seen before, newer than the output of an earlier job, whose products are lost.
+        found = standing.look(self.plan, self.reduce["statistics"], jobs=self.rule_for_all is None)
+        if self.rule_for_all:
+            log.info("shardwise: " + missing.describe(self.plan, found.missing))
+        if outdated := found.outdated:
+            named = some(map(str, outdated), 5)
+            log.info(f"shardwise: to be made again, as not of this config: {named}")
+        # Snakemake itself makes what a shard lacks. What lies on the way to results that are there
+        # it would leave as it is, even if it is lost.
+        unfit = [path for path in found.unfit if not self._is_of_shard(path) or path.exists()]
+        if unfit:
+            _before_graph(self._workflow, lambda: self._force(unfit))
+        return found
+
+    def _force(self, unfit: Sequence[Path]) -> None:
+        """Have Snakemake make unfit files again, as far as they lead to what is asked for.
+
+        Snakemake takes a file for finished that is newer than its inputs. A file of another config
+        may be. So it is added to what `--forcerun` names, which makes it a target as well.
         """
-        standing = missing.standing(self.plan)
-        log.info("shardwise: " + missing.describe(self.plan, standing.missing))
-        if standing.missing:
-            now = max(time.time(), _modified(self.results.multiplied) + 1)
-            path = kept(self.results, "missing")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{len(standing.missing)} shards at {now}\n")
-            os.utime(path, (now, now))
-        return standing
+        told = self._workflow.dag_settings
+        last = max(map(self._stage, told.targets), default=_LAST_STAGE)
+        chosen = {Path(target).stem for target in told.targets if self._is_of_shard(target)}
+        forced = [
+            path for path in unfit
+            if self._stage(path) <= last
+            and (len(chosen) < len(told.targets) or not told.targets
+                 or not self._is_of_shard(path) or path.stem in chosen)
+        ]  # fmt: skip
+        told.forcerun = {*told.forcerun, *map(str, forced)}
+
+    def _is_of_shard(self, name: Path | str) -> bool:
+        folder = Path(name).parent
+        return folder in (self.results.product("").parent, self.results.shard("").parent)
+
+    def _stage(self, name: Path | str) -> int:
+        """How late a rule, or the rule that makes a file, comes; what is unknown comes last."""
+        results, path = self.results, Path(name)
+        stages = (
+            ("plan", (results.plan, results.plan_facts, results.sources)),
+            ("synthesize", (results.synthetic,)),
+            ("shard", (results.shard(path.stem),)),
+            ("multiply pool mpi", (results.product(path.stem), results.receipt(path.stem),
+                                   results.multiplied)),
+            ("ledger", (results.ledger,)),
+            ("reduce", (results.summary, *map(results.statistic, STATISTICS))),
+        )  # fmt: skip
+        for number, (rules, files) in enumerate(stages):
+            if str(name) in rules.split() or path in files:
+                return number
+        return _LAST_STAGE
 
     @property
     def config_file(self) -> str:
         """The merged config of the run, as the job needs it that writes the plan."""
         return str(kept(self.results, "yaml"))
-
-    @property
-    def missing_file(self) -> str:
-        """What makes the one job run that computes all shards that are missing."""
-        return str(kept(self.results, "missing"))
 
     @property
     def array_limit_words(self) -> str:
@@ -164,24 +198,12 @@ class Run:
         return str(recipe.path(self.results))
 
     def _write_config(self) -> None:
-        """Write the config where it, or the plan that follows from it, has changed.
-
-        So the file is newer than the plan exactly when the plan has to be made again, even where
-        Snakemake has lost its own history of the run.
-        """
+        """Write the config for the job that makes the plan."""
         from shardwise.arrays import commit  # here: jobs do not need it
 
         own = {key: value for key, value in self.config.items() if key not in NO_PLAN}
-        digest = self.plan.facts["digest"]
-        text = f"# {digest}\n{json.dumps(own)}\n"
-        path = Path(self.config_file)
-        if self._before is None and self.results.plan.exists():
-            # Half a plan is lost: a text that Snakemake has not seen makes it look.
-            text = f"# plan lost at {time.time()}\n{text}"
-        elif self._before and self._before["digest"] == digest and _ends(path, text):
-            return
-        with commit(path) as file:
-            file.write(text.encode())
+        with commit(Path(self.config_file)) as file:
+            file.write(json.dumps(own).encode())
 
     # File names, as patterns for the wildcard {shard} and as lists.
 
@@ -201,7 +223,7 @@ class Run:
         """
         if self.dispatch == "jobs":
             return self._each(self.results.receipt)
-        if self.standing and not self.to_compute:
+        if self.standing and self.standing.newest and not self.to_compute:
             return [str(self.results.receipt(self.standing.newest))]
         return [str(self.results.multiplied)]
 
@@ -231,46 +253,51 @@ class Run:
     @property
     def plan_for_synthesize(self) -> Any:
         """The plan, as the job needs it that writes the synthetic stack."""
-        before = self._before["synthetic"] if self._before else None
-        return self._plan_file(before != self.plan.facts["synthetic"])
+        return self._plan_for(self.results.synthetic)
 
     @property
     def plan_for_shard(self) -> Any:
         """The plan, as the job needs it that copies a shard's matrices."""
-        return self._plan_for("matrices")
+        return self._plan_for_each(self.results.shard)
 
     @property
     def plan_for_multiply(self) -> Any:
         """The plan, as the job needs it that computes a shard's products."""
-        return self._plan_for("fingerprint")
+        return self._plan_for_each(self.results.product)
+
+    @property
+    def plan_for_all(self) -> Any:
+        """The plan, as the one job needs it that computes all shards."""
+        return self._plan_for(self.results.multiplied)
+
+    @property
+    def plan_for_ledger(self) -> Any:
+        """The plan, as the job needs it that makes the ledger."""
+        return self._plan_for(self.results.ledger)
+
+    @property
+    def plan_for_reduce(self) -> Any:
+        """The plan, as the job needs it that sums."""
+        return self._plan_for(self.results.summary)
+
+    def _plan_for(self, output: Path) -> Any:
+        """The plan: when it is made again, that reruns a job only where its output is unfit.
+
+        Snakemake looks at nothing else, not even at what is forced, in the jobs behind one that
+        runs again. So the plan is ancient for those whose output fits, and for the others not.
+        """
+        path = str(self.results.plan)
+        return path if self.standing and output in self.standing.unfit else ancient(path)
+
+    def _plan_for_each(self, name: Callable[[str], Path]) -> Any:
+        if not self.standing or self.results.plan not in self.standing.unfit:
+            return ancient(str(self.results.plan))
+        return lambda wildcards: self._plan_for(name(wildcards.shard))
 
     @property
     def files_for_all(self) -> list[str]:
-        """What the one job waits for that computes all shards: the synthetic stack, its mark."""
-        stack = [str(self.results.synthetic)] if self.plan.facts["synthetic"] else []
-        return [*stack, self.missing_file]
-
-    def _plan_for(self, digest: str) -> Any:
-        if not self._before or self._before["digest"] == self.plan.facts["digest"]:
-            return self._plan_file(changed=False)
-        before = planfile.load(self.results.plan).shards
-        changed = {
-            shard
-            for shard, row in self.plan.shards.items()
-            if getattr(before.get(shard), digest, None) != getattr(row, digest)
-        }
-        if not changed:
-            return self._plan_file(changed=False)
-        return lambda wildcards: self._plan_file(wildcards.shard in changed)
-
-    def _plan_file(self, changed: bool) -> str:
-        """The plan: any rewriting of it reruns the job only where the job's own part changed.
-
-        Snakemake looks at nothing else (parameters, time stamps) in the jobs behind one that runs
-        again, so for those whose part is as before the plan is ancient, and for the others not.
-        """
-        path = str(self.results.plan)
-        return path if self._before and changed else ancient(path)
+        """What the one job waits for that computes all shards: the synthetic stack."""
+        return [str(self.results.synthetic)] if self.plan.facts["synthetic"] else []
 
     @property
     def input_files(self) -> Any:
@@ -412,18 +439,6 @@ def kept(results: Results, kind: str) -> Path:
     return CACHE / f"{planfile.digest(str(results.root))}.{kind}"
 
 
-def _modified(path: Path) -> float:
-    """When a file was written, in seconds since 1970; long ago where there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _ends(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text().endswith(text)
-
-
 def _growing(amount: int) -> Growing:
     def resource(wildcards: Any, attempt: int) -> int:
         return attempt * amount
@@ -433,11 +448,67 @@ def _growing(amount: int) -> Growing:
     return resource
 
 
-def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
+def _refuse(error: ShardwiseError) -> NoReturn:
+    """End with the exit code of an error. Snakemake's logger says nothing under ``--quiet all``."""
+    sys.stderr.write(f"{error}\n")
+    sys.exit(error.exit_code)
+
+
+def _refuse_prefix(workflow: Any) -> None:
+    """Refuse ``prefix:`` of a module: Snakemake would rename files, and the scripts not know."""
+    prefix = workflow.modifier.path_modifier.prefix
+    if prefix:
+        _refuse(
+            InputError(
+                f"prefix: {prefix!r} of the module cannot be used: it would rename the input as "
+                "well. Set the key results in the module's config instead, such as "
+                f"results: {prefix}results"
+            )
+        )
+
+
+def _before_graph(workflow: Any, act: Callable[[], None]) -> None:
+    """Do something before Snakemake builds its graph, once it knows what it was asked for.
+
+    It has a hook for when it has read the rules, which is too early, and one for when jobs start.
+    """
+    prepare = workflow._prepare_dag
+
+    def prepared(*args: Any, **named: Any) -> Any:
+        act()
+        return prepare(*args, **named)
+
+    workflow._prepare_dag = prepared
+
+
+def _add_hooks(workflow: Any, run: Run) -> None:
+    """Have Snakemake call the hooks of a run, whoever includes these rules.
+
+    Snakemake calls the hooks of the first Snakefile alone, so those of a module count for nothing.
+    These are put around whatever the first Snakefile sets, before or after.
+    """
+    acts = {
+        "onstart": lambda: before_jobs(workflow, run),
+        "onsuccess": lambda: setattr(run, "succeeded", True),
+        "onerror": lambda: after_failure(run.results),
+    }
+    for name, act in acts.items():
+        register = getattr(workflow, name)
+
+        def both(func: Any, act: Any = act) -> Any:
+            return lambda log: (act(), func(log))
+
+        setattr(workflow, f"_{name}", both(getattr(workflow, f"_{name}")))
+        setattr(workflow, name, lambda func, both=both, register=register: register(both(func)))
+
+
+def before_jobs(workflow: Any, run: Run) -> None:
     """What a run checks and sets up just before its first job."""
-    run = Run.main
+    run.began = True
+    _heed_interrupts(run)
     code.announce()
     slurm_run.begin()
+    guard.mark(run.results)
     jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
     _forget(workflow.persistence, run)
     try:
@@ -449,17 +520,29 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
             if run.forced and not workflow.touch:
                 _disown(run)
     except InputError as error:
-        log.error(str(error))
-        sys.exit(error.exit_code)
+        _refuse(error)
 
 
-def after_failure(config: Mapping[str, Any]) -> None:
+def _heed_interrupts(run: Run) -> None:
+    """Note a Ctrl-C, and let Snakemake tell no errors of the jobs that it has ended."""
+    former = signal.getsignal(signal.SIGINT)
+    if not callable(former):
+        return  # a background job of a shell ignores it
+
+    def interrupted(signum: int, frame: FrameType | None) -> None:
+        run.interrupted = True
+        former(signum, frame)
+
+    signal.signal(signal.SIGINT, interrupted)
+    log.addFilter(lambda record: not (run.interrupted and record.levelno >= logging.ERROR))
+
+
+def after_failure(results: Results) -> None:
     """Make the page on a run that has failed; where it cannot be made, a warning says why.
 
     A process of its own makes it: the run is over, and nothing may keep its end from the user, who
     leaves it out by Ctrl-C.
     """
-    results = Results(Path(results_folder(config)))
     if not results.root.is_dir():
         return
     words = [sys.executable, str(SCRIPTS / "report.py"), f"--plan={results.plan}"]
@@ -516,11 +599,11 @@ def _remembers(path: Path, folder: Path) -> bool:
     return any(record.lstrip("@").startswith(begin) for record in records)
 
 
-def shell_prefix(config: Mapping[str, Any]) -> str:
-    """What every job's shell begins with: strict mode, this Python first, scripts and plan."""
-    plan = Results(Path(results_folder(config))).plan
-    folders = (Path(sys.executable).parent, SCRIPTS, plan)
+def shell_prefix() -> str:
+    """What every job's shell begins with: strict mode, this Python first, where the scripts are."""
     # Snakemake formats the prefix like every command: braces in a name are doubled.
-    doubled = [str(path).replace("{", "{{").replace("}", "}}") for path in folders]
-    own, scripts, plan = map(shlex.quote, doubled)
-    return f'set -euo pipefail; export PATH={own}:"$PATH" SCRIPTS={scripts} PLAN={plan}; '
+    folders = (Path(sys.executable).parent, SCRIPTS)
+    own, scripts = (
+        shlex.quote(str(path).replace("{", "{{").replace("}", "}}")) for path in folders
+    )
+    return f'set -euo pipefail; export PATH={own}:"$PATH" SCRIPTS={scripts}; '

@@ -60,7 +60,8 @@ def test_files_of_tomorrow_are_files(planned: Plan) -> None:
     for name in ("00000", "00001"):
         multiply.run_shard(planned, name)
         ahead(own.product(name), own.receipt(name), own.shard(name), own.shard_receipt(name))
-    assert missing.standing(planned) == missing.Standing(["00002"], "00001")
+    found = missing.standing(planned)
+    assert (found.missing, found.newest) == (["00002"], "00001")
     assert multiplied(planned) == ["00002"]
     assert multiplied(planned) == []
     finished(planned)

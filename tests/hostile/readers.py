@@ -34,6 +34,7 @@ from shardwise import (
     partial,
     planfile,
     receipts,
+    smallfile,
     sources,
 )
 from shardwise.dispatch import jobs, missing, submitted
@@ -263,6 +264,7 @@ class Header(Reader):
 class Receipt(Reader):
     """A receipt, as the ledger checks it against the plan and the product.
 
+    Every second case has the digest of what it holds, as do those from before there were digests.
     In a case a mark stands for the fingerprint of the plan, which differs from folder to folder: so
     a case that is kept says the same wherever it is read again.
     """
@@ -279,7 +281,8 @@ class Receipt(Reader):
         self.writes = (self.plan.results.root,)
 
     def place(self, raw: bytes) -> None:
-        super().place(raw.replace(self.mark, self.own))
+        raw = raw.replace(self.mark, self.own)
+        super().place(_signed(raw) if len(raw) % 2 or b'"digest"' not in raw else raw)
 
     def read(self) -> Any:
         receipts.read(self.file)
@@ -299,6 +302,12 @@ class Receipt(Reader):
             assert (own[key], str(own[key])) == (whole[key], str(whole[key]))
 
 
+def _signed(raw: bytes) -> bytes:
+    """What stands in a receipt, with a digest of its own."""
+    body, mark, _ = raw.rpartition(b',\n "digest"')
+    return smallfile.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
+
+
 class Standing(Reader):
     """A receipt, as the main process looks at it: quickly, with a regular expression."""
 
@@ -313,10 +322,7 @@ class Standing(Reader):
         return missing.standing(self.plan).missing
 
     def right(self, found: Any, raw: bytes) -> None:
-        assert found in ([], ["00000"])
-        if not found:  # the size of its product, and its plan, stand in it
-            assert str(self.plan.results.product("00000").stat().st_size).encode() in raw
-            assert self.plan.shards["00000"].fingerprint.encode() in raw
+        assert found == ([] if raw == self.seeds[0] else ["00000"])
 
 
 class Table(Reader):
@@ -637,8 +643,7 @@ class Seen(Reader):
         self.seeds = [self.file.read_bytes()]
 
     def place(self, raw: bytes) -> None:
-        body, mark, _ = raw.rpartition(b",\n")
-        super().place(body + receipts._ending(body) if mark and len(raw) % 2 else raw)
+        super().place(_signed(raw) if len(raw) % 2 else raw)
 
     def read(self) -> Any:
         seen = observe.Observer(self.made.root).look(self.made.at)

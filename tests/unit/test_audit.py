@@ -69,7 +69,7 @@ def test_no_changed_bit_is_overlooked(made):
     """One random bit in any file that a run leaves as a result: never whole, and repaired."""
     seed = random.Random(7)
     files = sorted(p for p in made.root.rglob("*") if p.is_file() and p.parent.name != "multiply")
-    files = [p for p in files if "logs" not in p.parts]
+    files = [p for p in files if "logs" not in p.parts and p != made.marker]
     assert len(files) == 4 * 4 + 8
     for path in files:
         raw = path.read_bytes()
@@ -123,11 +123,9 @@ def test_results_of_another_config_count_as_not_computed(tmp_path):
     factories.plan(tmp_path, shards=2, input=str(tmp_path / "input.npy"))
     found = audit.look(made.results.root)
     assert found.line().endswith("unfinished: 2 of 2 shards are not computed yet")
-    assert {f.path for f in found.of(audit.STALE)} == {
-        "shards/00000.npy", "shards/00001.npy", "summary.json",
-    }  # fmt: skip
+    assert {f.path for f in found.of(audit.STALE)} == {"summary.json"}
     foreign = {f.path for f in found.of(audit.FOREIGN)}
-    assert {"products/00002.npy", "products/00002.json", "sum.npy"} <= foreign
+    assert {"products/00002.npy", "products/00002.json", "shards/00000.npy", "sum.npy"} <= foreign
 
 
 def test_a_shard_that_was_lost_after_the_sum_is_damage(made):
@@ -149,7 +147,7 @@ def test_copies_may_be_removed(made):
 def test_a_receipt_of_another_version_is_named(made):
     """Its schema is told, and no command would remove it."""
     path = made.receipt("00002")
-    path.write_text(path.read_text().replace('"schema": 1', '"schema": 7'))
+    factories.rewritten(path, schema=7)
     found = audit.look(made.root)
     assert found.code == 3
     assert "1 of 4 shards of another version" in found.line()
@@ -178,16 +176,35 @@ def test_a_forged_receipt_is_compared_with_the_plan(made):
         assert audit.look(made.root).code == 3
 
 
-def test_foreign_files_are_listed(made):
-    """A file that nobody speaks of is named, links too, and is no fault."""
+def test_foreign_files_are_summed_up(made):
+    """What is not part of the run, links too, is a line and no fault; the JSON names each file."""
+    assert "other file" not in factories.run("verify", made.root).stdout
     (made.root / "notes.txt").write_text("mine")
+    done = factories.run("verify", made.root)
+    said = f"1 other file in {made.root} is not part of this run (notes.txt)"
+    assert (done.returncode, done.stdout.splitlines()[:-1]) == (0, [said])
     (made.root / "products" / ".00001.npy.host.1.ab.tmp").touch()
     (made.root / "more").symlink_to("/")
+    for number in range(30):
+        factories.save(made.root / "old" / "products" / f"{number}.npy", [1])
     found = audit.look(made.root)
     assert found.verdict == "whole"
-    assert [f.path for f in found.of(audit.FOREIGN)] == [
+    paths = [f.path for f in found.of(audit.FOREIGN)]
+    assert len(paths) == 33
+    assert [path for path in paths if "old/" not in path] == [
         "more", "notes.txt", "products/.00001.npy.host.1.ab.tmp",
     ]  # fmt: skip
+    named = "more, notes.txt, old/, products/.00001.npy.host.1.ab.tmp"
+    said = f"33 other files in {made.root} are not part of this run ({named}); --json lists them"
+    done = factories.run("verify", made.root)
+    assert done.stdout.splitlines() == [said, found.line()]
+
+
+def test_files_of_shards_that_are_not_whole_are_part_of_the_run(made):
+    """A product without a receipt, or of an earlier plan, is told once, and not as a stranger's."""
+    made.receipt("00001").unlink()
+    made.shard_receipt("00002").unlink()
+    assert audit.look(made.root).of(audit.FOREIGN) == []
 
 
 def test_input_counts_only_where_it_is_asked_for(tmp_path):
@@ -230,23 +247,15 @@ def test_products_that_nothing_proved_are_called_so(tmp_path):
     assert audit.look(made.results.root).line().endswith("sum.npy not proven")
 
 
-def before_digests(path: Path) -> None:
-    """Write a receipt as it was before receipts had a digest."""
-    receipt = receipts.read(path)
+@pytest.mark.parametrize("name", ["products/00001.json", "shards/00001.json", "summary.json"])
+def test_a_receipt_without_a_digest_is_damage(made, name):
+    """A receipt of before there were digests, or one that lost it, cannot be told from damage."""
+    path = made.root / name
+    receipt = json.loads(path.read_bytes())
     del receipt["digest"]
     path.write_text(json.dumps(receipt, indent=1) + "\n")
-
-
-def test_receipts_without_a_digest_are_whole(made):
-    """Folders that were made before there was one still are; the rest of a receipt is compared."""
-    numbers = [f"{number:05}" for number in range(4)]
-    paths = [each(n) for n in numbers for each in (made.receipt, made.shard_receipt)]
-    for path in (*paths, made.summary):
-        before_digests(path)
-    assert audit.look(made.root).verdict == "whole"
-    path = made.receipt("00001")
-    path.write_text(path.read_text().replace('"checksum": "', '"checksum": "0'))
-    assert audit.look(made.root).code == 3
+    (found,) = audit.look(made.root).of(audit.DAMAGED)
+    assert (found.path, "by its own digest" in found.reason) == (name, True)
 
 
 def test_a_digest_under_another_name_is_damage(made):

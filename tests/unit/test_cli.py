@@ -199,12 +199,15 @@ def test_a_ledger_without_receipts_fails_the_integrity_check(tmp_path):
     assert "2 of 2 shards cannot be summed; compute them again: rm -f " in done.stderr
 
 
-def test_the_plan_of_another_config_is_refused(tmp_path):
-    """ledger.py --digest compares the plan with the one that the run was made for."""
+@pytest.mark.parametrize("script", ["shard", "multiply"])
+def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
+    """--digest compares the shard's row with the one that the run was made for."""
     made = factories.plan(tmp_path, stack((4, 3, 3)), shards=2)
-    done = run("ledger", "--plan", made.results.plan, "--digest", "0" * 16)
+    words = ["--plan", made.results.plan, "--shard", "00001", "--digest", "0" * 16]
+    done = run(script, *words)
     assert done.returncode == 3
-    assert "is not the plan of this config" in done.stderr
+    assert "is not the plan of this run: another command has replaced it" in done.stderr
+    assert not made.results.product("00001").exists()
 
 
 def test_an_allowed_overflow_says_nothing_of_python(tmp_path):

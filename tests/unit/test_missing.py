@@ -38,14 +38,16 @@ def edit(path, **over):
 def test_nothing_is_missing_of_what_is_whole(made):
     """Whole products are found whole, and the newest receipt is the one written last."""
     os.utime(made.results.receipt("00002"), (2e9, 2e9))
-    assert missing.standing(made) == missing.Standing([], "00002")
+    found = missing.standing(made)
+    assert (found.missing, found.newest) == ([], "00002")
     assert missing.describe(made, []) == "all 4 shards have their products"
 
 
 def test_all_is_missing_at_first(tmp_path):
     """Of a plan alone every shard is missing, in the plan's order."""
     made = factories.plan(tmp_path, factories.stack((8, 3, 3)), shards=4)
-    assert missing.standing(made) == missing.Standing(list(made.shards), None)
+    found = missing.standing(made)
+    assert (found.missing, found.newest) == (list(made.shards), None)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from shardwise import ledger, multiply, receipts, sightings
+from shardwise import ledger, multiply, sightings
 from shardwise.observe import (
     DAMAGED,
     DONE,
@@ -59,15 +59,6 @@ def log(made: pretend.Pretended, text: str, at: float, rule: str = "multiply") -
 def undone(folder: Path) -> pretend.Pretended:
     """A plan of three shards that nothing has begun."""
     return pretend.run(folder, shards=3, waiting=3, devices=1)
-
-
-def edited(path: Path, **keys: object) -> None:
-    """A receipt with other values, written as receipts are."""
-    said = json.loads(path.read_bytes()) | keys
-    said = {key: value for key, value in said.items() if key not in ("schema", "digest")}
-    at = path.stat().st_mtime
-    path.write_bytes(receipts._text(said))
-    os.utime(path, (at, at))
 
 
 # Runs as a whole.
@@ -243,13 +234,13 @@ def test_a_product_that_was_removed_is_waited_for(tmp_path):
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (lambda r: r.write_bytes(r.read_bytes()[:-40]), "cannot be read"),
+        (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
         (lambda r: r.write_bytes(r.read_bytes().replace(b"cupy", b"cups")), "has changed since"),
         (lambda r: (r.unlink(), os.mkfifo(r)), "is not a file"),
         (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),
         (lambda r: r.with_suffix(".npy").unlink(), "is missing"),
         (lambda r: r.write_bytes(b" " * (1 << 21)), "more than any such file"),
-        (lambda r: edited(r, start=1), "another shard"),
+        (lambda r: factories.rewritten(r, start=1), "says {'shard': '00000', 'start': 1,"),
     ],
 )
 def test_a_damaged_shard_is_named(tmp_path, harm, said):
@@ -289,7 +280,7 @@ def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch):
 def test_attempts_under_an_earlier_plan_do_not_count(tmp_path):
     """The journal of a shard outlives its plan: a new plan is no failure."""
     made = pretend.run(tmp_path, shards=2, devices=1)
-    edited(made.plan.results.receipt("00000"), attempt=3)
+    factories.rewritten(made.plan.results.receipt("00000"), attempt=3)
     old, new = NOW - 10**8, NOW - 100
     journal = made.plan.results.starts("00000")
     for times, attempts in (((old, old, new), 1), ((old, new, new), 2), ((new, new, new), 3)):
@@ -348,7 +339,7 @@ def test_foreign_values_in_a_receipt_are_left_out(tmp_path, value):
         {"timeline": {key: dict.fromkeys(PHASES, value) for key in ("held", "busy", "work")}},
         {"telemetry": dict.fromkeys(said["telemetry"], value), "file": said["file"]},
     ):
-        edited(path, **change)
+        factories.rewritten(path, **change)
         seen = look(made)
         one = seen.shards["00000"]
         assert one.seconds is None or one.seconds >= 0
@@ -426,7 +417,9 @@ def test_partial_sums_are_seen_as_products_are(tmp_path, reproducible):
 def test_what_was_not_compared_end_to_end_is_told(tmp_path):
     """Proven products whose sum was not compared with them are not called a sum that is right."""
     made = pretend.run(tmp_path, shards=2)
-    edited(made.plan.results.summary, end_to_end=None, no_end_to_end="the sum is not finite")
+    factories.rewritten(
+        made.plan.results.summary, end_to_end=None, no_end_to_end="the sum is not finite"
+    )
     told = verdict(look(made))
     assert told.kind == "proven"
     assert "was not compared with them end to end (the sum is not finite)" in told.words
@@ -460,15 +453,18 @@ def test_an_unfinished_run_is_counted(tmp_path):
         (lambda r: r.statistic("sum").write_bytes(b"x"), "damaged"),
         (lambda r: r.ledger.unlink(), "unfinished"),
         (lambda r: r.ledger.write_bytes(b"\xff\0"), "unfinished"),
-        (lambda r: edited(r.summary, plan="0" * 16), "unfinished"),
-        (lambda r: edited(r.summary, files={"sum": []}), "damaged"),
-        (lambda r: edited(r.summary, files=[["sum"]]), "damaged"),
-        (lambda r: edited(r.summary, shards=1), "damaged"),
+        (lambda r: factories.rewritten(r.summary, plan="0" * 16), "unfinished"),
+        (lambda r: factories.rewritten(r.summary, files={"sum": []}), "damaged"),
+        (lambda r: factories.rewritten(r.summary, files=[["sum"]]), "damaged"),
+        (lambda r: factories.rewritten(r.summary, shards=1), "damaged"),
         (lambda r: r.summary.write_bytes(b"{}"), "damaged"),
         (lambda r: r.summary.unlink(), "unfinished"),
-        (lambda r: edited(r.receipt("00001"), finished=NOW + 5000), "unfinished"),
-        (lambda r: edited(r.receipt("00001"), file=json.loads(r.receipt("00001").read_bytes())
-                          ["file"] | {"checksum": "e" * 32}), "unfinished"),
+        (lambda r: factories.rewritten(r.receipt("00001"), finished=NOW + 5000), "unfinished"),
+        (lambda r: factories.rewritten(r.receipt("00001"), attempt=9), "unfinished"),
+        (lambda r: r.ledger.write_bytes(r.ledger.read_bytes() + b"x"), "unfinished"),
+        (lambda r: r.ledger.write_bytes(b"x" + r.ledger.read_bytes()), "unfinished"),
+        (lambda r: r.statistic("sum").write_bytes(
+            r.statistic("sum").read_bytes().replace(b"False", b"True ")), "damaged"),
     ],
 )  # fmt: skip
 def test_a_sum_that_is_not_of_what_lies_there_is_not_trusted(tmp_path, harm, kind):
@@ -570,7 +566,7 @@ def test_a_second_look_reads_only_what_has_changed(tmp_path, monkeypatch):
     assert observer.look(NOW).shards == first.shards
     assert [name for name in opened if "quarantine" not in name] == []
     path = made.plan.results.receipt(made.roles["done"][0])
-    edited(path, attempt=500)
+    factories.rewritten(path, attempt=500)
     assert observer.look(NOW).shards[path.stem].attempts == 500
     assert [Path(name).name for name in opened if "products" in name] == [path.name]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from shardwise import workflow
+from shardwise.paths import Results
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def failed(folder: Path, script: str) -> None:
     """A run has failed; ``script`` is to make its page."""
     (folder / "report.py").write_text(script)
-    workflow.after_failure({"results": str(folder / "results")})
+    workflow.after_failure(Results(folder / "results"))
 
 
 def test_the_page_is_made_by_the_script(said: list[str], tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_run_without_a_folder_has_no_page(
 ) -> None:
     """Where nothing has been written, nothing is."""
     with caplog.at_level(logging.DEBUG):
-        workflow.after_failure({"results": str(tmp_path / "nowhere")})
+        workflow.after_failure(Results(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
     assert said == []
 

@@ -5,7 +5,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from shardwise import planner
+from shardwise import guard, planner
 from shardwise.errors import InputError
 
 from tests.factories import save, settings, stack
@@ -174,7 +174,7 @@ def test_what_lies_there_already_counts(tmp_path, monkeypatch):
     """A rerun on a nearly full disk needs only what is still missing."""
     made, _ = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
     whole = sum(made.facts["bytes"].values())
-    made.results.root.mkdir()
+    guard.mark(made.results)
     made.results.synthetic.write_bytes(bytes(whole - 1024))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
     planner.check_folder(made)

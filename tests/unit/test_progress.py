@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from shardwise import progress
-from shardwise.paths import Results
 from shardwise.progress import Failure, Follower, Listener, explain, rerun_command, shard_failures
+
+from tests import factories
 
 OWN = "2026-01-02 03:04:05,678 {} {}\n"
 SLURM = "SLURM-job '12' failed, SLURM status is: 'TIMEOUT'. Detailed failure reason unavailable."
@@ -123,12 +124,12 @@ def test_only_a_page_of_this_run_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: float | None, told: bool
 ) -> None:
     """After a failure the page is named where it was written since the run began."""
+    made = factories.plan(tmp_path, factories.stack((2, 3, 3)), shards=1)
     run = SimpleNamespace(
-        dispatch="jobs", plan=SimpleNamespace(shards={"00000": 0}), results=Results(tmp_path)
-    )
+        dispatch="jobs", plan=made, results=made.results, reduce={"statistics": ["sum"]},
+        began=True, succeeded=False, interrupted=False,
+    )  # fmt: skip
     listener = Listener(SimpleNamespace(dryrun=False), run)
-    listener._state.planned["multiply"] = 1
-    listener._state.names[1] = "multiply", "00000"
     if seconds is not None:
         run.results.report.touch()
         os.utime(run.results.report, (listener._began + seconds,) * 2)

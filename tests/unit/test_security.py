@@ -20,11 +20,11 @@ from shardwise import (
     partial,
     planfile,
     planner,
+    workflow,
 )
 from shardwise.dispatch import array, crew, submitted
 from shardwise.errors import InputError, IntegrityError
 from shardwise.paths import Results, for_bash
-from shardwise.workflow import shell_prefix
 
 from tests import factories
 
@@ -250,14 +250,15 @@ def test_commands_that_we_print_do_what_they_say(tmp_path):
     assert words(for_bash(root / "x"), tmp_path) == [f"./{root}/x"]
 
 
-def test_the_prefix_of_every_job_quotes_its_names(tmp_path):
-    """The shell of a job has the plan's path as a variable, to the letter."""
-    prefix = shell_prefix({"results": HOSTILE})
+def test_the_prefix_of_every_job_quotes_its_names(tmp_path, monkeypatch):
+    """The shell of a job has the path of the scripts as a variable, to the letter."""
+    monkeypatch.setattr(workflow, "SCRIPTS", Path(HOSTILE))
+    prefix = workflow.shell_prefix().format()
     done = subprocess.run(
-        ["bash", "-c", prefix + 'printf "%s" "$PLAN"'], capture_output=True, text=True,
+        ["bash", "-c", prefix + 'printf "%s" "$SCRIPTS"'], capture_output=True, text=True,
         cwd=tmp_path, check=True,
     )  # fmt: skip
-    assert done.stdout == f"{HOSTILE}/plan.tsv"
+    assert done.stdout == HOSTILE
     assert not list(tmp_path.rglob("pwned"))
 
 

@@ -24,7 +24,7 @@ gc.set_threshold(200_000, 100, 100)
 
 run = Run(config, workflow)
 progress.attach(workflow, run)
-shell.prefix(shell_prefix(config))
+shell.prefix(shell_prefix())
 
 
 wildcard_constraints:

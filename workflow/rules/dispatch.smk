@@ -10,7 +10,7 @@ if run.dispatch == "array":
     rule multiply:
         """Submit an array job, a task a shard, and wait for it; tasks ask for these resources."""
         input:
-            plan=run.results.plan,
+            plan=run.plan_for_all,
             others=run.files_for_all,
         output:
             done=touch(run.results.multiplied),
@@ -25,7 +25,7 @@ if run.dispatch == "array":
             recipe=run.recipe,
             limit=run.array_limit_words,
         shell:
-            'python "$SCRIPTS"/multiply.py --plan="$PLAN" --all --dispatch array'
+            'python "$SCRIPTS"/multiply.py --plan={input.plan:q} --all --dispatch array'
             " --recipe={params.recipe:q} {params.limit} 2> {log:q}"
 
 
@@ -34,7 +34,7 @@ if run.dispatch == "pool":
     rule pool:
         """Compute all shards on one node, a process on each of its devices."""
         input:
-            plan=run.results.plan,
+            plan=run.plan_for_all,
             others=run.files_for_all,
         output:
             done=touch(run.results.multiplied),
@@ -46,7 +46,7 @@ if run.dispatch == "pool":
         params:
             devices=run.most_devices,
         shell:
-            'python "$SCRIPTS"/multiply.py --plan="$PLAN" --all --dispatch pool'
+            'python "$SCRIPTS"/multiply.py --plan={input.plan:q} --all --dispatch pool'
             " --devices {params.devices} --mem-mb {resources.mem_mb} 2> {log:q}"
 
 
@@ -55,7 +55,7 @@ if run.dispatch == "mpi":
     rule mpi:
         """Compute all shards by MPI ranks, over as many nodes as the profile asks for."""
         input:
-            plan=run.results.plan,
+            plan=run.plan_for_all,
             others=run.files_for_all,
         output:
             done=touch(run.results.multiplied),
@@ -70,6 +70,6 @@ if run.dispatch == "mpi":
         params:
             workers=run.workers,
         shell:
-            'python "$SCRIPTS"/multiply.py --plan="$PLAN" --all --dispatch mpi'
+            'python "$SCRIPTS"/multiply.py --plan={input.plan:q} --all --dispatch mpi'
             " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
             " --mem-mb {resources.mem_mb} 2> {log:q}"

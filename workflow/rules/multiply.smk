@@ -21,5 +21,5 @@ if run.dispatch == "jobs":
         params:
             fingerprint=run.fingerprint,
         shell:
-            'python "$SCRIPTS"/multiply.py --plan="$PLAN" --shard {wildcards.shard}'
-            " --mem-mb {resources.mem_mb} 2> {log:q}"
+            'python "$SCRIPTS"/multiply.py --plan={input.plan:q} --shard {wildcards.shard}'
+            " --digest={params.fingerprint} --mem-mb {resources.mem_mb} 2> {log:q}"

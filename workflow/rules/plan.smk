@@ -7,7 +7,7 @@
 rule plan:
     """Cut the stack into shards, from headers alone."""
     input:
-        config=run.config_file,
+        config=ancient(run.config_file),
     output:
         plan=run.results.plan,
         sources=run.results.sources,
@@ -15,8 +15,11 @@ rule plan:
     log:
         run.results.log("plan"),
     localrule: True
+    params:
+        digest=run.plan_digest,
     shell:
-        'python "$SCRIPTS"/plan.py --configfile {input.config:q} 2> {log:q}'
+        'python "$SCRIPTS"/plan.py --configfile {input.config:q} --replace'
+        " --digest={params.digest} 2> {log:q}"
 
 
 # Only without an input: a file of the user's must never be the output of a rule.
@@ -28,6 +31,7 @@ if run.plan.facts["synthetic"]:
             plan=run.plan_for_synthesize,
         output:
             stack=run.results.synthetic,
+            receipt=run.results.synthetic_receipt,
         log:
             run.results.log("synthesize"),
         resources:
@@ -36,4 +40,4 @@ if run.plan.facts["synthetic"]:
         params:
             digest=run.recipe_digest,
         shell:
-            'python "$SCRIPTS"/synthesize.py --plan="$PLAN" 2> {log:q}'
+            'python "$SCRIPTS"/synthesize.py --plan={input.plan:q} 2> {log:q}'

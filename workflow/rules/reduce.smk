@@ -7,7 +7,7 @@
 rule ledger:
     """Check every receipt against the plan; one row a shard."""
     input:
-        plan=run.results.plan,
+        plan=run.plan_for_ledger,
         receipts=run.all_receipts,
     output:
         ledger=report(
@@ -19,16 +19,14 @@ rule ledger:
     log:
         run.results.log("ledger"),
     localrule: True
-    params:
-        digest=run.plan_digest,
     shell:
-        'python "$SCRIPTS"/ledger.py --plan="$PLAN" --digest={params.digest} 2> {log:q}'
+        'python "$SCRIPTS"/ledger.py --plan={input.plan:q} 2> {log:q}'
 
 
 rule reduce:
     """Sum the products of all shards over MPI ranks."""
     input:
-        plan=run.results.plan,
+        plan=run.plan_for_reduce,
         ledger=run.results.ledger,
     output:
         run.arrays(),
@@ -51,5 +49,5 @@ rule reduce:
         statistics=run.reduce["statistics"],
         algorithm=run.reduce_algorithm,
     shell:
-        'python "$SCRIPTS"/reduce.py --plan="$PLAN" --ranks {params.ranks}'
+        'python "$SCRIPTS"/reduce.py --plan={input.plan:q} --ranks {params.ranks}'
         " --launcher {resources.mpi:q} --statistics {params.statistics:q} 2> {log:q}"

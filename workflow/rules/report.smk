@@ -27,4 +27,4 @@ rule report:
         run.results.log("report"),
     localrule: True
     shell:
-        'python "$SCRIPTS"/report.py --plan="$PLAN" 2> {log:q}'
+        'python "$SCRIPTS"/report.py --plan={input.plan:q} 2> {log:q}'

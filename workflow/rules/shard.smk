@@ -19,4 +19,5 @@ rule shard:
     params:
         digest=run.shard_digest,
     shell:
-        'python "$SCRIPTS"/shard.py --plan="$PLAN" --shard {wildcards.shard} 2> {log:q}'
+        'python "$SCRIPTS"/shard.py --plan={input.plan:q} --shard {wildcards.shard}'
+        " --digest={params.digest} 2> {log:q}"

@@ -1,21 +1,26 @@
 """Which shards of a plan are still to be computed: those without a whole product of this plan.
 
-Standard library only, and few calls to the disk a shard: it looks at every shard of a large plan
-before a run says its first word.
+A quick look beside the judge (`shardwise.judge`): standard library only, and few calls to the disk
+per shard, as it looks at every shard of a large plan before a run says its first word. What it
+takes for whole in a receipt, the judge takes, too; to that end it checks the receipt's own digest.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shardwise import smallfile
+from shardwise.errors import IntegrityError
+from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.units import human_bytes
 
 NO_PRODUCTS = "have no products yet"
 
-_SIZE = re.compile(rb'"file": {[^{}]*"bytes": (\d{1,19})\b')
-"""The size of the product, in a receipt as `receipts.write` leaves it.
+_FILE = re.compile(rb'"file": {[^{}]*"bytes": (\d{1,19}),\s*"checksum": "([0-9a-f]{32})"')
+"""Size and checksum of the product, in a receipt as `receipts.write` leaves it.
 
 To read 100,000 receipts as JSON takes twice as long as everything else here.
 """
@@ -26,11 +31,13 @@ class Standing:
     """How far the products of a plan are.
 
     ``missing`` are ids in the plan's order. ``newest`` is the shard whose receipt was written last,
-    of those that are whole, or None where none is.
+    of those that are whole, or None where none is. ``checksum`` is that of the list of all whole
+    shards, each with the checksum of its product, as `ledger.lists` compares it.
     """
 
     missing: list[str]
     newest: str | None
+    checksum: str = ""
 
 
 def missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
@@ -43,65 +50,54 @@ def missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[
 
 def is_whole(plan: Plan, shard: str) -> bool:
     """Whether a shard has a whole product and receipt of this plan."""
-    path = os.path.splitext(plan.results.product(shard))[0]
-    return _written(path, plan.shards[shard].fingerprint) is not None
+    return _written(str(plan.results.receipt(shard).parent), plan.shards[shard]) is not None
 
 
 def standing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> Standing:
     """Look at the receipt of every shard, and at the size of its product.
 
-    The elements of a product, and the rest of its receipt, are left to ledger and reduce.
+    The header and the elements of a product are left to ledger and reduce.
     """
-    folder = str(plan.results.product("").parent)
+    folder = str(plan.results.receipt("").parent)
     lacking, newest, latest = [], None, 0
+    checksum = hashlib.blake2b(digest_size=16)
     for shard, row in plan.shards.items():
         meanwhile()
-        written = _written(f"{folder}/{shard}", row.fingerprint)
-        if written is None:
+        found = _written(folder, row)
+        if found is None:
             lacking.append(shard)
-        elif written > latest:
+            continue
+        written, own = found
+        checksum.update(f"{shard}\t{own}\n".encode())
+        if written > latest:
             newest, latest = shard, written
-    return Standing(lacking, newest)
+    return Standing(lacking, newest, checksum.hexdigest())
 
 
-def _written(path: str, fingerprint: str) -> int | None:
-    """When the receipt of a whole product was written (nanoseconds); None where it is not whole.
+def _written(folder: str, row: Shard) -> tuple[int, str] | None:
+    """When the receipt of a whole product was written (ns), and the product's checksum.
 
-    Parameters
-    ----------
-    path
-        Of the product and its receipt, without what follows the dot.
+    None where the product or its receipt is not whole.
     """
+    path = f"{folder}/{row.shard}"
     try:
-        text, written = _text(f"{path}.json")
-        whole = is_of(text, fingerprint) and fits(text, os.stat(f"{path}.npy").st_size)
-    except OSError:
+        text = smallfile.read(f"{path}.json")
+        if text is None or not text.startswith(_head(row)) or not smallfile.has_own_digest(text):
+            return None
+        said = _FILE.search(text)
+        if said is None or os.stat(f"{path}.npy").st_size != int(said[1]):
+            return None
+        return os.stat(f"{path}.json").st_mtime_ns, said[2].decode()
+    except (IntegrityError, OSError):
         return None
-    return written if whole else None
 
 
-def is_of(text: bytes, fingerprint: str) -> bool:
-    """Whether the text of a receipt is all there, and of the plan that has this fingerprint."""
-    return f'"fingerprint": "{fingerprint}"'.encode() in text and text.rstrip().endswith(b"}")
-
-
-def fits(text: bytes, size: int) -> bool:
-    """Whether a product of so many bytes is the one that the text of a receipt speaks of."""
-    said = _SIZE.search(text)
-    return said is not None and size == int(said[1])
-
-
-def _text(path: str) -> tuple[bytes, int]:
-    """A small file, and when it was written; Python's own files take twice as long to open.
-
-    To open a pipe waits for nobody, and what is in it is no receipt.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        found = os.fstat(descriptor)
-        return os.read(descriptor, found.st_size), found.st_mtime_ns
-    finally:
-        os.close(descriptor)
+def _head(row: Shard) -> bytes:
+    """How the receipt of a shard under its plan begins, as it is written."""
+    return (
+        f'{{\n "schema": 1,\n "shard": "{row.shard}",\n "start": {row.start},\n '
+        f'"stop": {row.stop},\n "fingerprint": "{row.fingerprint}",\n'
+    ).encode()
 
 
 def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:

@@ -1,0 +1,175 @@
+"""The judge: what a receipt is worth under a plan. Whoever asks, the answer is given here.
+
+Ledger and reduce, the watch, the page and the metrics, and the audit ask it of every product, and
+tasks of every copy. It reads receipts, headers and sizes; the elements are left to who reads them
+anyway. What it returns has been checked: it may be used without a second look.
+`shardwise.dispatch.missing` is a quicker look, which takes no receipt that the judge refuses.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise import receipts, sizes, witness
+from shardwise.errors import IntegrityError, short
+from shardwise.planfile import Plan
+from shardwise.problem import ITEM_BYTES, STATISTICS, statistic_dtype
+
+COLUMNS = {
+    "shard": str, "start": int, "stop": int, "rows": int, "dtype": str, "bytes": int,
+    "checksum": str, "row_bytes": int, "piece_bytes": int, "backend": str, "host": str,
+    "device": str, "attempt": int, "seconds": float, "proven": bool,
+}  # fmt: skip
+"""What the ledger says of a shard, and of which type each value is."""
+
+_BACKENDS = ("cupy", "numpy")
+_MOST_LETTERS = 1000
+_MOST_NUMBER = 2**63
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class OtherPlan(IntegrityError):  # noqa: N818 - named after what was found
+    """A receipt that is as it was written, but of another plan."""
+
+
+def product(plan: Plan, shard: str) -> dict[str, Any]:
+    """The receipt of a shard whose product is whole, by its header and its size.
+
+    Raises
+    ------
+    IntegrityError
+        Where it is not; of its class `OtherPlan` where the receipt is of another plan, or of those
+        that :func:`shardwise.receipts.read` knows.
+    """
+    path, row = plan.results.receipt(shard), plan.shards[shard]
+    receipt = receipts.read(path)
+    if receipt.get("fingerprint") != row.fingerprint:
+        raise OtherPlan(f"{path}: belongs to another plan")
+    _expect(receipt, {"shard": shard, "start": row.start, "stop": row.stop}, path)
+    try:
+        facts, said = receipt["file"], row_of(receipt)
+        witness.account(receipt, plan.problem)
+    except _MALFORMED as error:
+        raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
+    for key, kind in COLUMNS.items():
+        if not _is_plain(said[key], kind):
+            raise IntegrityError(f"{path}: is damaged ({key} is {short(said[key])})")
+    if not _CHECKSUM.fullmatch(said["checksum"]):
+        raise IntegrityError(f"{path}: is damaged (checksum is {short(said['checksum'])})")
+    if said["backend"] not in _BACKENDS:
+        raise IntegrityError(
+            f"{path}: says backend {short(said['backend'])}; known are {', '.join(_BACKENDS)}"
+        )
+    receipts.check_file(plan.results.product(shard), facts)
+    natural = sizes.natural_row(tuple(facts["shape"]), ITEM_BYTES[facts["dtype"]])
+    _expect(facts, _pieces(sizes.checksum_pieces(natural, ITEM_BYTES[facts["dtype"]])), path)
+    return receipt
+
+
+def row_of(receipt: dict[str, Any]) -> dict[str, Any]:
+    """The row of the ledger that a receipt makes."""
+    facts = receipt["file"]
+    return {
+        "shard": receipt["shard"],
+        "start": receipt["start"],
+        "stop": receipt["stop"],
+        "rows": receipt["stop"] - receipt["start"] if receipt["keep"] == "products" else 1,
+        "dtype": facts["dtype"],
+        "bytes": facts["bytes"],
+        "checksum": facts["checksum"],
+        "row_bytes": facts["row_bytes"],
+        "piece_bytes": facts["piece_bytes"],
+        "backend": receipt["backend"],
+        "host": receipt["node"],
+        "device": receipt["device"].get("uuid", receipt["device"]["name"]),
+        "attempt": receipt["attempt"],
+        "seconds": float(round(receipt["finished"] - receipt["started"], 3)),
+        "proven": receipt["proof"] is not None,
+    }
+
+
+def copy(plan: Plan, shard: str) -> dict[str, Any]:
+    """The receipt of a copy of a shard's matrices; the copy itself may have been removed by now.
+
+    Raises
+    ------
+    IntegrityError
+        As :func:`product`, of the receipt alone.
+    """
+    path, row = plan.results.shard_receipt(shard), plan.shards[shard]
+    receipt = receipts.read(path)
+    if receipt.get("matrices") != row.matrices:
+        raise OtherPlan(f"{path}: belongs to another plan")
+    _expect(receipt, {"shard": shard, "start": row.start, "stop": row.stop}, path)
+    shape = [row.stop - row.start, *plan.problem.left]
+    _expect_file(receipt.get("file"), shape, plan.dtype, sizes.SHARD_PIECES, path)
+    return receipt
+
+
+def summary(plan: Plan, receipt: dict[str, Any]) -> None:
+    """Compare the receipt of the sum, which has been read, with the plan.
+
+    Raises
+    ------
+    IntegrityError
+        Where it does not fit; of its class `OtherPlan` where it is of another plan.
+    """
+    path, problem = plan.results.summary, plan.problem
+    if receipt.get("plan") != plan.facts["digest"]:
+        raise OtherPlan(f"{path}: is of an earlier plan")
+    planned = {
+        "matrices": problem.matrices, "shards": len(plan.shards),
+        "product": problem.product, "keep": plan.settings["keep"],
+    }  # fmt: skip
+    _expect(receipt, planned, path)
+    files = receipt.get("files")
+    if not isinstance(files, dict) or not files.keys() <= set(STATISTICS):
+        raise IntegrityError(f"{path}: says of its results {short(files)}")
+
+
+def statistic(plan: Plan, name: str, facts: Any) -> None:
+    """Compare a result, such as ``sum.npy``, with what the receipt of the sum says of it.
+
+    Raises
+    ------
+    IntegrityError
+        Where they do not fit, or do not fit the plan.
+    """
+    dtype, shape = statistic_dtype(name, plan.problem.product_dtype), plan.problem.product_shape
+    pieces = sizes.checksum_pieces(math.prod(shape) * np.dtype(dtype).itemsize)
+    _expect_file(facts, list(shape), dtype, pieces, plan.results.summary)
+    receipts.check_file(plan.results.statistic(name), facts)
+
+
+def _expect_file(
+    facts: Any, shape: list[int], dtype: str, pieces: tuple[int, int], path: Path
+) -> None:
+    """Refuse a receipt that does not say of its file what the plan makes it."""
+    _expect(facts, {"shape": shape, "dtype": dtype, **_pieces(pieces)}, path)
+    if not _CHECKSUM.fullmatch(str(facts.get("checksum"))):
+        raise IntegrityError(f"{path}: is damaged (checksum is {short(facts.get('checksum'))})")
+
+
+def _pieces(pieces: tuple[int, int]) -> dict[str, int]:
+    return dict(zip(("row_bytes", "piece_bytes"), pieces, strict=True))
+
+
+def _expect(said: Any, planned: dict[str, Any], path: Path) -> None:
+    """Refuse a receipt whose values are not the planned ones, types included: 1 is not true."""
+    found = {key: said.get(key) for key in planned} if isinstance(said, dict) else said
+    if repr(found) != repr(planned):
+        raise IntegrityError(f"{path}: says {short(found)}, but the plan {short(planned)}")
+
+
+def _is_plain(value: Any, kind: type) -> bool:
+    """Whether a value is of its type, and comes back from a table as it went in."""
+    if type(value) is not kind:
+        return False
+    if isinstance(value, str):
+        return len(value) < _MOST_LETTERS and value.isprintable()
+    # A file of JSON may hold numbers of so many digits that Python prints none of them.
+    return -_MOST_NUMBER < value < _MOST_NUMBER

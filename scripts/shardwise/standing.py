@@ -1,0 +1,243 @@
+"""What a results folder holds of a plan: the one place that is asked before any job.
+
+Snakemake compares time stamps, and its own records of each path. Neither tells whose results lie
+there: those of another config, put there by hand or by `mv`, look as finished as the run's own. So
+the content of plan, receipts, ledger and summary is compared with the plan of the present config.
+"""
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwise import ALGORITHM, judge, ledger, planfile, receipts
+from shardwise.dispatch import missing
+from shardwise.errors import IntegrityError, ShardwiseError
+from shardwise.paths import Results
+from shardwise.planfile import Plan
+from shardwise.problem import STATISTICS
+
+_READ_BYTES = 1 << 28
+"""Results of so many bytes or fewer are read and compared with the summary's checksums."""
+
+_PER_SHARD = re.compile(r"(\d+)\.(?:npy|json|telemetry\.tsv)")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is left to do for a plan.
+
+    Attributes
+    ----------
+    missing
+        Ids of the shards without a whole product of this plan, in the plan's order.
+    newest
+        The shard whose receipt was written last, of those that are whole.
+    unfit
+        Files that are lost, or not of this plan, or not of the products beside them. Each stands
+        for all outputs of its job.
+    """
+
+    missing: list[str]
+    newest: str | None
+    unfit: set[Path] = field(default_factory=set)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do up to the results."""
+        return not (self.missing or self.unfit)
+
+    @property
+    def outdated(self) -> list[Path]:
+        """The files that are there but unfit, in the order of their names."""
+        return sorted(path for path in self.unfit if path.exists())
+
+
+def look(plan: Plan, statistics: Sequence[str], *, jobs: bool) -> Standing:
+    """Compare a results folder with a plan; nothing is written.
+
+    Parameters
+    ----------
+    statistics
+        What the reduce is to write, such as ``sum``.
+    jobs
+        Whether each shard is a job of its own, so that its files are looked at one by one.
+    """
+    shards = missing.standing(plan)
+    unfit = set(_unfit(plan, shards, statistics, jobs=jobs))
+    return Standing(shards.missing, shards.newest, unfit)
+
+
+def _unfit(
+    plan: Plan, shards: missing.Standing, statistics: Sequence[str], *, jobs: bool
+) -> Iterator[Path]:
+    results = plan.results
+    if not _is_of(results, plan):
+        yield results.plan
+    if shards.missing:
+        if plan.facts["synthetic"] and not holds_stack(plan):
+            yield results.synthetic
+        if jobs:
+            yield from _unfit_shards(plan, shards.missing)
+        else:
+            yield results.multiplied
+    if not ledger.lists(plan, shards.checksum):
+        yield results.ledger
+    if not _sums(plan, statistics):
+        yield results.summary
+
+
+def _is_of(results: Results, plan: Plan) -> bool:
+    """Whether the plan on the disk is this one, made from the same config."""
+    try:
+        facts = planfile.load_facts(results.plan)
+        planfile.check_sources(results, facts)
+    except ShardwiseError:
+        return False
+    return all(facts.get(key) == plan.facts[key] for key in ("digest", "config_digest"))
+
+
+def holds_stack(plan: Plan) -> bool:
+    """Whether ``input.npy`` is the synthetic stack of this plan, by its receipt."""
+    results = plan.results
+    try:
+        receipt = receipts.read(results.synthetic_receipt)
+        receipts.check_file(results.synthetic, receipt["file"])
+    except (IntegrityError, LookupError, TypeError):
+        return False
+    own = plan.facts["synthetic"], ALGORITHM["synthesize"]
+    return (receipt.get("synthetic"), receipt.get("algorithm")) == own
+
+
+def _unfit_shards(plan: Plan, shards: Sequence[str]) -> Iterator[Path]:
+    """The products of missing shards, and their copies unless those are whole."""
+    results, copied = plan.results, plan.settings["materialize"]
+    for shard in shards:
+        yield results.product(shard)
+        if copied and not _is_copy(plan, shard):
+            yield results.shard(shard)
+
+
+def _is_copy(plan: Plan, shard: str) -> bool:
+    """Whether the copy of a shard's matrices is there, and of these matrices."""
+    try:
+        receipt = judge.copy(plan, shard)
+        receipts.check_file(plan.results.shard(shard), receipt["file"])
+    except IntegrityError:
+        return False
+    return True
+
+
+def _sums(plan: Plan, statistics: Sequence[str]) -> bool:
+    """Whether the summary vouches for these results, of this plan and of the present ledger."""
+    results = plan.results
+    try:
+        summary = receipts.read(results.summary)
+        judge.summary(plan, summary)
+        own = (ALGORITHM["reduce"], planfile.file_digest(results.ledger))
+        if (summary.get("algorithm"), summary.get("ledger")) != own:
+            return False
+        for name in statistics:
+            path, facts = results.statistic(name), summary["files"].get(name)
+            judge.statistic(plan, name, facts)
+            if facts["bytes"] <= _READ_BYTES and not receipts.has_same_elements(path, facts):
+                return False
+    except (OSError, IntegrityError):
+        return False
+    return True
+
+
+def clear(plan: Plan) -> list[Path]:
+    """Take away what an earlier plan has left, before this plan takes its place.
+
+    Copies and products that both plans share stay, and so do results of this plan. The others go
+    where their own receipt proves that a run wrote them; else they are moved to ``stale/``.
+
+    Returns
+    -------
+    list[Path]
+        What was moved, under its new names.
+    """
+    results, lacking = plan.results, set(missing.missing(plan))
+    own: list[Path] = []
+    strange: list[Path] = []
+
+    def sort(paths: Iterable[Path], receipt: Path, file: Path) -> None:
+        (own if _is_written_by_us(receipt, file) else strange).extend(paths)
+
+    for shard, paths in _files_per_shard(results.product("").parent):
+        if shard not in plan.shards or shard in lacking:
+            sort(paths, results.receipt(shard), results.product(shard))
+    for shard, paths in _files_per_shard(results.shard("").parent):
+        copied = shard in plan.shards and plan.settings["materialize"]
+        if not (copied and _is_copy(plan, shard)):
+            sort(paths, results.shard_receipt(shard), results.shard(shard))
+    if results.synthetic.exists() and not holds_stack(plan):
+        paths = [path for path in (results.synthetic, results.synthetic_receipt) if path.exists()]
+        sort(paths, results.synthetic_receipt, results.synthetic)
+    _sort_results(plan, own, strange)
+    for path in own:
+        path.unlink(missing_ok=True)
+    return [_move(results, path) for path in strange]
+
+
+def _sort_results(plan: Plan, own: list[Path], strange: list[Path]) -> None:
+    """Add the results of an earlier plan to what was written by us, or to what is strange."""
+    results = plan.results
+    try:
+        summary = receipts.read(results.summary)
+        files = dict(summary["files"])
+    except (IntegrityError, LookupError, TypeError, ValueError):
+        summary, files = {}, {}
+    if summary.get("plan") == plan.facts["digest"]:
+        return
+    for name in STATISTICS:
+        path = results.statistic(name)
+        if path.exists():
+            (own if name in files and _fits(path, files[name]) else strange).append(path)
+    if results.summary.exists():
+        (own if summary else strange).append(results.summary)
+
+
+def _files_per_shard(folder: Path) -> Iterator[tuple[str, list[Path]]]:
+    """The files of each shard in a folder, by its id; another ``.npy`` file counts as a shard's."""
+    found: dict[str, list[Path]] = {}
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if match := _PER_SHARD.fullmatch(name):
+            found.setdefault(match[1], []).append(folder / name)
+        elif name.endswith(".npy"):
+            found.setdefault(name, []).append(folder / name)
+    yield from found.items()
+
+
+def _is_written_by_us(receipt: Path, file: Path) -> bool:
+    """Whether a receipt is as a run of ours wrote it, and fits the file."""
+    try:
+        return _fits(file, receipts.read(receipt)["file"])
+    except (IntegrityError, LookupError, TypeError):
+        return False
+
+
+def _fits(path: Path, facts: Any) -> bool:
+    try:
+        receipts.check_file(path, facts)
+    except (IntegrityError, AttributeError, TypeError):
+        return False
+    return True
+
+
+def _move(results: Results, path: Path) -> Path:
+    """Move a file to the same place below ``stale/``, under a name that nothing has there."""
+    place = results.stale / path.relative_to(results.root)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    names = (place.with_name(f"{place.name}.{number}") for number in itertools.count(1))
+    target = next(name for name in itertools.chain([place], names) if not name.exists())
+    path.rename(target)
+    return target

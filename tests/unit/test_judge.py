@@ -1,0 +1,262 @@
+"""One judge: what is changed in a receipt, nobody takes, and of the rest all think the same."""
+
+import json
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+from shardwise import audit, judge, ledger, multiply, observe, planfile, receipts, reduce
+from shardwise.dispatch import missing
+from shardwise.errors import IntegrityError
+
+from tests import factories
+
+SHARD = "00001"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A whole results folder of two shards, not to be changed."""
+    folder = tmp_path_factory.mktemp("model")
+    made = factories.computed(factories.plan(folder, factories.stack((5, 4, 4)), shards=2))
+    ledger.write(made)
+    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum", "all"])
+    return made
+
+
+@pytest.fixture(scope="module")
+def made(model, tmp_path_factory):
+    """A copy of it in which each test leaves what it has found."""
+    root = tmp_path_factory.mktemp("made") / "results"
+    shutil.copytree(model.results.root, root)
+    return planfile.load(root / "plan.tsv")
+
+
+def place(path, raw):
+    """Write a file in place; to cut it to nothing first takes a disk a hundred times as long."""
+    with open(path, "r+b") as file:
+        file.write(raw)
+        file.truncate()
+
+
+def is_taken(read, *words):
+    """Whether a reader takes what lies there."""
+    try:
+        read(*words)
+    except IntegrityError:
+        return False
+    return True
+
+
+def is_seen(made):
+    """Whether the watch, the page and the metrics take a shard for done."""
+    return observe.Observer(made.results.root).look().shards[SHARD].state == observe.DONE
+
+
+def is_audited(made):
+    """Whether the audit finds nothing wrong with the shard's product."""
+    found = audit.look(made.results.root, threads=1)
+    return not any(one.shard == SHARD for one in found.findings)
+
+
+TAKERS = {
+    "the judge": lambda made: is_taken(judge.product, made, SHARD),
+    "a quick look": lambda made: missing.is_whole(made, SHARD),
+    "a quick look at all": lambda made: missing.missing(made) == [],
+    "ledger": lambda made: is_taken(ledger.checked_receipts, made),
+    "reduce": lambda made: is_taken(reduce.run, MPI.COMM_SELF, made.results.plan, ["sum", "all"]),
+    "watch, page and metrics": is_seen,
+    "audit": is_audited,
+}
+
+
+def changes(raw):
+    """A receipt with each byte changed in several ways, lost or doubled, cut short or longer."""
+    for at, byte in enumerate(raw):
+        for other in {byte ^ 1, byte ^ 0x80, *b"0 \n"} - {byte}:
+            yield raw[:at] + bytes([other]) + raw[at + 1 :]
+        yield raw[:at] + raw[at + 1 :]
+        yield raw[: at + 1] + raw[at:]
+        yield raw[:at]
+    yield from (raw + more for more in (b"\n", b" ", b"\0", b"}", b"x", raw))
+    yield from (b" " + raw, b"\xef\xbb\xbf" + raw)
+
+
+def test_what_is_whole_is_taken_by_all(made):
+    """The receipts of a finished run, as the stages write them."""
+    assert [name for name, takes in TAKERS.items() if not takes(made)] == []
+
+
+def test_no_changed_byte_passes_the_judge_or_the_quick_look(made):
+    """Whatever byte of a receipt is changed, lost, doubled or added: both refuse it."""
+    path = made.results.receipt(SHARD)
+    raw = path.read_bytes()
+    tried = 0
+    for changed in changes(raw):
+        place(path, changed)
+        tried += 1
+        assert not missing.is_whole(made, SHARD), changed
+        assert not is_taken(judge.product, made, SHARD), changed
+    place(path, raw)
+    assert tried > 7 * len(raw)
+
+
+@pytest.mark.parametrize("name", ["shard_receipt", "summary"])
+def test_no_changed_byte_of_the_other_receipts_is_read(made, name):
+    """Those of copies and of the sum are read by the same function."""
+    path = getattr(made.results, name)
+    path = path if name == "summary" else path(SHARD)
+    raw = path.read_bytes()
+    for changed in changes(raw):
+        place(path, changed)
+        assert not is_taken(receipts.read, path), changed
+    place(path, raw)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_what_nobody_may_take_nobody_takes(made, data):
+    """Ledger, reduce, watch, page, metrics, audit and quick look refuse a receipt together."""
+    path = made.results.receipt(SHARD)
+    raw = path.read_bytes()
+    begin = data.draw(st.integers(0, len(raw)), "first byte")
+    end = data.draw(st.integers(begin, min(len(raw), begin + 40)), "last byte")
+    new = data.draw(st.binary(max_size=40) | st.text('0123456789e.- "', max_size=9).map(str.encode))
+    changed = raw[:begin] + new + raw[end:]
+    place(path, changed)
+    try:
+        took = [name for name, takes in TAKERS.items() if takes(made)]
+    finally:
+        place(path, raw)
+    assert took == (list(TAKERS) if changed == raw else [])
+
+
+def test_a_disarmed_proof_is_refused(made):
+    """A tolerance that lets any sum pass was not written by a task: no sum is made with it."""
+    path = made.results.receipt(SHARD)
+    raw = path.read_bytes()
+    tolerance = json.dumps(json.loads(raw)["witness"]["tolerance"]).encode()
+    assert raw.count(tolerance) == 1
+    path.write_bytes(raw.replace(tolerance, b"1e30"))
+    took = [name for name, takes in TAKERS.items() if takes(made)]
+    place(path, raw)
+    assert took == []
+
+
+def leaves(said, *keys):
+    """Where each value of a receipt stands."""
+    for key, value in said.items():
+        yield (*keys, key)
+        if isinstance(value, dict):
+            yield from leaves(value, *keys, key)
+
+
+VALUES = (None, True, -1, 7, 10**400, 0.5, float("nan"), "", "x\n", "y" * 5000, [], {}, [1, [2]])
+
+
+def test_all_think_the_same_of_a_receipt_with_a_digest_of_its_own(made):
+    """Whatever value a key has, or none: ledger and watch agree, and the audit takes no more."""
+    path = made.results.receipt(SHARD)
+    raw = path.read_bytes()
+    for keys in leaves(json.loads(raw)):
+        for value in VALUES:
+            said = json.loads(raw)
+            inner = said
+            for key in keys[:-1]:
+                inner = inner[key]
+            inner[keys[-1]] = value
+            factories.rewritten(path, **{keys[0]: said[keys[0]]})
+            took = {name for name in ("the judge", "ledger", "watch, page and metrics")
+                    if TAKERS[name](made)}  # fmt: skip
+            assert len(took) in (0, 3), (keys, value, took)
+            if keys[0] in ("shard", "start", "stop", "fingerprint", "schema"):
+                assert not missing.is_whole(made, SHARD), (keys, value)
+            place(path, raw)
+
+
+def test_a_receipt_of_another_shard_is_refused(made, tmp_path):
+    """Two shards that change names are noticed by all."""
+    pairs = [(name("00000"), name(SHARD)) for name in (made.results.product, made.results.receipt)]
+    before = {path: path.read_bytes() for pair in pairs for path in pair}
+    for one, other in pairs:
+        one.write_bytes(before[other])
+        other.write_bytes(before[one])
+    took = [name for name, takes in TAKERS.items() if takes(made)]
+    for path, raw in before.items():
+        place(path, raw)
+    assert took == []
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-8]),
+        lambda path: path.write_bytes(path.read_bytes() + b"x"),
+        lambda path: path.unlink(),
+    ],
+    ids=["shorter", "longer", "gone"],
+)
+def test_a_product_of_another_size_is_taken_by_nobody(model, tmp_path, harm):
+    """Header and size of the product are looked at by all."""
+    shutil.copytree(model.results.root, tmp_path / "results")
+    made = planfile.load(tmp_path / "results" / "plan.tsv")
+    harm(made.results.product(SHARD))
+    assert [name for name, takes in TAKERS.items() if takes(made)] == []
+
+
+def test_a_changed_header_is_refused_wherever_a_file_is_judged(model, tmp_path):
+    """Each byte of a product's, a copy's and a sum's header counts, its padding too."""
+    shutil.copytree(model.results.root, tmp_path / "results")
+    made = planfile.load(tmp_path / "results" / "plan.tsv")
+    facts = receipts.read(made.results.summary)["files"]
+    judged = {
+        made.results.product(SHARD): lambda: judge.product(made, SHARD),
+        made.results.shard(SHARD): lambda: receipts.check_file(
+            made.results.shard(SHARD), judge.copy(made, SHARD)["file"]
+        ),
+        made.results.statistic("sum"): lambda: judge.statistic(made, "sum", facts["sum"]),
+        made.results.statistic("all"): lambda: judge.statistic(made, "all", facts["all"]),
+    }
+    for path, look in judged.items():
+        look()
+        raw = path.read_bytes()
+        for at in (0, 6, 8, 20, 61, 70, 100, 4000, 4095):
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+            assert not is_taken(look), (path, at)
+        place(path, raw)
+
+
+def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
+    """A task takes the copy of its matrices by the same judge."""
+    shutil.copytree(model.results.root, tmp_path / "results")
+    made = planfile.load(tmp_path / "results" / "plan.tsv")
+    row, path = made.shards[SHARD], made.results.shard_receipt(SHARD)
+    raw = path.read_bytes()
+    assert multiply._known_copy(made, row) is not None
+    for changed in list(changes(raw))[::97]:
+        place(path, changed)
+        assert multiply._known_copy(made, row) is None
+    multiply.run_shard(made, SHARD)
+    assert judge.copy(made, SHARD)["file"] == json.loads(raw)["file"]
+
+
+def test_an_answer_names_what_is_wrong(model, tmp_path):
+    """No receipt, one of another plan and one of another version are told apart from damage."""
+    shutil.copytree(model.results.root, tmp_path / "results")
+    made = planfile.load(tmp_path / "results" / "plan.tsv")
+    path = made.results.receipt(SHARD)
+    for values, kind in (
+        ({"fingerprint": "0" * 16}, judge.OtherPlan),
+        ({"schema": 7, "fingerprint": "0" * 16}, receipts.UnknownSchema),
+        ({"start": 0}, IntegrityError),
+    ):
+        factories.rewritten(path, **values)
+        with pytest.raises(IntegrityError) as caught:
+            judge.product(made, SHARD)
+        assert type(caught.value) is kind
+        path.write_bytes(model.results.receipt(SHARD).read_bytes())
+    path.unlink()
+    with pytest.raises(receipts.NoReceipt):
+        judge.product(made, SHARD)

@@ -1,0 +1,301 @@
+"""Results of another config are never taken for this one's, whoever put them there."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.processes import until
+from tests.workspace import Finished, Workspace
+
+STACK = np.arange(6 * 3 * 3, dtype=np.float64).reshape(6, 3, 3)
+X = {"input": "stack.npy", "shards": 3, "results": "out/x", "backend": "numpy"}
+Y = X | {"product": "A.T @ A"}
+SUM_X = (STACK @ STACK).sum(axis=0)
+SUM_Y = (STACK.transpose(0, 2, 1) @ STACK).sum(axis=0)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run X to its end."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("standing") / "w")
+    np.save(workspace.root / "stack.npy", STACK)
+    workspace.configure(**X)
+    run(workspace)
+    return workspace
+
+
+@pytest.fixture
+def workspace(finished: Workspace, tmp_path: Path) -> Workspace:
+    """A copy of it, to be changed."""
+    return finished.clone(tmp_path / "w")
+
+
+def run(workspace: Workspace, *arguments: str) -> Finished:
+    """Run snakemake, which succeeds."""
+    done = workspace.run(*arguments)
+    assert done.code == 0, done.output
+    return done
+
+
+def by_hand(workspace: Workspace, script: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run one of the scripts as the README says."""
+    line = [sys.executable, f"scripts/{script}.py", *map(str, words)]
+    return subprocess.run(line, cwd=workspace.root, capture_output=True, text=True, check=False)
+
+
+def out(workspace: Workspace, name: str) -> Path:
+    """A file of the results folder."""
+    return workspace.root / "out" / "x" / name
+
+
+def total(workspace: Workspace) -> np.ndarray:
+    """The sum that lies there."""
+    return np.load(out(workspace, "sum.npy"))
+
+
+def test_a_plan_by_hand_replaces_no_other_configs_plan(workspace: Workspace) -> None:
+    """To look at another plan needs another folder, or --replace; then X is made again, whole."""
+    workspace.configure(**Y)
+    done = by_hand(workspace, "plan", "--configfile", "mine.yaml")
+    assert done.returncode == 2
+    assert "is the plan of another config" in done.stderr
+    assert "--replace" in done.stderr
+    assert by_hand(workspace, "plan", "--configfile", "mine.yaml", "--replace").returncode == 0
+    assert not list(out(workspace, "products").glob("*"))
+    assert not out(workspace, "sum.npy").exists()
+    workspace.configure(**X)
+    assert by_hand(workspace, "plan", "--configfile", "mine.yaml").returncode == 2
+    run(workspace)
+    assert np.array_equal(total(workspace), SUM_X)
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_results_made_by_hand_for_another_config_are_made_again(
+    workspace: Workspace, dispatch: str
+) -> None:
+    """X by snakemake, Y by hand with every stage, X again."""
+    workspace.configure(**Y)
+    plan = ("--plan", "out/x/plan.tsv")
+    steps: list[tuple[str, ...]] = [("plan", "--configfile", "mine.yaml", "--replace")]
+    for shard in ("00000", "00001", "00002"):
+        steps += [("shard", *plan, "--shard", shard), ("multiply", *plan, "--shard", shard)]
+    for step in (*steps, ("ledger", *plan), ("reduce", *plan, "--ranks", "1")):
+        done = by_hand(workspace, *step)
+        assert done.returncode == 0, done.stderr
+    assert np.array_equal(total(workspace), SUM_Y)
+    workspace.configure(**X, dispatch=dispatch)
+    assert workspace.dry_run() != set()
+    run(workspace)
+    assert np.array_equal(total(workspace), SUM_X)
+    assert workspace.dry_run() == set()
+
+
+def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) -> None:
+    """Inputs of the same name, one absolute results folder: one, two, one."""
+    shared = str(workspace.root / "shared")
+    other = workspace.clone(workspace.root.with_name("two"))
+    np.save(other.root / "stack.npy", 2 * STACK)
+    stamp = (workspace.root / "stack.npy").stat().st_mtime_ns
+    os.utime(other.root / "stack.npy", ns=(stamp, stamp))
+    for folder, factor in ((workspace, 1), (other, 4), (workspace, 1)):
+        folder.configure(**X | {"results": shared})
+        run(folder)
+        assert np.array_equal(np.load(Path(shared, "sum.npy")), factor * SUM_X)
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_folders_that_change_places_are_noticed(workspace: Workspace, dispatch: str) -> None:
+    """The results of X under the name of Y, and the other way round."""
+    folder = workspace.root / "out"
+    workspace.configure(**Y | {"results": "out/y", "dispatch": dispatch})
+    run(workspace)
+    (folder / "x").rename(folder / "z")
+    (folder / "y").rename(folder / "x")
+    (folder / "z").rename(folder / "y")
+    run(workspace)
+    assert np.array_equal(np.load(folder / "y" / "sum.npy"), SUM_Y)
+    workspace.configure(**X, dispatch=dispatch)
+    run(workspace)
+    assert np.array_equal(total(workspace), SUM_X)
+
+
+@pytest.mark.parametrize("name", ["sum.npy", "ledger.tsv", "summary.json", "plan.json"])
+def test_a_single_file_of_another_run_is_noticed(workspace: Workspace, name: str) -> None:
+    """It has the right size, and a time stamp like any other."""
+    workspace.configure(**Y | {"results": "out/y"})
+    run(workspace)
+    shutil.copy2(workspace.root / "out" / "y" / name, out(workspace, name))
+    workspace.configure(**X)
+    assert workspace.dry_run() != set()
+    run(workspace)
+    assert np.array_equal(total(workspace), SUM_X)
+
+
+def test_touch_makes_no_old_sum_a_new_one(workspace: Workspace) -> None:
+    """After --touch with another config, a run computes what that config says."""
+    workspace.configure(**Y)
+    workspace.run("--touch")
+    run(workspace)
+    assert np.array_equal(total(workspace), SUM_Y)
+
+
+def test_the_synthetic_stack_is_of_this_recipe(workspace: Workspace) -> None:
+    """A stack of another seed, same size, put in place by hand."""
+    recipe = {"matrices": 6, "dim": 3, "dtype": "float64"}
+    own = {"input": None, "shards": 2, "backend": "numpy"}
+    sums = []
+    for seed in (1, 2):
+        workspace.configure(**own, results=f"out/{seed}", synthetic=recipe | {"seed": seed})
+        run(workspace)
+        sums.append(np.load(workspace.root / "out" / str(seed) / "sum.npy"))
+    for name in ("input.npy", "input.json"):
+        shutil.copy2(workspace.root / "out" / "1" / name, workspace.root / "out" / "2" / name)
+    shutil.rmtree(workspace.root / "out" / "2" / "products")
+    shutil.rmtree(workspace.root / "out" / "2" / "shards")
+    run(workspace)
+    assert np.array_equal(np.load(workspace.root / "out" / "2" / "sum.npy"), sums[1])
+
+
+def test_a_new_cut_leaves_no_products_of_the_old_one(workspace: Workspace) -> None:
+    """Whoever adds up products/*.npy gets the sum; a file that is not ours is moved, and named."""
+    np.save(out(workspace, "products/mine.npy"), np.ones(3))
+    workspace.configure(**X | {"shards": 2})
+    run(workspace)
+    found = sorted(out(workspace, "products").glob("*.npy"))
+    assert [path.stem for path in found] == ["00000", "00001"]
+    assert np.array_equal(sum(np.load(path).sum(axis=0) for path in found), SUM_X)
+    assert sorted(path.name for path in out(workspace, "shards").glob("*.npy")) == [
+        "00000.npy", "00001.npy",
+    ]  # fmt: skip
+    assert np.array_equal(np.load(out(workspace, "stale/products/mine.npy")), np.ones(3))
+    assert "stale/products/mine.npy" in out(workspace, "logs/plan/plan.log").read_text()
+
+
+MODULES = """
+module one:
+    snakefile: "workflow/Snakefile"
+    config: {one}
+use rule * from one as one_*
+module two:
+    snakefile: "workflow/Snakefile"
+    {prefix}
+    config: {two}
+use rule * from two as two_*
+rule both:
+    default_target: True
+    input: "out/one/sum.npy", "out/two/sum.npy"
+"""
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
+    """Two modules with configs of their own: each job works by its own plan."""
+    one = X | {"results": "out/one", "dispatch": dispatch}
+    two = Y | {"results": "out/two", "dispatch": dispatch}
+    text = MODULES.format(one=one, two=two, prefix="")
+    (workspace.root / "Snakefile").write_text(text)
+    (workspace.root / "mine.yaml").unlink()
+    done = run(workspace)
+    assert np.array_equal(np.load(workspace.root / "out/one/sum.npy"), SUM_X)
+    assert np.array_equal(np.load(workspace.root / "out/two/sum.npy"), SUM_Y)
+    assert done.output.count("shardwise: done: what was asked for") == 2
+
+
+def test_a_prefix_of_a_module_is_refused(workspace: Workspace) -> None:
+    """It would rename the input, too; the message says what to do."""
+    text = MODULES.format(one=X, two=Y, prefix='prefix: "elsewhere"')
+    (workspace.root / "Snakefile").write_text(text)
+    (workspace.root / "mine.yaml").unlink()
+    done = workspace.run("-n")
+    assert done.code == 2
+    assert "prefix: 'elsewhere/' of the module cannot be used" in done.output
+
+
+@pytest.mark.parametrize("quiet", [["-q"], ["--quiet", "progress"], ["--quiet", "all"]])
+def test_a_quiet_run_ends_with_the_truth(workspace: Workspace, quiet: list[str]) -> None:
+    """The last words come from the files, and refusals are always heard."""
+    out(workspace, "products/00001.json").unlink()
+    done = run(workspace, *quiet)
+    assert "shardwise: done: out/x/sum.npy" in done.output
+    assert "not finished" not in done.output
+    workspace.configure(**X | {"product": "A @ C"})
+    done = workspace.run(*quiet)
+    assert done.code == 2
+    assert "unknown product" in done.output
+
+
+def test_a_quiet_failure_names_the_shard(workspace: Workspace) -> None:
+    """Why it failed, and how to go on."""
+    bad = STACK.copy()
+    bad[3, 1, 2] = np.nan
+    np.save(workspace.root / "stack.npy", bad)
+    done = workspace.run("--quiet", "all")
+    assert done.code == 1
+    assert "not finished: 2 of 3 shards have their products" in done.output
+    assert "failed: multiply 00001: " in done.output
+
+
+STRANGE = {
+    "partial/stack.npy": {"input": "partial/stack.npy"},
+    "partial/notes.txt": {},
+    "summary.json": {},
+    "report.html": {},
+    "products/mine.npy": {},
+    "sum.npy": {},
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, name: str) -> None:
+    """`results: .` where files of our names lie: nothing is removed, overwritten or made."""
+    workspace = Workspace.create(tmp_path / "w")
+    (workspace.root / "mine").mkdir()
+    np.save(workspace.root / "mine" / "stack.npy", STACK)
+    path = workspace.root / name
+    path.parent.mkdir(exist_ok=True)
+    np.save(path.with_name("x.npy"), STACK)
+    path.with_name("x.npy").rename(path)
+    before = path.read_bytes()
+    workspace.configure(**X | {"results": ".", "input": "mine/stack.npy"} | STRANGE[name])
+    done = workspace.run()
+    assert done.code == 2, done.output
+    assert name.split("/", maxsplit=1)[0] in done.output
+    assert path.read_bytes() == before
+    done = by_hand(workspace, "plan", "--configfile", "mine.yaml")
+    assert done.returncode == 2
+    assert not (workspace.root / "plan.tsv").exists()
+
+
+def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
+    """Where nothing has our names, a run marks it as its own and goes on later."""
+    workspace = Workspace.create(tmp_path / "w")
+    (workspace.root / "mine").mkdir()
+    np.save(workspace.root / "mine" / "stack.npy", STACK)
+    workspace.configure(**X | {"results": ".", "input": "mine/stack.npy"})
+    run(workspace)
+    assert np.array_equal(np.load(workspace.root / "sum.npy"), SUM_X)
+    (workspace.root / "plan.json").unlink()
+    run(workspace)
+
+
+def test_an_interrupt_is_one_line(tmp_path: Path) -> None:
+    """Ctrl-C says how far it is and how to go on, and shows no traceback."""
+    workspace = Workspace.create(tmp_path / "w")
+    recipe = {"matrices": 20, "dim": 512}
+    workspace.configure(synthetic=recipe, shards=20, backend="numpy", results="out/x")
+    process = workspace.start()
+    until(lambda: len(list(out(workspace, "products").glob("*.json"))) > 1, 60)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(60)
+    said = (workspace.root / "run.log").read_text()
+    assert "shardwise: interrupted: " in said
+    assert "of 20 shards done" in said
+    assert "Traceback" not in said
+    assert "To run just what is missing" in said
+    run(workspace)
