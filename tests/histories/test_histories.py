@@ -5,7 +5,8 @@ import pytest
 from tests.histories.steps import BASE, Step, history
 from tests.histories.world import DifferenceError, Stage
 
-SEEDS = (3, 14)
+SEEDS = (14, 32)
+"""Another plan by hand, just to look; results that are moved to and fro."""
 
 
 @pytest.fixture(scope="module")
