@@ -9,6 +9,7 @@
 # make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
 # make errors   write docs/errors.md anew: each bad input and its message
 # make fuzz   a million damaged files for the readers of files; ARGS="--cases 9999 --only header" goes to it
+# make histories  results folders through random histories, each "done" compared with a fresh run; ARGS="--seed 7 --count 20" goes to it
 # make gallery  the pictures of docs/gallery.md anew, from runs of the examples in a browser out of Debian's packages
 # make lint   formatting and style of Python and Snakemake files
 # make bench  the dry run, the accuracy of sums, the page on 10,000 shards: tables of docs/performance.md, docs/sums.md, docs/report.md
@@ -47,7 +48,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel $(LOOKERS) test nightly faults errors fuzz gallery lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run data-parallel $(LOOKERS) test nightly faults errors fuzz histories gallery lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -79,6 +80,9 @@ errors: .venv/.test-$(CUDA)
 
 fuzz: .venv/.test-$(CUDA)
 	$(BIN)/python -m tests.hostile.fuzz $(ARGS)
+
+histories: .venv/.test-$(CUDA)
+	$(BIN)/python -m tests.histories $(ARGS)
 
 gallery: .venv/.test-$(CUDA) examples/digits/input.npy examples/seismic/input.npy
 	$(BIN)/python -m tests.browser.gallery
