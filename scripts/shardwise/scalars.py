@@ -55,7 +55,9 @@ class Scalars:
                 stripe["means"] = [float(mean.mean()) for mean in means]
                 # Shifted first: a variance that is small beside the mean keeps its digits.
                 between = sum(float((mean - mean.mean()).var()) for mean in means)
-                stripe["spread"] = float((results["std"] ** 2).mean()) + between
+                within = float((results["std"] ** 2).mean())
+                # Where a spread is infinite or NaN, means that are infinite too add nothing to it.
+                stripe["spread"] = within + between if math.isfinite(within) else within
         for name in ("min", "max"):
             if name in results:
                 stripe[name] = _extreme(name, results[name], results[f"arg{name}"], low)
@@ -87,7 +89,8 @@ class Scalars:
         if "spread" in stripes[0]:
             means, sizes = (np.array([s[key] for s in stripes]) for key in ("means", "elements"))
             between = (means - np.average(means, axis=0, weights=sizes)) ** 2
-            spread = np.array([s["spread"] for s in stripes]) + between.sum(axis=1)
+            spread = np.array([s["spread"] for s in stripes])
+            spread = np.where(np.isfinite(spread), spread + between.sum(axis=1), spread)
             told["std"] = _json(math.sqrt(sizes @ spread / elements))
         extremes = {
             name: min((s[name] for s in stripes), key=lambda found, name=name: _rank(name, found))
