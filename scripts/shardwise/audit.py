@@ -210,7 +210,9 @@ def look(
         sources = plan.sources
     except (InputError, IntegrityError, *_MALFORMED) as error:
         made.findings.append(Finding(DAMAGED, results.plan_facts.name, f"the plan: {error}"))
-        made.repair = _commands(own, [for_bash(path) for path in own])
+        # Snakemake makes nothing again that is only used on the way to what is there.
+        words = [for_bash(path) for path in (*own, results.summary)]
+        made.repair = _commands(own, words)
         return made
     _Audit(plan, sources, made, progress).run(threads)
     return made
@@ -299,30 +301,32 @@ class _Audit:
     # One shard.
 
     def _shard(self, row: Shard) -> _Seen:
-        """The product of a shard, its receipt, its copy."""
+        """The product of a shard, its receipt, its copy.
+
+        What a receipt says of the input counts where the file beside it is damaged, too.
+        """
         seen = _Seen()
-        receipt = self._product(row, seen)
-        copied = self._copy(row, seen)
-        if receipt is None:
-            return seen
-        read = receipt.get("input_checksum")
-        if copied is not None and copied != read:
+        read, copied = self._product(row, seen), self._copy(row, seen)
+        if read and copied and read != copied:
             reason = f"was made from matrices with checksum {read}, but the copy has {copied}"
             for path, shard in (
                 (self._results.product(row.shard), row.shard),
                 (self._results.shard(row.shard), None),
             ):
                 seen.findings.append(self._finding(DAMAGED, path, reason, shard))
-        if self._read_input and self._stack:
-            seen.findings += self._input_of(row, read)
+        elif self._read_input and self._stack and (read or copied):
+            seen.findings += self._input_of(row, read or copied)
         return seen
 
-    def _product(self, row: Shard, seen: _Seen) -> dict[str, Any] | None:
-        """The receipt of a product, if both are there and whole."""
+    def _product(self, row: Shard, seen: _Seen) -> str | None:
+        """What the receipt of a product says that it was made from: a checksum of matrices."""
         path, product = self._results.receipt(row.shard), self._results.product(row.shard)
+        receipt = None
         try:
-            receipt = judge.product(self._plan, row.shard)
+            receipt = judge.receipt(self._plan, row.shard)
             self._compare(product, receipt["file"])
+            seen.line, seen.backend = ledger.line_of(receipt), receipt["backend"]
+            seen.proven = receipt["proof"] is not None
         except receipts.NoReceipt:
             why = "has no receipt" if product.exists() else "is missing"
             seen.findings.append(self._finding(MISSING, product, why, row.shard))
@@ -331,35 +335,28 @@ class _Audit:
             seen.findings.append(self._finding(MISSING, product, why, row.shard))
         except (IntegrityError, OSError) as error:
             seen.findings.append(self._finding(_kind(error), path, str(error), row.shard))
-        else:
-            seen.line, seen.backend = ledger.line_of(receipt), receipt["backend"]
-            seen.proven = receipt["proof"] is not None
-            return receipt
-        return None
+        return receipt and receipt.get("input_checksum")
 
     def _copy(self, row: Shard, seen: _Seen) -> str | None:
-        """The checksum of a shard's copy, if it is there and whole; it may have been removed."""
-        copy = self._results.shard(row.shard)
+        """The same of the receipt of a copy, of the copy itself; it may have been removed."""
+        copy, path = self._results.shard(row.shard), self._results.shard_receipt(row.shard)
+        receipt = None
         try:
-            facts = judge.copy(self._plan, row.shard)["file"]
+            receipt = judge.copy(self._plan, row.shard)
             if copy.exists():
-                receipts.check_file(copy, facts)
-                self._compare(copy, facts)
-            return facts["checksum"]
+                self._compare(copy, receipt["file"])
         except receipts.NoReceipt:
             pass
         except judge.OtherPlan:
             why = "is a copy of an earlier plan"
-            for path in (copy, self._results.shard_receipt(row.shard)):
-                if path.exists():
-                    seen.findings.append(self._finding(FOREIGN, path, why))
+            seen.findings += [self._finding(FOREIGN, p, why) for p in (copy, path) if p.exists()]
         except (IntegrityError, OSError) as error:
-            path = self._results.shard_receipt(row.shard)
             seen.findings.append(self._finding(_kind(error), path, str(error)))
-        return None
+        return receipt and receipt["file"]["checksum"]
 
     def _compare(self, path: Path, facts: dict[str, Any]) -> None:
-        """Compare every element of a file of ours with its receipt, which the judge has taken."""
+        """Compare every byte of a file of ours with its receipt, which the judge has taken."""
+        receipts.check_file(path, facts)
         pieces = facts["row_bytes"], facts["piece_bytes"]
         found = file_checksum(path, DATA_OFFSET, *pieces, self._count)
         if found != facts["checksum"]:
@@ -499,7 +496,7 @@ class _Audit:
             words.append(ledger.names_for_bash(results.receipt("").parent, shards, ".json"))
         for suffix in (".npy", ".json") if copies else ():
             words.append(ledger.names_for_bash(results.shard("").parent, copies, suffix))
-        # Snakemake makes nothing again that is only used on the way to what is there.
+        # The summary as well: see `look`.
         if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
             words.append(for_bash(results.summary))
             if any(finding.path == results.ledger.name for finding in self._made.findings):

@@ -8,6 +8,7 @@ anyway. What it returns has been checked: it may be used without a second look.
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,29 @@ def product(plan: Plan, shard: str) -> dict[str, Any]:
         Where it is not; of its class `OtherPlan` where the receipt is of another plan, or of those
         that :func:`shardwise.receipts.read` knows.
     """
+    found = receipt(plan, shard)
+    receipts.check_file(plan.results.product(shard), found["file"])
+    return found
+
+
+def receipt(plan: Plan, shard: str) -> dict[str, Any]:
+    """The receipt of a shard's product, whatever has become of the product.
+
+    Raises
+    ------
+    IntegrityError
+        As :func:`product`, of the receipt alone.
+    """
     path, row = plan.results.receipt(shard), plan.shards[shard]
-    receipt = receipts.read(path)
-    if receipt.get("fingerprint") != row.fingerprint:
+    found = receipts.read(path)
+    if found.get("fingerprint") != row.fingerprint:
         raise OtherPlan(f"{path}: belongs to another plan")
-    _expect(receipt, {"shard": shard, "start": row.start, "stop": row.stop}, path)
+    _expect(found, {"shard": shard, "start": row.start, "stop": row.stop}, path)
     try:
-        facts, said = receipt["file"], row_of(receipt)
-        witness.account(receipt, plan.problem)
+        facts, said = found["file"], row_of(found)
+        item = ITEM_BYTES[facts["dtype"]]
+        pieces = sizes.checksum_pieces(sizes.natural_row(tuple(facts["shape"]), item), item)
+        witness.account(found, plan.problem)
     except _MALFORMED as error:
         raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
     for key, kind in COLUMNS.items():
@@ -64,13 +80,11 @@ def product(plan: Plan, shard: str) -> dict[str, Any]:
         raise IntegrityError(
             f"{path}: says backend {short(said['backend'])}; known are {', '.join(_BACKENDS)}"
         )
-    receipts.check_file(plan.results.product(shard), facts)
-    natural = sizes.natural_row(tuple(facts["shape"]), ITEM_BYTES[facts["dtype"]])
-    _expect(facts, _pieces(sizes.checksum_pieces(natural, ITEM_BYTES[facts["dtype"]])), path)
-    return receipt
+    _expect(facts, _pieces(pieces), path)
+    return found
 
 
-def row_of(receipt: dict[str, Any]) -> dict[str, Any]:
+def row_of(receipt: Mapping[str, Any]) -> dict[str, Any]:
     """The row of the ledger that a receipt makes."""
     facts = receipt["file"]
     return {

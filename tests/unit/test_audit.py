@@ -242,6 +242,24 @@ def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
     assert audit.look(moved).verdict == "whole"
 
 
+@pytest.mark.parametrize("harm", ["product", "product gone", "receipt", "copy"])
+def test_damaged_input_is_named_though_its_shard_is_damaged_too(tmp_path, harm):
+    """Else the shard is made again of it: any receipt that is left says what was read."""
+    made = finished(tmp_path, synthetic={"matrices": 6, "dim": 8}, shards=2, materialize=True)
+    results = made.results
+    flip(results.synthetic, 8 * (results.synthetic.stat().st_size - 1))
+    {
+        "product": lambda: flip(results.product("00001"), 8 * 4200),
+        "product gone": lambda: results.product("00001").unlink(),
+        "receipt": lambda: results.receipt("00001").unlink(),
+        "copy": lambda: (results.receipt("00001").unlink(), flip(results.shard("00001"), 8 * 4200)),
+    }[harm]()
+    found = audit.look(results.root)
+    assert found.code == 3
+    assert f"{results.root}/products/00001.json" in found.line()
+    assert f"{results.root}/input.npy" in found.line()
+
+
 def test_products_that_nothing_proved_are_called_so(tmp_path):
     """Under verify: false the line says it."""
     made = finished(tmp_path, factories.stack((4, 4, 4)), shards=2, verify=False)

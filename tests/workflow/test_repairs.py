@@ -1,0 +1,211 @@
+"""Each repair that verify prints: damage, verify, the printed commands, snakemake: whole again."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import factories
+from tests.workspace import Workspace
+
+RESULTS = "out"
+CONFIG = {"results": RESULTS, "shards": 2, "synthetic": {"matrices": 4, "dim": 4},
+          "materialize": True}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Workspace]:
+    """A workspace that has run to its end, by its dispatch."""
+    made: dict[str, Workspace] = {}
+
+    def of(dispatch: str) -> Workspace:
+        if dispatch not in made:
+            workspace = Workspace.create(tmp_path_factory.mktemp(dispatch) / "w")
+            workspace.configure(**CONFIG, dispatch=dispatch)
+            done = workspace.run()
+            assert done.code == 0, done.output
+            made[dispatch] = workspace
+        return made[dispatch]
+
+    return of
+
+
+def kept(path: Path, raw: bytes) -> None:
+    """Other bytes under the same time stamp."""
+    before = path.stat()
+    path.write_bytes(raw)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flipped(path: Path) -> None:
+    """One bit is another, near the end."""
+    raw = bytearray(path.read_bytes())
+    raw[-6] ^= 1
+    kept(path, bytes(raw))
+
+
+def gone(path: Path) -> None:
+    """Nothing is there."""
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    """Its size is 0."""
+    kept(path, b"")
+
+
+def turned(path: Path) -> None:
+    """A header says that the elements lie in another order."""
+    kept(path, path.read_bytes().replace(b"False", b"True ", 1))
+
+
+def folder(path: Path) -> None:
+    """A folder with a file of the user's lies in its place."""
+    path.unlink()
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+
+
+def pipe(path: Path) -> None:
+    """A pipe lies in its place."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def astray(path: Path) -> None:
+    """A link to nothing lies in its place."""
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def swapped(path: Path) -> None:
+    """A copy, whole by its receipt, is of other matrices than the product was made from."""
+    other = path.with_name("00000.npy")
+    kept(path, other.read_bytes())
+    facts = json.loads(other.with_suffix(".json").read_bytes())["file"]
+    factories.rewritten(path.with_suffix(".json"), file=facts)
+
+
+def junk(path: Path) -> None:
+    """What nothing has written lies beside what is ours."""
+    path.mkdir(exist_ok=True)
+    (path / "0.part").write_bytes(b"junk")
+    (path / "sum.npy").write_bytes(b"junk")
+
+
+HARMS: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
+    "plan flipped": [("plan.tsv", flipped)],
+    "plan gone": [("plan.tsv", gone)],
+    "pipe for plan": [("plan.tsv", pipe)],
+    "facts empty": [("plan.json", empty)],
+    "folder for facts": [("plan.json", folder)],
+    "sources flipped": [("sources.tsv", flipped)],
+    "sources gone": [("sources.tsv", gone)],
+    "ledger flipped": [("ledger.tsv", flipped)],
+    "ledger gone": [("ledger.tsv", gone)],
+    "folder for ledger": [("ledger.tsv", folder)],
+    "summary flipped": [("summary.json", flipped)],
+    "summary gone": [("summary.json", gone)],
+    "pipe for summary": [("summary.json", pipe)],
+    "sum flipped": [("sum.npy", flipped)],
+    "sum gone": [("sum.npy", gone)],
+    "folder for sum": [("sum.npy", folder)],
+    "product flipped": [("products/00001.npy", flipped)],
+    "product gone": [("products/00001.npy", gone)],
+    "product turned": [("products/00001.npy", turned)],
+    "folder for product": [("products/00001.npy", folder)],
+    "receipt flipped": [("products/00001.json", flipped)],
+    "receipt gone": [("products/00001.json", gone)],
+    "receipt astray": [("products/00001.json", astray)],
+    "copy flipped": [("shards/00001.npy", flipped)],
+    "copy empty": [("shards/00001.npy", empty)],
+    "receipt of copy flipped": [("shards/00001.json", flipped)],
+    "copy swapped": [("shards/00001.npy", swapped)],
+    "input flipped": [("input.npy", flipped)],
+    "ledger and summary": [("ledger.tsv", flipped), ("summary.json", flipped)],
+    "unfit ledger, no summary": [("ledger.tsv", flipped), ("summary.json", gone)],
+    "product, ledger, partial": [
+        ("products/00000.npy", flipped), ("ledger.tsv", flipped), ("partial", junk),
+        ("logs", junk),
+    ],
+    "many": [
+        ("products/00000.json", gone), ("products/00001.npy", flipped), ("sum.npy", flipped),
+        ("shards/00001.npy", flipped), ("input.npy", flipped), ("ledger.tsv", gone),
+    ],
+}  # fmt: skip
+
+ALWAYS = {
+    "jobs": {
+        "plan flipped", "sources flipped", "ledger flipped", "ledger and summary",
+        "unfit ledger, no summary", "folder for sum", "product turned", "receipt gone",
+        "copy swapped", "product, ledger, partial", "many",
+    },
+    "pool": {"facts empty", "ledger gone", "summary flipped", "folder for product", "many"},
+}  # fmt: skip
+"""What each `make test` tries; `make nightly` tries all."""
+
+CASES = [
+    pytest.param(dispatch, harms, id=f"{dispatch}: {name}",
+                 marks=() if name in ALWAYS[dispatch] else pytest.mark.nightly)
+    for name, harms in HARMS.items() for dispatch in ALWAYS
+]  # fmt: skip
+
+
+def verify(workspace: Workspace) -> tuple[int, str]:
+    """The exit code and the last line of verify."""
+    line = [sys.executable, str(workspace.root / "scripts" / "verify.py"), RESULTS]
+    done = subprocess.run(
+        line, cwd=workspace.root, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("dispatch", "harms"), CASES)
+def test_a_repair_makes_the_results_whole(
+    finished: Callable[[str], Workspace], tmp_path: Path, dispatch: str,
+    harms: list[tuple[str, Callable[[Path], None]]],
+) -> None:  # fmt: skip
+    """The printed commands and one run of snakemake make all whole, and the sum is the same."""
+    model = finished(dispatch)
+    workspace = model.clone(tmp_path / "w")
+    root = workspace.root / RESULTS
+    for name, harm in harms:
+        harm(root / name)
+    code, said = verify(workspace)
+    if code == 3:
+        (commands,) = re.findall(r"; repair: (.*), then snakemake as before$", said)
+        subprocess.run(["bash", "-ec", commands], cwd=workspace.root, check=True)
+    else:
+        assert (code, said) == (75, f"{RESULTS}: unfinished: all 2 shards are computed, but not "
+                                "summed yet")  # fmt: skip
+    done = workspace.run()
+    assert done.code == 0, f"{said}\n{done.output}"
+    code, now = verify(workspace)
+    assert code == 0, f"{said}\n{done.output}\n{now}"
+    assert re.fullmatch(rf"{RESULTS}: whole: 2 shards, \d+ B, sum.npy proven", now)
+    assert (root / "sum.npy").read_bytes() == (model.root / RESULTS / "sum.npy").read_bytes()
+    assert all(path.read_text() == "mine" for path in root.rglob("notes.txt"))
+    assert any(harm is folder for _, harm in harms) == any(root.rglob("notes.txt"))
+
+
+def test_what_no_result_depends_on_is_no_damage(
+    finished: Callable[[str], Workspace], tmp_path: Path
+) -> None:
+    """Logs and unfinished work are not looked at, and the next run finds nothing to do."""
+    workspace = finished("pool").clone(tmp_path / "w")
+    root = workspace.root / RESULTS
+    before = verify(workspace)
+    junk(root / "partial")
+    for path in [p for p in (root / "logs").rglob("*") if p.is_file()]:
+        kept(path, b"\xff\0")
+    assert verify(workspace) == before
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert "Nothing to be done" in done.output
+    assert verify(workspace) == before
