@@ -15,7 +15,7 @@ from shardwise.arrays import (
     publish,
 )
 from shardwise.errors import writing
-from shardwise.partial import Partial, Record
+from shardwise.partial import Partial, Record, refuse_foreign
 from shardwise.paths import Results
 from shardwise.peers import Peers
 from shardwise.portions import share
@@ -41,7 +41,14 @@ class Outputs:
         self._open: dict[str, BinaryIO] = {}
 
     def prepare(self) -> list[Record]:
-        """Make the files, or take those that an earlier reduce has left, with its records."""
+        """Make the files, or take those that an earlier reduce has left, with its records.
+
+        Raises
+        ------
+        InputError
+            Where something else lies there.
+        """
+        refuse_foreign(self._partial.folder)
         records = self._partial.records()
         if records and all(self._fits(name) for name in self._dtypes):
             return records
@@ -58,8 +65,6 @@ class Outputs:
         try:
             array = np.load(path, "r", allow_pickle=False)
         except (OSError, ValueError):
-            return False
-        if path.is_symlink():  # what is written into it would land elsewhere
             return False
         return (array.shape, array.dtype) == (self._shape, self._dtypes[name])
 

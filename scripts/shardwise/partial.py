@@ -5,15 +5,17 @@ folder. A *record* is one of two: the states of a stripe after some of its units
 stripes whose results stand in the unfinished files beside it. Each holds its part of the shards'
 checksums. What was summed into a record never depends on order or ranks, so the next reduce may
 have other ranks, and its result has the same bits. Records of another plan, other statistics or
-other products are removed.
+other products are removed. What no reduce wrote is never removed: where such a thing lies in the
+folder, there is no reduce.
 """
 
 import fcntl
 import json
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -23,14 +25,22 @@ import numpy as np
 import xxhash
 
 from shardwise.arrays import commit, raw_bytes
-from shardwise.errors import IntegrityError, TryAgain
+from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.packing import described, room
 from shardwise.paths import Results
 from shardwise.portions import Run, overlap
+from shardwise.problem import STATISTICS
 
 log = logging.getLogger(__name__)
 
 _SUFFIX = ".part"
+_OWN = rf"([0-9a-f]+-[0-9]+-([0-9]+|done){re.escape(_SUFFIX)}|({'|'.join(STATISTICS)})\.npy)"
+_WRITTEN = re.compile(rf"{_OWN}|\.{_OWN}\..+\.[0-9]+\.[0-9a-f]{{8}}\.tmp")
+"""The names of what a reduce writes: records, unfinished results, and such files half written."""
+
+_LEFT_OPEN = re.compile(r"\.nfs[0-9a-f]+")
+"""What NFS makes of a file that was removed while somebody read it, and removes itself."""
+
 _UNUSABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, IntegrityError)
 """What reading a record that is damaged ends with."""
 
@@ -115,11 +125,45 @@ class Partial:
         return taken
 
     def clear(self) -> None:
-        """Remove all of it."""
-        for path in self.folder.glob("*") if self.folder.is_dir() else []:
-            path.unlink(missing_ok=True)
-        if self.folder.is_dir():
+        """Remove all that reduces wrote, and the folder where nothing else lies in it."""
+        for path in _entries(self.folder):
+            if _written(path):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # not there, or not empty: the next reduce names what lies there
             self.folder.rmdir()
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a ``partial/`` in which anything lies that no reduce wrote.
+
+    Raises
+    ------
+    InputError
+        Naming it.
+    """
+    strange = [path for path in _entries(folder) if not _written(path)]
+    if strange:
+        more = f", and {len(strange) - 1} more" if len(strange) > 1 else ""
+        raise InputError(
+            f"{strange[0]}{more}: no reduce of ours writes this; move it out of {folder}, which is "
+            "removed when the sum is there"
+        )
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What lies in a folder; nothing where there is none."""
+    try:
+        return sorted(path for path in folder.iterdir() if not _LEFT_OPEN.fullmatch(path.name))
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        raise InputError(f"{folder}: is not a folder; move it out of the results folder") from None
+
+
+def _written(path: Path) -> bool:
+    """Whether a reduce writes files of this name; it makes no links and no folders."""
+    named = _WRITTEN.fullmatch(path.name)
+    return bool(named) and path.is_file() and not path.is_symlink()
 
 
 @contextmanager

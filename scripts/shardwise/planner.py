@@ -20,6 +20,7 @@ from shardwise.bins import MAX_TERMS
 from shardwise.config import NO_PLAN, Settings, check_statistics, function_parts
 from shardwise.errors import InputError, short
 from shardwise.guard import mark, refuse_links, refuse_strangers
+from shardwise.partial import refuse_foreign
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -166,6 +167,7 @@ def check_folder(plan: Plan) -> None:
         raise InputError(f"results: {root} cannot be made: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
         raise InputError(f"results: {existing} cannot be written; choose another folder")
+    refuse_foreign(plan.results.partial)
     free, needed = shutil.disk_usage(existing).free, sum(plan.facts["bytes"].values())
     if needed > free:  # only then is it worth looking at what is there already
         needed -= sum(_size(path) for path in _files_to_be(plan))

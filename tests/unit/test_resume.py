@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import ledger, reduce, sizes
-from shardwise.errors import IntegrityError, TryAgain
+from shardwise import ledger, planner, reduce, sizes
+from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.partial import Partial, Record, alone
 from shardwise.problem import STATISTICS
 
@@ -121,6 +121,54 @@ def test_two_reduces_of_one_folder_are_refused(tmp_path):
     with alone(made.results), pytest.raises(TryAgain, match="another reduce works on"):
         reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
     reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+
+
+STRANGERS = {
+    "a folder": lambda folder: (folder / "old").mkdir(),
+    "a folder of our name": lambda folder: (folder / "sum.npy").mkdir(),
+    "a file": lambda folder: (folder / "notes.txt").write_text("mine"),
+    "a file with our suffix": lambda folder: (folder / "mine.part").write_text("mine"),
+    "a hidden file": lambda folder: (folder / ".mine").write_text("mine"),
+    "a link of our name": lambda folder: (folder / "sum.npy").symlink_to(folder.parent / "x.npy"),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_what_a_reduce_did_not_write_is_named_and_kept(tmp_path, kind):
+    """In partial/, before any work, with 2; the planning of the next run says the same."""
+    made = factories.plan(tmp_path, noise((3, 2, 2)), shards=1, materialize=False)
+    ledger.write(factories.computed(made))
+    folder = made.results.partial
+    folder.mkdir()
+    STRANGERS[kind](folder)
+    (stranger,) = folder.iterdir()
+    done = factories.run("reduce", "--plan", made.results.plan, "--ranks", 1)
+    assert done.returncode == 2, done.stderr
+    assert f"{stranger}: no reduce of ours writes this; move it out of {folder}" in done.stderr
+    with pytest.raises(InputError, match="no reduce of ours writes this"):
+        planner.check_folder(made)
+    assert [path.name for path in folder.iterdir()] == [stranger.name]
+
+
+def test_what_comes_meanwhile_is_kept(tmp_path):
+    """Work that is done with removes its own files only, what a killed one left included."""
+    folder = tmp_path / "partial"
+    partial = Partial(folder, "d")
+    partial.save("1-0-3", Record([(0, 4)], 3), [])
+    (folder / ".1-0-3.part.node.7.0123abcd.tmp").touch()
+    partial.file("sum").touch()
+    for name in ("mine", ".nfs00000000007a1b2c00000001"):  # the latter is gone with its reader
+        (folder / name).mkdir()
+    partial.clear()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".nfs00000000007a1b2c00000001",
+        "mine",
+    ]
+    (folder / ".nfs00000000007a1b2c00000001").rmdir()
+    (folder / "mine").rmdir()
+    partial.clear()
+    assert not folder.exists()
+    partial.clear()
 
 
 @pytest.mark.parametrize(("seconds", "saved"), [("1e-9", True), ("inf", False)])

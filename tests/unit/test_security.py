@@ -165,19 +165,19 @@ def test_a_journal_that_is_a_link_is_not_written(tmp_path):
     assert victim.read_text() == "mine"
 
 
-def test_unfinished_results_that_are_links_are_made_anew(tmp_path):
+def test_unfinished_results_that_are_links_are_refused(tmp_path):
     """What lies in partial/ under the name of a result is never written through a link."""
-    made, victim = small(tmp_path), tmp_path / "victim"
+    made, victim = small(tmp_path), tmp_path / "victim.npy"
     np.save(victim, np.zeros((4, 4)))
-    before = victim.with_suffix(".npy").read_bytes()
+    before = victim.read_bytes()
     folder = made.results.partial
     folder.mkdir()
-    (folder / "sum.npy").symlink_to(victim.with_suffix(".npy"))
+    (folder / "sum.npy").symlink_to(victim)
     parts = partial.Partial(folder, "d")
-    parts.save("record", partial.Record(finished=[0]), [np.zeros(1)])
-    assert outputs.Outputs(parts, made.problem, ["sum"]).prepare() == []
-    assert not (folder / "sum.npy").is_symlink()
-    assert victim.with_suffix(".npy").read_bytes() == before
+    parts.save("1-0-done", partial.Record(finished=[0]), [np.zeros(1)])
+    with pytest.raises(InputError, match=r"sum\.npy: no reduce of ours writes this"):
+        outputs.Outputs(parts, made.problem, ["sum"]).prepare()
+    assert victim.read_bytes() == before
 
 
 def test_temporary_files_are_private(tmp_path):
@@ -312,7 +312,7 @@ def test_no_reader_unpickles(tmp_path):
     made = small(tmp_path)
     folder = made.results.partial
     parts = partial.Partial(folder, "d")
-    parts.save("record", partial.Record(finished=[0]), [np.zeros(1)])
+    parts.save("1-0-done", partial.Record(finished=[0]), [np.zeros(1)])
     np.save(folder / "sum.npy", evil, allow_pickle=True)
     assert outputs.Outputs(parts, made.problem, ["sum"]).prepare() == []
     assert not (tmp_path / "pwned").exists()

@@ -76,6 +76,18 @@ def test_a_config_file_is_refused_by_its_line(tmp_path: Path, file: str, name: s
     assert f"{where}{words}" in by_hand.stderr.replace(f"{workspace.root}/", "")
 
 
+def test_a_folder_in_partial_is_named_before_any_job(workspace: Workspace) -> None:
+    """It is never removed, and no job is tried that could not end."""
+    strange = workspace.file("partial/old")
+    strange.mkdir(parents=True)
+    refused(workspace.run("--forceall"), "partial/old: no reduce of ours writes this")
+    assert strange.is_dir()
+    strange.rmdir()
+    done = workspace.run("--forcerun", "reduce")
+    assert done.code == 0, done.output
+    assert not strange.parent.exists()
+
+
 def test_a_pipe_as_config_file_is_not_waited_for(tmp_path: Path) -> None:
     """Nobody will ever write into it."""
     workspace = Workspace.create(tmp_path / "w")
