@@ -20,7 +20,7 @@ from typing import Any
 
 from snakemake.io import IOFile, ancient
 
-from shardwise import ALGORITHM, code, grants, planfile, sizes
+from shardwise import ALGORITHM, code, grants, planfile, sizes, useful
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
@@ -73,6 +73,8 @@ class Run:
         self._sources: list[Source] | None = None
         self.plan = self._checked_plan() if main else planfile.load(self.results.plan)
         self.reduce = reduce_settings(config)
+        if main:
+            self._refuse_idle_ranks()
         self._before = self._facts_on_disk() if main else None
         self.standing = self._looked() if main and self.dispatch != "jobs" else None
         if main:
@@ -95,6 +97,50 @@ class Run:
             sys.exit(error.exit_code)
         log.info("shardwise: " + planner.describe(plan))
         return plan
+
+    def _refuse_idle_ranks(self) -> None:
+        """Exit with 2 where more ranks are asked for than the work takes; in a dry run, too."""
+        try:
+            for rule, ranks, named in self._asked_ranks():
+                if ranks > useful.ALWAYS:
+                    useful.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
+        except InputError as error:
+            log.error(str(error))
+            sys.exit(error.exit_code)
+
+    def _work_of(self, rule: str) -> useful.Limit:
+        """The limit of what there is to do for the ranks of a rule."""
+        from shardwise import reduce  # here: few runs ask, and it takes a while
+
+        if rule == "reduce":
+            return reduce.most_ranks(self.plan)
+        shards = len(self.plan.shards)
+        return useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
+
+    def refuse_crowds(self) -> None:
+        """Refuse more ranks than can be of use on this machine, where they run here.
+
+        Snakemake knows where only after it has read the rules.
+        """
+        for rule, ranks, named in self._asked_ranks() if self._workflow.local_exec else ():
+            useful.refuse_more(ranks, named, useful.here(self._words_for(rule).get("mpi")))
+
+    def _asked_ranks(self) -> list[tuple[str, int, str]]:
+        """The rules that start MPI ranks: how many, and where that is said."""
+        asked = [("reduce", self.reduce["ranks"], "reduce.ranks")]
+        if self.dispatch == "mpi":
+            tasks = self._words_for("mpi").get("tasks", "")
+            asked.append(("mpi", _number(tasks), "tasks of the rule mpi, in the profile"))
+        return asked
+
+    def _granted(self, rule: str) -> useful.Limit | None:
+        """The limit of the tasks that the profile names for the reduce, where it does."""
+        tasks = _number(self._words_for(rule).get("tasks", "")) if rule == "reduce" else 0
+        return (
+            useful.of_places(tasks, f"the profile asks for {useful.counted(tasks, 'task')}")
+            if tasks
+            else None
+        )
 
     def _facts_on_disk(self) -> dict[str, Any] | None:
         """The facts of the plan of an earlier run, if there is a whole one."""
@@ -374,9 +420,13 @@ class Run:
     @property
     def _node_words(self) -> dict[str, str]:
         """What the profile's block for `pool` or `mpi` asks for."""
+        return self._words_for(self.dispatch)
+
+    def _words_for(self, rule: str) -> dict[str, str]:
+        """What the profile's block for a rule asks for."""
         asked = self._workflow.resource_settings.overwrite_resources
         # Snakemake wraps them; `raw` is what stands in the profile.
-        return {name: str(own.raw) for name, own in asked.get(self.dispatch, {}).items()}
+        return {name: str(own.raw) for name, own in asked.get(rule, {}).items()}
 
     @property
     def _task_memory(self) -> int:
@@ -412,6 +462,11 @@ def kept(results: Results, kind: str) -> Path:
     return CACHE / f"{planfile.digest(str(results.root))}.{kind}"
 
 
+def _number(text: str) -> int:
+    """A number as a profile has it; 0 for an expression, which only Snakemake can read."""
+    return int(text) if text.isdecimal() else 0
+
+
 def _modified(path: Path) -> float:
     """When a file was written, in seconds since 1970; long ago where there is none."""
     try:
@@ -441,6 +496,7 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
     _forget(workflow.persistence, run)
     try:
+        run.refuse_crowds()
         needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
         for job in (job for job in needed if job.rule.name == run.rule_for_all):
