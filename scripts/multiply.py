@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from shardwise import cli, devices, launch, planfile
+from shardwise import cli, devices, launch, planfile, useful
 from shardwise.dispatch import tally, task
 from shardwise.errors import InputError
 from shardwise.planfile import Plan
@@ -63,6 +63,10 @@ def _ranks(options: Namespace) -> Any:
     _check(options)
     if options.dispatch != "mpi":
         return None
+    if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
+        shards = len(planfile.load(options.plan).shards)
+        work = useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
+        useful.refuse_more(options.ranks, "--ranks", work, useful.here(options.launcher))
     from shardwise.dispatch import mpi
 
     return mpi.ranks(options)

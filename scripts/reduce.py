@@ -5,8 +5,9 @@ Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4
 """
 
 from argparse import Namespace
+from typing import Any
 
-from shardwise import cli, launch, sizes
+from shardwise import cli, launch, planfile, sizes, useful
 from shardwise.problem import STATISTICS
 
 
@@ -21,6 +22,16 @@ def main(options: Namespace) -> None:
     if comm.rank == 0:
         named = ", ".join(options.statistics)
         cli.log.info("%s: %s of %d matrices", plan.results.root, named, plan.problem.matrices)
+
+
+def _ranks(options: Namespace) -> Any:
+    """mpi4py's ``MPI`` of a rank; what is no rank yet starts as many as can be of use."""
+    if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
+        from shardwise import reduce  # here: who only starts ranks does without NumPy
+
+        work, here = reduce.most_ranks(planfile.load(options.plan)), useful.here(options.launcher)
+        useful.refuse_more(options.ranks, "--ranks", work, here)
+    return launch.ranks(options)
 
 
 if __name__ == "__main__":
@@ -47,4 +58,4 @@ if __name__ == "__main__":
         help="how often unfinished work is written to partial/, where a next reduce finds it; inf: "
         "never",
     )
-    cli.run(main, arguments, mpi=launch.ranks)
+    cli.run(main, arguments, mpi=_ranks)

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardwise import grants
+from shardwise import grants, useful
 from shardwise.errors import InputError, TryAgain
 
 log = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     Raises
     ------
     InputError
-        Where there is no launcher.
+        Where there is no launcher, or the ranks are more than can be of use here.
     TryAgain
         Where Slurm does not answer.
     """
@@ -279,6 +279,7 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
         return
     if ranks == 1 and launcher in (None, "auto"):
         return
+    useful.refuse_more(ranks, "--ranks", useful.here(launcher))
     words = command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     sys.stdout.flush()

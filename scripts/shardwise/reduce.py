@@ -35,6 +35,7 @@ from shardwise import (
     smallfile,
     statistics,
     telemetry,
+    useful,
 )
 from shardwise import witness as witnesses
 from shardwise.arrays import read_header
@@ -129,6 +130,14 @@ def layout_of(plan: Plan) -> Layout:
         item, rows = problem.sum_item, 1
     counts = [rows or shard.stop - shard.start for shard in plan.shards.values()]
     return Layout(counts, numbers, item, *sizes.checksum_pieces(numbers * item, item), planes)
+
+
+def most_ranks(plan: Plan) -> useful.Limit:
+    """How many ranks the sum can make use of: each has a part of the rows of a stripe."""
+    layout = layout_of(plan)
+    pieces = layout.stripes * layout.units
+    products, parts = plan.problem.matrices, useful.counted(pieces, "piece")
+    return useful.of_work(pieces, f"{useful.counted(products, 'product')} to sum, in {parts}")
 
 
 def adds_planes(plan: Plan) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, code, grants, guard, planfile, sizes
+from shardwise import ALGORITHM, code, grants, guard, planfile, sizes, useful
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
@@ -76,6 +76,8 @@ class Run:
         self._sources: list[Source] | None = None
         self.plan = self._checked_plan() if main else planfile.load(self.results.plan)
         self.reduce = reduce_settings(config)
+        if main:
+            self._refuse_idle_ranks()
         self.standing = self._compared() if main else None
         self.began = self.succeeded = self.interrupted = False
         if main:
@@ -97,6 +99,49 @@ class Run:
             _refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
+
+    def _refuse_idle_ranks(self) -> None:
+        """Exit with 2 where more ranks are asked for than the work takes; in a dry run, too."""
+        try:
+            for rule, ranks, named in self._asked_ranks():
+                if ranks > useful.ALWAYS:
+                    useful.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
+        except InputError as error:
+            _refuse(error)
+
+    def _work_of(self, rule: str) -> useful.Limit:
+        """The limit of what there is to do for the ranks of a rule."""
+        from shardwise import reduce  # here: few runs ask, and it takes a while
+
+        if rule == "reduce":
+            return reduce.most_ranks(self.plan)
+        shards = len(self.plan.shards)
+        return useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
+
+    def refuse_crowds(self) -> None:
+        """Refuse more ranks than can be of use on this machine, where they run here.
+
+        Snakemake knows where only after it has read the rules.
+        """
+        for rule, ranks, named in self._asked_ranks() if self._workflow.local_exec else ():
+            useful.refuse_more(ranks, named, useful.here(self._words_for(rule).get("mpi")))
+
+    def _asked_ranks(self) -> list[tuple[str, int, str]]:
+        """The rules that start MPI ranks: how many, and where that is said."""
+        asked = [("reduce", self.reduce["ranks"], "reduce.ranks")]
+        if self.dispatch == "mpi":
+            tasks = self._words_for("mpi").get("tasks", "")
+            asked.append(("mpi", _number(tasks), "tasks of the rule mpi, in the profile"))
+        return asked
+
+    def _granted(self, rule: str) -> useful.Limit | None:
+        """The limit of the tasks that the profile names for the reduce, where it does."""
+        tasks = _number(self._words_for(rule).get("tasks", "")) if rule == "reduce" else 0
+        return (
+            useful.of_places(tasks, f"the profile asks for {useful.counted(tasks, 'task')}")
+            if tasks
+            else None
+        )
 
     @property
     def rule_for_all(self) -> str | None:
@@ -425,9 +470,13 @@ class Run:
     @property
     def _node_words(self) -> dict[str, str]:
         """What the profile's block for `pool` or `mpi` asks for."""
+        return self._words_for(self.dispatch)
+
+    def _words_for(self, rule: str) -> dict[str, str]:
+        """What the profile's block for a rule asks for."""
         asked = self._workflow.resource_settings.overwrite_resources
         # Snakemake wraps them; `raw` is what stands in the profile.
-        return {name: str(own.raw) for name, own in asked.get(self.dispatch, {}).items()}
+        return {name: str(own.raw) for name, own in asked.get(rule, {}).items()}
 
     @property
     def _task_memory(self) -> int:
@@ -468,6 +517,11 @@ def _filled(names: str | list[str], shard: str) -> str | list[str]:
     if isinstance(names, str):
         return names
     return [name.replace("{shard}", shard) for name in names]
+
+
+def _number(text: str) -> int:
+    """A number as a profile has it; 0 for an expression, which only Snakemake can read."""
+    return int(text) if text.isdecimal() else 0
 
 
 def _growing(amount: int) -> Growing:
@@ -559,9 +613,10 @@ def before_jobs(workflow: Any, run: Run) -> None:
     _heed_interrupts(run)
     code.announce()
     slurm_run.begin()
-    guard.mark(run.results)
-    jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
     try:
+        run.refuse_crowds()
+        guard.mark(run.results)
+        jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
         needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})

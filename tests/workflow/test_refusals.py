@@ -88,6 +88,46 @@ def test_a_folder_in_partial_is_named_before_any_job(workspace: Workspace) -> No
     assert not strange.parent.exists()
 
 
+@pytest.mark.parametrize("profile", ["local", "slurm"])
+def test_ranks_beyond_the_work_are_refused_in_a_dry_run(tmp_path: Path, profile: str) -> None:
+    """Whatever would start them; the figures are of the sum."""
+    workspace = Workspace.create(tmp_path / "w")
+    workspace.configure(**SMALL, reduce={"ranks": 1_000_000})
+    refused(
+        workspace.run("--dry-run", profile=profile),
+        "reduce.ranks: 1000000 ranks are more than can be of use (4 products to sum, in 2 pieces); "
+        "ask for 64 or fewer",
+    )
+    assert not (workspace.root / "results").exists()
+
+
+def test_ranks_beyond_the_machine_are_refused_before_any_job(tmp_path: Path) -> None:
+    """Where they would run here; one core takes some ranks, but not each number."""
+    workspace = Workspace.create(tmp_path / "w", before=("taskset", "--cpu-list", "0"))
+    workspace.configure(**SMALL, reduce={"ranks": 17})
+    assert workspace.run("--dry-run").code == 0
+    done = workspace.run()
+    refused(
+        done, "reduce.ranks: 17 ranks are more than can be of use (this process may use 1 core)"
+    )
+    assert not workspace.file("plan.tsv").exists()
+
+
+def test_tasks_of_the_profile_beyond_the_shards_are_refused(tmp_path: Path) -> None:
+    """Under `dispatch: mpi`, where the profile says how many ranks compute."""
+    workspace = Workspace.create(tmp_path / "w")
+    profile = workspace.root / "profiles" / "local" / "config.yaml"
+    before = profile.read_text()
+    profile.write_text(before.replace("    tasks: 0 #", "    tasks: 1000000 #"))
+    assert profile.read_text() != before
+    workspace.configure(**SMALL, dispatch="mpi")
+    refused(
+        workspace.run("--dry-run"),
+        "tasks of the rule mpi, in the profile: 1000000 ranks are more than can be of use (the "
+        "plan has 2 shards)",
+    )
+
+
 def test_a_pipe_as_config_file_is_not_waited_for(tmp_path: Path) -> None:
     """Nobody will ever write into it."""
     workspace = Workspace.create(tmp_path / "w")
