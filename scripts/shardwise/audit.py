@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -17,14 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import disk, ledger, planfile, receipts, sizes
-from shardwise.arrays import PieceChecksum, file_checksum, padded_header
+from shardwise import ledger, planfile, receipts, sizes
+from shardwise.arrays import file_checksum, padded_header
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
+from shardwise.factors import Factor
 from shardwise.paths import Results, for_bash
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS, statistic_dtype
-from shardwise.sources import SPARE_BYTES, StackReader
+from shardwise.sources import identity_of, is_as_planned
 from shardwise.units import human_bytes
 
 SCHEMA = 1
@@ -202,11 +204,20 @@ def look(
 
 @dataclass
 class _Seen:
-    """What was found of a shard; ``row`` is that of the ledger, where its product is whole."""
+    """What was found of a shard.
+
+    Attributes
+    ----------
+    row
+        That of the ledger, where its product is whole.
+    alike
+        The factors whose bytes are those that the product was computed from.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     row: dict[str, Any] | None = None
     known: set[str] = field(default_factory=set)
+    alike: list[str] = field(default_factory=list)
 
 
 class _Audit:
@@ -219,18 +230,22 @@ class _Audit:
         self._progress = progress
         self._lock = threading.Lock()
         self._known: set[str] = set()
-        synthetic = bool(plan.facts["synthetic"])
-        if synthetic:  # the folder may have another name by now
+        self._synthetic = bool(plan.facts["synthetic"])
+        if self._synthetic:  # the folder may have another name by now
             sources = [replace(source, path=str(self._results.synthetic)) for source in sources]
-        self._sources = sources
-        self._read_input = self._results.synthetic.exists() if synthetic else made.inputs
+        self._sources, self._factors = sources, []
+        if self._results.synthetic.exists() if self._synthetic else made.inputs:
+            self._factors.append(Factor(plan, "input", sources, self._count))
+        if made.inputs and plan.problem.right:
+            right = [Source(**source) for source in plan.facts["right_sources"]]
+            self._factors.append(Factor(plan, "right", right, self._count))
+        self._alike: Counter[str] = Counter()
 
     def run(self, threads: int) -> None:
         """Look at everything."""
         made, plan = self._made, self._plan
         made.shards = len(plan.shards)
         summary = self._summary()
-        self._stack = self._stack_reader()
         rows = []
         with ThreadPoolExecutor(threads, "audit") as pool:
             statistics = [
@@ -240,6 +255,7 @@ class _Audit:
             for number, seen in enumerate(pool.map(self._shard, plan.shards.values()), 1):
                 made.findings += seen.findings
                 self._known |= seen.known
+                self._alike.update(seen.alike)
                 rows.append(seen.row)
                 said = f"{number} of {len(plan.shards)} shards, {human_bytes(made.nbytes)} read"
                 self._progress(said)
@@ -289,8 +305,7 @@ class _Audit:
             reason = f"was made from matrices with checksum {read}, but the copy has {copied}"
             product = self._results.product(row.shard)
             seen.findings.append(self._finding(DAMAGED, product, reason, row.shard))
-        if self._read_input and self._stack:
-            seen.findings += self._input_of(row, read)
+        self._read_factors(row, receipt, seen)
         return seen
 
     def _product(self, row: Shard, seen: _Seen) -> dict[str, Any] | None:
@@ -410,57 +425,49 @@ class _Audit:
 
     # The input.
 
-    def _stack_reader(self) -> StackReader | None:
-        problem = self._plan.problem
-        if not self._read_input:
-            return None
-        return StackReader(self._sources, problem.left, self._plan.dtype)  # type: ignore[arg-type]
-
-    def _input_of(self, row: Shard, expected: str | None) -> list[Finding]:
-        """Read the matrices of a shard where the plan says they lie."""
-        inside = bool(self._plan.facts["synthetic"])
-        kind = DAMAGED if inside else INPUT
-        path = self._results.synthetic if inside else Path(f"input of shard {row.shard}")
-        try:
-            if inside:
-                _refuse_pipe(path)
-            found = self._input_checksum(row)
-        except (IntegrityError, InputError, OSError) as error:
-            return [self._finding(kind, path, _reason(error))]
-        if found == expected:
-            return []
-        reason = f"matrices {row.start} to {row.stop}: checksum {found}, but {expected} was read"
-        return [self._finding(kind, path, reason)]
-
-    def _input_checksum(self, row: Shard) -> str:
-        checksum = PieceChecksum(row.bytes, *sizes.SHARD_PIECES)
-        size = min(sizes.SLAB_BYTES, row.bytes)
-        buffer = disk.aligned_empty(disk.PAGE + size + SPARE_BYTES)
-        with disk.ExtentReader() as files:
-            for offset in range(0, row.bytes, size):
-                low = row.start * self._plan.problem.matrix_bytes + offset
-                high = low + min(size, row.bytes - offset)
-                checksum.update(offset, self._stack.read_bytes(files, buffer, low, high))
-                self._count(high - low)
-        return checksum.hexdigest()
+    def _read_factors(self, row: Shard, receipt: dict[str, Any], seen: _Seen) -> None:
+        """Read what a shard was computed from, where the plan says that it lies."""
+        for factor in self._factors:
+            if (expected := factor.expected(receipt)) is None:
+                continue  # of an earlier version, which took no checksum of B
+            inside = self._synthetic and factor.name == "input"
+            try:
+                if inside:
+                    _refuse_pipe(self._results.synthetic)
+                checksum = factor.checksum(row)
+            except (IntegrityError, InputError, OSError) as error:
+                reason = _reason(error)
+            else:
+                if checksum == expected:
+                    seen.alike.append(factor.name)
+                    continue
+                what = f"matrices {row.start} to {row.stop}" if factor.name == "input" else "B"
+                reason = f"{what}: checksum {checksum}, but {expected} was read"
+            paths = factor.files(row)
+            own = paths[0] if len(paths) == 1 else f"{factor.name} of shard {row.shard}"
+            kind = DAMAGED if inside else INPUT
+            seen.findings.append(self._finding(kind, Path(own), reason))
 
     def _input_findings(self) -> list[Finding]:
-        """Input files that are not as they were planned, by size and time stamp."""
+        """Input files that are not as they were planned; those whose bytes are need not be."""
         right = [Source(**source) for source in self._plan.facts["right_sources"]]
-        found = []
-        for source in (*self._sources, *right):
-            if not source.identity[:1].isdigit():
-                continue
-            try:
-                now = os.stat(source.path)
-            except OSError as error:
-                reason = f"is not there: {error.strerror}"
-            else:
-                identity = f"{now.st_size}:{now.st_mtime_ns}"
-                reason = f"is {identity} (size:time stamp), but {source.identity} was planned"
-                if identity == source.identity:
+        found, shards = [], len(self._plan.shards)
+        for name, sources in (("input", self._sources), ("right", right)):
+            for source in sources if self._alike[name] < shards else ():
+                if not source.identity[:1].isdigit():
                     continue
-            found.append(Finding(INPUT, source.path, reason))
+                try:
+                    status = os.stat(source.path)
+                except OSError as error:
+                    reason = f"is not there: {error.strerror}"
+                else:
+                    if is_as_planned(source, status):
+                        continue
+                    reason = (
+                        f"is {identity_of(status)} (size, times of the last write and the last "
+                        f"change in ns, inode), but {source.identity} was planned"
+                    )
+                found.append(Finding(INPUT, source.path, reason))
         return found
 
     # All else.

@@ -31,7 +31,7 @@ from shardwise import (
     tiles,
     witness,
 )
-from shardwise.arrays import PieceChecksum, StackWriter, commit
+from shardwise.arrays import PieceChecksum, StackWriter, commit, raw_bytes
 from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
 from shardwise.errors import (
@@ -53,7 +53,7 @@ from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.shard import factors_digest, materialize, reference_of
-from shardwise.sources import StackReader
+from shardwise.sources import InputFiles, StackReader
 from shardwise.telemetry import Recorder
 from shardwise.tiles import TileWorker
 
@@ -95,6 +95,11 @@ class Reading:
         What is to be closed in the end.
     watch
         Begun with it, before a copy that has to be made.
+    inputs
+        The input files that are read for it.
+    right_checksum
+        Of the B's that the shard is multiplied with, or of the one that serves all matrices; None
+        where there is no B.
     """
 
     shard: Shard
@@ -104,6 +109,8 @@ class Reading:
     files: ExtentReader
     open: ExitStack
     watch: Stopwatch
+    inputs: InputFiles
+    right_checksum: PieceChecksum | None
     reference: witness.Reference | None = None
     feeds: list[Feed] = field(default_factory=list)
 
@@ -113,6 +120,11 @@ class Reading:
         if self.reference is None:
             return {"checksum": self.checksum}
         return {"checksum": self.checksum, "witness": self.reference}
+
+    @property
+    def right_takers(self) -> Takers:
+        """Who takes the bytes of B on their way."""
+        return {"checksum": self.right_checksum} if self.right_checksum else {}
 
     def release(self) -> None:
         """Give the slabs back, once all bytes were read and copied; the next shard can use them."""
@@ -195,8 +207,10 @@ class Session:
         copying = partial(self._at_work, shard, watch)
         copy = _copied(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]), watch, copying)
         checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
-        files = stack.enter_context(ExtentReader())
-        reading = Reading(shard, copy, slabs, checksum, files, stack, watch)
+        inputs = InputFiles()
+        files = stack.enter_context(ExtentReader(opened=inputs.compare))
+        right = _right_checksum(plan, shard)
+        reading = Reading(shard, copy, slabs, checksum, files, stack, watch, inputs, right)
         known = copy is not None and copy.reference is not None
         if not known and not batches.in_gemm(plan):  # there single matrices have no numbers
             reading.reference = reference_of(plan, shard, witness.sample_every(count))
@@ -420,24 +434,27 @@ def _compute(
     count, tiled = shard.stop - shard.start, sizes.tiled(plan.problem)
     every = reading.reference.every if reading.reference else None
     worker = (TileWorker if tiled else Worker)(lane, plan, shard.start, count, every)
-    if plan.problem.shared_right and not tiled:
-        right = watch.timed(
-            "read", lambda: _right_reader(plan).read(0, 1)[0], plan.problem.right_bytes
-        )
-        watch.note("upload", worker.share(right), right.nbytes)
     path, shape = plan.results.product(shard.shard), worker.shape(count)
     # Only an earlier attempt can have left something: else the folder need not be listed.
-    with commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file:
+    with (
+        commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file,
+        reading.inputs.unchanged(),
+    ):
         own = os.fstat(file.fileno())
+        if plan.problem.shared_right and not tiled:
+            _share_right(plan, reading, worker)
         with ExitStack() as stack:
             writer = stack.enter_context(
                 StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=sizes.SLAB_BYTES)
             )
             if isinstance(worker, TileWorker):
-                readers = partial(_left_reader, plan, shard), partial(_right_reader, plan)
+                readers = (
+                    partial(_left_reader, plan, shard, reading.inputs),
+                    partial(_right_reader, plan, reading.inputs),
+                )
                 tiles.stream(
                     shard, lane, worker, readers, reading.files, writer, reading.slabs,
-                    reading.takers, watch, read,
+                    (reading.takers, reading.right_takers), watch, read,
                 )  # fmt: skip
             else:
                 drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
@@ -452,12 +469,22 @@ def _compute(
             path, shape, worker.dtype, product_checksum, writer.row_bytes, writer.piece_bytes
         ),
         "input_checksum": found,
+        "right_checksum": reading.right_checksum and reading.right_checksum.hexdigest(),
         "proof": worker.proof,
         **told,
         "compute": worker.compute,
         "tiled": tiled,
     }
     return body, own
+
+
+def _share_right(plan: Plan, reading: Reading, worker: Worker) -> None:
+    """Read the one B that serves all matrices, and bring it to the device."""
+    stack, watch = _right_reader(plan, reading.inputs), reading.watch
+    right = watch.timed("read", lambda: stack.read(0, 1)[0], plan.problem.right_bytes)
+    raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
+    watch.timed("checksum", lambda: reading.right_checksum.append(raw))
+    watch.note("upload", worker.share(right), right.nbytes)
 
 
 def _stream(
@@ -526,9 +553,11 @@ def _drain_batch(
 def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
     """Open the streams of A, and of B where there is one B a matrix, and begin to read."""
     problem, shard = plan.problem, reading.shard
-    streams = [(_left_reader(plan, shard), problem.matrix_bytes, reading.takers)]
+    left = _left_reader(plan, shard, reading.inputs)
+    streams = [(left, problem.matrix_bytes, reading.takers)]
     if problem.right and not problem.shared_right:
-        streams.append((_right_reader(plan), problem.right_bytes, {}))
+        right = _right_reader(plan, reading.inputs)
+        streams.append((right, problem.right_bytes, reading.right_takers))
     for reader, nbytes, own in streams:
         runs = [(shard.start * nbytes, shard.stop * nbytes)]
         feed = Feed(
@@ -539,18 +568,27 @@ def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
         feed.start()
 
 
-def _left_reader(plan: Plan, shard: Shard) -> StackReader:
+def _right_checksum(plan: Plan, shard: Shard) -> PieceChecksum | None:
+    """The checksum, still without bytes, of what a shard needs of B; None where there is no B."""
+    problem = plan.problem
+    if problem.right is None:
+        return None
+    count = 1 if problem.shared_right else shard.stop - shard.start
+    return PieceChecksum(count * problem.right_bytes, *sizes.SHARD_PIECES)
+
+
+def _left_reader(plan: Plan, shard: Shard, inputs: InputFiles) -> StackReader:
     if plan.settings["materialize"]:
         path = str(plan.results.shard(shard.shard))
         sources = [Source(path, shard.start, shard.stop - shard.start, "")]
     else:
         sources = plan.sources
-    return StackReader(sources, plan.problem.left, plan.dtype)  # type: ignore[arg-type]
+    return StackReader(sources, plan.problem.left, plan.dtype, inputs)  # type: ignore[arg-type]
 
 
-def _right_reader(plan: Plan) -> StackReader:
+def _right_reader(plan: Plan, inputs: InputFiles) -> StackReader:
     sources = [Source(**source) for source in plan.facts["right_sources"]]
-    return StackReader(sources, plan.problem.right, plan.dtype)  # type: ignore[arg-type]
+    return StackReader(sources, plan.problem.right, plan.dtype, inputs)  # type: ignore[arg-type]
 
 
 def _check_input(plan: Plan, shard: Shard, copy: "_Copy | None", found: str) -> None:

@@ -6,10 +6,29 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import InputError, IntegrityError
 
 MOST_BYTES = 1 << 20
 """No file of ours that is read whole has more."""
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse what is no regular file, before it is opened: a pipe would be waited for for ever.
+
+    Raises
+    ------
+    InputError
+        Naming what it is.
+    OSError
+        Where there is nothing of this name, or it cannot be looked at.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {
+            stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",
+        }  # fmt: skip
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise InputError(f"{path}: is not a file, but {kind}")
 
 
 def read(

@@ -7,7 +7,9 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import lru_cache
 from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
@@ -15,13 +17,19 @@ from pathlib import Path
 import numpy as np
 
 from shardwise import ALGORITHM, sizes
-from shardwise.arrays import Header, commit, read_header, read_matrices
+from shardwise.arrays import Header, commit, read_header, read_header_and_status, read_matrices
 from shardwise.config import Settings
 from shardwise.disk import PAGE, SHORT_BYTES, Extent, ExtentReader
 from shardwise.errors import InputError, IntegrityError, short
 from shardwise.paths import for_bash
 from shardwise.plan import Source, Stack
 from shardwise.planfile import kept, to_keep
+
+_UNKNOWN = "-"
+"""Stands for the inode where its number means nothing."""
+
+_NUMBERED_ANEW = ("fuse", "vfat", "msdos", "exfat", "cifs", "smb", "9p", "vboxsf", "virtiofs")
+"""How the types of file systems begin that make up the numbers of inodes as they need them."""
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -112,7 +120,7 @@ def _synthetic_stack(settings: Settings, path: Path) -> Stack:
 def _one_stack(path: Path, key: str) -> Stack:
     if not path.exists():
         raise InputError(f"{key}: {path} does not exist")
-    header = read_header(path)
+    header, status = read_header_and_status(path)
     if len(header.shape) != 3:
         other = "one B for all has two" if key == "right" else "for 2-D files, name their folder"
         raise InputError(
@@ -121,7 +129,7 @@ def _one_stack(path: Path, key: str) -> Stack:
         )
     _refuse_empty(path, header.shape)
     n, m, k = header.shape
-    return Stack((Source(str(path), 0, n, _identity(path)),), n, (m, k), header.native.name)
+    return Stack((Source(str(path), 0, n, identity_of(status)),), n, (m, k), header.native.name)
 
 
 def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack:
@@ -193,27 +201,22 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _identity(path: Path) -> str:
-    status = os.stat(path)
-    return f"{status.st_size}:{status.st_mtime_ns}"
-
-
 def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[str]]:
-    """Headers of many files; those whose size and time stamp are known come from the cache."""
+    """Headers of many files; those whose identity is known come from the cache."""
     known = _load_cache(cache)
     headers, identities, fresh = [], [], {}
     for path in paths:
         try:
-            identity = _identity(path)
+            status = os.stat(path)
+            entry = known.get(str(path))
+            if entry and entry[0] == identity_of(status):
+                own = entry[1]
+                header = Header(tuple(own["shape"]), own["descr"], own["fortran"], own["offset"])
+            else:
+                header, status = read_header_and_status(path)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-        entry = known.get(str(path))
-        if entry and entry[0] == identity:
-            header = Header(
-                tuple(entry[1]["shape"]), **{k: entry[1][k] for k in ("descr", "fortran", "offset")}
-            )
-        else:
-            header = read_header(path)
+        identity = identity_of(status)
         headers.append(header)
         identities.append(identity)
         fresh[str(path)] = [identity, {**asdict(header), "shape": list(header.shape)}]
@@ -223,25 +226,65 @@ def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[
     return headers, identities
 
 
+def identity_of(status: os.stat_result) -> str:
+    """What the plan knows an input file by: ``size:modified:changed:inode``, times in ns.
+
+    Another node may have another number for the device, so that is left out; and the inode is a
+    dash where the file system does not keep its number.
+    """
+    inode = status.st_ino if _keeps_inodes(status.st_dev) else None
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{inode or _UNKNOWN}"
+
+
+def is_as_planned(source: Source, status: os.stat_result) -> bool:
+    """Whether a file is the one that was planned, as far as the plan knows it by its identity.
+
+    A plan of an earlier version knows size and time stamp only. The number of the inode is compared
+    where both nodes know it.
+    """
+    if not source.identity[:1].isdigit():
+        return True
+    pairs = zip(source.identity.split(":"), identity_of(status).split(":"), strict=False)
+    return all(planned == found or _UNKNOWN in (planned, found) for planned, found in pairs)
+
+
+@lru_cache
+def _keeps_inodes(device: int) -> bool:
+    """Whether the file system of a device numbers a file alike on all nodes, and when remounted."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return True
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = [line.partition(" - ")[2].split(" ")[0] for line in lines if line.split()[2] == number]
+    return not any(kind.startswith(_NUMBERED_ANEW) for kind in kinds)
+
+
 def _load_cache(cache: Path | None) -> dict[str, list]:
     return (kept(cache) if cache else None) or {}
 
 
-def _planned_header(source: Source) -> Header:
+def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
     """The header of a file that the plan knows; a change since then is no fault of the user's."""
     path = Path(source.path)
     try:
-        if source.identity[:1].isdigit() and source.identity != _identity(path):
-            raise IntegrityError(
-                f"{path}: has changed since the plan was made; run snakemake again"
-            )
-        return read_header(path)
+        _refuse_replaced(source, os.stat(path))  # first: what else is wrong follows from it
+        header, status = read_header_and_status(path)
+        _refuse_replaced(source, status)
+        return header, status
     except OSError as error:
         raise IntegrityError(
             f"{path}: cannot be read any more: {error.strerror}; bring it back, or {_cure(source)}"
         ) from error
     except InputError as error:
         raise IntegrityError(f"{error}; {_cure(source)}") from error
+
+
+def _refuse_replaced(source: Source, status: os.stat_result) -> None:
+    if not is_as_planned(source, status):
+        raise IntegrityError(
+            f"{source.path}: has changed since the plan was made; run snakemake again"
+        )
 
 
 def _cure(source: Source) -> str:
@@ -251,6 +294,70 @@ def _cure(source: Source) -> str:
     return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then snakemake as before"
 
 
+class InputFiles:
+    """The input files that a stage reads, each as it was before its first byte was read."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, os.stat_result] = {}
+
+    def note(self, path: str, status: os.stat_result) -> None:
+        """Note a file that is going to be read; where it is known, as :meth:`compare`."""
+        self._first.setdefault(path, status)
+        self.compare(path, status)
+
+    def compare(self, path: str, status: os.stat_result) -> None:
+        """Refuse a file that was noted and is another one now; `disk.Opened`.
+
+        Raises
+        ------
+        IntegrityError
+            With what to do.
+        """
+        first = self._first.get(path)
+        if first is not None and _state(first) != _state(status):
+            raise IntegrityError(
+                f"{path}: has changed while it was read; nothing was written. Let whatever writes "
+                "it finish, then run snakemake again"
+            )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Where all that is read is read; nothing may be committed before this ends.
+
+        Raises
+        ------
+        IntegrityError
+            Where a file is not what it was before its first byte was read. That is told in place of
+            any other failure, which may follow from it.
+        """
+        try:
+            yield
+        except Exception:
+            with suppress(OSError):
+                self._compare_all()
+            raise
+        self._compare_all()
+
+    def _compare_all(self) -> None:
+        for path in list(self._first):
+            try:
+                # NFS keeps what it knows of a file for seconds, but asks when it is opened.
+                with open(path, "rb", buffering=0) as file:
+                    self.compare(path, os.fstat(file.fileno()))
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise IntegrityError(
+                    f"{path}: is gone since it was read; nothing was written. Bring it back, then "
+                    "run snakemake again"
+                ) from error
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """What is never the same for two files, nor before and after a file is written to."""
+    return (
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+    )  # fmt: skip
+
+
 _Part = tuple[Path, Header, int, int]
 
 SPARE_BYTES = 128 * PAGE
@@ -258,9 +365,20 @@ SPARE_BYTES = 128 * PAGE
 
 
 class StackReader:
-    """Reads matrices of a stack, whatever files they lie in; from any thread."""
+    """Reads matrices of a stack, whatever files they lie in; from any thread.
 
-    def __init__(self, sources: Iterable[Source], shape: tuple[int, int], dtype: str) -> None:
+    Parameters
+    ----------
+    inputs
+        Where to note the files that are read; None for a note of its own. Those that a receipt
+        vouches for are not noted.
+    """
+
+    def __init__(
+        self, sources: Iterable[Source], shape: tuple[int, int], dtype: str,
+        inputs: InputFiles | None = None,
+    ) -> None:  # fmt: skip
+        self.inputs = inputs or InputFiles()
         self._sources = sorted(sources, key=lambda source: source.first)
         self._firsts = [source.first for source in self._sources]
         self._shape = shape
@@ -381,17 +499,18 @@ class StackReader:
             raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
         return parts
 
-    @staticmethod
-    def _fill(block: np.ndarray, parts: list[_Part]) -> None:
-        at = 0
+    def _fill(self, block: np.ndarray, parts: list[_Part]) -> None:
+        at, opened = 0, self.inputs.compare
         for path, header, low, high in parts:
-            read_matrices(path, header, low, high, block[at : at + high - low])
+            read_matrices(path, header, low, high, block[at : at + high - low], opened=opened)
             at += high - low
 
     def _checked_header(self, source: Source) -> Header:
         known = self._header  # another thread may set it to another file at any time
         if known is None or known[0] != source.path:
-            header = _planned_header(source)
+            header, status = _planned_header(source)
+            if source.identity:
+                self.inputs.note(source.path, status)
             if header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
                     f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "

@@ -18,9 +18,10 @@ the inner one: the sum of one panel is held, and it is always one of planes (bin
 """
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from shardwise.arrays import StackWriter, raw_bytes
 from shardwise.batches import Report, Worker, check_int64, does_not_fit
 from shardwise.bins import BinnedSum
 from shardwise.disk import ExtentReader
-from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
+from shardwise.pipeline import Drain, Feed, Stopwatch, Taker, Takers
 from shardwise.plan import Shard
 from shardwise.proof import PanelChecker
 from shardwise.sources import StackReader
@@ -350,12 +351,28 @@ class Scatter(Drain):
             last.wait()
 
 
+class _Once:
+    """Hands the bytes of a stream on when they come first, however often they stream by."""
+
+    def __init__(self, taker: Taker) -> None:
+        self._taker, self._lock = taker, threading.Lock()
+        self._taken: set[int] = set()
+
+    def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
+        """Take bytes; a stream is always cut at the same places."""
+        with self._lock:
+            known = offset in self._taken
+            self._taken.add(offset)
+        if not known:
+            self._taker.update(offset, views)
+
+
 Readers = tuple[Callable[[], StackReader], Callable[[], StackReader]]
 
 
 def stream(
     shard: Shard, lane: Any, worker: TileWorker, readers: Readers, files: ExtentReader,
-    writer: StackWriter, slabs: tuple[int, int], takers: Takers, watch: Stopwatch,
+    writer: StackWriter, slabs: tuple[int, int], takers: tuple[Takers, Takers], watch: Stopwatch,
     read: Callable[[], None],
 ) -> None:  # fmt: skip
     """Compute all products of a shard in panels, or their sum, into its file.
@@ -367,7 +384,7 @@ def stream(
     slabs
         To read into, for each stream, and to write from.
     takers
-        Take the shard's own bytes, once.
+        Take the bytes of A and of B, each once.
     read
         Called when all has been read, and the slabs to read into are free.
 
@@ -382,8 +399,10 @@ def stream(
         with ExitStack() as stack:
             feeds = {}
             for name, runs in worker.runs(shard).items():
-                reader = readers[1 if name == "again" and worker.two else 0]
-                own = takers if name == "whole" else {}
+                right = name == "again" and worker.two
+                reader, own = readers[right], takers[0] if name == "whole" else {}
+                if right:
+                    own = {what: _Once(taker) for what, taker in takers[1].items()}
                 feed = Feed(lane, reader(), files, runs, sizes.SLAB_BYTES, slabs[0], own, watch)
                 feeds[name] = stack.enter_context(closing(feed))
                 feed.start()

@@ -300,13 +300,13 @@ def test_rectangles_cannot_be_squared(tmp_path):
 def reads(monkeypatch):
     """The names of all files whose headers are read from disk."""
     names = []
-    read_header = sources.read_header
+    read = sources.read_header_and_status
 
     def counted(path):
         names.append(path.name)
-        return read_header(path)
+        return read(path)
 
-    monkeypatch.setattr(sources, "read_header", counted)
+    monkeypatch.setattr(sources, "read_header_and_status", counted)
     return names
 
 
