@@ -22,11 +22,11 @@ from shardwise import ledger, planfile, receipts, sizes
 from shardwise.arrays import file_checksum, padded_header
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
 from shardwise.factors import Factor
+from shardwise.identity import identity_of, is_as_planned
 from shardwise.paths import Results, for_bash
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS, statistic_dtype
-from shardwise.sources import identity_of, is_as_planned
 from shardwise.units import human_bytes
 
 SCHEMA = 1

@@ -46,6 +46,7 @@ from shardwise.errors import (
     WrongInput,
     WrongProduct,
 )
+from shardwise.identity import InputFiles
 from shardwise.lanes import CudaLane, HostLane
 from shardwise.nvml import Gauge
 from shardwise.paths import for_bash
@@ -53,7 +54,7 @@ from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.shard import factors_digest, materialize, reference_of
-from shardwise.sources import InputFiles, StackReader
+from shardwise.sources import StackReader
 from shardwise.telemetry import Recorder
 from shardwise.tiles import TileWorker
 

@@ -12,8 +12,13 @@ MOST_BYTES = 1 << 20
 """No file of ours that is read whole has more."""
 
 
-def refuse_special(path: Path) -> None:
+def refuse_special(path: Path, key: str = "") -> None:
     """Refuse what is no regular file, before it is opened: a pipe would be waited for for ever.
+
+    Parameters
+    ----------
+    key
+        What the message begins with, such as ``input: ``.
 
     Raises
     ------
@@ -28,7 +33,7 @@ def refuse_special(path: Path) -> None:
             stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",
         }  # fmt: skip
         kind = kinds.get(stat.S_IFMT(mode), "a device")
-        raise InputError(f"{path}: is not a file, but {kind}")
+        raise InputError(f"{key}{path}: is not a file, but {kind}")
 
 
 def read(

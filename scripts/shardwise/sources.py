@@ -3,14 +3,13 @@
 import csv
 import json
 import os
+import stat
 import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import lru_cache
-from glob import glob, has_magic
+from glob import has_magic
 from itertools import islice
 from pathlib import Path
 
@@ -21,15 +20,12 @@ from shardwise.arrays import Header, commit, read_header, read_header_and_status
 from shardwise.config import Settings
 from shardwise.disk import PAGE, SHORT_BYTES, Extent, ExtentReader
 from shardwise.errors import InputError, IntegrityError, short
+from shardwise.identity import InputFiles, identity_of, is_as_planned, state_of
+from shardwise.lookup import absent, matches, mode_of, refuse_undecodable, shown
 from shardwise.paths import for_bash
 from shardwise.plan import Source, Stack
 from shardwise.planfile import kept, to_keep
-
-_UNKNOWN = "-"
-"""Stands for the inode where its number means nothing."""
-
-_NUMBERED_ANEW = ("fuse", "vfat", "msdos", "exfat", "cifs", "smb", "9p", "vboxsf", "virtiofs")
-"""How the types of file systems begin that make up the numbers of inodes as they need them."""
+from shardwise.smallfile import refuse_special
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -40,7 +36,7 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     synthetic
         Where the synthetic stack lies or will lie.
     cache
-        A file that keeps headers by path, size and time stamp, for inputs of many files.
+        A file that keeps headers by path and identity, for inputs of many files.
 
     Raises
     ------
@@ -52,20 +48,25 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     try:
         return _stack_on_disk(settings, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
-        raise InputError(f"input: {settings.input}: {error.strerror}") from error
+        own = error.filename or settings.input
+        where = "" if str(own) == settings.input else f" ({shown(own)})"
+        raise InputError(f"input: {settings.input}: {error.strerror}{where}") from error
 
 
 def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     assert settings.input is not None
     path = Path(settings.input)
-    if path.suffix == ".tsv" and not path.is_dir():
-        return _stack_of_files(_sheet_paths(path), f"sheet {path}", cache)
-    if path.is_dir():
+    mode = mode_of(path)
+    if mode is None and has_magic(settings.input):
+        return _stack_of_files(matches(settings.input), f"glob {settings.input}", cache)
+    if mode is None:
+        raise InputError(f"input: {absent(path)}")
+    if stat.S_ISDIR(mode):
         files = sorted(p for p in path.iterdir() if p.suffix == ".npy")
         return _stack_of_files(files, f"folder {path}", cache)
-    if not path.exists() and has_magic(settings.input):
-        found = sorted(Path(p) for p in glob(settings.input, recursive=True))
-        return _stack_of_files(found, f"glob {settings.input}", cache)
+    refuse_special(path, "input: ")
+    if path.suffix == ".tsv":
+        return _stack_of_files(_sheet_paths(path), f"sheet {path}", cache)
     return _one_stack(path, "input")
 
 
@@ -74,6 +75,8 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if settings.right is None:
         return None, False
     path = Path(settings.right)
+    if mode_of(path) is None:
+        raise InputError(f"right: {absent(path)}")
     try:
         header = read_header(path)
     except InputError as error:
@@ -118,8 +121,6 @@ def _synthetic_stack(settings: Settings, path: Path) -> Stack:
 
 
 def _one_stack(path: Path, key: str) -> Stack:
-    if not path.exists():
-        raise InputError(f"{key}: {path} does not exist")
     header, status = read_header_and_status(path)
     if len(header.shape) != 3:
         other = "one B for all has two" if key == "right" else "for 2-D files, name their folder"
@@ -135,8 +136,12 @@ def _one_stack(path: Path, key: str) -> Stack:
 def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack:
     """Many 2-D files as one stack, in the order given."""
     if not paths:
-        raise InputError(f"input: {origin} holds no .npy file")
-    headers, identities = _headers(paths, cache)
+        kind, _, name = origin.partition(" ")
+        where = f" (looked in {Path(name).absolute()})" if kind != "sheet" else ""
+        raise InputError(f"input: {origin} holds no .npy file{where}")
+    for path in paths:
+        refuse_undecodable(path)
+    headers, identities = _headers(paths, origin, cache)
     first = headers[0]
     for path, header in zip(paths, headers, strict=True):
         if len(header.shape) != 2:
@@ -156,6 +161,20 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
     return Stack(sources, len(sources), first.shape, first.native.name)  # type: ignore[arg-type]
 
 
+def _refuse_twice(
+    path: Path, status: os.stat_result, seen: dict[int, Path], origin: str
+) -> None:  # fmt: skip
+    """Refuse a file that was reached before, by its own name or by another, or by links."""
+    other = seen.setdefault(hash(state_of(status)), path)
+    if other is path or not status.st_ino or state_of(os.stat(other)) != state_of(status):
+        return
+    what = f"names {path} twice" if other == path else f"{other} and {path} are the same file"
+    raise InputError(
+        f"{origin}: {what}; leave one of them out. A matrix that has to count twice needs a second "
+        "file (cp)"
+    )
+
+
 def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
     if 0 in shape:
         raise InputError(f"{path} has shape {shape}: there is nothing to multiply; leave it out")
@@ -163,16 +182,21 @@ def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
 
 def _sheet_paths(sheet: Path) -> list[Path]:
     """The column ``path`` of a sheet, relative to the working directory or the sheet's folder."""
-    if not sheet.exists():
-        raise InputError(f"input: {sheet} does not exist")
-    paths = []
-    for line, name in _sheet_cells(sheet):
-        beside = sheet.parent / name
-        path = Path(name) if Path(name).exists() or not beside.exists() else beside
-        if not name or not path.is_file():
-            raise InputError(f"sheet {sheet}, line {line}: file {short(name)} does not exist")
-        paths.append(path)
-    return paths
+    return [_in_row(sheet, line, name) for line, name in _sheet_cells(sheet)]
+
+
+def _in_row(sheet: Path, line: int, name: str) -> Path:
+    """The file that a row of a sheet names."""
+    row, places = f"sheet {sheet}, line {line}: ", [Path(name), sheet.parent / name]
+    try:
+        for path in places if name else ():
+            if mode_of(path) is not None:
+                refuse_special(path, row)
+                return path
+    except OSError as error:
+        raise InputError(f"{row}{short(name)}: {error.strerror}") from error
+    looked = " and ".join(dict.fromkeys(str(path.absolute()) for path in places))
+    raise InputError(f"{row}file {short(name)} does not exist; looked for {looked}")
 
 
 def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
@@ -201,9 +225,11 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[str]]:
-    """Headers of many files; those whose identity is known come from the cache."""
-    known = _load_cache(cache)
+def _headers(
+    paths: list[Path], origin: str, cache: Path | None
+) -> tuple[list[Header], list[str]]:  # fmt: skip
+    """Headers and identities of many files; headers of known identity come from the cache."""
+    known, seen = _load_cache(cache), {}
     headers, identities, fresh = [], [], {}
     for path in paths:
         try:
@@ -214,50 +240,16 @@ def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[
                 header = Header(tuple(own["shape"]), own["descr"], own["fortran"], own["offset"])
             else:
                 header, status = read_header_and_status(path)
+            _refuse_twice(path, status, seen, origin)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-        identity = identity_of(status)
         headers.append(header)
-        identities.append(identity)
-        fresh[str(path)] = [identity, {**asdict(header), "shape": list(header.shape)}]
+        identities.append(identity_of(status))
+        fresh[str(path)] = [identities[-1], {**asdict(header), "shape": list(header.shape)}]
     if cache is not None and fresh != known:
         with commit(cache) as file:
             file.write(to_keep(fresh))
     return headers, identities
-
-
-def identity_of(status: os.stat_result) -> str:
-    """What the plan knows an input file by: ``size:modified:changed:inode``, times in ns.
-
-    Another node may have another number for the device, so that is left out; and the inode is a
-    dash where the file system does not keep its number.
-    """
-    inode = status.st_ino if _keeps_inodes(status.st_dev) else None
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{inode or _UNKNOWN}"
-
-
-def is_as_planned(source: Source, status: os.stat_result) -> bool:
-    """Whether a file is the one that was planned, as far as the plan knows it by its identity.
-
-    A plan of an earlier version knows size and time stamp only. The number of the inode is compared
-    where both nodes know it.
-    """
-    if not source.identity[:1].isdigit():
-        return True
-    pairs = zip(source.identity.split(":"), identity_of(status).split(":"), strict=False)
-    return all(planned == found or _UNKNOWN in (planned, found) for planned, found in pairs)
-
-
-@lru_cache
-def _keeps_inodes(device: int) -> bool:
-    """Whether the file system of a device numbers a file alike on all nodes, and when remounted."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return True
-    number = f"{os.major(device)}:{os.minor(device)}"
-    kinds = [line.partition(" - ")[2].split(" ")[0] for line in lines if line.split()[2] == number]
-    return not any(kind.startswith(_NUMBERED_ANEW) for kind in kinds)
 
 
 def _load_cache(cache: Path | None) -> dict[str, list]:
@@ -292,70 +284,6 @@ def _cure(source: Source) -> str:
     if source.identity:
         return "run snakemake again"
     return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then snakemake as before"
-
-
-class InputFiles:
-    """The input files that a stage reads, each as it was before its first byte was read."""
-
-    def __init__(self) -> None:
-        self._first: dict[str, os.stat_result] = {}
-
-    def note(self, path: str, status: os.stat_result) -> None:
-        """Note a file that is going to be read; where it is known, as :meth:`compare`."""
-        self._first.setdefault(path, status)
-        self.compare(path, status)
-
-    def compare(self, path: str, status: os.stat_result) -> None:
-        """Refuse a file that was noted and is another one now; `disk.Opened`.
-
-        Raises
-        ------
-        IntegrityError
-            With what to do.
-        """
-        first = self._first.get(path)
-        if first is not None and _state(first) != _state(status):
-            raise IntegrityError(
-                f"{path}: has changed while it was read; nothing was written. Let whatever writes "
-                "it finish, then run snakemake again"
-            )
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Where all that is read is read; nothing may be committed before this ends.
-
-        Raises
-        ------
-        IntegrityError
-            Where a file is not what it was before its first byte was read. That is told in place of
-            any other failure, which may follow from it.
-        """
-        try:
-            yield
-        except Exception:
-            with suppress(OSError):
-                self._compare_all()
-            raise
-        self._compare_all()
-
-    def _compare_all(self) -> None:
-        for path in list(self._first):
-            try:
-                # NFS keeps what it knows of a file for seconds, but asks when it is opened.
-                with open(path, "rb", buffering=0) as file:
-                    self.compare(path, os.fstat(file.fileno()))
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise IntegrityError(
-                    f"{path}: is gone since it was read; nothing was written. Bring it back, then "
-                    "run snakemake again"
-                ) from error
-
-
-def _state(status: os.stat_result) -> tuple[int, ...]:
-    """What is never the same for two files, nor before and after a file is written to."""
-    return (
-        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
-    )  # fmt: skip
 
 
 _Part = tuple[Path, Header, int, int]

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from shardwise import disk, multiply, planner, shard, sizes, sources
+from shardwise import disk, identity, multiply, planner, shard, sizes, sources
 from shardwise.errors import IntegrityError
 from shardwise.sources import StackReader
 
@@ -234,16 +234,16 @@ def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
     """Elsewhere a dash stands for the inode; a plan of an earlier version knows neither."""
     path = save(tmp_path / "a.npy", stack((2, 3, 3)))
     status = path.stat()
-    size, modified, changed, inode = sources.identity_of(status).split(":")
+    size, modified, changed, inode = identity.identity_of(status).split(":")
     assert [int(size), int(modified), int(changed)] == [
         status.st_size, status.st_mtime_ns, status.st_ctime_ns,
     ]  # fmt: skip
     assert int(inode) == status.st_ino
-    monkeypatch.setattr(sources, "_keeps_inodes", lambda device: False)
-    assert sources.identity_of(status) == f"{size}:{modified}:{changed}:-"
+    monkeypatch.setattr(identity, "_keeps_inodes", lambda device: False)
+    assert identity.identity_of(status) == f"{size}:{modified}:{changed}:-"
 
-    def planned(identity):
-        return sources.is_as_planned(sources.Source(str(path), 0, 2, identity), status)
+    def planned(text):
+        return identity.is_as_planned(sources.Source(str(path), 0, 2, text), status)
 
     assert planned(f"{size}:{modified}:{changed}:{inode}")
     assert planned(f"{size}:{modified}:{changed}:999")
@@ -264,7 +264,7 @@ def test_file_systems_that_make_up_their_inodes(monkeypatch, kind, keeps):
     """They are known by the type that the kernel gives for the device."""
     line = f"36 35 98:1 / /mnt rw shared:1 - {kind} what rw\n"
     other = "37 35 98:0 / /other rw - fuse.other what rw\n"
-    monkeypatch.setattr(sources.Path, "read_text", lambda self, **over: other + line)
-    sources._keeps_inodes.cache_clear()
-    assert sources._keeps_inodes(os.makedev(98, 1)) is keeps
-    sources._keeps_inodes.cache_clear()
+    monkeypatch.setattr(identity.Path, "read_text", lambda self, **over: other + line)
+    identity._keeps_inodes.cache_clear()
+    assert identity._keeps_inodes(os.makedev(98, 1)) is keeps
+    identity._keeps_inodes.cache_clear()
