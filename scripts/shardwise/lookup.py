@@ -38,7 +38,7 @@ def shown(path: Path | str) -> str:
 
 
 def refuse_undecodable(path: Path) -> None:
-    """Refuse a name that is not UTF-8: not all that a run calls can handle one.
+    """Refuse a name that is not UTF-8: neither Snakemake nor numba can handle one.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def refuse_undecodable(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{shown(path)}: the name is not UTF-8 text; rename it") from None
+        raise InputError(f"{shown(path)}: this path is not UTF-8 text; rename it") from None
 
 
 def matches(pattern: str) -> list[Path]:

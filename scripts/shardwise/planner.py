@@ -21,6 +21,7 @@ from shardwise.bins import MAX_TERMS
 from shardwise.config import NO_PLAN, Settings, check_statistics, function_parts
 from shardwise.errors import InputError, short
 from shardwise.guard import refuse_links
+from shardwise.lookup import refuse_undecodable
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -202,8 +203,10 @@ def describe(plan: Plan) -> str:
 
 
 def _refuse_path(root: Path) -> None:
-    """Refuse a results folder that no path leads to, or where the longest of ours would not fit."""
+    """Refuse a results folder that no path leads to, or in which our longest would not fit."""
     path = root.absolute()
+    for used in (path, Path(__file__)):
+        refuse_undecodable(used)
     most, longest = os.pathconf("/", "PC_PATH_MAX") - 1, _longest_path(root)
     if longest > most:
         raise InputError(

@@ -173,7 +173,7 @@ def test_names_that_are_not_utf_8_are_refused(tmp_path):
     os.rename(os.fsencode(tmp_path / "in" / "m1.npy"), os.fsencode(tmp_path) + b"/in/m\xff.npy")
     for name in ("in", "in/*.npy", "**/*.npy"):
         told = refusal(tmp_path, input=str(tmp_path / name))
-        assert "/in/m\\xff.npy: the name is not UTF-8 text; rename it" in told
+        assert "/in/m\\xff.npy: this path is not UTF-8 text; rename it" in told
         told.encode()
 
 
