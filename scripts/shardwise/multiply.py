@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from shardwise import (
     devices,
     grants,
     live,
+    nonfinite,
     quarantine,
     receipts,
     sizes,
@@ -35,6 +36,7 @@ from shardwise.arrays import PieceChecksum, StackWriter, commit, raw_bytes
 from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
 from shardwise.errors import (
+    BadMatrix,
     DeviceFailed,
     Disproven,
     InputError,
@@ -440,6 +442,7 @@ def _compute(
     with (
         commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file,
         reading.inputs.unchanged(),
+        _explained(plan, reading),
     ):
         own = os.fstat(file.fileno())
         if plan.problem.shared_right and not tiled:
@@ -477,6 +480,50 @@ def _compute(
         "tiled": tiled,
     }
     return body, own
+
+
+@contextmanager
+def _explained(plan: Plan, reading: Reading) -> Iterator[None]:
+    """Say where in the user's own files the matrix lies that a batch is refused for.
+
+    Raises
+    ------
+    InputError
+        With file, row and column, and with what a correction computes again.
+    IntegrityError
+        Where these files are finite: their copy is damaged.
+    WrongInput
+        The same where there is no copy.
+    """
+    try:
+        yield
+    except BadMatrix as error:
+        raise _with_place(plan, reading, error) from error
+
+
+def _with_place(plan: Plan, reading: Reading, error: BadMatrix) -> ShardwiseError:
+    key, start, stop = error.key, error.first, error.first + error.count
+    where = nonfinite.files_of(plan, "right" if key == "right" else "input", start, stop)
+    after = nonfinite.again(plan, key, start)
+    if key == "product":
+        return InputError(f"{error.what} ({where}); {error.cure}{after}")
+    with suppress(OSError, IntegrityError):  # the files need not be there any more
+        place = nonfinite.find(plan, key, start, stop, reading.inputs)
+        if place is None:
+            return _not_so_in_file(plan, reading.shard, error)
+        where = str(place)
+    return InputError(f"{error.what}: {where}; {error.cure}{after}")
+
+
+def _not_so_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> IntegrityError:
+    if error.key == "input" and plan.settings["materialize"]:
+        return IntegrityError(
+            f"{plan.results.shard(shard.shard)}: is damaged: matrix {error.first} holds NaN or "
+            f"Inf there, but none in the input; {_copy_again(plan, shard)}"
+        )
+    return WrongInput(
+        f"{error.what}, but its file does not; nothing was written. {_SUSPECT}"
+    )  # fmt: skip
 
 
 def _share_right(plan: Plan, reading: Reading, worker: Worker) -> None:

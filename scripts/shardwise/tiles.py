@@ -324,11 +324,6 @@ class TileWorker(Worker):
         row = planes[0].nbytes // (step.panel.stop - step.panel.start)
         return [((i * rows + step.panel.start) * row, plane) for i, plane in enumerate(planes)]
 
-    def _refusal(self, name: str, report: Report, i: int) -> str:
-        if name == "right" and self._problem.shared_right:
-            return "right: the matrix holds NaN or Inf; correct it, or set nonfinite: allow"
-        return super()._refusal(name, report, i)
-
 
 class Scatter(Drain):
     """Runs of bytes on their way into a file, each to a place of its own.
