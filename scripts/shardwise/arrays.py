@@ -267,11 +267,12 @@ def _read_fortran(
     low, high = (0, count) if whole else part
     at_once = max(1, CHUNK_BYTES // line) if whole else 1
     tall = min(own, at_once)
-    wide = at_once // rows if own == rows <= at_once else 1
+    wide = min(columns, at_once // rows) if own == rows <= at_once else 1
+    space = np.empty(wide * tall * (high - low), header.dtype)
     for j in range(0, columns, wide):
         for i in range(0, own, tall):
             shape = (min(wide, columns - j), min(tall, own - i), high - low)
-            block = np.empty(shape, header.dtype)
+            block = space[: math.prod(shape)].reshape(shape)
             first = j * rows + first_row + i
             file.seek(header.offset + first * line + low * header.dtype.itemsize)
             _read_fully(file, raw_bytes(block), path)

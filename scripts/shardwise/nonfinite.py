@@ -94,7 +94,7 @@ def _matrices(source: Source, start: int, stop: int) -> str:
 
 
 def again(plan: Plan, key: str, matrix: int) -> str:
-    """What is computed again once a file is corrected, and what stays; a sentence, or nothing."""
+    """A sentence on what is computed again once a file is corrected, and what stays."""
     shards = list(plan.shards.values())
     if key == "product":
         return (
@@ -105,8 +105,8 @@ def again(plan: Plan, key: str, matrix: int) -> str:
     stop = source.first + source.count
     own = [row.shard for row in shards if row.start < stop and source.first < row.stop]
     if key == "right" or len(own) == len(shards):
-        return f". Then all {len(shards)} shards are computed again" if len(shards) > 1 else ""
+        return f". Once it is corrected, all {len(shards)} shards are computed again"
     return (
-        f". Then shard {some(own)} is computed again, and the sum; the products of the other "
-        f"{len(shards) - len(own)} stay"
+        f". Once it is corrected, shard {some(own)} is computed again, and the sum; the products "
+        f"of the other {len(shards) - len(own)} stay"
     )

@@ -40,8 +40,8 @@ def batches():
 
 
 ORDERS = {"C": lambda a: a, "F": np.asfortranarray, "big-endian": lambda a: a.astype(">f4")}
-ALL = "Then all 3 shards are computed again"
-ONE = "Then shard 00001 is computed again, and the sum; the products of the other 2 stay"
+ALL = "Once it is corrected, all 3 shards are computed again"
+ONE = "shard 00001 is computed again, and the sum; the products of the other 2 stay"
 
 
 @pytest.mark.parametrize("way", ["batches", "panels"])

@@ -369,7 +369,7 @@ def test_products_that_were_allowed_to_be_nan_are_traced(tmp_path, over):
     assert f"the sum is nan at element [0, 1]: so is {what}, which was computed" in done.stderr
     place = f"input: nan at row 2, column 1 of {tmp_path}/in/3.npy (counted from 0)"
     assert place in done.stderr
-    again = "Then shard 00001 is computed again, and the sum; the products of the other 2 stay"
+    again = "shard 00001 is computed again, and the sum; the products of the other 2 stay"
     assert again in done.stderr
     assert nothing_summed(made)
 
