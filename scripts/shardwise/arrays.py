@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import socket
-import stat
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,11 +25,14 @@ import xxhash
 
 from shardwise import disk, sizes
 from shardwise.errors import InputError, IntegrityError, writing
+from shardwise.smallfile import refuse_special
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65536
 MAX_DIMENSIONS = 64
 CHUNK_BYTES = 8 * 1024**2
+LINE_BYTES = 64 * 1024
+"""Up to so many bytes it is faster to read more than is wanted than to seek."""
 DATA_OFFSET = disk.PAGE
 """Byte at which the elements of our own files begin: a page, for direct I/O."""
 _UMASK = threading.Lock()
@@ -90,14 +92,24 @@ def read_header(path: Path) -> Header:
         shorter or longer than its header says.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
-            raise InputError(f"{path}: is not a file, but a folder, a pipe or a device")
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            text, offset = _header_text(file, path)
+        return read_header_and_status(path)[0]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    header = _parse_header(text, offset, path)
+
+
+def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
+    """As :func:`read_header`, with the status of the file that the header was read from.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be opened or read.
+    """
+    refuse_special(path)
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        text, offset = _header_text(file, path)
+    size, header = status.st_size, _parse_header(text, offset, path)
     count = 1
     for length in header.shape:
         count *= length  # Python integers: a header that lies cannot overflow
@@ -108,7 +120,7 @@ def read_header(path: Path) -> Header:
             f"{path}: {what}: its header says shape {header.shape} of {header.dtype.name}, "
             f"which is {expected} bytes, but the file has {size}; copy or write it again"
         )
-    return header
+    return header, status
 
 
 def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
@@ -199,6 +211,7 @@ def read_matrices(
     stop: int,
     out: np.ndarray | None = None,
     first_row: int = 0,
+    opened: disk.Opened = lambda path, status: None,
 ) -> np.ndarray:
     """Matrices ``start`` to ``stop`` of a file, C-contiguous and in native byte order.
 
@@ -210,6 +223,8 @@ def read_matrices(
         Where to put them: C-contiguous, ``(stop - start, m, k)``, of the native element type. Not
         much memory beside it is needed, whatever the order of the file. For one matrix it may have
         fewer rows: those from ``first_row`` on.
+    opened
+        Asked about the file before its first byte is read.
 
     Returns
     -------
@@ -224,10 +239,11 @@ def read_matrices(
     shape = header.shape if len(header.shape) == 3 else (1, *header.shape)
     if out is None:
         out = np.empty((stop - start, *shape[1:]), header.native)
-    if header.fortran:
-        _read_fortran(path, header, (start, stop), out, first_row)
-        return out
     with open(path, "rb", buffering=0) as file:
+        opened(str(path), os.fstat(file.fileno()))
+        if header.fortran:
+            _read_fortran(file, path, header, (start, stop), out, first_row)
+            return out
         row_bytes = out.itemsize * shape[2]
         file.seek(header.offset + start * shape[1] * row_bytes + first_row * row_bytes)
         _read_fully(file, raw_bytes(out), path)
@@ -237,25 +253,31 @@ def read_matrices(
 
 
 def _read_fortran(
-    path: Path, header: Header, part: tuple[int, int], out: np.ndarray, first_row: int
-) -> None:
-    """Read some matrices of a file whose first index varies fastest, a bounded part at a time."""
-    shape = header.shape if len(header.shape) == 3 else (1, *header.shape)
-    count, rows, columns = shape
-    line = count * header.dtype.itemsize  # one element of every matrix: these lie side by side
-    own = out.shape[1]
-    wide = min(own, max(1, CHUNK_BYTES // max(1, line)))
-    high = max(1, CHUNK_BYTES // max(1, line * own))
-    for j in range(0, columns, high):
-        piece = (min(high, columns - j), rows, count)
-        for i in range(0, own, wide):
-            try:  # of what is mapped, only what is taken is read
-                chunk = np.memmap(path, header.dtype, "r", header.offset + j * rows * line, piece)
-            except ValueError as error:
-                raise IntegrityError(f"{path}: became shorter while it was read") from error
-            lines = slice(first_row + i, first_row + min(i + wide, own))
-            taken = chunk[:, lines, slice(*part)].transpose(2, 1, 0)
-            out[:, i : i + wide, j : j + piece[0]] = taken
+    file: BinaryIO, path: Path, header: Header, part: tuple[int, int], out: np.ndarray,
+    first_row: int,
+) -> None:  # fmt: skip
+    """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
+
+    A line is one element of every matrix: these lie side by side, and lines follow column by
+    column. (Not through a memory map: a file that is cut off would kill the process.)
+    """
+    count, rows, columns = header.shape if len(header.shape) == 3 else (1, *header.shape)
+    line, own = count * header.dtype.itemsize, out.shape[1]
+    whole = line <= LINE_BYTES  # else only the wanted part of each line is read
+    low, high = (0, count) if whole else part
+    at_once = max(1, CHUNK_BYTES // line) if whole else 1
+    tall = min(own, at_once)
+    wide = min(columns, at_once // rows) if own == rows <= at_once else 1
+    space = np.empty(wide * tall * (high - low), header.dtype)
+    for j in range(0, columns, wide):
+        for i in range(0, own, tall):
+            shape = (min(wide, columns - j), min(tall, own - i), high - low)
+            block = space[: math.prod(shape)].reshape(shape)
+            first = j * rows + first_row + i
+            file.seek(header.offset + first * line + low * header.dtype.itemsize)
+            _read_fully(file, raw_bytes(block), path)
+            taken = block[:, :, part[0] - low : part[1] - low].transpose(2, 1, 0)
+            out[:, i : i + shape[1], j : j + shape[0]] = taken
 
 
 def _read_fully(file: BinaryIO, view: np.ndarray, path: Path) -> None:

@@ -8,6 +8,7 @@ plan speaks of is foreign, which is no fault.
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -15,14 +16,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from shardwise import disk, judge, ledger, planfile, receipts, sizes
-from shardwise.arrays import DATA_OFFSET, PieceChecksum, file_checksum
+from shardwise import judge, ledger, planfile, receipts
+from shardwise.arrays import DATA_OFFSET, file_checksum
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
+from shardwise.factors import Factor
+from shardwise.identity import identity_of, is_as_planned
 from shardwise.paths import Results, for_bash
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS
-from shardwise.sources import SPARE_BYTES, StackReader
 from shardwise.units import human_bytes
 
 _MOST_NAMED = 5
@@ -220,12 +222,21 @@ def look(
 
 @dataclass
 class _Seen:
-    """What was found of a shard; ``line`` is that of the ledger, where its product is whole."""
+    """What was found of a shard.
+
+    Attributes
+    ----------
+    line
+        That of the ledger, where its product is whole.
+    alike
+        The factors whose bytes are those that the product was computed from.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     line: bytes | None = None
     backend: str | None = None
     proven: bool = False
+    alike: list[str] = field(default_factory=list)
 
 
 class _Audit:
@@ -242,18 +253,22 @@ class _Audit:
         kinds = ("shard", "shard_receipt", "product", "receipt", "telemetry")
         own += [getattr(self._results, kind)(shard) for shard in plan.shards for kind in kinds]
         self._known = {self._name(path) for path in own}
-        synthetic = bool(plan.facts["synthetic"])
-        if synthetic:  # the folder may have another name by now
+        self._synthetic = bool(plan.facts["synthetic"])
+        if self._synthetic:  # the folder may have another name by now
             sources = [replace(source, path=str(self._results.synthetic)) for source in sources]
-        self._sources = sources
-        self._read_input = self._results.synthetic.exists() if synthetic else made.inputs
+        self._sources, self._factors = sources, []
+        if self._results.synthetic.exists() if self._synthetic else made.inputs:
+            self._factors.append(Factor(plan, "input", sources, self._count))
+        if made.inputs and plan.problem.right:
+            right = [Source(**source) for source in plan.facts["right_sources"]]
+            self._factors.append(Factor(plan, "right", right, self._count))
+        self._alike: Counter[str] = Counter()
 
     def run(self, threads: int) -> None:
         """Look at everything."""
         made, plan = self._made, self._plan
         made.shards = len(plan.shards)
         summary = self._summary()
-        self._stack = self._stack_reader()
         seen: list[_Seen] = []
         with ThreadPoolExecutor(threads, "audit") as pool:
             statistics = [
@@ -262,12 +277,13 @@ class _Audit:
             ]
             for number, one in enumerate(pool.map(self._shard, plan.shards.values()), 1):
                 made.findings += one.findings
+                self._alike.update(one.alike)
                 seen.append(one)
                 said = f"{number} of {len(plan.shards)} shards, {human_bytes(made.nbytes)} read"
                 self._progress(said)
             made.findings += [finding for future in statistics for finding in future.result()]
         self._judge(seen, summary)
-        made.findings += self._input_findings() + self._synthetic()
+        made.findings += self._input_findings() + self._stack_receipt()
         made.findings += [Finding(FOREIGN, name, "is not part of this run")
                           for name in sorted(self._foreign())]  # fmt: skip
         made.repair = self._repair()
@@ -306,7 +322,8 @@ class _Audit:
         What a receipt says of the input counts where the file beside it is damaged, too.
         """
         seen = _Seen()
-        read, copied = self._product(row, seen), self._copy(row, seen)
+        receipt, copied = self._product(row, seen), self._copy(row, seen)
+        read = receipt and receipt.get("input_checksum")
         if read and copied and read != copied:
             reason = f"was made from matrices with checksum {read}, but the copy has {copied}"
             for path, shard in (
@@ -314,12 +331,12 @@ class _Audit:
                 (self._results.shard(row.shard), None),
             ):
                 seen.findings.append(self._finding(DAMAGED, path, reason, shard))
-        elif self._read_input and self._stack and (read or copied):
-            seen.findings += self._input_of(row, read or copied)
+        else:
+            self._read_factors(row, (receipt or {}) | {"input_checksum": read or copied}, seen)
         return seen
 
-    def _product(self, row: Shard, seen: _Seen) -> str | None:
-        """What the receipt of a product says that it was made from: a checksum of matrices."""
+    def _product(self, row: Shard, seen: _Seen) -> dict[str, Any] | None:
+        """The receipt of a product, for what it says that the product was made from."""
         path, product = self._results.receipt(row.shard), self._results.product(row.shard)
         receipt = None
         try:
@@ -335,7 +352,7 @@ class _Audit:
             seen.findings.append(self._finding(MISSING, product, why, row.shard))
         except (IntegrityError, OSError) as error:
             seen.findings.append(self._finding(_kind(error), path, str(error), row.shard))
-        return receipt and receipt.get("input_checksum")
+        return receipt
 
     def _copy(self, row: Shard, seen: _Seen) -> str | None:
         """The same of the receipt of a copy, of the copy itself; it may have been removed."""
@@ -407,16 +424,10 @@ class _Audit:
 
     # The input.
 
-    def _stack_reader(self) -> StackReader | None:
-        problem = self._plan.problem
-        if not self._read_input:
-            return None
-        return StackReader(self._sources, problem.left, self._plan.dtype)  # type: ignore[arg-type]
-
-    def _synthetic(self) -> list[Finding]:
+    def _stack_receipt(self) -> list[Finding]:
         """The receipt of the synthetic stack; its matrices are compared shard by shard."""
         path = self._results.synthetic_receipt
-        if not (self._plan.facts["synthetic"] and self._results.synthetic.exists()):
+        if not (self._synthetic and self._results.synthetic.exists()):
             return []
         try:
             receipts.check_file(self._results.synthetic, receipts.read(path).get("file", {}))
@@ -424,51 +435,49 @@ class _Audit:
             return [self._finding(_kind(error), path, str(error))]
         return []
 
-    def _input_of(self, row: Shard, expected: str | None) -> list[Finding]:
-        """Read the matrices of a shard where the plan says they lie."""
-        inside = bool(self._plan.facts["synthetic"])
-        kind = DAMAGED if inside else INPUT
-        path = self._results.synthetic if inside else Path(f"input of shard {row.shard}")
-        try:
-            if inside and not path.is_file():  # opening a pipe would wait for ever
-                raise IntegrityError(f"{path}: is not a file")
-            found = self._input_checksum(row)
-        except (IntegrityError, InputError, OSError) as error:
-            return [self._finding(kind, path, str(error))]
-        if found == expected:
-            return []
-        reason = f"matrices {row.start} to {row.stop}: checksum {found}, but {expected} was read"
-        return [self._finding(kind, path, reason)]
-
-    def _input_checksum(self, row: Shard) -> str:
-        checksum = PieceChecksum(row.bytes, *sizes.SHARD_PIECES)
-        size = min(sizes.SLAB_BYTES, row.bytes)
-        buffer = disk.aligned_empty(disk.PAGE + size + SPARE_BYTES)
-        with disk.ExtentReader() as files:
-            for offset in range(0, row.bytes, size):
-                low = row.start * self._plan.problem.matrix_bytes + offset
-                high = low + min(size, row.bytes - offset)
-                checksum.update(offset, self._stack.read_bytes(files, buffer, low, high))
-                self._count(high - low)
-        return checksum.hexdigest()
+    def _read_factors(self, row: Shard, receipt: dict[str, Any], seen: _Seen) -> None:
+        """Read what a shard was computed from, where the plan says that it lies."""
+        for factor in self._factors:
+            if (expected := factor.expected(receipt)) is None:
+                continue  # of an earlier version, which took no checksum of B
+            inside = self._synthetic and factor.name == "input"
+            try:
+                if inside and not self._results.synthetic.is_file():
+                    raise IntegrityError(f"{self._results.synthetic}: is not a file")
+                checksum = factor.checksum(row)
+            except (IntegrityError, InputError, OSError) as error:
+                reason = str(error)
+            else:
+                if checksum == expected:
+                    seen.alike.append(factor.name)
+                    continue
+                what = f"matrices {row.start} to {row.stop}" if factor.name == "input" else "B"
+                reason = f"{what}: checksum {checksum}, but {expected} was read"
+            paths = factor.files(row)
+            own = paths[0] if len(paths) == 1 else f"{factor.name} of shard {row.shard}"
+            kind = DAMAGED if inside else INPUT
+            seen.findings.append(self._finding(kind, Path(own), reason))
 
     def _input_findings(self) -> list[Finding]:
-        """Input files that are not as they were planned, by size and time stamp."""
+        """Input files that are not as they were planned; those whose bytes are need not be."""
         right = [Source(**source) for source in self._plan.facts["right_sources"]]
-        found = []
-        for source in (*self._sources, *right):
-            if not source.identity[:1].isdigit():
-                continue
-            try:
-                now = os.stat(source.path)
-            except OSError as error:
-                reason = f"is not there: {error.strerror}"
-            else:
-                identity = f"{now.st_size}:{now.st_mtime_ns}"
-                reason = f"is {identity} (size:time stamp), but {source.identity} was planned"
-                if identity == source.identity:
+        found, shards = [], len(self._plan.shards)
+        for name, sources in (("input", self._sources), ("right", right)):
+            for source in sources if self._alike[name] < shards else ():
+                if not source.identity[:1].isdigit():
                     continue
-            found.append(Finding(INPUT, source.path, reason))
+                try:
+                    status = os.stat(source.path)
+                except OSError as error:
+                    reason = f"is not there: {error.strerror}"
+                else:
+                    if is_as_planned(source, status):
+                        continue
+                    reason = (
+                        f"is {identity_of(status)} (size, times of the last write and the last "
+                        f"change in ns, inode), but {source.identity} was planned"
+                    )
+                found.append(Finding(INPUT, source.path, reason))
         return found
 
     # All else.

@@ -10,7 +10,7 @@ import numpy as np
 from shardwise import canary, functions, proof, sizes, witness
 from shardwise.arrays import raw_bytes
 from shardwise.bins import BinnedSum, plane_shape
-from shardwise.errors import InputError, TryAgain, WrongProduct
+from shardwise.errors import BadMatrix, InputError, TryAgain, WrongProduct
 from shardwise.kernels import kernel
 from shardwise.planfile import Plan
 from shardwise.problem import Problem
@@ -18,6 +18,7 @@ from shardwise.timeline import Span
 from shardwise.units import human_bytes
 
 _INT64_MAX = 2**63 - 1
+_CORRECT = "correct it, or set nonfinite: allow"
 
 
 @dataclass
@@ -178,9 +179,7 @@ class Worker:
         self._try_arithmetic()
         span = self._lane.upload([raw_bytes(right)], raw_bytes(self._right)).wait()
         if self._plan.settings["nonfinite"] == "error" and not np.isfinite(right).all():
-            raise InputError(
-                "right: the matrix holds NaN or Inf; correct it, or set nonfinite: allow"
-            )
+            raise self._refusal("right", Report(0, 1), 0)
         return span
 
     def _try_arithmetic(self) -> None:
@@ -327,7 +326,7 @@ class Worker:
                 continue
             own = xp.isfinite(largest)
             if self._plan.settings["nonfinite"] == "error" and not own.all():
-                raise InputError(self._refusal(name, report, int(own.argmin())))
+                raise self._refusal(name, report, int(own.argmin()))
             # The sum of a whole batch has one ratio, of which one bad matrix proves nothing.
             alone = report.ratio is not None and len(own) == len(report.ratio)
             finite = finite & (own if alone else own.all())
@@ -338,7 +337,7 @@ class Worker:
             i = int(wrong.argmax())
             real = self._problem.product_dtype != "int64"
             if real and report.product is None and not np.isfinite(report.ratio[i]):
-                raise InputError(self._refusal("product", report, i))
+                raise self._refusal("product", report, i)
             raise WrongProduct(
                 f"{self._product(report, i)} is wrong: Freivalds' check is off by "
                 f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "
@@ -371,23 +370,21 @@ class Worker:
             return f"the sum of the products {report.first} to {report.first + report.count - 1}"
         return f"the product of matrix {report.first + i}"
 
-    def _refusal(self, name: str, report: Report, i: int) -> str:
+    def _refusal(self, name: str, report: Report, i: int) -> BadMatrix:
+        matrix = report.first + i
         if name != "product":
-            key = "input" if name == "left" else "right"
-            return (
-                f"{key}: matrix {report.first + i} holds NaN or Inf; correct it, or set "
-                "nonfinite: allow"
-            )
+            key, which = "input" if name == "left" else "right", f"matrix {matrix}"
+            if key == "right" and self._problem.shared_right:
+                matrix, which = 0, "the matrix"
+            return BadMatrix(f"{key}: {which} holds NaN or Inf", _CORRECT, key, matrix)
         if self._function:
-            return (
-                f"product: {self._function.spec} made NaN or Inf of matrix {report.first + i}, "
-                "which is finite; correct it, or set nonfinite: allow"
-            )
+            what = f"product: {self._function.spec} made NaN or Inf of matrix {matrix}"
+            return BadMatrix(f"{what}, which is finite", _CORRECT, "product", matrix)
         dtype = "float32" if self._in_gemm and self.compute != "float64" else self._problem.dtype
-        return (
-            f"{self._product(report, i)} overflows {dtype}, although its factors are finite; "
-            "save the input as float64 (or scale it), or set nonfinite: allow"
-        )
+        what = f"{self._product(report, i)} overflows {dtype}, although its factors are finite"
+        cure = "save the input as float64 (or scale it), or set nonfinite: allow"
+        own = (report.first, report.count) if self._in_gemm else (matrix, 1)
+        return BadMatrix(what, cure, "product", *own)
 
 
 def in_gemm(plan: Plan) -> bool:
@@ -453,11 +450,15 @@ def _check_integers(xp: Any, problem: Problem, left: Any, right: Any, first: int
     sizes_of = [_moduli(xp, block) for block in (left, right) if block is not None]
     for i, own in enumerate(sizes_of[0]):
         other = sizes_of[-1][i if len(sizes_of[-1]) > 1 else 0]
-        if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
-            raise InputError(
-                f"the product of matrix {first + i} may not fit int64 (its largest element is "
-                f"{max(own, other)}); save the input as float64"
-            )
+        check_int64(inner, own, other, first + i)
+
+
+def check_int64(inner: int, own: int, other: int, matrix: int) -> None:
+    """Refuse a product that might not fit int64, from the largest moduli of its factors."""
+    if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
+        what = f"the product of matrix {matrix} may not fit int64 (its largest element is "
+        what += f"{max(own, other)})"
+        raise BadMatrix(what, "save the input as float64", "product", matrix)
 
 
 def _moduli(xp: Any, block: Any) -> list[int]:

@@ -1,7 +1,6 @@
 """The only reader of the configuration: schema, defaults, and messages about keys."""
 
 import difflib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -292,11 +291,14 @@ def _product_problems(full: Mapping[str, Any]) -> list[str]:
     return [f"product: {short(product)}: unknown product; {hint} {known}"]
 
 
-def _names_a_file(text: str) -> bool:
+def _name_problems(key: str, name: str) -> list[str]:
+    if "\0" in name:
+        return [f"{key}: {short(name)} holds a character that no file name can have"]
     try:
-        return b"\0" not in os.fsencode(text)
+        name.encode()
     except UnicodeEncodeError:
-        return False
+        return [f"{key}: {short(name)} is not UTF-8 text; rename the file or folder"]
+    return []
 
 
 def _address_problem(key: str, text: str) -> str:
@@ -328,11 +330,8 @@ def _contradictions(full: Mapping[str, Any]) -> list[str]:
         for key in ("input", "right", "product", "results")
         if (problem := _address_problem(key, str(full[key])))
     ]
-    problems += [
-        f"{key}: {short(full[key])} holds a character that no file name can have"
-        for key in ("input", "right", "product", "results")
-        if not _names_a_file(str(full[key]))
-    ]
+    for key in ("input", "right", "product", "results"):
+        problems += _name_problems(key, str(full[key]))
     try:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:

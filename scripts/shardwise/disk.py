@@ -11,7 +11,7 @@ import os
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
@@ -41,6 +41,10 @@ _MOST_OPEN = 16
 _BATCH = 64
 _PROBES = 2
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+Opened = Callable[[str, os.stat_result], object]
+"""Told the path and the status of each file that is opened; it may raise."""
 
 
 class Extent(NamedTuple):
@@ -114,10 +118,17 @@ class ExtentReader(AbstractContextManager):
 
     What the page cache holds is copied from it; the rest is read around it. A file system that
     cannot do that, or cannot tell, is read through the page cache.
+
+    Parameters
+    ----------
+    opened
+        Asked about each file before its first byte is read.
     """
 
-    def __init__(self, threads: int = THREADS) -> None:
-        self._pool = ThreadPoolExecutor(threads, "read")
+    def __init__(
+        self, threads: int = THREADS, opened: Opened = lambda path, status: None
+    ) -> None:  # fmt: skip
+        self._pool, self._opened = ThreadPoolExecutor(threads, "read"), opened
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._requests = threading.BoundedSemaphore(DIRECT_REQUESTS)
         self._lock = threading.Lock()
@@ -182,7 +193,7 @@ class ExtentReader(AbstractContextManager):
     def _open(self, path: str) -> "Iterator[_File]":
         """The open file of a path; those that were not used for longest are closed."""
         with self._lock:
-            file = self._files.pop(path, None) or _File(path, self._requests)
+            file = self._files.pop(path, None) or _File(path, self._requests, self._opened)
             self._files[path] = file
             file.users += 1
         try:
@@ -199,9 +210,11 @@ class ExtentReader(AbstractContextManager):
 class _File:
     """A file being read: one descriptor through the page cache, one around it where it can be."""
 
-    def __init__(self, path: str, requests: threading.BoundedSemaphore) -> None:
+    def __init__(
+        self, path: str, requests: threading.BoundedSemaphore, opened: Opened
+    ) -> None:  # fmt: skip
         self.users = 0
-        self._path, self._requests = path, requests
+        self._path, self._requests, self._opened = path, requests, opened
         self._lock = threading.Lock()
         self._buffered: int | None = None
         self._direct: int | None = None
@@ -216,7 +229,8 @@ class _File:
         self._open_buffered()
         with self._lock:
             if piece.direct and self._direct is None and not self._refused:
-                self._direct = open_direct(self._path, os.O_RDONLY)
+                # The same file once more, whatever its name leads to by now.
+                self._direct = open_direct(f"/proc/self/fd/{self._buffered}", os.O_RDONLY)
                 self._refused = self._direct is None
         done = piece.start
         if piece.direct and not self._refused and not self._cached(piece.start, piece.end):
@@ -234,6 +248,7 @@ class _File:
         with self._lock:
             if self._buffered is None:
                 self._buffered = os.open(self._path, os.O_RDONLY)
+                self._opened(self._path, os.fstat(self._buffered))
 
     def cached(self, start: int, end: int) -> bool:
         """Whether the page cache is known to hold a part of the file."""

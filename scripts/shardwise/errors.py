@@ -23,6 +23,24 @@ class InputError(ShardwiseError):
     exit_code = 2
 
 
+class BadMatrix(InputError):  # noqa: N818 - named after what was found
+    """A matrix is not finite, or its product cannot be kept.
+
+    Parameters
+    ----------
+    what, cure
+        What was found, and what to do.
+    key
+        What is to blame: ``input``, ``right``, or the ``product`` of finite factors.
+    first, count
+        The matrices, by their index in the whole stack.
+    """
+
+    def __init__(self, what: str, cure: str, key: str, first: int, count: int = 1) -> None:
+        super().__init__(f"{what}; {cure}")
+        self.what, self.cure, self.key, self.first, self.count = what, cure, key, first, count
+
+
 class IntegrityError(ShardwiseError):
     """A file, a product or a sum is not what its receipt or its proof says."""
 

@@ -17,7 +17,9 @@ import numpy as np
 from shardwise.config import function_parts
 from shardwise.devices import device_errors
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.lookup import absent
 from shardwise.problem import ITEM_BYTES, Problem, Shape, product_dtype
+from shardwise.smallfile import refuse_special
 
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 """Element types that a function may return; integers are widened to int64, which holds these."""
@@ -160,11 +162,10 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
 def _source(spec: str) -> bytes:
     path, _ = function_parts(spec)
     try:
+        refuse_special(Path(path), "product: ")
         return Path(path).read_bytes()
     except FileNotFoundError as error:
-        raise InputError(
-            f"product: {path} does not exist; a relative path counts from the working directory"
-        ) from error
+        raise InputError(f"product: {absent(Path(path))}") from error
     except OSError as error:
         raise InputError(f"product: {path} cannot be read: {error.strerror}") from error
 

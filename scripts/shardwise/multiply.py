@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,15 +25,17 @@ from shardwise import (
     grants,
     judge,
     live,
+    nonfinite,
     quarantine,
     receipts,
     sizes,
     witness,
 )
-from shardwise.arrays import PieceChecksum, StackWriter, commit
+from shardwise.arrays import PieceChecksum, StackWriter, commit, raw_bytes
 from shardwise.batches import Report, Worker
 from shardwise.disk import ExtentReader
 from shardwise.errors import (
+    BadMatrix,
     DeviceFailed,
     Disproven,
     InputError,
@@ -45,6 +47,7 @@ from shardwise.errors import (
     WrongInput,
     WrongProduct,
 )
+from shardwise.identity import InputFiles
 from shardwise.lanes import CudaLane, HostLane
 from shardwise.nvml import Gauge
 from shardwise.paths import for_bash
@@ -93,6 +96,11 @@ class Reading:
         What is to be closed in the end.
     watch
         Begun with it, before a copy that has to be made.
+    inputs
+        The input files that are read for it.
+    right_checksum
+        Of the B's that the shard is multiplied with, or of the one that serves all matrices; None
+        where there is no B.
     """
 
     shard: Shard
@@ -102,6 +110,8 @@ class Reading:
     files: ExtentReader
     open: ExitStack
     watch: Stopwatch
+    inputs: InputFiles
+    right_checksum: PieceChecksum | None
     reference: witness.Reference | None = None
     feeds: list[Feed] = field(default_factory=list)
 
@@ -111,6 +121,11 @@ class Reading:
         if self.reference is None:
             return {"checksum": self.checksum}
         return {"checksum": self.checksum, "witness": self.reference}
+
+    @property
+    def right_takers(self) -> Takers:
+        """Who takes the bytes of B on their way."""
+        return {"checksum": self.right_checksum} if self.right_checksum else {}
 
     def release(self) -> None:
         """Give the slabs back, once all bytes were read and copied; the next shard can use them."""
@@ -193,8 +208,10 @@ class Session:
         copying = partial(self._at_work, shard, watch)
         copy = _copied(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]), watch, copying)
         checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
-        files = stack.enter_context(ExtentReader())
-        reading = Reading(shard, copy, slabs, checksum, files, stack, watch)
+        inputs = InputFiles()
+        files = stack.enter_context(ExtentReader(opened=inputs.compare))
+        right = _right_checksum(plan, shard)
+        reading = Reading(shard, copy, slabs, checksum, files, stack, watch, inputs, right)
         known = copy is not None and copy.reference is not None
         if not known and not batches.in_gemm(plan):  # there single matrices have no numbers
             reading.reference = reference_of(plan, shard, witness.sample_every(count))
@@ -417,15 +434,16 @@ def _compute(
     count = shard.stop - shard.start
     every = reading.reference.every if reading.reference else None
     worker = Worker(lane, plan, shard.start, count, every)
-    if plan.problem.shared_right:
-        right = watch.timed(
-            "read", lambda: _right_reader(plan).read(0, 1)[0], plan.problem.right_bytes
-        )
-        watch.note("upload", worker.share(right), right.nbytes)
     path, shape = plan.results.product(shard.shard), worker.shape(count)
     # Only an earlier attempt can have left something: else the folder need not be listed.
-    with commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file:
+    with (
+        commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file,
+        reading.inputs.unchanged(),
+        _explained(plan, reading),
+    ):
         own = os.fstat(file.fileno())
+        if plan.problem.shared_right:
+            _share_right(plan, reading, worker)
         with ExitStack() as stack:
             writer = stack.enter_context(
                 StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=sizes.SLAB_BYTES)
@@ -442,11 +460,65 @@ def _compute(
             path, shape, worker.dtype, product_checksum, writer.row_bytes, writer.piece_bytes
         ),
         "input_checksum": found,
+        "right_checksum": reading.right_checksum and reading.right_checksum.hexdigest(),
         "proof": worker.proof,
         **told,
         "compute": worker.compute,
     }
     return body, own
+
+
+@contextmanager
+def _explained(plan: Plan, reading: Reading) -> Iterator[None]:
+    """Say where in the user's own files the matrix lies that a batch is refused for.
+
+    Raises
+    ------
+    InputError
+        With file, row and column, and with what a correction computes again.
+    IntegrityError
+        Where these files are finite: their copy is damaged.
+    WrongInput
+        The same where there is no copy.
+    """
+    try:
+        yield
+    except BadMatrix as error:
+        raise _with_place(plan, reading, error) from error
+
+
+def _with_place(plan: Plan, reading: Reading, error: BadMatrix) -> ShardwiseError:
+    key, start, stop = error.key, error.first, error.first + error.count
+    where = nonfinite.files_of(plan, "right" if key == "right" else "input", start, stop)
+    after = nonfinite.again(plan, key, start)
+    if key == "product":
+        return InputError(f"{error.what} ({where}); {error.cure}{after}")
+    with suppress(OSError, IntegrityError):  # the files need not be there any more
+        place = nonfinite.find(plan, key, start, stop, reading.inputs)
+        if place is None:
+            return _not_so_in_file(plan, reading.shard, error)
+        where = str(place)
+    return InputError(f"{error.what}: {where}; {error.cure}{after}")
+
+
+def _not_so_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> IntegrityError:
+    if error.key == "input" and plan.settings["materialize"]:
+        return IntegrityError(
+            f"{plan.results.shard(shard.shard)}: is damaged: matrix {error.first} holds NaN or "
+            f"Inf there, but none in the input; {_copy_again(plan, shard)}"
+        )
+    return WrongInput(
+        f"{error.what}, but its file does not; nothing was written. {_SUSPECT}"
+    )  # fmt: skip
+
+
+def _share_right(plan: Plan, reading: Reading, worker: Worker) -> None:
+    """Read the one B that serves all matrices, and bring it to the device."""
+    stack, watch = _right_reader(plan, reading.inputs), reading.watch
+    right = watch.timed("read", lambda: stack.read(0, 1)[0], plan.problem.right_bytes)
+    raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
+    watch.timed("checksum", lambda: reading.right_checksum.append(raw))
+    watch.note("upload", worker.share(right), right.nbytes)
 
 
 def _stream(
@@ -515,9 +587,11 @@ def _drain_batch(
 def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
     """Open the streams of A, and of B where there is one B a matrix, and begin to read."""
     problem, shard = plan.problem, reading.shard
-    streams = [(_left_reader(plan, shard), problem.matrix_bytes, reading.takers)]
+    left = _left_reader(plan, shard, reading.inputs)
+    streams = [(left, problem.matrix_bytes, reading.takers)]
     if problem.right and not problem.shared_right:
-        streams.append((_right_reader(plan), problem.right_bytes, {}))
+        right = _right_reader(plan, reading.inputs)
+        streams.append((right, problem.right_bytes, reading.right_takers))
     for reader, nbytes, own in streams:
         runs = [(shard.start * nbytes, shard.stop * nbytes)]
         feed = Feed(
@@ -528,18 +602,27 @@ def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
         feed.start()
 
 
-def _left_reader(plan: Plan, shard: Shard) -> StackReader:
+def _right_checksum(plan: Plan, shard: Shard) -> PieceChecksum | None:
+    """The checksum, still without bytes, of what a shard needs of B; None where there is no B."""
+    problem = plan.problem
+    if problem.right is None:
+        return None
+    count = 1 if problem.shared_right else shard.stop - shard.start
+    return PieceChecksum(count * problem.right_bytes, *sizes.SHARD_PIECES)
+
+
+def _left_reader(plan: Plan, shard: Shard, inputs: InputFiles) -> StackReader:
     if plan.settings["materialize"]:
         path = str(plan.results.shard(shard.shard))
         sources = [Source(path, shard.start, shard.stop - shard.start, "")]
     else:
         sources = plan.sources
-    return StackReader(sources, plan.problem.left, plan.dtype)  # type: ignore[arg-type]
+    return StackReader(sources, plan.problem.left, plan.dtype, inputs)  # type: ignore[arg-type]
 
 
-def _right_reader(plan: Plan) -> StackReader:
+def _right_reader(plan: Plan, inputs: InputFiles) -> StackReader:
     sources = [Source(**source) for source in plan.facts["right_sources"]]
-    return StackReader(sources, plan.problem.right, plan.dtype)  # type: ignore[arg-type]
+    return StackReader(sources, plan.problem.right, plan.dtype, inputs)  # type: ignore[arg-type]
 
 
 def _check_input(plan: Plan, shard: Shard, copy: "_Copy | None", found: str) -> None:

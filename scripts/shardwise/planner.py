@@ -7,6 +7,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from shardwise.bins import MAX_TERMS
 from shardwise.config import NO_PLAN, Settings, check_statistics, function_parts
 from shardwise.errors import InputError, short
 from shardwise.guard import mark, refuse_links, refuse_strangers
+from shardwise.lookup import refuse_undecodable
 from shardwise.partial import refuse_foreign
-from shardwise.paths import Results
+from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
 from shardwise.problem import Problem, Shape
@@ -29,6 +31,13 @@ from shardwise.sources import StackReader, check_product, right_of, stack_of
 from shardwise.units import human_bytes
 
 _LOG = logging.getLogger(__name__)
+
+_LONGEST_BELOW = 256
+"""Bytes of the longest path within a results folder, its slash included. That of an unfinished
+file, which the longest name of a node stands in, has about 200."""
+
+_LONGEST_RESULT = 32
+"""The same of what Snakemake keeps records of, such as ``/products/00007.json``."""
 
 
 def make(
@@ -51,6 +60,7 @@ def make(
         Where the input, or its fit with the config, is bad.
     """
     results = Results(Path(settings.results))
+    _refuse_path(results.root)
     headers = cache and cache / f"{planfile.digest(settings.input)}.json"
     left = stack_of(settings, results.synthetic, headers)
     right, shared = right_of(settings, left)
@@ -193,6 +203,43 @@ def describe(plan: Plan) -> str:
         f"{len(rows)} shards of {human_bytes(max(r.bytes for r in rows))} or less; "
         f"{human_bytes(max(r.memory for r in rows))} of memory a task; writes {written}"
     )
+
+
+def _refuse_path(root: Path) -> None:
+    """Refuse a results folder that no path leads to, or in which our longest would not fit."""
+    path = root.absolute()
+    for used in (path, Path(__file__)):
+        refuse_undecodable(used)
+    most, longest = os.pathconf("/", "PC_PATH_MAX") - 1, _longest_path(root)
+    if longest > most:
+        raise InputError(
+            f"results: {short(str(root))} is a path of {len(os.fsencode(path))} bytes; the longest "
+            f"that a run makes of it would have {longest}, but the system takes {most}; choose a "
+            "shorter path"
+        )
+    try:
+        longest = os.pathconf(next(filter(os.path.exists, path.parents)), "PC_NAME_MAX")
+        for name in path.parts:
+            if len(os.fsencode(name)) > longest:
+                raise InputError(
+                    f"results: the name {short(name)} has {len(os.fsencode(name))} bytes, but the "
+                    f"file system takes {longest}; choose a shorter one"
+                )
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(path)
+    except OSError as error:  # such as a link that leads to itself
+        raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
+
+
+def _longest_path(root: Path) -> int:
+    """Bytes of the longest path of a run: of an unfinished file, or of Snakemake's record of one.
+
+    Snakemake names a record by the path of a result in base64, in a folder for every 254 letters.
+    """
+    letters = 4 * ((len(os.fsencode(root)) + _LONGEST_RESULT) // 3 + 1)
+    records = len(os.fsencode(CACHE.with_name("incomplete").absolute()))
+    record = records + letters + 2 * (letters // 254 + 1)
+    return max(len(os.fsencode(root.absolute())) + _LONGEST_BELOW, record)
 
 
 def _refuse_names(results: Results, sources: list[Source]) -> None:

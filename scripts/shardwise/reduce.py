@@ -28,6 +28,7 @@ from shardwise import (
     config,
     devices,
     ledger,
+    nonfinite,
     planfile,
     quarantine,
     receipts,
@@ -56,6 +57,7 @@ from shardwise.units import human_bytes
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 10.0
+_SEARCH_SECONDS = 60.0  # for the product that is not finite
 _NAME_BYTES = 256  # more than any host name has
 
 
@@ -282,11 +284,62 @@ class _Job:
         for name, array in results.items():
             wild = np.flatnonzero(~np.isfinite(array))
             if wild.size:
-                where = list(divmod(low + int(wild[0]), self._plan.problem.product_shape[1]))
-                raise InputError(
-                    f"the {name} overflows {array.dtype} at element {where}, or holds NaN or Inf "
-                    "of products that were computed under nonfinite: allow"
+                element, value = low + int(wild[0]), array[wild[0]]
+                where = list(divmod(element, self._plan.problem.product_shape[1]))
+                told = self._peers.during(
+                    lambda element=element: self._origin(element), "products to be searched"
                 )
+                what = f"is {value}" if told.startswith(": so is") else f"overflows {array.dtype}"
+                raise InputError(f"the {name} {what} at element {where}{told}")
+
+    def _origin(self, element: int) -> str:
+        """Which product makes an element of a result NaN or Inf, and where its matrix lies."""
+        until = time.monotonic() + _SEARCH_SECONDS
+        for number, shard in enumerate(self._shards):
+            wild = np.flatnonzero(~np.isfinite(self._element_of(number, element)))
+            if wild.size and self._plan.settings["keep"] == "products":
+                matrix = shard.start + int(wild[0])
+                return self._cause(f"the product of matrix {matrix}", matrix, matrix + 1)
+            if wild.size:
+                return self._cause(f"the sum of shard {shard.shard}", shard.start, shard.stop)
+            if time.monotonic() > until:
+                return f"; of which product, was not found in {_SEARCH_SECONDS:.0f} s"
+        return (
+            ", although all products are finite there; scale the input, leave this statistic out, "
+            "or set nonfinite: allow"
+        )
+
+    def _cause(self, what: str, start: int, stop: int) -> str:
+        """Where the input of some products is NaN or Inf, or that it is finite."""
+        plan = self._plan
+        for key in ("input", "right") if plan.problem.right else ("input",):
+            low, high = (0, 1) if key == "right" and plan.problem.shared_right else (start, stop)
+            try:
+                place = nonfinite.find(plan, key, low, high)
+            except (OSError, IntegrityError) as error:
+                return f": so is {what}; why, cannot be told: {error}"
+            if place:
+                return (
+                    f": so is {what}, which was computed under nonfinite: allow. {key}: {place}; "
+                    f"correct it, or set nonfinite: allow{nonfinite.again(plan, key, place.matrix)}"
+                )
+        where = nonfinite.files_of(plan, "input", start, stop)
+        return (
+            f": so does {what}, although the input ({where}) is finite; scale the input, or set "
+            f"nonfinite: allow{nonfinite.again(plan, 'product', start)}"
+        )
+
+    def _element_of(self, number: int, element: int) -> np.ndarray:
+        """One element of all products of a shard, or of their sum."""
+        plan, shard = self._plan, self._shards[number].shard
+        array = np.load(plan.results.product(shard), "r", allow_pickle=False)
+        rows = array.reshape(self._layout.rows[number], -1)
+        if not adds_planes(plan):
+            return np.array(rows[:, element])
+        dtype = plan.problem.product_dtype
+        parts = _parts(dtype)
+        planes = np.array(rows[:, parts * element : parts * (element + 1)])
+        return rounded(planes.reshape(plane_shape((1,), dtype)), dtype)
 
     def _save(self, work: "_Stripe") -> None:
         """Commit what this rank has: stripes that are finished, and the one it works on."""

@@ -51,10 +51,11 @@ def materialize(
     with commit(path, sweep=attempt > 1) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
             takers = [] if reference is None else [reference]
-            _copy(
-                stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs, takers,
-                watch or Stopwatch(),
-            )  # fmt: skip
+            with stack.inputs.unchanged():
+                _copy(
+                    stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs, takers,
+                    watch or Stopwatch(),
+                )  # fmt: skip
         checksum = writer.checksum()
     receipt = {
         "shard": shard_id,
@@ -97,7 +98,7 @@ def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: st
     stack, found = StackReader(sources, shape, dtype), witness.RightVector(shape, dtype)
     total = shape[0] * shape[1] * np.dtype(dtype).itemsize
     buffer = disk.aligned_empty(min(sizes.SLAB_BYTES, total) + SPARE_BYTES)
-    with disk.ExtentReader() as files:
+    with stack.inputs.unchanged(), disk.ExtentReader(opened=stack.inputs.compare) as files:
         for low in range(0, total, sizes.SLAB_BYTES):
             high = min(low + sizes.SLAB_BYTES, total)
             found.update(low, stack.read_bytes(files, buffer, low, high))
@@ -144,7 +145,7 @@ def _copy(
         finally:
             buffers.put(buffer)
 
-    with disk.ExtentReader() as files, ThreadPoolExecutor(slabs) as pool:
+    with disk.ExtentReader(opened=stack.inputs.compare) as files, ThreadPoolExecutor(slabs) as pool:
         for _ in pool.map(copy, range(0, shard.bytes, size)):
             pass
     while not buffers.empty():

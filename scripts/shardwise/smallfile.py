@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import IntegrityError
+from shardwise.errors import InputError, IntegrityError
 
 MOST_BYTES = 1 << 20
 """No file of ours that is read whole has more."""
@@ -35,6 +35,30 @@ def has_own_digest(raw: bytes) -> bool:
     """Whether these are, byte by byte, what :func:`with_digest` made of something."""
     body, _, _ = raw.rpartition(_DIGEST)
     return raw == with_digest(body)
+
+
+def refuse_special(path: Path, key: str = "") -> None:
+    """Refuse what is no regular file, before it is opened: a pipe would be waited for for ever.
+
+    Parameters
+    ----------
+    key
+        What the message begins with, such as ``input: ``.
+
+    Raises
+    ------
+    InputError
+        Naming what it is.
+    OSError
+        Where there is nothing of this name, or it cannot be looked at.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {
+            stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",
+        }  # fmt: skip
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise InputError(f"{key}{path}: is not a file, but {kind}")
 
 
 def read(

@@ -3,25 +3,29 @@
 import csv
 import json
 import os
+import stat
 import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from glob import glob, has_magic
+from glob import has_magic
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from shardwise import ALGORITHM, sizes
-from shardwise.arrays import Header, commit, read_header, read_matrices
+from shardwise.arrays import Header, commit, read_header, read_header_and_status, read_matrices
 from shardwise.config import Settings
 from shardwise.disk import PAGE, SHORT_BYTES, Extent, ExtentReader
 from shardwise.errors import InputError, IntegrityError, short
+from shardwise.identity import InputFiles, identity_of, is_as_planned, state_of
+from shardwise.lookup import absent, matches, mode_of, refuse_undecodable, shown
 from shardwise.paths import for_bash
 from shardwise.plan import Source, Stack
 from shardwise.planfile import kept, to_keep
+from shardwise.smallfile import refuse_special
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -32,7 +36,7 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     synthetic
         Where the synthetic stack lies or will lie.
     cache
-        A file that keeps headers by path, size and time stamp, for inputs of many files.
+        A file that keeps headers by path and identity, for inputs of many files.
 
     Raises
     ------
@@ -44,20 +48,25 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     try:
         return _stack_on_disk(settings, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
-        raise InputError(f"input: {settings.input}: {error.strerror}") from error
+        own = error.filename or settings.input
+        where = "" if str(own) == settings.input else f" ({shown(own)})"
+        raise InputError(f"input: {settings.input}: {error.strerror}{where}") from error
 
 
 def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     assert settings.input is not None
     path = Path(settings.input)
-    if path.suffix == ".tsv" and not path.is_dir():
-        return _stack_of_files(_sheet_paths(path), f"sheet {path}", cache)
-    if path.is_dir():
+    mode = mode_of(path)
+    if mode is None and has_magic(settings.input):
+        return _stack_of_files(matches(settings.input), f"glob {settings.input}", cache)
+    if mode is None:
+        raise InputError(f"input: {absent(path)}")
+    if stat.S_ISDIR(mode):
         files = sorted(p for p in path.iterdir() if p.suffix == ".npy")
         return _stack_of_files(files, f"folder {path}", cache)
-    if not path.exists() and has_magic(settings.input):
-        found = sorted(Path(p) for p in glob(settings.input, recursive=True))
-        return _stack_of_files(found, f"glob {settings.input}", cache)
+    refuse_special(path, "input: ")
+    if path.suffix == ".tsv":
+        return _stack_of_files(_sheet_paths(path), f"sheet {path}", cache)
     return _one_stack(path, "input")
 
 
@@ -66,6 +75,8 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     if settings.right is None:
         return None, False
     path = Path(settings.right)
+    if mode_of(path) is None:
+        raise InputError(f"right: {absent(path)}")
     try:
         header = read_header(path)
     except InputError as error:
@@ -110,9 +121,7 @@ def _synthetic_stack(settings: Settings, path: Path) -> Stack:
 
 
 def _one_stack(path: Path, key: str) -> Stack:
-    if not path.exists():
-        raise InputError(f"{key}: {path} does not exist")
-    header = read_header(path)
+    header, status = read_header_and_status(path)
     if len(header.shape) != 3:
         other = "one B for all has two" if key == "right" else "for 2-D files, name their folder"
         raise InputError(
@@ -121,14 +130,18 @@ def _one_stack(path: Path, key: str) -> Stack:
         )
     _refuse_empty(path, header.shape)
     n, m, k = header.shape
-    return Stack((Source(str(path), 0, n, _identity(path)),), n, (m, k), header.native.name)
+    return Stack((Source(str(path), 0, n, identity_of(status)),), n, (m, k), header.native.name)
 
 
 def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack:
     """Many 2-D files as one stack, in the order given."""
     if not paths:
-        raise InputError(f"input: {origin} holds no .npy file")
-    headers, identities = _headers(paths, cache)
+        kind, _, name = origin.partition(" ")
+        where = f" (looked in {Path(name).absolute()})" if kind != "sheet" else ""
+        raise InputError(f"input: {origin} holds no .npy file{where}")
+    for path in paths:
+        refuse_undecodable(path)
+    headers, identities = _headers(paths, origin, cache)
     first = headers[0]
     for path, header in zip(paths, headers, strict=True):
         if len(header.shape) != 2:
@@ -148,6 +161,20 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
     return Stack(sources, len(sources), first.shape, first.native.name)  # type: ignore[arg-type]
 
 
+def _refuse_twice(
+    path: Path, status: os.stat_result, seen: dict[int, Path], origin: str
+) -> None:  # fmt: skip
+    """Refuse a file that was reached before, by its own name or by another, or by links."""
+    other = seen.setdefault(hash(state_of(status)), path)
+    if other is path or not status.st_ino or state_of(os.stat(other)) != state_of(status):
+        return
+    what = f"names {path} twice" if other == path else f"{other} and {path} are the same file"
+    raise InputError(
+        f"{origin}: {what}; leave one of them out. A matrix that has to count twice needs a second "
+        "file (cp)"
+    )
+
+
 def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
     if 0 in shape:
         raise InputError(f"{path} has shape {shape}: there is nothing to multiply; leave it out")
@@ -155,16 +182,21 @@ def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
 
 def _sheet_paths(sheet: Path) -> list[Path]:
     """The column ``path`` of a sheet, relative to the working directory or the sheet's folder."""
-    if not sheet.exists():
-        raise InputError(f"input: {sheet} does not exist")
-    paths = []
-    for line, name in _sheet_cells(sheet):
-        beside = sheet.parent / name
-        path = Path(name) if Path(name).exists() or not beside.exists() else beside
-        if not name or not path.is_file():
-            raise InputError(f"sheet {sheet}, line {line}: file {short(name)} does not exist")
-        paths.append(path)
-    return paths
+    return [_in_row(sheet, line, name) for line, name in _sheet_cells(sheet)]
+
+
+def _in_row(sheet: Path, line: int, name: str) -> Path:
+    """The file that a row of a sheet names."""
+    row, places = f"sheet {sheet}, line {line}: ", [Path(name), sheet.parent / name]
+    try:
+        for path in places if name else ():
+            if mode_of(path) is not None:
+                refuse_special(path, row)
+                return path
+    except OSError as error:
+        raise InputError(f"{row}{short(name)}: {error.strerror}") from error
+    looked = " and ".join(dict.fromkeys(str(path.absolute()) for path in places))
+    raise InputError(f"{row}file {short(name)} does not exist; looked for {looked}")
 
 
 def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
@@ -193,30 +225,27 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _identity(path: Path) -> str:
-    status = os.stat(path)
-    return f"{status.st_size}:{status.st_mtime_ns}"
-
-
-def _headers(paths: list[Path], cache: Path | None) -> tuple[list[Header], list[str]]:
-    """Headers of many files; those whose size and time stamp are known come from the cache."""
-    known = _load_cache(cache)
+def _headers(
+    paths: list[Path], origin: str, cache: Path | None
+) -> tuple[list[Header], list[str]]:  # fmt: skip
+    """Headers and identities of many files; headers of known identity come from the cache."""
+    known, seen = _load_cache(cache), {}
     headers, identities, fresh = [], [], {}
     for path in paths:
         try:
-            identity = _identity(path)
+            status = os.stat(path)
+            entry = known.get(str(path))
+            if entry and entry[0] == identity_of(status):
+                own = entry[1]
+                header = Header(tuple(own["shape"]), own["descr"], own["fortran"], own["offset"])
+            else:
+                header, status = read_header_and_status(path)
+            _refuse_twice(path, status, seen, origin)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-        entry = known.get(str(path))
-        if entry and entry[0] == identity:
-            header = Header(
-                tuple(entry[1]["shape"]), **{k: entry[1][k] for k in ("descr", "fortran", "offset")}
-            )
-        else:
-            header = read_header(path)
         headers.append(header)
-        identities.append(identity)
-        fresh[str(path)] = [identity, {**asdict(header), "shape": list(header.shape)}]
+        identities.append(identity_of(status))
+        fresh[str(path)] = [identities[-1], {**asdict(header), "shape": list(header.shape)}]
     if cache is not None and fresh != known:
         with commit(cache) as file:
             file.write(to_keep(fresh))
@@ -227,21 +256,27 @@ def _load_cache(cache: Path | None) -> dict[str, list]:
     return (kept(cache) if cache else None) or {}
 
 
-def _planned_header(source: Source) -> Header:
+def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
     """The header of a file that the plan knows; a change since then is no fault of the user's."""
     path = Path(source.path)
     try:
-        if source.identity[:1].isdigit() and source.identity != _identity(path):
-            raise IntegrityError(
-                f"{path}: has changed since the plan was made; run snakemake again"
-            )
-        return read_header(path)
+        _refuse_replaced(source, os.stat(path))  # first: what else is wrong follows from it
+        header, status = read_header_and_status(path)
+        _refuse_replaced(source, status)
+        return header, status
     except OSError as error:
         raise IntegrityError(
             f"{path}: cannot be read any more: {error.strerror}; bring it back, or {_cure(source)}"
         ) from error
     except InputError as error:
         raise IntegrityError(f"{error}; {_cure(source)}") from error
+
+
+def _refuse_replaced(source: Source, status: os.stat_result) -> None:
+    if not is_as_planned(source, status):
+        raise IntegrityError(
+            f"{source.path}: has changed since the plan was made; run snakemake again"
+        )
 
 
 def _cure(source: Source) -> str:
@@ -258,9 +293,20 @@ SPARE_BYTES = 128 * PAGE
 
 
 class StackReader:
-    """Reads matrices of a stack, whatever files they lie in; from any thread."""
+    """Reads matrices of a stack, whatever files they lie in; from any thread.
 
-    def __init__(self, sources: Iterable[Source], shape: tuple[int, int], dtype: str) -> None:
+    Parameters
+    ----------
+    inputs
+        Where to note the files that are read; None for a note of its own. Those that a receipt
+        vouches for are not noted.
+    """
+
+    def __init__(
+        self, sources: Iterable[Source], shape: tuple[int, int], dtype: str,
+        inputs: InputFiles | None = None,
+    ) -> None:  # fmt: skip
+        self.inputs = inputs or InputFiles()
         self._sources = sorted(sources, key=lambda source: source.first)
         self._firsts = [source.first for source in self._sources]
         self._shape = shape
@@ -381,17 +427,18 @@ class StackReader:
             raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
         return parts
 
-    @staticmethod
-    def _fill(block: np.ndarray, parts: list[_Part]) -> None:
-        at = 0
+    def _fill(self, block: np.ndarray, parts: list[_Part]) -> None:
+        at, opened = 0, self.inputs.compare
         for path, header, low, high in parts:
-            read_matrices(path, header, low, high, block[at : at + high - low])
+            read_matrices(path, header, low, high, block[at : at + high - low], opened=opened)
             at += high - low
 
     def _checked_header(self, source: Source) -> Header:
         known = self._header  # another thread may set it to another file at any time
         if known is None or known[0] != source.path:
-            header = _planned_header(source)
+            header, status = _planned_header(source)
+            if source.identity:
+                self.inputs.note(source.path, status)
             if header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
                     f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "

@@ -264,7 +264,18 @@ CASES: dict[str, list[Case]] = {
             {"input": "in"},
             all_of(folder(M), put("in/1.npy", npy("'<f4'", "(3, 3)"))),
         ),
+        Case(
+            "a file reached twice, by a link",
+            {"input": "in"},
+            all_of(folder(M), lambda: os.symlink("0.npy", "in/1.npy")),
+        ),
+        Case(
+            "a name that is not UTF-8",
+            {"input": "in"},
+            all_of(folder(M), lambda: os.rename("in/0.npy", b"in/\xff.npy")),
+        ),
         Case("the sheet is missing", {"input": "sheet.tsv"}),
+        Case("the sheet is a named pipe", {"input": "sheet.tsv"}, lambda: os.mkfifo("sheet.tsv")),
         Case("the sheet is empty", {"input": "sheet.tsv"}, put("sheet.tsv", "")),
         Case("the sheet is not UTF-8", {"input": "sheet.tsv"}, put("sheet.tsv", b"path\n\xff\n")),
         Case(
@@ -275,6 +286,11 @@ CASES: dict[str, list[Case]] = {
             "a file that is not there",
             {"input": "sheet.tsv"},
             all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\nin/1.npy\n")),
+        ),
+        Case(
+            "a file twice",
+            {"input": "sheet.tsv"},
+            all_of(folder(M), put("sheet.tsv", "path\nin/0.npy\nin/0.npy\n")),
         ),
         Case("a tab too many", {"input": "sheet.tsv"}, put("sheet.tsv", "path\na.npy\t\n")),
     ],
@@ -293,6 +309,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "A function of your own: `product: mine.py:f`": [
         Case("the file is missing", {"product": "mine.py:f"}),
+        Case("the file is a named pipe", {"product": "mine.py:f"}, lambda: os.mkfifo("mine.py")),
         own("it cannot be compiled", "def f(xp, block)\n"),
         own("it cannot be imported", "import nosuchmodule\n"),
         own("it ends the process", "raise SystemExit(0)\n"),
@@ -314,6 +331,16 @@ CASES: dict[str, list[Case]] = {
         Case("the input lies where a run writes", {"results": "."}),
         Case("it is a file", {"results": "a.npy"}),
         Case("its name is too long", {"results": "r" * 300}),
+        Case(
+            "its path is too long",
+            {"results": "r/" * 1500 + "r"},
+            vary=(r"\d+(?= bytes)", r"(?<=would have )\d+"),
+        ),
+        Case(
+            "a link that leads to itself",
+            {"results": "loop"},
+            lambda: os.symlink("loop", "loop"),
+        ),
         Case(
             "its disk is too small",
             {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}},
@@ -502,6 +529,7 @@ def _message(text: str) -> str:
 def shown(case: Case, message: str) -> str:
     """A message as the page shows it: without what differs from machine to machine."""
     here = str(Path.cwd())
+    message = re.sub(rf"(looked (?:for|in)) {re.escape(here)}/", r"\1 …/", message)
     for pattern in (re.escape(here) + "/?", *case.vary):
         message = re.sub(pattern, "…" if pattern in case.vary else "", message)
     # What follows is Python's own, and other in its next version.

@@ -7,19 +7,20 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
-from shardwise import audit, code, ledger, multiply, receipts, reduce
+from shardwise import audit, code, ledger, multiply, receipts, reduce, sizes
 from shardwise.config import NO_PLAN
 from shardwise.errors import InputError
 
 from tests import factories
 
 
-def finished(folder: Path, left=None, names=("sum",), **over):
+def finished(folder: Path, left=None, names=("sum",), right=None, **over):
     """A plan that was computed and summed."""
     from mpi4py import MPI
 
-    made = factories.computed(factories.plan(folder, left, **over))
+    made = factories.computed(factories.plan(folder, left, right, **over))
     ledger.write(made)
     reduce.run(MPI.COMM_SELF, made.results.plan, list(names))
     return made
@@ -214,15 +215,49 @@ def test_input_counts_only_where_it_is_asked_for(tmp_path):
     assert audit.look(root, inputs=True).code == 0
     assert audit.look(root, inputs=True).nbytes == audit.look(root).nbytes + 6 * 4 * 4 * 4
     flip(source, 8 * (128 + 150))
-    assert audit.look(root).findings == []
+    seen = audit.look(root)
+    assert (seen.verdict, [f.path for f in seen.findings]) == ("whole", [str(source)])
     found = audit.look(root, inputs=True)
     assert found.code == 3
-    assert found.line().endswith("NOT whole: input not as it was planned (input of shard 00001)")
+    assert found.line().endswith(f"NOT whole: input not as it was planned ({source})")
+    assert "matrices 2 to 4: checksum" in found.of(audit.INPUT)[0].reason
     source.unlink()
     found = audit.look(root)
     assert found.verdict == "whole"
     assert [f.path for f in found.of(audit.INPUT)] == [str(source)]
     assert audit.look(root, inputs=True).code == 3
+
+
+@pytest.mark.parametrize("panels", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_b_is_read_too(tmp_path, monkeypatch, shared, panels):
+    """With --input the bytes of B are compared; without a checksum of it, what it is known by."""
+    if panels:
+        monkeypatch.setattr(sizes, "TILE_BYTES", 32)
+        monkeypatch.setattr(sizes, "PANEL_BYTES", 500)
+        monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
+    left, shape = factories.stack((6, 17, 9)), (9, 11) if shared else (6, 9, 11)
+    over = {"product": "A @ B", "shards": 3, "materialize": False}
+    made = finished(tmp_path, left, right=factories.stack(shape, seed=2), **over)
+    root, right = made.results.root, tmp_path / "right.npy"
+    assert audit.look(root, inputs=True).verdict == "whole"
+    other = factories.save(tmp_path / "other.npy", factories.stack(shape, seed=3))
+    times = right.stat()
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.replace(right)
+    assert [f.path for f in audit.look(root).of(audit.INPUT)] == [str(right)]
+    found = audit.look(root, inputs=True)
+    assert (found.code, {f.path for f in found.of(audit.INPUT)}) == (3, {str(right)})
+    assert any("checksum" in f.reason for f in found.findings)
+
+
+def test_input_of_the_same_bytes_is_as_planned(tmp_path):
+    """Input that was copied has other times and another inode: with --input its bytes count."""
+    made = finished(tmp_path, factories.stack((6, 4, 4)), shards=3, materialize=False)
+    source = tmp_path / "input.npy"
+    factories.save(source, np.load(source))
+    assert [f.path for f in audit.look(made.results.root).findings] == [str(source)]
+    assert audit.look(made.results.root, inputs=True).findings == []
 
 
 def test_the_synthetic_stack_is_one_of_the_results(tmp_path):

@@ -77,6 +77,7 @@ def test_any_slice_of_any_shape(tmp_path, n, m, k, fortran, data):
     stop = data.draw(st.integers(start + 1, n))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "CHUNK_BYTES", data.draw(st.integers(1, 2 * array.nbytes)))
+        patch.setattr(arrays, "LINE_BYTES", data.draw(st.integers(0, 8 * n)))
         block = read_matrices(path, read_header(path), start, stop)
     np.testing.assert_array_equal(block, array[start:stop])
 

@@ -179,11 +179,15 @@ def test_a_file_that_fails_shows_its_own_lines_only(write, text, told, lines):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    """A missing file and a folder are bad input."""
+    """A missing file and a folder are bad input; so is a pipe, which is not waited for."""
     (tmp_path / "folder.py").mkdir()
     assert "none.py does not exist" in refusal(functions.load, "none.py:own")
     told = refusal(functions.load, f"{tmp_path}/folder.py:own")
-    assert "folder.py cannot be read: Is a directory" in told
+    assert "folder.py: is not a file, but a folder" in told
+    os.mkfifo(tmp_path / "pipe.py")
+    told = refusal(functions.load, f"{tmp_path}/pipe.py:own")
+    assert "product: " in told
+    assert "pipe.py: is not a file, but a named pipe" in told
 
 
 def test_a_file_that_changed_since_planning_is_refused(write):

@@ -2,13 +2,15 @@
 
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from shardwise import guard, planner
 from shardwise.errors import InputError
 
-from tests.factories import save, settings, stack
+from tests import factories
+from tests.factories import computed, save, settings, stack
 
 
 def fingerprints(**over):
@@ -205,6 +207,39 @@ def test_results_that_cannot_be_made_are_refused(tmp_path, kind):
     made, _ = planner.make(settings(results=str(root)))
     with pytest.raises(InputError, match="results: "):
         planner.check_folder(made)
+
+
+def test_results_behind_a_link_to_itself_are_refused(tmp_path):
+    """As the folder, or as a folder above it; no traceback."""
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for root in ("loop", "loop/r"):
+        with pytest.raises(InputError, match="cannot be used: Too many levels of symbolic links"):
+            planner.make(settings(results=str(tmp_path / root)))
+
+
+def test_a_results_path_is_refused_where_its_files_would_not_fit(tmp_path, monkeypatch):
+    """With the figures; a path that is just short enough is one that a run can use."""
+    with pytest.raises(InputError, match="has 300 bytes, but the file system takes 255"):
+        planner.make(settings(results=str(tmp_path / ("r" * 300) / "x")))
+    over = {"synthetic": {"matrices": 2, "dim": 4}, "shards": 2}
+    with pytest.raises(InputError, match=r"is a path of 3900 bytes; .* have 5\d+, .* takes 4095"):
+        planner.make(settings(results="/" + "r/" * 1949 + "r", **over))
+    monkeypatch.chdir(tmp_path)
+    names = [("d" * 99 + "/") * 39 + "e" * n for n in range(1, 100)]
+    names += [name[100 * i :] for name in names for i in range(1, 15)]
+    fits = max((n for n in names if planner._longest_path(Path(n)) <= 4095), key=len)
+    assert len(fits) > 2900
+    assert computed(factories.plan(tmp_path, results=fits, **over)).shards
+    with pytest.raises(InputError, match="the system takes 4095"):
+        planner.make(settings(results=f"{fits}eee", **over))
+    # A working directory so deep that the files would not fit, although their records do.
+    deep = tmp_path
+    while len(str(deep)) < 3800:
+        deep /= "d" * 50
+        deep.mkdir()
+    monkeypatch.chdir(deep)
+    with pytest.raises(InputError, match=r"is a path of 38\d\d bytes; .* takes 4095"):
+        planner.make(settings(results="results", **over))
 
 
 def test_one_line_describes_a_plan():

@@ -351,6 +351,29 @@ def test_a_sum_that_overflows_is_refused(tmp_path, over):
     done = mpirun(2, made)
     assert done.returncode == 2, done.stderr
     assert "the sum overflows float64 at element [1, 1]" in done.stderr
+    assert "is finite" in done.stderr or "all products are finite there" in done.stderr
+    assert nothing_summed(made)
+
+
+@pytest.mark.parametrize("over", [{}, {"keep": "sum"}, {"keep": "sum", "reproducible": False}])
+def test_products_that_were_allowed_to_be_nan_are_traced(tmp_path, over):
+    """File, row and column of the input are told, and what a correction computes again."""
+    for i in range(6):
+        matrix = factories.stack((4, 4), seed=i)
+        matrix[2, 1] = np.nan if i == 3 else 1
+        factories.save(tmp_path / "in" / f"{i}.npy", matrix)
+    over |= {"input": str(tmp_path / "in"), "shards": 3, "materialize": False}
+    made = computed(factories.plan(tmp_path, nonfinite="allow", **over))
+    made = factories.plan(tmp_path, **over)  # the same products
+    ledger.write(made)
+    done = mpirun(2, made)
+    assert done.returncode == 2, done.stderr
+    what = "the sum of shard 00001" if "keep" in over else "the product of matrix 3"
+    assert f"the sum is nan at element [0, 1]: so is {what}, which was computed" in done.stderr
+    place = f"input: nan at row 2, column 1 of {tmp_path}/in/3.npy (counted from 0)"
+    assert place in done.stderr
+    again = "shard 00001 is computed again, and the sum; the products of the other 2 stay"
+    assert again in done.stderr
     assert nothing_summed(made)
 
 

@@ -1,7 +1,11 @@
 """Where matrices lie: every kind of input, and every way it can be wrong."""
 
+import contextlib
+import glob
 import json
 import os
+import shutil
+import socket
 import tracemalloc
 from pathlib import Path
 
@@ -9,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import disk, sources
+from shardwise import disk, lookup, sources
 from shardwise.errors import InputError, IntegrityError
 from shardwise.sources import StackReader, check_product, right_of, stack_of
 
@@ -40,6 +44,13 @@ def sheet(path, rows, head="path"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([head, *map(str, rows)]) + "\n")
     return str(path)
+
+
+def socket_at(path):
+    """A socket that lies under a name."""
+    folder, name = os.path.split(path)
+    with contextlib.chdir(folder), socket.socket(socket.AF_UNIX) as end:
+        end.bind(name)  # a path of its own may have 108 letters
 
 
 def everything(made):
@@ -80,12 +91,139 @@ def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
 
 
 def test_a_sheet_relative_to_itself(tmp_path, monkeypatch):
-    """A sheet's rows are found beside it, in their order, also twice."""
+    """A sheet's rows are found beside it, in their order."""
     paths = files(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    named = sheet(tmp_path / "data" / "s.tsv", ["m2.npy", "m0.npy", "m2.npy"])
+    named = sheet(tmp_path / "data" / "s.tsv", ["m2.npy", "m0.npy"])
     made = found(tmp_path, input=named)
-    np.testing.assert_array_equal(everything(made), [np.load(paths[i]) for i in (2, 0, 2)])
+    np.testing.assert_array_equal(everything(made), [np.load(paths[i]) for i in (2, 0)])
+
+
+def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
+    """By its name, a link or a second name: both are named, in a folder, a glob or a sheet."""
+    paths = files(tmp_path / "in")
+    monkeypatch.chdir(tmp_path)
+    named = sheet(tmp_path / "s.tsv", ["in/m2.npy", "in/m0.npy", "./in/m2.npy"])
+    assert "s.tsv: names in/m2.npy twice" in refusal(tmp_path, input=named)
+    for make in (os.link, os.symlink):
+        second = tmp_path / "in" / "z.npy"
+        make(paths[1], second)
+        both = "in/m1.npy and in/z.npy are the same file"
+        assert f"folder in: {both}" in refusal(tmp_path, input="in")
+        assert f"glob in/*.npy: {both}" in refusal(tmp_path, input="in/*.npy")
+        rows = sheet(tmp_path / "s.tsv", ["in/z.npy", "in/m0.npy", "in/m1.npy"])
+        told = refusal(tmp_path, input=rows)
+        assert "in/z.npy and in/m1.npy are the same file" in told
+        assert "needs a second file (cp)" in told
+        second.unlink()
+    shutil.copy2(paths[1], second)  # as large and as old, but a file of its own
+    assert found(tmp_path, input="in").matrices == 4
+
+
+def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
+    """Two links to the parent would make a search of 2 to the power of 40 folders."""
+    paths = files(tmp_path / "in" / "a" / "b")
+    for name in ("up", "back"):
+        (tmp_path / "in" / "a" / name).symlink_to(tmp_path / "in")
+    monkeypatch.chdir(tmp_path)
+    for pattern in (
+        "in/**/*.npy",
+        "**/*.npy",
+        "in/**/b/*.npy",
+        "**/**/m*.npy",
+        "in/**/**/*/m?.npy",
+    ):
+        made = found(tmp_path, input=pattern)
+        assert [tmp_path / s.path for s in made.sources] == paths, pattern
+    # A link that the pattern itself names is a folder as any other.
+    assert found(tmp_path, input="in/a/up/a/b/*.npy").matrices == 3
+    assert found(tmp_path, input="in/a/up/**/*.npy").matrices == 3
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["**/*.npy", "*/**/*.npy", "x*/?.npy", "[xy]/*.npy", "**/y/**/*.npy", ".h/*.npy", "**/.z.npy",
+     "x/../y/*.npy", "./**/[!b].npy", "none/**/*.npy", "x/a.npy/**/*.npy", "x/a.npy/*"],
+)  # fmt: skip
+def test_patterns_match_what_pythons_glob_does(tmp_path, monkeypatch, pattern):
+    """Where no link leads to a folder."""
+    for name in ("x/a", "x/b", "y/c", "x/y/d", "x/y/z/e", ".h/f", "y/.z", "g"):
+        save(tmp_path / f"{name}.npy", stack((2, 2)))
+    monkeypatch.chdir(tmp_path)
+    expected = sorted({Path(name) for name in glob.glob(pattern, recursive=True)})
+    assert lookup.matches(pattern) == expected
+
+
+def test_a_folder_that_cannot_be_read_is_no_empty_folder(tmp_path, monkeypatch):
+    """What a pattern may match there would be missing from the sum without a word."""
+    files(tmp_path / "in")
+
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", closed)
+    assert "Permission denied" in refusal(tmp_path, input=str(tmp_path / "*" / "*.npy"))
+    monkeypatch.setattr(os, "scandir", closed)
+    assert "Permission denied" in refusal(tmp_path, input=str(tmp_path / "**" / "*.npy"))
+
+
+def test_names_that_are_not_utf_8_are_refused(tmp_path):
+    """Snakemake cannot handle them, so no dispatch does."""
+    files(tmp_path / "in")
+    os.rename(os.fsencode(tmp_path / "in" / "m1.npy"), os.fsencode(tmp_path) + b"/in/m\xff.npy")
+    for name in ("in", "in/*.npy", "**/*.npy"):
+        told = refusal(tmp_path, input=str(tmp_path / name))
+        assert "/in/m\\xff.npy: this path is not UTF-8 text; rename it" in told
+        told.encode()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, socket_at, os.mkdir])
+def test_what_is_no_file_is_refused_at_once(tmp_path, make):
+    """A pipe, a socket and a folder in place of each kind of input; a pipe is not waited for."""
+    files(tmp_path / "in")
+    for name in ("a.npy", "s.tsv", "in/z.npy", "b.npy"):
+        make(str(tmp_path / name))
+    own = str(save(tmp_path / "good.npy", stack((3, 2, 2))))
+    sheet_of = sheet(tmp_path / "t.tsv", ["good.npy", "a.npy"])
+    for name in ("a.npy", "s.tsv", "in", "in/*.npy"):
+        if make is not os.mkdir or name.startswith("in"):
+            assert "is not a file, but a" in refusal(tmp_path, input=str(tmp_path / name))
+    assert "t.tsv, line 3: " in refusal(tmp_path, input=sheet_of)
+    given = settings(input=own, right=str(tmp_path / "b.npy"), product="A @ B")
+    with pytest.raises(InputError, match=r"right: .*is not a file, but a"):
+        right_of(given, stack_of(given, tmp_path / "x"))
+
+
+def test_links_that_lead_to_themselves(tmp_path):
+    """As input, within a folder, as a sheet or in one."""
+    files(tmp_path / "in")
+    for name in ("a.npy", "s.tsv", "loop", "in/z.npy"):
+        (tmp_path / name).symlink_to(tmp_path / name)
+    sheet_of = sheet(tmp_path / "t.tsv", ["in/m0.npy", "a.npy"])
+    for name in ("a.npy", "s.tsv", "loop", "in", "in/*.npy", "loop/a.npy"):
+        assert "Too many levels of symbolic links" in refusal(tmp_path, input=str(tmp_path / name))
+    assert "t.tsv, line 3: 'a.npy': Too many levels" in refusal(tmp_path, input=sheet_of)
+    assert "Too many levels" in refusal(tmp_path, input=str(tmp_path / "loop" / "*.npy"))
+    assert found(tmp_path, input=str(tmp_path / "*" / "m?.npy")).matrices == 3
+
+
+def test_what_does_not_exist_says_where_it_was_looked_for(tmp_path, monkeypatch):
+    """A relative path counts from the working directory, which the user may have mistaken."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("none.npy", "none.tsv", "no/none"):
+        assert f"{name} does not exist; looked for {tmp_path}/{name} (relative to the working" in (
+            refusal(tmp_path, input=name)
+        )
+    assert f"(looked in {tmp_path}/in/*.npy)" in refusal(tmp_path, input="in/*.npy")
+    named = sheet(tmp_path / "sheets" / "s.tsv", ["x.npy"])
+    looked = f"looked for {tmp_path}/x.npy and {tmp_path}/sheets/x.npy"
+    assert looked in refusal(tmp_path, input=named)
+    absolute = str(tmp_path / "none.npy")
+    assert refusal(tmp_path, input=absolute) == f"input: {absolute} does not exist"
+    own = str(save(tmp_path / "a.npy", stack((3, 2, 2))))
+    given = settings(input=own, right="b.npy", product="A @ B")
+    with pytest.raises(InputError, match=f"right: b.npy does not exist; looked for {tmp_path}/b"):
+        right_of(given, stack_of(given, tmp_path / "x"))
 
 
 def test_a_sheet_relative_to_the_working_directory(tmp_path, monkeypatch):
@@ -195,7 +333,8 @@ def test_a_bad_file_in_a_folder_is_named(tmp_path):
         ("path\n", "holds no .npy file"),
         ("path\nm0.npy\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
         ("label\tpath\na\t\n", "line 2: file '' does not exist"),
-        ("path\n.\n", "line 2: file '.' does not exist"),
+        ("path\n.\n", "line 2: .: is not a file, but a folder"),
+        ("path\na\0.npy\n", "line 2: file 'a\\x00.npy' does not exist"),
         ('path\n"m0.npy\n', "cannot be read as a .tsv table"),
         (b"path\n\xff\xfe\xfa.npy\n", "cannot be read as a .tsv table"),
         ("path\n\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
@@ -300,13 +439,13 @@ def test_rectangles_cannot_be_squared(tmp_path):
 def reads(monkeypatch):
     """The names of all files whose headers are read from disk."""
     names = []
-    read_header = sources.read_header
+    read = sources.read_header_and_status
 
     def counted(path):
         names.append(path.name)
-        return read_header(path)
+        return read(path)
 
-    monkeypatch.setattr(sources, "read_header", counted)
+    monkeypatch.setattr(sources, "read_header_and_status", counted)
     return names
 
 

@@ -1,0 +1,74 @@
+"""A and B, read again where the plan says they lie, to compare them with what the receipts say."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from shardwise import disk, sizes
+from shardwise.arrays import PieceChecksum
+from shardwise.plan import Shard, Source
+from shardwise.planfile import Plan
+from shardwise.sources import SPARE_BYTES, StackReader
+
+_BY_CONTENT = "by content"
+"""Stands for the identity of a file that may have been copied or touched since it was planned."""
+
+
+class Factor:
+    """One factor of a plan's products.
+
+    Parameters
+    ----------
+    name
+        ``input`` or ``right``.
+    sources
+        The files that hold it.
+    count
+        Told how many bytes were read, now and then.
+    """
+
+    def __init__(
+        self, plan: Plan, name: str, sources: Sequence[Source], count: Callable[[int], object]
+    ) -> None:
+        problem = plan.problem
+        self.name, self.sources, self._count = name, sources, count
+        self._shared = name == "right" and problem.shared_right
+        shape = problem.left if name == "input" else problem.right
+        self._nbytes = problem.matrix_bytes if name == "input" else problem.right_bytes
+        files = [replace(source, identity=_BY_CONTENT) for source in sources]
+        self._stack = StackReader(files, shape, plan.dtype)  # type: ignore[arg-type]
+        self._once, self._known = threading.Lock(), ""
+
+    def expected(self, receipt: dict) -> str | None:
+        """The checksum that a receipt has of its shard's part; None where it has none."""
+        return receipt.get(f"{self.name}_checksum")
+
+    def checksum(self, row: Shard) -> str:
+        """The checksum of a shard's part; a B that serves all shards is read once.
+
+        Raises
+        ------
+        InputError, IntegrityError, OSError
+            Where it cannot be read.
+        """
+        if not self._shared:
+            return self._read(row.start * self._nbytes, row.stop * self._nbytes)
+        with self._once:
+            self._known = self._known or self._read(0, self._nbytes)
+        return self._known
+
+    def files(self, row: Shard) -> list[str]:
+        """The files that hold a shard's part."""
+        start, stop = (0, 1) if self._shared else (row.start, row.stop)
+        return [s.path for s in self.sources if s.first < stop and start < s.first + s.count]
+
+    def _read(self, low: int, high: int) -> str:
+        checksum = PieceChecksum(high - low, *sizes.SHARD_PIECES)
+        buffer = disk.aligned_empty(min(sizes.SLAB_BYTES, high - low) + SPARE_BYTES)
+        with disk.ExtentReader() as files:
+            for start in range(low, high, sizes.SLAB_BYTES):
+                stop = min(start + sizes.SLAB_BYTES, high)
+                views = self._stack.read_bytes(files, buffer, start, stop)
+                checksum.update(start - low, views)
+                self._count(stop - start)
+        return checksum.hexdigest()

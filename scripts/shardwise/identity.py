@@ -1,0 +1,114 @@
+"""Whether an input file is still the one that was planned, and whose first byte was read."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+
+from shardwise.errors import IntegrityError
+from shardwise.plan import Source
+
+_UNKNOWN = "-"
+"""Stands for the inode where its number means nothing."""
+
+_NUMBERED_ANEW = ("fuse", "vfat", "msdos", "exfat", "cifs", "smb", "9p", "vboxsf", "virtiofs")
+"""How the types of file systems begin that make up the numbers of inodes as they need them."""
+
+
+def identity_of(status: os.stat_result) -> str:
+    """What the plan knows an input file by: ``size:modified:changed:inode``, times in ns.
+
+    Another node may have another number for the device, so that is left out; and the inode is a
+    dash where the file system does not keep its number.
+    """
+    inode = status.st_ino if _keeps_inodes(status.st_dev) else None
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{inode or _UNKNOWN}"
+
+
+def is_as_planned(source: Source, status: os.stat_result) -> bool:
+    """Whether a file is the one that was planned, as far as the plan knows it by its identity.
+
+    A plan of an earlier version knows size and time stamp only. The number of the inode is compared
+    where both nodes know it.
+    """
+    if not source.identity[:1].isdigit():
+        return True
+    pairs = zip(source.identity.split(":"), identity_of(status).split(":"), strict=False)
+    return all(planned == found or _UNKNOWN in (planned, found) for planned, found in pairs)
+
+
+@lru_cache
+def _keeps_inodes(device: int) -> bool:
+    """Whether the file system of a device numbers a file alike on all nodes, and when remounted."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return True
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = [line.partition(" - ")[2].split(" ")[0] for line in lines if line.split()[2] == number]
+    return not any(kind.startswith(_NUMBERED_ANEW) for kind in kinds)
+
+
+class InputFiles:
+    """The input files that a stage reads, each as it was before its first byte was read."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, os.stat_result] = {}
+
+    def note(self, path: str, status: os.stat_result) -> None:
+        """Note a file that is going to be read; where it is known, as :meth:`compare`."""
+        self._first.setdefault(path, status)
+        self.compare(path, status)
+
+    def compare(self, path: str, status: os.stat_result) -> None:
+        """Refuse a file that was noted and is another one now; `disk.Opened`.
+
+        Raises
+        ------
+        IntegrityError
+            With what to do.
+        """
+        first = self._first.get(path)
+        if first is not None and state_of(first) != state_of(status):
+            raise IntegrityError(
+                f"{path}: has changed while it was read; nothing was written. Let whatever writes "
+                "it finish, then run snakemake again"
+            )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Where all that is read is read; nothing may be committed before this ends.
+
+        Raises
+        ------
+        IntegrityError
+            Where a file is not what it was before its first byte was read. That is told in place of
+            any other failure, which may follow from it.
+        """
+        try:
+            yield
+        except Exception:
+            with suppress(OSError):
+                self._compare_all()
+            raise
+        self._compare_all()
+
+    def _compare_all(self) -> None:
+        for path in list(self._first):
+            try:
+                # NFS keeps what it knows of a file for seconds, but asks when it is opened.
+                with open(path, "rb", buffering=0) as file:
+                    self.compare(path, os.fstat(file.fileno()))
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise IntegrityError(
+                    f"{path}: is gone since it was read; nothing was written. Bring it back, then "
+                    "run snakemake again"
+                ) from error
+
+
+def state_of(status: os.stat_result) -> tuple[int, ...]:
+    """What is never the same for two files, nor before and after a file is written to."""
+    return (
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+    )  # fmt: skip

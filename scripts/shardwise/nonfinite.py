@@ -1,0 +1,112 @@
+"""Where NaN or Inf stands in the user's own files, and what a correction computes again."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise import disk, sizes
+from shardwise.errors import some
+from shardwise.identity import InputFiles
+from shardwise.plan import Source
+from shardwise.planfile import Plan
+from shardwise.sources import SPARE_BYTES, StackReader
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element that is not finite; ``matrix`` is its index in the whole stack."""
+
+    source: Source
+    matrix: int
+    row: int
+    column: int
+    value: str
+
+    def __str__(self) -> str:
+        """What stands there, as a user finds it."""
+        where = _matrices(self.source, self.matrix, self.matrix + 1)
+        return f"{self.value} at row {self.row}, column {self.column} of {where} (counted from 0)"
+
+
+def find(
+    plan: Plan, key: str, start: int, stop: int, inputs: InputFiles | None = None
+) -> Place | None:
+    """The first element that is not finite of some matrices, which are read for it.
+
+    Parameters
+    ----------
+    key
+        ``input`` or ``right``, where the only matrix of a B that serves all is matrix 0.
+    inputs
+        Where the files that are read are noted.
+
+    Raises
+    ------
+    IntegrityError, OSError
+        Where the files cannot be read, or are not those that were planned.
+    """
+    dtype, shape = np.dtype(plan.dtype).newbyteorder("<"), plan.problem.left
+    if key == "right":
+        shape = plan.problem.right
+    rows, columns = shape
+    sources, nbytes = sources_of(plan, key), rows * columns * dtype.itemsize
+    if dtype.kind not in "fc":
+        return None
+    stack = StackReader(sources, shape, plan.dtype, inputs)  # type: ignore[arg-type]
+    step = max(1, sizes.SLAB_BYTES // dtype.itemsize) * dtype.itemsize
+    buffer = disk.aligned_empty(min(step, (stop - start) * nbytes) + SPARE_BYTES)
+    with disk.ExtentReader(opened=stack.inputs.compare) as files:
+        for low in range(start * nbytes, stop * nbytes, step):
+            at = low
+            for view in stack.read_bytes(files, buffer, low, min(low + step, stop * nbytes)):
+                numbers = view.view(dtype)
+                wild = np.flatnonzero(~np.isfinite(numbers))
+                if wild.size:
+                    matrix, byte = divmod(at + int(wild[0]) * dtype.itemsize, nbytes)
+                    row, column = divmod(byte // dtype.itemsize, columns)
+                    source = next(s for s in sources if s.first <= matrix < s.first + s.count)
+                    return Place(source, matrix, row, column, str(numbers[wild[0]]))
+                at += view.nbytes
+    return None
+
+
+def sources_of(plan: Plan, key: str) -> list[Source]:
+    """The files of A or B."""
+    if key == "input":
+        return plan.sources
+    return [Source(**source) for source in plan.facts["right_sources"]]
+
+
+def files_of(plan: Plan, key: str, start: int, stop: int) -> str:
+    """Where some matrices of A or B lie, for a message."""
+    own = [s for s in sources_of(plan, key) if s.first < stop and start < s.first + s.count]
+    return some((_matrices(s, start, stop) for s in own), 4)
+
+
+def _matrices(source: Source, start: int, stop: int) -> str:
+    """Some matrices of the stack as those of a file."""
+    if source.count == 1:
+        return source.path
+    first, last = max(start, source.first), min(stop, source.first + source.count) - 1
+    first, last = first - source.first, last - source.first
+    which = f"matrix {first}" if first == last else f"matrices {first} to {last}"
+    return f"{which} of {source.path}"
+
+
+def again(plan: Plan, key: str, matrix: int) -> str:
+    """A sentence on what is computed again once a file is corrected, and what stays."""
+    shards = list(plan.shards.values())
+    if key == "product":
+        return (
+            f". Another input or function computes all {len(shards)} shards again; nonfinite: "
+            "allow keeps the products that are there"
+        )
+    source = next(s for s in plan.sources if s.first <= matrix < s.first + s.count)
+    stop = source.first + source.count
+    own = [row.shard for row in shards if row.start < stop and source.first < row.stop]
+    if key == "right" or len(own) == len(shards):
+        return f". Once it is corrected, all {len(shards)} shards are computed again"
+    return (
+        f". Once it is corrected, shard {some(own)} is computed again, and the sum; the products "
+        f"of the other {len(shards) - len(own)} stay"
+    )

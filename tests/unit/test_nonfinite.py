@@ -1,0 +1,161 @@
+"""A NaN or Inf is named by the user's own file, row and column, with what a correction costs."""
+
+import os
+
+import numpy as np
+import pytest
+from shardwise import multiply, sizes
+from shardwise.errors import InputError, IntegrityError
+
+from tests import factories
+from tests.factories import copied, leftovers, save, stack
+
+
+def refusal(made, shard_id="00001", kind=InputError):
+    """How a shard ends, of which nothing may be committed."""
+    with pytest.raises(kind) as caught:
+        multiply.run_shard(copied(made), shard_id)
+    assert (list(made.results.root.glob("products/*")), leftovers(made.results.root)) == ([], [])
+    return str(caught.value)
+
+
+def with_wild(shape, value=np.nan, dtype="float32", at=(4, 2, 1)):
+    """A stack in which one element is not finite."""
+    array = stack(shape, dtype)
+    array[at] = value
+    return array
+
+
+@pytest.fixture
+def panels(monkeypatch):
+    """Panels so small that tiny matrices take many."""
+    monkeypatch.setattr(sizes, "TILE_BYTES", 32)
+    monkeypatch.setattr(sizes, "PANEL_BYTES", 500)
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 339)
+
+
+@pytest.fixture
+def batches():
+    """The usual sizes."""
+
+
+ORDERS = {"C": lambda a: a, "F": np.asfortranarray, "big-endian": lambda a: a.astype(">f4")}
+ALL = "Once it is corrected, all 3 shards are computed again"
+ONE = "shard 00001 is computed again, and the sum; the products of the other 2 stay"
+
+
+@pytest.mark.parametrize("way", ["batches", "panels"])
+@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize("materialize", [True, False])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_stack(tmp_path, request, way, keep, materialize, order):
+    """Its matrix, row and column, whatever order its numbers lie in."""
+    request.getfixturevalue(way)
+    array = ORDERS[order](with_wild((9, 11, 11), np.inf, at=(4, 7, 9)))
+    over = {"shards": 3, "materialize": materialize, "keep": keep}
+    told = refusal(factories.plan(tmp_path, array, **over))
+    place = f"inf at row 7, column 9 of matrix 4 of {tmp_path}/input.npy (counted from 0)"
+    told_so = f"input: matrix 4 holds NaN or Inf: {place}; correct it, or set nonfinite: allow"
+    assert told == f"{told_so}. {ALL}"
+
+
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_a_folder(tmp_path, reproducible):
+    """The one file, and the one shard that it is in; also where sums are formed in the product."""
+    for i in range(9):
+        value = [complex(1, -np.inf), np.nan][i % 2]
+        matrix = with_wild((1, 3, 3), value, "complex64", (0, 2, 1)) if i > 3 else stack((1, 3, 3))
+        save(tmp_path / "in" / f"m{i}.npy", matrix[0].astype("complex64"))
+    over = {"input": str(tmp_path / "in"), "shards": 3, "keep": "sum"}
+    told = refusal(factories.plan(tmp_path, reproducible=reproducible, **over))
+    assert f"(1-infj) at row 2, column 1 of {tmp_path}/in/m4.npy (counted from 0)" in told
+    assert told.endswith(ONE)
+
+
+@pytest.mark.parametrize("way", ["batches", "panels"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_b(tmp_path, request, way, shared):
+    """All shards are computed again, however B lies."""
+    request.getfixturevalue(way)
+    right = with_wild((9, 9, 11), at=(4, 2, 1))
+    right, of = (right[4], "") if shared else (right, "matrix 4 of ")
+    made = factories.plan(tmp_path, stack((9, 17, 9)), right, product="A @ B", shards=3)
+    told = refusal(made)
+    assert told.startswith(f"right: {'the matrix' if shared else 'matrix 4'} holds NaN or Inf: ")
+    assert f"nan at row 2, column 1 of {of}{tmp_path}/right.npy (counted from 0)" in told
+    assert told.endswith(ALL)
+
+
+def test_a_function_of_ones_own(tmp_path):
+    """What goes in is told by its place; what comes out by the file of its matrix."""
+    path = tmp_path / "mine.py"
+    path.write_text("def f(xp, block):\n    return 1 / (block - 2)\n")
+    over = {"product": f"{path}:f", "shards": 3}
+    told = refusal(factories.plan(tmp_path, with_wild((9, 3, 3)), **over))
+    assert f"nan at row 2, column 1 of matrix 4 of {tmp_path}/input.npy" in told
+    finite = np.zeros((9, 3, 3))
+    finite[4, 2, 1] = 2
+    told = refusal(factories.plan(tmp_path / "b", finite, **over))
+    assert f"made NaN or Inf of matrix 4, which is finite (matrix 4 of {tmp_path}/b/in" in told
+
+
+@pytest.mark.parametrize("way", ["batches", "panels"])
+def test_a_product_that_overflows(tmp_path, request, way):
+    """That it is the product, with the file of its matrix, and what each way out costs."""
+    request.getfixturevalue(way)
+    for i in range(9):
+        save(tmp_path / "in" / f"m{i}.npy", stack((11, 11)) * np.float32(1e30 if i == 4 else 1))
+    over = {"input": str(tmp_path / "in"), "shards": 3}
+    told = refusal(factories.plan(tmp_path, **over))
+    what = "the product of matrix 4 overflows float32, although its factors are finite"
+    assert told.startswith(f"{what} ({tmp_path}/in/m4.npy); save the input as float64")
+    assert "Another input or function computes all 3 shards again; nonfinite: allow keeps" in told
+
+
+def test_a_sum_in_the_product_that_overflows(tmp_path):
+    """The matrices of the batch are named by their file."""
+    array = np.full((6, 2, 2), 1e30, "float32")
+    over = {"keep": "sum", "reproducible": False, "shards": 2}
+    told = refusal(factories.plan(tmp_path, array, **over))
+    assert "the sum of the products 3 to 5 overflows" in told
+    assert f"(matrices 3 to 5 of {tmp_path}/input.npy)" in told
+
+
+def test_integers_that_may_not_fit(tmp_path):
+    """The file of their matrix is named, too."""
+    array = np.ones((9, 2, 2), "int64")
+    array[4] = 2**40
+    told = refusal(factories.plan(tmp_path, array, shards=3))
+    assert f"{2**40}) (matrix 4 of {tmp_path}/input.npy); save the input as float64" in told
+
+
+def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
+    """A copy whose bits flip to a NaN is damaged: the user has nothing to correct."""
+    made = copied(factories.plan(tmp_path, stack((9, 3, 3)), shards=3, materialize=True))
+    path = made.results.shard("00001")
+    with open(path, "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(np.float32(np.nan).tobytes())
+    with pytest.raises(IntegrityError) as caught:
+        multiply.run_shard(made, "00001")
+    told = str(caught.value)
+    assert f"{path}: is damaged: matrix 5 holds NaN or Inf there, but none in the input" in told
+    assert "rm " in told
+
+
+def test_a_nan_that_is_not_in_the_file_is_no_fault_of_the_users(tmp_path, monkeypatch):
+    """In place, the memory of the host, or of the device, has to be suspected."""
+    monkeypatch.setattr(multiply.nonfinite, "find", lambda *words: None)
+    made = factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=False)
+    told = refusal(made, kind=IntegrityError)
+    assert "matrix 4 holds NaN or Inf, but its file does not; nothing was written" in told
+
+
+def test_an_input_that_is_gone_by_now(tmp_path):
+    """The copy still tells of the NaN; the file is named all the same."""
+    made = copied(factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=True))
+    (tmp_path / "input.npy").unlink()
+    with pytest.raises(InputError) as caught:
+        multiply.run_shard(made, "00001")
+    told = str(caught.value)
+    assert f"matrix 4 holds NaN or Inf: matrix 4 of {tmp_path}/input.npy; correct it" in told
