@@ -228,14 +228,10 @@ def test_input_counts_only_where_it_is_asked_for(tmp_path):
     assert audit.look(root, inputs=True).code == 3
 
 
-@pytest.mark.parametrize("panels", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_b_is_read_too(tmp_path, monkeypatch, shared, panels):
+def test_b_is_read_too(tmp_path, monkeypatch, shared):
     """With --input the bytes of B are compared; without a checksum of it, what it is known by."""
-    if panels:
-        monkeypatch.setattr(sizes, "TILE_BYTES", 32)
-        monkeypatch.setattr(sizes, "PANEL_BYTES", 500)
-        monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
+    monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
     left, shape = factories.stack((6, 17, 9)), (9, 11) if shared else (6, 9, 11)
     over = {"product": "A @ B", "shards": 3, "materialize": False}
     made = finished(tmp_path, left, right=factories.stack(shape, seed=2), **over)

@@ -11,7 +11,7 @@ from shardwise.errors import IntegrityError
 from shardwise.sources import StackReader
 
 from tests import factories
-from tests.factories import copied, leftovers, noise, save, stack
+from tests.factories import copied, leftovers, save, stack
 
 
 def edited(path, when="in place"):
@@ -83,13 +83,9 @@ def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("panels", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, shared, panels, keep):
-    """B is watched as A is: one for all, or one each; in batches, or in panels."""
-    if panels:
-        monkeypatch.setattr(sizes, "TILE_BYTES", 32)
-        monkeypatch.setattr(sizes, "PANEL_BYTES", 500)
+def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, shared, keep):
+    """B is watched as A is: one for all, or one each."""
     monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
     right = stack((9, 11) if shared else (6, 9, 11), seed=2)
     over = {"product": "A @ B", "shards": 1, "materialize": False, "keep": keep}
@@ -97,19 +93,6 @@ def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, share
     path = tmp_path / "right.npy"
     meanwhile[str(path)] = lambda: edited(path)
     assert f"{path}: has changed while it was read" in refusal(multiply.run_shard, made)
-
-
-@pytest.mark.parametrize("product", factories.PRODUCTS[:3])
-def test_a_that_changes_between_its_panels(tmp_path, monkeypatch, meanwhile, product):
-    """A proof that fails because of it blames the file, and no device."""
-    monkeypatch.setattr(sizes, "TILE_BYTES", 32)
-    monkeypatch.setattr(sizes, "PANEL_BYTES", 500)
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
-    array = noise((2, 37, 37))
-    made = factories.plan(tmp_path, array, product=product, shards=1, materialize=False)
-    path = tmp_path / "input.npy"
-    meanwhile[str(path)] = lambda: edited(path)
-    assert "has changed while it was read" in refusal(multiply.run_shard, made)
 
 
 def test_the_copys_own_reference_reads_b(tmp_path, meanwhile):

@@ -27,15 +27,13 @@ def with_wild(shape, value=np.nan, dtype="float32", at=(4, 2, 1)):
 
 
 @pytest.fixture
-def panels(monkeypatch):
-    """Panels so small that tiny matrices take many."""
-    monkeypatch.setattr(sizes, "TILE_BYTES", 32)
-    monkeypatch.setattr(sizes, "PANEL_BYTES", 500)
+def small(monkeypatch):
+    """Slabs so small that tiny matrices take many."""
     monkeypatch.setattr(sizes, "SLAB_BYTES", 339)
 
 
 @pytest.fixture
-def batches():
+def usual():
     """The usual sizes."""
 
 
@@ -44,13 +42,13 @@ ALL = "Once it is corrected, all 3 shards are computed again"
 ONE = "shard 00001 is computed again, and the sum; the products of the other 2 stay"
 
 
-@pytest.mark.parametrize("way", ["batches", "panels"])
+@pytest.mark.parametrize("slabs", ["usual", "small"])
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize("materialize", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_stack(tmp_path, request, way, keep, materialize, order):
+def test_a_stack(tmp_path, request, slabs, keep, materialize, order):
     """Its matrix, row and column, whatever order its numbers lie in."""
-    request.getfixturevalue(way)
+    request.getfixturevalue(slabs)
     array = ORDERS[order](with_wild((9, 11, 11), np.inf, at=(4, 7, 9)))
     over = {"shards": 3, "materialize": materialize, "keep": keep}
     told = refusal(factories.plan(tmp_path, array, **over))
@@ -72,11 +70,11 @@ def test_a_folder(tmp_path, reproducible):
     assert told.endswith(ONE)
 
 
-@pytest.mark.parametrize("way", ["batches", "panels"])
+@pytest.mark.parametrize("slabs", ["usual", "small"])
 @pytest.mark.parametrize("shared", [True, False])
-def test_b(tmp_path, request, way, shared):
+def test_b(tmp_path, request, slabs, shared):
     """All shards are computed again, however B lies."""
-    request.getfixturevalue(way)
+    request.getfixturevalue(slabs)
     right = with_wild((9, 9, 11), at=(4, 2, 1))
     right, of = (right[4], "") if shared else (right, "matrix 4 of ")
     made = factories.plan(tmp_path, stack((9, 17, 9)), right, product="A @ B", shards=3)
@@ -99,10 +97,10 @@ def test_a_function_of_ones_own(tmp_path):
     assert f"made NaN or Inf of matrix 4, which is finite (matrix 4 of {tmp_path}/b/in" in told
 
 
-@pytest.mark.parametrize("way", ["batches", "panels"])
-def test_a_product_that_overflows(tmp_path, request, way):
+@pytest.mark.parametrize("slabs", ["usual", "small"])
+def test_a_product_that_overflows(tmp_path, request, slabs):
     """That it is the product, with the file of its matrix, and what each way out costs."""
-    request.getfixturevalue(way)
+    request.getfixturevalue(slabs)
     for i in range(9):
         save(tmp_path / "in" / f"m{i}.npy", stack((11, 11)) * np.float32(1e30 if i == 4 else 1))
     over = {"input": str(tmp_path / "in"), "shards": 3}
