@@ -73,7 +73,7 @@ def compare(plan: Plan, lines: Iterable[bytes]) -> None:
     except IntegrityError as error:
         raise IntegrityError(f"{error}; {_AGAIN}") from None
     if raw is None:
-        raise IntegrityError(f"{path}: is missing; run snakemake again")
+        raise IntegrityError(f"{path}: is missing; run scripts/ledger.py, or snakemake again")
     if raw != expected:
         raise IntegrityError(f"{path}: does not fit the receipts; {_AGAIN}")
 
