@@ -49,7 +49,7 @@ def _text(made: Audit) -> str:
         lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
         if len(found) > _MOST_LISTED:
             lines.append(f"{kind}: … and {len(found) - _MOST_LISTED} more; --json has all")
-    lines += [made.others()] if made.of(audit.FOREIGN) else []
+    lines += [made.describe_foreign()] if made.of(audit.FOREIGN) else []
     return "".join(f"{one_line(line)}\n" for line in [*lines, made.line()])
 
 

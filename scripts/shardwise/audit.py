@@ -40,7 +40,7 @@ INPUT, STALE, FOREIGN = "input", "stale", "foreign"
 earlier plan; what is nobody's."""
 
 LISTED = STALE, INPUT, MISSING, UNKNOWN, DAMAGED
-"""Kinds that are told file by file, the gravest last; `Audit.others` sums up the rest."""
+"""Kinds that are told file by file, the gravest last; `Audit.describe_foreign` sums up the rest."""
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 """What reading a plan raises that is JSON, but has not the keys of one."""
@@ -150,7 +150,7 @@ class Audit:
             return f"unfinished: {len(shards)} of {self.shards} shards are not computed yet"
         return f"unfinished: all {self.shards} shards are computed, but not summed yet"
 
-    def others(self) -> str:
+    def describe_foreign(self) -> str:
         """What lies in the folder and is not part of the run, in one line."""
         found, inside = self.of(FOREIGN), Results(self.root)
         ours = {inside.shard("").parent.name, inside.product("").parent.name}
@@ -248,10 +248,8 @@ class _Audit:
         self._plan, self._results, self._made = plan, plan.results, made
         self._progress = progress
         self._lock = threading.Lock()
-        own = [getattr(self._results, name) for name, value in vars(Results).items()
-               if isinstance(value, property)]  # fmt: skip
-        kinds = ("shard", "shard_receipt", "product", "receipt", "telemetry")
-        own += [getattr(self._results, kind)(shard) for shard in plan.shards for kind in kinds]
+        own = (getattr(self._results, name) for name, value in vars(Results).items()
+               if isinstance(value, property))  # fmt: skip
         self._known = {self._name(path) for path in own}
         self._synthetic = bool(plan.facts["synthetic"])
         if self._synthetic:  # the folder may have another name by now
@@ -340,7 +338,7 @@ class _Audit:
         path, product = self._results.receipt(row.shard), self._results.product(row.shard)
         receipt = None
         try:
-            receipt = judge.receipt(self._plan, row.shard)
+            receipt = judge.check_receipt(self._plan, row.shard)
             self._compare(product, receipt["file"])
             seen.line, seen.backend = ledger.line_of(receipt), receipt["backend"]
             seen.proven = receipt["proof"] is not None
@@ -359,7 +357,7 @@ class _Audit:
         copy, path = self._results.shard(row.shard), self._results.shard_receipt(row.shard)
         receipt = None
         try:
-            receipt = judge.copy(self._plan, row.shard)
+            receipt = judge.check_copy(self._plan, row.shard)
             if copy.exists():
                 self._compare(copy, receipt["file"])
         except receipts.NoReceipt:
@@ -397,7 +395,7 @@ class _Audit:
         path = self._results.summary
         try:
             summary = receipts.read(path)
-            judge.summary(self._plan, summary)
+            judge.check_summary(self._plan, summary)
         except receipts.NoReceipt:
             return None
         except judge.OtherPlan as error:
@@ -416,7 +414,7 @@ class _Audit:
     def _statistic(self, name: str, facts: dict[str, Any]) -> list[Finding]:
         path = self._results.statistic(name)
         try:
-            judge.statistic(self._plan, name, facts)
+            judge.check_statistic(self._plan, name, facts)
             self._compare(path, facts)
         except (IntegrityError, OSError) as error:
             return [self._finding(DAMAGED, path, str(error))]
@@ -483,16 +481,23 @@ class _Audit:
     # All else.
 
     def _foreign(self) -> Iterator[str]:
-        """Files of the folder that nobody speaks of; logs and unfinished work are left aside."""
+        """Files that are not part of the run; logs and unfinished work are left aside."""
         root = self._results.root
         for folder, folders, files in os.walk(root):
             here = Path(folder)
             if here == root:
                 folders[:] = [name for name in folders if name not in ("logs", "partial")]
             links = [name for name in folders if (here / name).is_symlink()]
-            for name in (*files, *links):
-                if (path := self._name(here / name)) not in self._known:
-                    yield path
+            for path in (here / name for name in (*files, *links)):
+                if self._name(path) not in self._known and not self._is_of_a_shard(path):
+                    yield self._name(path)
+
+    def _is_of_a_shard(self, path: Path) -> bool:
+        """Whether a file has a name that a shard of the plan gives to one of its files."""
+        shard, results = path.name.partition(".")[0], self._results
+        kinds = (results.product, results.receipt, results.telemetry, results.shard,
+                 results.shard_receipt)  # fmt: skip
+        return shard in self._plan.shards and any(path == kind(shard) for kind in kinds)
 
     def _repair(self) -> list[str]:
         """Commands after which the next run makes again what is damaged, and what is made of it."""

@@ -1,9 +1,9 @@
-"""The judge: what a receipt is worth under a plan. Whoever asks, the answer is given here.
+"""The judge: decides what a receipt is worth under a plan. Nobody else does.
 
-Ledger and reduce, the watch, the page and the metrics, and the audit ask it of every product, and
-tasks of every copy. It reads receipts, headers and sizes; the elements are left to who reads them
-anyway. What it returns has been checked: it may be used without a second look.
-`shardwise.dispatch.missing` is a quicker look, which takes no receipt that the judge refuses.
+Ledger and reduce, watch, page, metrics and audit all ask it about products, and tasks about copies,
+so that none of them takes what another refuses. It looks at receipts, headers and sizes, and leaves
+the elements to whoever reads them anyway. The receipts that it returns need no further checks.
+`shardwise.dispatch.missing` has a quicker look, which passes no receipt that the judge refuses.
 """
 
 import math
@@ -24,7 +24,7 @@ COLUMNS = {
     "checksum": str, "row_bytes": int, "piece_bytes": int, "backend": str, "host": str,
     "device": str, "attempt": int, "seconds": float, "proven": bool,
 }  # fmt: skip
-"""What the ledger says of a shard, and of which type each value is."""
+"""Columns of the ledger, and the type of each."""
 
 _BACKENDS = ("cupy", "numpy")
 _MOST_LETTERS = 1000
@@ -37,54 +37,54 @@ class OtherPlan(IntegrityError):  # noqa: N818 - named after what was found
     """A receipt that is as it was written, but of another plan."""
 
 
-def product(plan: Plan, shard: str) -> dict[str, Any]:
-    """The receipt of a shard whose product is whole, by its header and its size.
+def check_product(plan: Plan, shard: str) -> dict[str, Any]:
+    """Return the receipt of a shard whose product is whole, as far as header and size show.
 
     Raises
     ------
     IntegrityError
-        Where it is not; of its class `OtherPlan` where the receipt is of another plan, or of those
-        that :func:`shardwise.receipts.read` knows.
+        Where it is not. `OtherPlan` where the receipt is of another plan; `NoReceipt` and
+        `UnknownSchema` as :func:`shardwise.receipts.read` raises them.
     """
-    found = receipt(plan, shard)
-    receipts.check_file(plan.results.product(shard), found["file"])
-    return found
+    receipt = check_receipt(plan, shard)
+    receipts.check_file(plan.results.product(shard), receipt["file"])
+    return receipt
 
 
-def receipt(plan: Plan, shard: str) -> dict[str, Any]:
-    """The receipt of a shard's product, whatever has become of the product.
+def check_receipt(plan: Plan, shard: str) -> dict[str, Any]:
+    """Return the receipt of a shard's product, whatever has become of the product.
 
     Raises
     ------
     IntegrityError
-        As :func:`product`, of the receipt alone.
+        As :func:`check_product`, but for the file.
     """
     path, row = plan.results.receipt(shard), plan.shards[shard]
-    found = receipts.read(path)
-    if found.get("fingerprint") != row.fingerprint:
+    receipt = receipts.read(path)
+    if receipt.get("fingerprint") != row.fingerprint:
         raise OtherPlan(f"{path}: belongs to another plan")
-    _expect(found, {"shard": shard, "start": row.start, "stop": row.stop}, path)
+    _expect(receipt, {"shard": shard, "start": row.start, "stop": row.stop}, path)
     try:
-        facts, said = found["file"], row_of(found)
+        facts, cells = receipt["file"], ledger_row(receipt)
         item = ITEM_BYTES[facts["dtype"]]
         pieces = sizes.checksum_pieces(sizes.natural_row(tuple(facts["shape"]), item), item)
-        witness.account(found, plan.problem)
+        witness.account(receipt, plan.problem)
     except _MALFORMED as error:
         raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
     for key, kind in COLUMNS.items():
-        if not _is_plain(said[key], kind):
-            raise IntegrityError(f"{path}: is damaged ({key} is {short(said[key])})")
-    if not _CHECKSUM.fullmatch(said["checksum"]):
-        raise IntegrityError(f"{path}: is damaged (checksum is {short(said['checksum'])})")
-    if said["backend"] not in _BACKENDS:
+        if not _is_plain(cells[key], kind):
+            raise IntegrityError(f"{path}: is damaged ({key} is {short(cells[key])})")
+    if not _CHECKSUM.fullmatch(cells["checksum"]):
+        raise IntegrityError(f"{path}: is damaged (checksum is {short(cells['checksum'])})")
+    if cells["backend"] not in _BACKENDS:
         raise IntegrityError(
-            f"{path}: says backend {short(said['backend'])}; known are {', '.join(_BACKENDS)}"
+            f"{path}: says backend {short(cells['backend'])}; known are {', '.join(_BACKENDS)}"
         )
     _expect(facts, _pieces(pieces), path)
-    return found
+    return receipt
 
 
-def row_of(receipt: Mapping[str, Any]) -> dict[str, Any]:
+def ledger_row(receipt: Mapping[str, Any]) -> dict[str, Any]:
     """The row of the ledger that a receipt makes."""
     facts = receipt["file"]
     return {
@@ -106,13 +106,13 @@ def row_of(receipt: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def copy(plan: Plan, shard: str) -> dict[str, Any]:
-    """The receipt of a copy of a shard's matrices; the copy itself may have been removed by now.
+def check_copy(plan: Plan, shard: str) -> dict[str, Any]:
+    """Return the receipt of a copy of a shard's matrices; the copy itself may be gone by now.
 
     Raises
     ------
     IntegrityError
-        As :func:`product`, of the receipt alone.
+        As :func:`check_product`, but for the file.
     """
     path, row = plan.results.shard_receipt(shard), plan.shards[shard]
     receipt = receipts.read(path)
@@ -124,13 +124,13 @@ def copy(plan: Plan, shard: str) -> dict[str, Any]:
     return receipt
 
 
-def summary(plan: Plan, receipt: dict[str, Any]) -> None:
-    """Compare the receipt of the sum, which has been read, with the plan.
+def check_summary(plan: Plan, receipt: dict[str, Any]) -> None:
+    """Compare the receipt of the sum, once it is read, with the plan.
 
     Raises
     ------
     IntegrityError
-        Where it does not fit; of its class `OtherPlan` where it is of another plan.
+        Where it does not fit. `OtherPlan` where it is of another plan.
     """
     path, problem = plan.results.summary, plan.problem
     if receipt.get("plan") != plan.facts["digest"]:
@@ -145,7 +145,7 @@ def summary(plan: Plan, receipt: dict[str, Any]) -> None:
         raise IntegrityError(f"{path}: says of its results {short(files)}")
 
 
-def statistic(plan: Plan, name: str, facts: Any) -> None:
+def check_statistic(plan: Plan, name: str, facts: Any) -> None:
     """Compare a result, such as ``sum.npy``, with what the receipt of the sum says of it.
 
     Raises
@@ -162,7 +162,7 @@ def statistic(plan: Plan, name: str, facts: Any) -> None:
 def _expect_file(
     facts: Any, shape: list[int], dtype: str, pieces: tuple[int, int], path: Path
 ) -> None:
-    """Refuse a receipt that does not say of its file what the plan makes it."""
+    """Refuse a receipt whose file is not what the plan makes it."""
     _expect(facts, {"shape": shape, "dtype": dtype, **_pieces(pieces)}, path)
     if not _CHECKSUM.fullmatch(str(facts.get("checksum"))):
         raise IntegrityError(f"{path}: is damaged (checksum is {short(facts.get('checksum'))})")
@@ -172,11 +172,11 @@ def _pieces(pieces: tuple[int, int]) -> dict[str, int]:
     return dict(zip(("row_bytes", "piece_bytes"), pieces, strict=True))
 
 
-def _expect(said: Any, planned: dict[str, Any], path: Path) -> None:
-    """Refuse a receipt whose values are not the planned ones, types included: 1 is not true."""
-    found = {key: said.get(key) for key in planned} if isinstance(said, dict) else said
-    if repr(found) != repr(planned):
-        raise IntegrityError(f"{path}: says {short(found)}, but the plan {short(planned)}")
+def _expect(facts: Any, planned: dict[str, Any], path: Path) -> None:
+    """Refuse values that are not the planned ones, types included: 1 is not true."""
+    stated = {key: facts.get(key) for key in planned} if isinstance(facts, dict) else facts
+    if repr(stated) != repr(planned):
+        raise IntegrityError(f"{path}: says {short(stated)}, but the plan says {short(planned)}")
 
 
 def _is_plain(value: Any, kind: type) -> bool:

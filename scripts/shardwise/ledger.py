@@ -38,7 +38,7 @@ def write(plan: Plan) -> None:
 
 def line_of(receipt: dict[str, Any]) -> bytes:
     """The line of the ledger that a receipt makes."""
-    return _line(judge.row_of(receipt).values())
+    return _line(judge.ledger_row(receipt).values())
 
 
 def _line(cells: Iterable[Any]) -> bytes:
@@ -79,7 +79,7 @@ def compare(plan: Plan, lines: Iterable[bytes]) -> None:
     except IntegrityError as error:
         raise IntegrityError(f"{error}; {_AGAIN}") from None
     if raw is None:
-        raise IntegrityError(f"{path}: is missing; run snakemake again")
+        raise IntegrityError(f"{path}: is missing; run scripts/ledger.py, or snakemake again")
     if raw != expected:
         raise IntegrityError(f"{path}: does not fit the receipts; {_AGAIN}")
 
@@ -102,7 +102,7 @@ def checked_receipts(plan: Plan) -> list[dict[str, Any]]:
     problems: dict[str, str] = {}
     for shard_id in plan.shards:
         try:
-            found.append(judge.product(plan, shard_id))
+            found.append(judge.check_product(plan, shard_id))
         except IntegrityError as error:
             problems[shard_id] = str(error)
     backends = {receipt["backend"] for receipt in found}

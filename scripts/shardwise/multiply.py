@@ -726,7 +726,7 @@ def _copied(
 def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
     """What the receipt of the shard's copy says; None where this plan has no whole one."""
     try:
-        receipt = judge.copy(plan, shard.shard)
+        receipt = judge.check_copy(plan, shard.shard)
         reference = witness.reference_in(receipt, plan.problem, factors_digest(plan))
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None

@@ -116,9 +116,9 @@ class Observer:
     ) -> Flaw | None:
         """Why a summary is not of the plan and the products that lie there now."""
         try:
-            judge.summary(plan, summary)
+            judge.check_summary(plan, summary)
             for name, facts in summary["files"].items():
-                judge.statistic(plan, name, facts)
+                judge.check_statistic(plan, name, facts)
         except judge.OtherPlan as error:
             return Flaw("stale", f"{error}; {_AGAIN} anew")
         except IntegrityError as error:

@@ -173,7 +173,7 @@ class Sightings:
     def _read_product(self, row: Shard, written: float) -> _Product:
         plan: Plan = self._plan  # type: ignore[assignment]
         try:
-            receipt = judge.product(plan, row.shard)
+            receipt = judge.check_product(plan, row.shard)
         except (receipts.NoReceipt, judge.OtherPlan):
             return _NOTHING  # of an earlier plan: the next run replaces it
         except receipts.UnknownSchema as error:

@@ -62,7 +62,7 @@ def is_audited(made):
 
 
 TAKERS = {
-    "the judge": lambda made: is_taken(judge.product, made, SHARD),
+    "the judge": lambda made: is_taken(judge.check_product, made, SHARD),
     "a quick look": lambda made: missing.is_whole(made, SHARD),
     "a quick look at all": lambda made: missing.missing(made) == [],
     "ledger": lambda made: is_taken(ledger.checked_receipts, made),
@@ -98,7 +98,7 @@ def test_no_changed_byte_passes_the_judge_or_the_quick_look(made):
         place(path, changed)
         tried += 1
         assert not missing.is_whole(made, SHARD), changed
-        assert not is_taken(judge.product, made, SHARD), changed
+        assert not is_taken(judge.check_product, made, SHARD), changed
     place(path, raw)
     assert tried > 7 * len(raw)
 
@@ -212,12 +212,12 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(model, tmp_path):
     made = planfile.load(tmp_path / "results" / "plan.tsv")
     facts = receipts.read(made.results.summary)["files"]
     judged = {
-        made.results.product(SHARD): lambda: judge.product(made, SHARD),
+        made.results.product(SHARD): lambda: judge.check_product(made, SHARD),
         made.results.shard(SHARD): lambda: receipts.check_file(
-            made.results.shard(SHARD), judge.copy(made, SHARD)["file"]
+            made.results.shard(SHARD), judge.check_copy(made, SHARD)["file"]
         ),
-        made.results.statistic("sum"): lambda: judge.statistic(made, "sum", facts["sum"]),
-        made.results.statistic("all"): lambda: judge.statistic(made, "all", facts["all"]),
+        made.results.statistic("sum"): lambda: judge.check_statistic(made, "sum", facts["sum"]),
+        made.results.statistic("all"): lambda: judge.check_statistic(made, "all", facts["all"]),
     }
     for path, look in judged.items():
         look()
@@ -239,7 +239,7 @@ def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
         place(path, changed)
         assert multiply._known_copy(made, row) is None
     multiply.run_shard(made, SHARD)
-    assert judge.copy(made, SHARD)["file"] == json.loads(raw)["file"]
+    assert judge.check_copy(made, SHARD)["file"] == json.loads(raw)["file"]
 
 
 def test_an_answer_names_what_is_wrong(model, tmp_path):
@@ -254,9 +254,9 @@ def test_an_answer_names_what_is_wrong(model, tmp_path):
     ):
         factories.rewritten(path, **values)
         with pytest.raises(IntegrityError) as caught:
-            judge.product(made, SHARD)
+            judge.check_product(made, SHARD)
         assert type(caught.value) is kind
         path.write_bytes(model.results.receipt(SHARD).read_bytes())
     path.unlink()
     with pytest.raises(receipts.NoReceipt):
-        judge.product(made, SHARD)
+        judge.check_product(made, SHARD)

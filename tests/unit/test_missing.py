@@ -1,6 +1,5 @@
 """What is still to be computed: exactly the shards without a whole product of this plan."""
 
-import json
 import os
 
 import pytest
@@ -30,11 +29,6 @@ def made(computed, tmp_path):
     return planfile.load(tmp_path / "results" / "plan.tsv")
 
 
-def edit(path, **over):
-    """Write a receipt again with some of its keys changed."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | over))
-
-
 def test_nothing_is_missing_of_what_is_whole(made):
     """Whole products are found whole, and the newest receipt is the one written last."""
     os.utime(made.results.receipt("00002"), (2e9, 2e9))
@@ -57,8 +51,8 @@ def test_all_is_missing_at_first(tmp_path):
         lambda results: results.product("00001").unlink(),
         lambda results: results.receipt("00001").write_text('{"fingerprint": '),
         lambda results: results.receipt("00001").write_text("[]"),
-        lambda results: edit(results.receipt("00001"), fingerprint="another"),
-        lambda results: edit(results.receipt("00001"), file=None),
+        lambda results: factories.rewritten(results.receipt("00001"), fingerprint="another"),
+        lambda results: factories.rewritten(results.receipt("00001"), file=None),
         lambda results: os.truncate(results.product("00001"), 4096),
     ],
     ids=["no receipt", "no product", "half a receipt", "no mapping", "another plan's", "no facts",

@@ -309,7 +309,7 @@ def test_a_damaged_ledger_is_refused(made):
     with pytest.raises(IntegrityError, match=r"does not fit .*; remove it and run snakemake"):
         ledger.read(made)
     made.results.ledger.unlink()
-    with pytest.raises(IntegrityError, match="is missing; run snakemake"):
+    with pytest.raises(IntegrityError, match="is missing; run scripts"):
         ledger.read(made)
     os.mkfifo(made.results.ledger)  # to open it would wait for ever
     with pytest.raises(IntegrityError, match="is not a file; remove it and run snakemake"):
