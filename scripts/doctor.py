@@ -46,8 +46,7 @@ def arguments() -> ArgumentParser:
     made = cli.parser(__doc__)
     made.epilog = (
         "Exit codes: 0 the main job can run here; 2 something has to be installed or changed "
-        "first; 75 try again (devices busy or lost, a scheduler that does not answer). The keys of "
-        "--json are in docs/doctor.md."
+        "first; 75 try again (devices busy or lost). The keys of --json are in docs/doctor.md."
     )
     made.add_argument(
         "--configfile", nargs="+", type=Path, metavar="FILE",

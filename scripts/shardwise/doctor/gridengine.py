@@ -11,10 +11,10 @@ from shardwise.doctor.findings import (
     Deadline,
     Finding,
     ask,
-    fault,
     note,
     ok,
     on_a_node,
+    silent,
 )
 
 _GPU = re.compile("gpu|cuda", re.IGNORECASE)
@@ -79,14 +79,7 @@ def _silent(answer: Answer) -> Finding:
         return note(
             "grid engine", text, "start jobs from a login node", present=True, answers=False
         )
-    return fault(
-        "grid engine",
-        f"does not answer: {answer.reason}",
-        "try again; where it lasts, ask your site, or compute here with profiles/local",
-        code=75,
-        present=True,
-        answers=False,
-    )
+    return silent("grid engine", answer)
 
 
 def _gpus(complexes: list[dict[str, str]], deadline: Deadline, ask: Ask) -> Iterator[Finding]:

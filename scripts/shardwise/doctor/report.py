@@ -20,6 +20,7 @@ from shardwise.doctor.findings import (
     ask_all,
     environment,
     fault,
+    note,
 )
 
 FORMAT = 1
@@ -35,6 +36,9 @@ TITLES = {
     "results": "Results folder",
 }
 _MARKS = {OK: "ok", NOTE: "--", FAULT: "!!"}
+_SCHEDULERS = ("slurm", "grid engine")
+"""Sections that no job on this machine depends on."""
+
 _RUN = tuple(name for name in TITLES if name != "config")
 _SPARE_SECONDS = 2.5
 """What a section has beyond its time limit: to start, and to end what it has asked."""
@@ -142,7 +146,8 @@ def read(name: str, answer: Answer) -> list[Finding]:
     if answer.code is None:
         text = "this hangs: there was no answer in time"
         cure = "try again with --time-limit 60; where it lasts, tell the admin"
-        found.append(replace(fault("check", text, cure, code=75), section=name))
+        hangs = note("check", text, cure) if name in _SCHEDULERS else fault("check", text, cure, 75)
+        found.append(replace(hangs, section=name))
     elif answer.code:
         text = f"this could not be looked at: {answer.reason} (exit code {answer.code})"
         cure = "a fault of the doctor, please report it"

@@ -13,10 +13,10 @@ from shardwise.doctor.findings import (
     Deadline,
     Finding,
     ask,
-    fault,
     note,
     ok,
     on_a_node,
+    silent,
 )
 
 _PMI = "pmi2"  # what the mpich wheel speaks, and profiles/slurm names
@@ -69,14 +69,7 @@ def nodes(printed: str) -> list[Node]:
 def _silent(answer: Answer) -> Finding:
     if "configuration source" in answer.err:
         return note("slurm", "its commands are here, but know no cluster", present=False)
-    return fault(
-        "slurm",
-        f"does not answer: {answer.reason}",
-        "try again; where it lasts, ask your site, or compute here with profiles/local",
-        code=75,
-        present=True,
-        answers=False,
-    )
+    return silent("slurm", answer)
 
 
 def _gpus(nodes: list[Node]) -> Finding:
