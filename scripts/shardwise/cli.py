@@ -16,7 +16,7 @@ from typing import Any
 
 from shardwise import launch
 from shardwise.dispatch import jobs
-from shardwise.errors import ShardwiseError, TryAgain, of_system
+from shardwise.errors import ShardwiseError, Terminated, TryAgain, of_system
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
 
@@ -30,10 +30,6 @@ FAULT = 1
 
 _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived: clean up and end."""
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
