@@ -170,7 +170,7 @@ def _speaks(mpi: Any) -> bool:
 def _refuse(error: ShardwiseError, mpi: Any) -> int:
     """Say what the user has to do, once for all ranks, and give the exit code."""
     if _speaks(mpi):
-        log.error("%s", error)
+        say(error.exit_code, str(error))
     if mpi is None:
         return error.exit_code
     # The first rank to end makes srun end the others, which have this code to return too.
@@ -180,7 +180,7 @@ def _refuse(error: ShardwiseError, mpi: Any) -> int:
         mpi.Finalize()
     else:
         if not _speaks(mpi):
-            log.error("rank %d: %s", mpi.COMM_WORLD.rank, error)
+            say(error.exit_code, f"rank {mpi.COMM_WORLD.rank}: {error}")
         mpi.COMM_WORLD.Abort(error.exit_code)
     return error.exit_code
 
@@ -240,8 +240,14 @@ def verdict(error: BaseException) -> tuple[int, str]:
 def explain(error: BaseException) -> tuple[int, str]:
     """Log an error as it is told to the user, a fault with where it happened; its `verdict`."""
     code, words = verdict(error)
-    log.error("%s", words, exc_info=error if code == FAULT else None)
+    say(code, words, error if code == FAULT else None)
     return code, words
+
+
+def say(code: int, words: str, fault: BaseException | None = None) -> None:
+    """Log with which exit code this ends, which `logs.exit_code` reads, and why."""
+    log.info("exit code %d", code)
+    log.error("%s", words, exc_info=fault)
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:

@@ -30,7 +30,7 @@ from shardwise.devices import device_errors
 from shardwise.errors import InputError, IntegrityError, Terminated, of_code, short
 from shardwise.problem import ITEM_BYTES, Problem, Shape, product_dtype
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 """Element types that a function may return; integers are widened to int64, which holds these."""
@@ -207,15 +207,10 @@ def _folder() -> str | None:
         return None
 
 
-def probe(spec: str, matrix: np.ndarray, log: logging.Logger = _LOG) -> tuple[Shape, str]:
+def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
 
     A process of its own calls it (`trial`), so that nothing that it does can touch this one.
-
-    Parameters
-    ----------
-    log
-        Where to say that it leaves threads or processes.
 
     Raises
     ------
