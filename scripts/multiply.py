@@ -6,22 +6,21 @@ a process on each GPU of this machine, by an array job, or by MPI ranks over sev
 
 import os
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shardwise import cli, devices, launch, planfile, useful
-from shardwise.dispatch import tally, task
+from shardwise.dispatch import apart, tally, task
 from shardwise.errors import InputError
 from shardwise.planfile import Plan
 from shardwise.sizes import MIB
 
 
-def main(options: Namespace) -> None:
+def main(options: Namespace) -> int | None:
     """Compute one shard, or all that are missing."""
     if options.all:
         return _all(planfile.load(options.plan), options)
-    from shardwise.multiply import run_shard
-
     shard = options.shard
     if options.array_task:
         number = task.number(options.array_first or 0, os.environ)
@@ -31,8 +30,19 @@ def main(options: Namespace) -> None:
     else:
         plan = planfile.load(options.plan, shard)
         planfile.expect(plan, plan.shard(shard).fingerprint, options.digest)
-    run_shard(plan, shard, _memory(options), options.device_wait)
+    if plan.problem.result:  # a user's function
+        code = apart.run(plan, partial(_compute, shard, options))
+        if code:
+            return code
+    else:
+        _compute(shard, options, plan)
     return cli.log.info("%s written", plan.results.receipt(shard))
+
+
+def _compute(shard: str, options: Namespace, plan: Plan) -> None:
+    from shardwise.multiply import run_shard
+
+    run_shard(plan, shard, _memory(options), options.device_wait)
 
 
 def _all(plan: Plan, options: Namespace) -> None:

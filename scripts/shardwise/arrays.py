@@ -537,7 +537,7 @@ def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = 
     receipt
         What vouches for the former file of the new name, to be removed.
     """
-    os.fchmod(file.fileno(), 0o666 & ~_umask())
+    os.fchmod(file.fileno(), 0o666 & ~umask())
     os.fsync(file.fileno())
     if receipt is not None:
         receipt.unlink(missing_ok=True)
@@ -571,7 +571,8 @@ def _fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The bits that new files of this process do not get."""
     with _UMASK:  # it is read by being changed, and two threads may commit at once
         mask = os.umask(0)
         os.umask(mask)

@@ -16,7 +16,7 @@ from typing import Any
 
 from shardwise import launch
 from shardwise.dispatch import jobs
-from shardwise.errors import ShardwiseError, TryAgain, of_system
+from shardwise.errors import ShardwiseError, Terminated, TryAgain, of_system
 from shardwise.guard import refuse_links
 from shardwise.paths import Results
 
@@ -30,10 +30,6 @@ FAULT = 1
 
 _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived: clean up and end."""
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -181,7 +177,7 @@ def _speaks(mpi: Any) -> bool:
 def _refuse(error: ShardwiseError, mpi: Any) -> int:
     """Say what the user has to do, once for all ranks, and give the exit code."""
     if _speaks(mpi):
-        log.error("%s", error)
+        say(error.exit_code, str(error))
     if mpi is None:
         return error.exit_code
     # The first rank to end makes srun end the others, which have this code to return too.
@@ -191,7 +187,7 @@ def _refuse(error: ShardwiseError, mpi: Any) -> int:
         mpi.Finalize()
     else:
         if not _speaks(mpi):
-            log.error("rank %d: %s", mpi.COMM_WORLD.rank, error)
+            say(error.exit_code, f"rank {mpi.COMM_WORLD.rank}: {error}")
         mpi.COMM_WORLD.Abort(error.exit_code)
     return error.exit_code
 
@@ -251,8 +247,14 @@ def verdict(error: BaseException) -> tuple[int, str]:
 def explain(error: BaseException) -> tuple[int, str]:
     """Log an error as it is told to the user, a fault with where it happened; its `verdict`."""
     code, words = verdict(error)
-    log.error("%s", words, exc_info=error if code == FAULT else None)
+    say(code, words, error if code == FAULT else None)
     return code, words
+
+
+def say(code: int, words: str, fault: BaseException | None = None) -> None:
+    """Log with which exit code this ends, which `logs.exit_code` reads, and why."""
+    log.info("exit code %d", code)
+    log.error("%s", words, exc_info=fault)
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:

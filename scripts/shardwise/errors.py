@@ -85,6 +85,10 @@ class QueueFull(TryAgain):
     """The cluster has as many jobs, of this user or of all, as it allows."""
 
 
+class Terminated(BaseException):
+    """SIGTERM arrived: clean up and end."""
+
+
 def of_code(code: int, text: str) -> ShardwiseError:
     """The error of an exit code, as another process has sent it."""
     kinds = (InputError, IntegrityError, TryAgain)

@@ -1,12 +1,20 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
+import contextlib
 import difflib
 import hashlib
 import importlib.util
 import inspect
+import io
+import json
+import logging
+import os
+import signal
+import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,15 +22,34 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.arrays import umask
 from shardwise.config import function_parts
+from shardwise.contain import Ending
 from shardwise.devices import device_errors
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import InputError, IntegrityError, Terminated, of_code, short
 from shardwise.lookup import absent
 from shardwise.problem import ITEM_BYTES, Problem, Shape, product_dtype
 from shardwise.smallfile import refuse_special
 
+log = logging.getLogger(__name__)
+
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 """Element types that a function may return; integers are widened to int64, which holds these."""
+
+TRIAL_SECONDS = 60.0
+"""How long the trial of a function may take, unless the user allows it more."""
+
+_TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"
+_START_SECONDS = 60.0
+"""How long its process may take beyond that, to start and to end."""
+
+_SCRIPTS = Path(__file__).parents[1]
+_TRIAL = f"""
+import sys
+sys.path[:] = [{str(_SCRIPTS)!r}, *filter(None, sys.path)]  # not the working directory
+from shardwise.trial import main
+main()
+"""
 
 
 @dataclass(frozen=True)
@@ -96,7 +123,8 @@ def call(
     """Call a function on the matrices of a block, and check what it returns.
 
     The function's block cannot be written to under NumPy. Its result is made C-contiguous, and
-    copied where it shares memory with the block.
+    copied where it shares memory with the block. What the call has changed in this process is
+    undone: the working directory, the environment, signal handlers.
 
     Parameters
     ----------
@@ -116,7 +144,7 @@ def call(
     ------
     InputError
         Where the function raises an exception, or returns what was not planned. Lack of memory,
-        errors of the device, and whatever is no ``Exception`` pass through.
+        errors of the device, Ctrl-C and SIGTERM pass through.
     """
     where = _matrices(first, block.shape[0])
     given = block
@@ -124,11 +152,17 @@ def call(
         given = block.view()
         given.flags.writeable = False
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _undone():
             result = function.target(xp, given)
-    except (MemoryError, *device_errors(xp)):
+    except (MemoryError, KeyboardInterrupt, Terminated, *device_errors(xp)):
         raise
-    except Exception as error:
+    except SystemExit as error:
+        code = "" if error.code is None else repr(error.code)
+        raise InputError(
+            f"product: your function {function.spec} called sys.exit({code}) on {where}; it must "
+            "return its results, or raise an error"
+        ) from error
+    except BaseException as error:
         raise InputError(
             _failure(f"{function.spec} failed on {where}", error, function.file)
         ) from error
@@ -136,27 +170,125 @@ def call(
     return result.copy() if xp.may_share_memory(result, block) else result
 
 
+@contextlib.contextmanager
+def _undone() -> Iterator[None]:
+    """Undo what a call changes in the process and others rely on.
+
+    A fork of the process that comes back from the call ends here: it must not go on with our work.
+    """
+    process, folder, mask, environ = os.getpid(), _folder(), umask(), dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    timed = signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0)
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+        os.umask(mask)
+        if folder is not None and _folder() != folder:
+            os.chdir(folder)
+        for name in os.environ.keys() - environ.keys():
+            del os.environ[name]
+        for name, value in environ.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+        if threading.current_thread() is threading.main_thread():
+            if not timed:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            for number, handler in handlers.items():
+                if handler is not None and signal.getsignal(number) != handler:
+                    signal.signal(number, handler)
+
+
+def _folder() -> str | None:
+    """The working directory; None where it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
 def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
+
+    A process of its own calls it (`trial`), so that nothing that it does can touch this one.
 
     Raises
     ------
     InputError
-        Where the function cannot be loaded, fails, or returns no stack of results.
+        Where the function cannot be loaded, fails, ends its process, does not return in time, or
+        returns no stack of results.
     TryAgain
         Where this machine has too little memory for it.
     """
-    function = load(spec)
+    limit = _trial_seconds()
+    ending = _tried(spec, matrix, limit)
+    told = ending.result
+    if told is None:
+        tried = "on the first matrix, on which it is tried with NumPy before any job"
+        did = f"{ending.words()} {tried}"
+        if ending.status is None:
+            did = f"did not return within {limit:g} s {tried}; {_TRIAL_SECONDS} allows it more"
+        raise InputError(f"product: your function {spec} {did}")
+    if told["code"]:
+        raise of_code(told["code"], told["words"])
+    if told["threads"] or ending.left:
+        log.warning(f"shardwise: {_left(spec, told['threads'], ending.left)}")
+    return tuple(told["shape"]), told["dtype"]
+
+
+def _trial_seconds() -> float:
+    text = os.environ.get(_TRIAL_SECONDS, "")
     try:
-        result = call(function, np, matrix, 0)
-    except SystemExit as error:
-        raise InputError(f"product: {spec} ended the process ({error!r}) on matrix 0") from error
-    except MemoryError as error:
-        raise TryAgain(
-            f"product: {spec} ran out of memory on one matrix {matrix.shape[1:]}, where it is "
-            "tried before any job; start snakemake on a machine with more"
-        ) from error
-    return result.shape[1:], result.dtype.name
+        limit = float(text or TRIAL_SECONDS)
+    except ValueError:
+        limit = 0.0
+    if not limit > 0:
+        raise InputError(
+            f"{_TRIAL_SECONDS} is {short(text)}; set it to a number of seconds above 0"
+        )
+    return limit
+
+
+def _tried(spec: str, matrix: np.ndarray, limit: float) -> Ending:
+    """How the process that calls a function has ended."""
+    stack = io.BytesIO()
+    np.save(stack, matrix, allow_pickle=False)
+    task = json.dumps({"spec": spec, "limit": limit}).encode() + b"\n" + stack.getvalue()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TRIAL],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        told, _ = process.communicate(task, limit + _START_SECONDS)
+    except subprocess.TimeoutExpired:  # the function has stopped its parent, too
+        process.kill()
+        return Ending(None, None)
+    except BaseException:
+        process.terminate()  # it ends what it has started
+        raise
+    if process.returncode < 0:
+        return Ending(None, process.returncode)
+    return Ending(**json.loads(told))
+
+
+def _left(spec: str, threads: list[str], processes: int) -> str:
+    """What is said of a function that leaves something behind."""
+    what = []
+    if threads:
+        what.append(f"{_count(len(threads), 'thread')} running ({', '.join(threads)})")
+    if processes:
+        what.append(_count(processes, "process" if processes == 1 else "processe"))
+    return (
+        f"product: your function {spec} left {' and '.join(what)} when it returned; whatever it "
+        "leaves is ended with each shard"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"a {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _source(spec: str) -> bytes:

@@ -8,6 +8,7 @@ from shardwise.errors import IntegrityError
 
 _LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
 _OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
+_EXIT_CODE = re.compile(r"exit code (\d{1,3})")
 _TAIL_BYTES = 65536
 
 
@@ -35,6 +36,12 @@ def lines(text: str) -> list[tuple[str, str]]:
 def errors(text: str) -> list[str]:
     """The errors in a log, the last one last."""
     return [message for level, message in lines(text) if level == "ERROR"]
+
+
+def exit_code(text: str) -> int | None:
+    """The exit code that the stage of a log has ended with, where it failed and lived to say so."""
+    codes = [match[1] for _, said in lines(text) if (match := _EXIT_CODE.fullmatch(said))]
+    return int(codes[-1]) if codes else None
 
 
 def failed_shards(text: str) -> list[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ The only importer of cupy; NumPy takes the same path. Matrices come in batches. 
 multiplied, the next is read and uploaded, and the last is downloaded and written.
 """
 
+import errno
 import importlib.util
 import logging
 import os
@@ -287,6 +288,13 @@ class Session:
             raise Misled(str(error)) from error
         except (WrongProduct, DeviceFailed, *devices.device_errors(self._xp)) as error:
             raise self._blamed(error, shard) from error
+        except OSError as error:
+            if error.errno != errno.EBADF or not self._plan.problem.result:
+                raise
+            raise InputError(
+                f"product: your function {self._plan.problem.product} closed files that are not "
+                f"its own ({error}); nothing was committed"
+            ) from error
 
     def _blamed(self, error: Exception, shard: str | None) -> ShardwiseError:
         """What an error that may be the device's is told as."""

@@ -8,8 +8,9 @@ import csv
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,10 @@ SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan as the stages use it."""
+    """A plan as the stages use it.
+
+    ``folder`` is what relative paths of the input count from; empty: the working directory.
+    """
 
     results: Results
     shards: dict[str, Shard]
@@ -38,6 +42,12 @@ class Plan:
     dtype: str
     settings: dict[str, Any]
     facts: dict[str, Any]
+    folder: str = ""
+
+    def anchored(self, folder: Path) -> "Plan":
+        """The same plan for a process whose working directory may change from this folder."""
+        results = Results(folder / self.results.root)
+        return replace(self, results=results, folder=str(folder))
 
     @cached_property
     def sources(self) -> list[Source]:
@@ -48,8 +58,10 @@ class Plan:
         IntegrityError
             Where the table is missing or damaged.
         """
-        raw = check_sources(self.results, self.facts)
-        return from_tsv(raw, Source, self.results.sources)
+        rows = from_tsv(check_sources(self.results, self.facts), Source, self.results.sources)
+        if not self.folder:
+            return rows
+        return [replace(row, path=os.path.join(self.folder, row.path)) for row in rows]
 
     def shard(self, shard: str) -> Shard:
         """The row of a shard.

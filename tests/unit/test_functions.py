@@ -3,16 +3,21 @@
 import json
 import logging
 import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from shardwise import config, functions, ledger, multiply, planner, receipts, sizes
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.arrays import umask
+from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
 from shardwise.problem import LEVELS, Problem, product_dtype, sum_dtype
 
-from tests import factories
+from tests import factories, processes
 from tests.factories import computed, copied, leftovers, partials, products, settings, stack
 
 DOUBLE = "def own(xp, block):\n    return 2 * block\n"
@@ -307,12 +312,70 @@ def test_an_error_in_a_library_is_shown_below_the_users_line(write):
     assert told.index("in own") < told.index("in inv")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, GeneratorExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, Terminated])
 def test_what_is_no_fault_of_the_function_passes_through(write, error):
-    """Ctrl-C, the end of the process and lack of memory are for the caller."""
-    spec = write(f"def own(xp, block):\n    raise {error.__name__}\n")
+    """Ctrl-C, SIGTERM and lack of memory are for the caller."""
+    made_by = "from shardwise.errors import Terminated\n"
+    spec = write(f"{made_by}def own(xp, block):\n    raise {error.__name__}\n")
     with pytest.raises(error):
         called(spec, np.ones((1, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("import sys; sys.exit(0)", "mine.py:own called sys.exit(0) on matrix 12"),
+        ("import sys; sys.exit()", "mine.py:own called sys.exit() on matrix 12"),
+        ("quit('why')", "mine.py:own called sys.exit('why') on matrix 12"),
+        ("raise GeneratorExit", "mine.py:own failed on matrix 12: GeneratorExit"),
+        (
+            "import asyncio; raise asyncio.CancelledError",
+            "mine.py:own failed on matrix 12: asyncio.exceptions.CancelledError",
+        ),
+    ],
+)
+def test_a_function_cannot_end_the_process_by_an_exception(write, line, told):
+    """What is no Exception, and would end the process in silence, is an error like others."""
+    assert told in refusal(called, write(body(line)), np.ones((1, 2, 2)), 12)
+
+
+def test_what_a_call_changes_in_the_process_is_undone(write, tmp_path):
+    """Working directory, umask, environment, signal handlers and timers are as before."""
+    lines = (
+        "import os, signal, sys",
+        f"os.chdir({str(tmp_path)!r})",
+        "os.umask(0o777)",
+        "os.environ.update(HOME='elsewhere', NEW='1')",
+        "del os.environ['PATH']",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "signal.alarm(1000)",
+        "if block[0, 0, 0]: raise ValueError",
+        "return block",
+    )
+    spec = write(body("; ".join(lines[:-2]) + "\n    " + "\n    ".join(lines[-2:])))
+
+    def state():
+        handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+        return os.getcwd(), umask(), dict(os.environ), handlers, signal.getitimer(0)
+
+    timer_of_pytest = signal.setitimer(signal.ITIMER_REAL, 0)  # that of pytest
+    before = state()
+    called(spec, np.zeros((1, 2, 2)))
+    assert state() == before
+    refusal(called, spec, np.ones((1, 2, 2)))
+    assert state() == before
+    signal.setitimer(signal.ITIMER_REAL, *timer_of_pytest)
+
+
+def test_a_fork_that_returns_goes_on_with_nothing(write, tmp_path):
+    """A function that forks and returns twice has one result."""
+    spec = write(body("import os; os.fork(); return block"))
+    pid = os.getpid()
+    called(spec, np.ones((1, 2, 2)))
+    with open(tmp_path / "returned", "a") as file:
+        file.write(f"{os.getpid()}\n")
+    assert os.wait()[1] == 0
+    assert (tmp_path / "returned").read_text() == f"{pid}\n"
 
 
 class LostError(RuntimeError):
@@ -444,17 +507,111 @@ def test_the_first_matrix_is_the_one_tried(tmp_path, write, synthetic):
 @pytest.mark.parametrize(
     ("line", "error", "told"),
     [
-        ("raise ValueError('no')", InputError, "failed on matrix 0: ValueError: no"),
+        ("raise ValueError('no')", InputError, "mine.py:own failed on matrix 0: ValueError: no"),
         ("return block[0]", InputError, "it must return (1, p, q)"),
-        ("raise SystemExit(0)", InputError, "ended the process (SystemExit(0)) on matrix 0"),
+        ("sys.exit(0)", InputError, "your function {} called sys.exit(0) on matrix 0"),
+        ("os._exit(0)", InputError, "your function {} ended its process with os._exit(0)"),
+        ("os._exit(3)", InputError, "your function {} ended its process with os._exit(3)"),
+        ("os.kill(os.getpid(), 11)", InputError, "{} was killed by signal 11 (SIGSEGV)"),
+        ("ctypes.string_at(0)", InputError, "{} was killed by signal 11 (SIGSEGV)"),
+        ("os.killpg(0, 9)", InputError, "{} was killed by signal 9 (SIGKILL)"),
+        ("os.kill(os.getppid(), 9)", InputError, "{} was killed by signal 9 (SIGKILL)"),
+        ("raise KeyboardInterrupt", InputError, "{} failed: KeyboardInterrupt()"),
+        ("time.sleep(1000)", InputError, "{} did not return within 3 s on the first matrix"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", InputError, "{} did not return within 3 s"),
         ("raise MemoryError", TryAgain, "ran out of memory on one matrix (3, 3)"),
     ],
 )
-def test_a_function_that_fails_is_refused_before_any_job(tmp_path, write, line, error, told):
-    """Nothing is kept of a trial that failed."""
-    over = settings(product=write(body(line)), synthetic={"dim": 3})
-    assert told in refusal(planner.make, over, tmp_path / "cache", error=error)
+def test_a_function_that_fails_is_refused_before_any_job(
+    tmp_path, write, monkeypatch, line, error, told
+):
+    """Nothing is kept of a trial that failed, whatever ended it, and this process goes on."""
+    monkeypatch.setenv("SHARDWISE_TRIAL_SECONDS", "3")
+    spec = write(f"import ctypes, os, signal, sys, time\ndef own(xp, block):\n    {line}\n")
+    over = settings(product=spec, synthetic={"dim": 3})
+    message = refusal(planner.make, over, tmp_path / "cache", error=error)
+    assert told.format(spec) in message
+    assert ("SHARDWISE_TRIAL_SECONDS" in message) == ("did not return" in told)
     assert not list(tmp_path.glob("cache/*"))
+
+
+def test_a_limit_that_is_no_time_is_refused(write, monkeypatch):
+    """The message names the variable."""
+    for text in ("soon", "0", "-1", "nan"):
+        monkeypatch.setenv("SHARDWISE_TRIAL_SECONDS", text)
+        told = refusal(functions.probe, write(DOUBLE), np.ones((1, 2, 2)))
+        assert f"SHARDWISE_TRIAL_SECONDS is '{text}'" in told
+
+
+MESS = """
+import atexit, os, pathlib, signal, subprocess, sys, threading, time
+HERE = pathlib.Path(__file__).parent
+
+def later():
+    time.sleep(1)
+    (HERE / "later").touch()
+
+def own(xp, block):
+    print("garbage on stdout", flush=True)
+    os.write(1, b"more garbage")
+    threading.Thread(target=time.sleep, args=(1000,), name="endless").start()
+    atexit.register(time.sleep, 1000)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sleep = ["sleep", "1000"]
+    mess = [subprocess.Popen(sleep, start_new_session=True)]
+    mess.append(subprocess.Popen(["sh", "-c", "exec sleep 1000 & echo $! >&2"]))
+    if os.fork() == 0:
+        os.setsid()
+        later()
+    (HERE / "started").write_text(" ".join(str(p.pid) for p in mess))
+    os.chdir("/")
+    os.environ["HOME"] = "nowhere"
+    os.closerange(3, 1000)
+    return 2 * block
+"""
+
+
+def test_a_trial_leaves_nothing(tmp_path, write, capfd, caplog):
+    """Threads, children, handlers at the end, closed files, output: nothing of it touches us."""
+    before, began = (os.getcwd(), dict(os.environ), threading.enumerate()), time.monotonic()
+    assert functions.probe(write(MESS), np.ones((1, 2, 3))) == ((2, 3), "float64")
+    assert time.monotonic() - began < 60
+    assert (os.getcwd(), dict(os.environ), threading.enumerate()) == before
+    assert not processes.living(map(int, (tmp_path / "started").read_text().split()))
+    assert not processes.children(os.getpid())
+    assert "garbage" not in capfd.readouterr().out
+    time.sleep(1.5)
+    assert not (tmp_path / "later").exists()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "mine.py:own left a thread running (endless) and 3 processes" in said
+
+
+def test_an_interrupted_trial_leaves_nothing(tmp_path, write):
+    """Ctrl-C ends the function and what it has started."""
+    spec = write(
+        "import os, pathlib, subprocess, time\ndef own(xp, block):\n"
+        "    started = subprocess.Popen(['sleep', '1000'])\n"
+        "    path = pathlib.Path(__file__).with_name('started')\n"
+        "    path.write_text(f'{os.getpid()} {started.pid} ')\n"
+        "    time.sleep(1000)\n"
+    )
+    program = (
+        f"import numpy as np; from shardwise import functions\n"
+        f"functions.probe({spec!r}, np.ones((1, 2, 2)))"
+    )
+    for number in (signal.SIGINT, signal.SIGKILL):
+        run = subprocess.Popen(
+            [sys.executable, "-c", program], stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": str(factories.SCRIPTS)},
+            preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
+        )  # fmt: skip
+        started = tmp_path / "started"
+        processes.until(lambda: started.exists() and started.read_text().endswith(" "))  # noqa: B023
+        run.send_signal(number)
+        run.wait()
+        pids = [int(pid) for pid in started.read_text().split()]
+        processes.until(lambda: not processes.living(pids))  # noqa: B023
+        started.unlink()
 
 
 def fingerprints(**over):

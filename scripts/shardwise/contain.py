@@ -1,0 +1,204 @@
+"""Run code that may do anything in a child process, and end whatever it leaves behind.
+
+A user's function may end its process, leave threads and processes, change the working directory,
+or close what is not its own. In a child of a session of its own that harms nobody else. The result
+comes back through shared memory, which survives all of this. Standard library only.
+"""
+
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+
+_RESULT_BYTES = 1 << 22
+
+_GRACE_SECONDS = 10.0
+"""How long a child that is asked to end may take to clean up before it is killed."""
+
+_REAP_SECONDS = 5.0
+"""How long to wait for killed processes; one that hangs in the kernel is left to it."""
+
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child has ended.
+
+    Attributes
+    ----------
+    result
+        What the work returned; None where the process ended before that.
+    status
+        Exit code of the process, or minus the number of the signal that ended it; None where it
+        was killed for taking too long.
+    left
+        Processes that it had started and that were still running.
+    """
+
+    result: Any
+    status: int | None
+    left: int = 0
+
+    def words(self) -> str:
+        """What a process did that ended before its work was done."""
+        if self.status is None:
+            return "did not return"
+        if self.status >= 0:
+            return f"ended its process with os._exit({self.status}) or the like"
+        return f"was killed by {signal_words(-self.status)}"
+
+
+def signal_words(number: int) -> str:
+    """A signal by number and name."""
+    with contextlib.suppress(ValueError):
+        return f"signal {number} ({signal.Signals(number).name})"
+    return f"signal {number}"
+
+
+def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
+    """Run some work in a child process, and end that with all that it has started.
+
+    This process must have no other threads. What the child prints goes to stderr.
+
+    Parameters
+    ----------
+    work
+        Returns what JSON can write in some 4 MiB. It must raise nothing.
+    limit
+        Seconds that it may take; None: for ever.
+    """
+    adopt()
+    others = set(_children())
+    board = mmap.mmap(-1, _RESULT_BYTES)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _work(work, board, parent)
+    try:
+        status = _wait(child, limit)
+    except BaseException:  # Ctrl-C, or SIGTERM: the child removes its temporary files
+        _signal(child, signal.SIGTERM)
+        _wait(child, _GRACE_SECONDS)
+        raise
+    finally:
+        left = sweep(spare=others) - {child}
+    return Ending(_written(board), status, len(left))
+
+
+def _work(work: Callable[[], Any], board: mmap.mmap, parent: int) -> None:
+    """Work in the child, and end it without waiting for anything."""
+    code = 1
+    try:
+        os.setsid()
+        end_with_parent(signal.SIGKILL)
+        if os.getppid() == parent:
+            with contextlib.suppress(OSError):
+                os.dup2(2, 1)
+            result = json.dumps(work()).encode()
+            board[: len(result)] = result
+            code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+def _written(board: mmap.mmap) -> Any:
+    with contextlib.suppress(ValueError):
+        return json.loads(board[:].rstrip(b"\0"))
+    return None
+
+
+def _wait(child: int, limit: float | None) -> int | None:
+    """Wait for a child; returns its exit code, or minus its signal; None where it is late."""
+    if limit is None:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    end = time.monotonic() + limit
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > end:
+            return None
+        time.sleep(_POLL_SECONDS)
+
+
+def adopt() -> None:
+    """Become the parent of all descendants whose own parent ends, on Linux: `sweep` ends them."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent ends, on Linux."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(option, value)
+
+
+def sweep(spare: Collection[int] = ()) -> set[int]:
+    """Kill all child processes, and those that become ours when they end; which were running.
+
+    Parameters
+    ----------
+    spare
+        Children that are left alone.
+    """
+    killed, end = set(), time.monotonic() + _REAP_SECONDS
+    while found := {pid: state for pid, state in _children().items() if pid not in spare}:
+        killed |= {pid for pid, state in found.items() if state != "Z"}
+        for pid in found:
+            _signal(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        if time.monotonic() > end:
+            break
+        time.sleep(_POLL_SECONDS)
+    return killed
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _children() -> dict[int, str]:
+    """The children of this process, each with its state as /proc has it."""
+    with contextlib.suppress(ChildProcessError, FileNotFoundError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there is none
+        own = str(os.getpid())
+        return {pid: state for pid, state, parent in _processes() if parent == own}
+    return {}
+
+
+def _processes() -> list[tuple[int, str, str]]:
+    """Every process: its number, its state, and its parent's number."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                # The program's name, in parentheses, may hold anything.
+                stat = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2]
+                state, parent = stat.split()[:2]
+                found.append((int(name), state, parent))
+    return found

@@ -1,0 +1,51 @@
+"""A shard whose product is a user's function: its job watches over the process that computes it.
+
+Whatever the function does to that process, the job ends when it should, with an exit code that says
+how, and with a reason in the log; what the function leaves behind is ended with it.
+"""
+
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from shardwise import cli, contain
+from shardwise.errors import InputError, TryAgain
+from shardwise.planfile import Plan
+
+_WORDS_LETTERS = 100_000
+
+
+def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
+    """Have a child process compute something that calls the plan's function; its exit code.
+
+    Parameters
+    ----------
+    compute
+        Takes the plan with absolute paths: the function may change the working directory.
+
+    Raises
+    ------
+    InputError
+        Where the function has ended the process.
+    TryAgain
+        Where a signal has.
+    """
+    ending = contain.run(partial(_told, partial(compute, plan.anchored(Path.cwd()))))
+    if ending.result is None:
+        words = f"product: your function {plan.problem.product} {ending.words()}"
+        raise (InputError if (ending.status or 0) >= 0 else TryAgain)(words)
+    code, words = ending.result
+    if code:
+        cli.say(code, words)
+    return code
+
+
+def _told(compute: Callable[[], None]) -> tuple[int, str]:
+    try:
+        compute()
+    except BaseException as error:
+        code, words = cli.verdict(error)
+        told = f"{words}\n{traceback.format_exc()}" if code == cli.FAULT else words
+        return code, told[:_WORDS_LETTERS]
+    return 0, ""

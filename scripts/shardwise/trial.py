@@ -1,0 +1,67 @@
+"""The process in which a user's function is tried before any job: see `functions.probe`.
+
+It reads one line of JSON and a matrix, has a child call the function, and prints as JSON how the
+child has ended. NumPy and the user's file are loaded in the child alone.
+"""
+
+import io
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from shardwise import contain
+from shardwise.errors import InputError, ShardwiseError, Terminated, TryAgain
+
+_WORDS_LETTERS = 100_000
+
+_JOIN_SECONDS = 0.1
+
+
+def main() -> None:
+    """Try the function that stdin names on the matrix that follows."""
+    signal.signal(signal.SIGTERM, _terminate)
+    contain.end_with_parent(signal.SIGTERM)
+    task = json.loads(sys.stdin.buffer.readline())
+    ending = contain.run(partial(_try, task["spec"], sys.stdin.buffer.read()), task["limit"])
+    sys.stdout.write(json.dumps(asdict(ending)))
+
+
+def _terminate(_signum: int, _frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _try(spec: str, matrix: bytes) -> dict[str, Any]:
+    """What a function makes of a matrix, or why it makes nothing."""
+    import numpy as np
+
+    from shardwise import functions
+
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        block = np.load(io.BytesIO(matrix), allow_pickle=False)
+        made = functions.call(functions.load(spec), np, block, 0)
+    except KeyboardInterrupt as error:  # no terminal can reach this session
+        return {"code": InputError.exit_code, "words": f"product: {spec} failed: {error!r}"}
+    except MemoryError:
+        words = (
+            f"product: {spec} ran out of memory on one matrix {block.shape[1:]}, where it is tried "
+            "before any job; start snakemake on a machine with more"
+        )
+        return {"code": TryAgain.exit_code, "words": words}
+    except ShardwiseError as error:
+        return {"code": error.exit_code, "words": str(error)[:_WORDS_LETTERS]}
+    return {"code": 0, "shape": made.shape[1:], "dtype": made.dtype.name, "threads": _threads()}
+
+
+def _threads() -> list[str]:
+    """The names of the threads that the function has left."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in others:
+        thread.join(_JOIN_SECONDS / len(others))
+    return [thread.name for thread in others if thread.is_alive()]

@@ -1,0 +1,165 @@
+"""A shard with a user's function, by hand or in a job: the job ends well, or says what happened."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shardwise import planfile
+from shardwise.planfile import Plan
+
+from tests import factories, processes
+
+FUNCTION = """
+import atexit, ctypes, os, pathlib, signal, subprocess, sys, threading, time
+HERE = pathlib.Path(__file__).parent
+
+def own(xp, block):
+    if (HERE / "results" / "plan.tsv").exists():  # not where it is tried before there is a plan
+        trouble(block)
+    return 2 * block
+
+def trouble(block):
+"""
+
+LEFT = np.arange(24.0).reshape(4, 2, 3)
+
+
+def planned(folder: Path, trouble: str, **over: object) -> Plan:
+    """A plan of two shards, by relative paths, whose function runs some lines before each batch."""
+    body = "".join(f"    {line}\n" for line in trouble.splitlines())
+    (folder / "own.py").write_text(FUNCTION + body)
+    np.save(folder / "input.npy", LEFT)
+    keys = {"input": "input.npy", "results": "results", "product": "own.py:own", "shards": 2}
+    own = {"backend": "numpy", "materialize": False, **keys, **over}
+    (folder / "config.yaml").write_text("".join(f"{key}: {own[key]}\n" for key in own))
+    done = factories.run("plan", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return planfile.load(folder / "results" / "plan.tsv")
+
+
+def run(made: Plan, shard: str = "00000") -> subprocess.CompletedProcess:
+    """Compute a shard as a job does, from the folder of the config; it must come to an end."""
+    words = ("--plan", "results/plan.tsv", "--shard", shard)
+    return factories.run("multiply", *words, cwd=made.results.root.parent, timeout=60)
+
+
+def files(folder: Path) -> set[Path]:
+    """All files of a folder."""
+    return {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in str(path)}
+
+
+@pytest.mark.parametrize("materialize", [True, False], ids=["copies", "in place"])
+@pytest.mark.parametrize("keep", ["products", "sum"])
+def test_the_shard_is_computed(tmp_path, keep, materialize):
+    """A function that does nothing else: product, receipt, and what the log has always said."""
+    made = planned(tmp_path, "print('hello')", keep=keep, materialize=materialize)
+    for shard in made.shards:
+        done = run(made, shard)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ""
+        assert "hello" in done.stderr
+        assert done.stderr.splitlines()[-1].endswith(f"results/products/{shard}.json written")
+    expected = 2 * LEFT if keep == "products" else 2 * LEFT.reshape(2, 2, 2, 3).sum(axis=1)
+    np.testing.assert_array_equal(factories.results(made), expected)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "told"),
+    [
+        ("os._exit(0)", 2, "your function own.py:own ended its process with os._exit(0)"),
+        ("os._exit(7)", 2, "your function own.py:own ended its process with os._exit(7)"),
+        ("sys.exit(0)", 2, "your function own.py:own called sys.exit(0) on matrices 0 to 1"),
+        ("os.kill(os.getpid(), 11)", 75, "own.py:own was killed by signal 11 (SIGSEGV)"),
+        ("ctypes.string_at(0)", 75, "own.py:own was killed by signal 11 (SIGSEGV)"),
+        ("os.killpg(0, 9)", 75, "own.py:own was killed by signal 9 (SIGKILL)"),
+        ("raise ValueError('no')", 2, "own.py:own failed on matrices 0 to 1: ValueError: no"),
+        ("raise MemoryError", 75, "out of host memory"),
+        ("os.closerange(3, 1000)", 2, "own.py:own closed files that are not its own"),
+        ("os.closerange(0, 1000); os._exit(0)", 2, "ended its process with os._exit(0)"),
+        ("os.kill(os.getpid(), 15)", 143, "ended by SIGTERM"),
+    ],
+)
+def test_a_function_that_ends_its_process_fails_its_shard(tmp_path, trouble, code, told):
+    """Never success without a receipt; the last line of the log says what the function did."""
+    made = planned(tmp_path, trouble)
+    done = run(made)
+    assert done.returncode == code, done.stderr
+    errors = [line for line in done.stderr.splitlines() if " ERROR " in line]
+    assert len(errors) == 1, done.stderr
+    assert told in errors[0]
+    assert not made.results.receipt("00000").exists()
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "threading.Thread(target=time.sleep, args=(1000,)).start()",
+        "atexit.register(time.sleep, 1000)",
+        "subprocess.Popen(['sleep', '1000'], start_new_session=True)",
+        "if os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)",
+        "if os.fork() == 0:\n    return",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "__import__('multiprocessing').Process(target=time.sleep, args=(1000,)).start()",
+    ],
+    ids=["thread", "atexit", "child", "fork", "returns twice", "handler", "multiprocessing"],
+)
+def test_the_end_waits_for_nothing_that_the_function_leaves(tmp_path, trouble):
+    """Threads, children and handlers at exit end with the shard, whose product stays."""
+    note = "(HERE / 'process').write_text(str(os.getpid()))\n"
+    made = planned(tmp_path, note + trouble)
+    began = time.monotonic()
+    done = run(made)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 30
+    np.testing.assert_array_equal(np.load(made.results.product("00000")), 2 * LEFT[:2])
+    session = (tmp_path / "process").read_text()
+    assert not [pid for pid in processes.running() if str(tmp_path) in processes.words(pid)]
+    assert not processes.living([int(session)])
+    assert "sleep" not in [processes.words(pid)[:1] for pid in processes.children(1)]
+
+
+@pytest.mark.parametrize("materialize", [True, False], ids=["copies", "in place"])
+def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
+    """Results land where they belong, inputs are found, also while the function is elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "results").mkdir(parents=True)
+    # Long enough for the file that says how far a shard is, which is written every two seconds.
+    trouble = f"os.chdir({str(elsewhere)!r})\nos.umask(0o777)\ntime.sleep(2.5)"
+    made = planned(tmp_path, trouble, materialize=materialize)
+    for shard in made.shards:
+        done = run(made, shard)
+        assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(factories.products(made), 2 * LEFT)
+    assert not files(elsewhere)
+    assert made.results.product("00000").stat().st_mode & 0o400
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_job_that_is_ended_takes_the_function_with_it(tmp_path, number):
+    """Neither the function's process nor a temporary file is left."""
+    made = planned(tmp_path, "(HERE / 'process').write_text(f'{os.getpid()} ')\ntime.sleep(1000)")
+    job = subprocess.Popen(
+        factories.command("multiply", "--plan", made.results.plan, "--shard", "00000"),
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
+    )  # fmt: skip
+    note = tmp_path / "process"
+    processes.until(lambda: note.exists() and note.read_text().endswith(" "))
+    job.send_signal(number)
+    _, told = job.communicate(timeout=60)
+    assert job.returncode == {15: 143, 2: 130, 9: -9}[number]
+    processes.until(lambda: not processes.living([int(note.read_text())]))
+    if number != signal.SIGKILL:
+        assert " ERROR " in told
+        assert not factories.leftovers(tmp_path)
+
+
+def test_a_child_of_the_function_does_not_keep_the_lock_of_the_job(tmp_path):
+    """The lock by which others see that a job works on the results ends with the job."""
+    made = planned(tmp_path, "if os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)")
+    assert run(made).returncode == 0
+    held = subprocess.run(["flock", "--nonblock", made.results.living, "true"], check=False)
+    assert held.returncode == 0
