@@ -28,7 +28,7 @@ def write(plan: Plan) -> None:
     """
     import pandas  # here: readers of the ledger do not need it
 
-    rows = [judge.row_of(receipt) for receipt in checked_receipts(plan)]
+    rows = [judge.ledger_row(receipt) for receipt in checked_receipts(plan)]
     # As text: pandas would make 3.0 of a 3 that stands in a column with a 0.5.
     cells = [[str(value) for value in row.values()] for row in rows]
     table = pandas.DataFrame(cells, columns=list(judge.COLUMNS), dtype=str)

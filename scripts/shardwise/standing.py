@@ -124,7 +124,7 @@ def _unfit_shards(plan: Plan, shards: Sequence[str]) -> Iterator[Path]:
 def _is_copy(plan: Plan, shard: str) -> bool:
     """Whether the copy of a shard's matrices is there, and of these matrices."""
     try:
-        receipt = judge.copy(plan, shard)
+        receipt = judge.check_copy(plan, shard)
         receipts.check_file(plan.results.shard(shard), receipt["file"])
     except IntegrityError:
         return False
@@ -136,13 +136,13 @@ def _sums(plan: Plan, statistics: Sequence[str]) -> bool:
     results = plan.results
     try:
         summary = receipts.read(results.summary)
-        judge.summary(plan, summary)
+        judge.check_summary(plan, summary)
         own = (ALGORITHM["reduce"], planfile.file_digest(results.ledger))
         if (summary.get("algorithm"), summary.get("ledger")) != own:
             return False
         for name in statistics:
             path, facts = results.statistic(name), summary["files"].get(name)
-            judge.statistic(plan, name, facts)
+            judge.check_statistic(plan, name, facts)
             if facts["bytes"] <= _READ_BYTES and not receipts.has_same_elements(path, facts):
                 return False
     except (OSError, IntegrityError):
