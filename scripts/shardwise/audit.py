@@ -312,8 +312,9 @@ class _Audit:
                 (self._results.shard(row.shard), None),
             ):
                 seen.findings.append(self._finding(DAMAGED, path, reason, shard))
-        elif self._read_input and self._stack and (read or copied):
-            seen.findings += self._input_of(row, read or copied)
+        known = {checksum for checksum in (read, copied) if checksum}
+        if self._read_input and self._stack and known:
+            seen.findings += self._input_of(row, known)
         return seen
 
     def _product(self, row: Shard, seen: _Seen) -> str | None:
@@ -411,8 +412,8 @@ class _Audit:
             return None
         return StackReader(self._sources, problem.left, self._plan.dtype)  # type: ignore[arg-type]
 
-    def _input_of(self, row: Shard, expected: str | None) -> list[Finding]:
-        """Read the matrices of a shard where the plan says they lie."""
+    def _input_of(self, row: Shard, known: set[str]) -> list[Finding]:
+        """Read the matrices of a shard where the plan says they lie, and compare their checksum."""
         inside = bool(self._plan.facts["synthetic"])
         kind = DAMAGED if inside else INPUT
         path = self._results.synthetic if inside else Path(f"input of shard {row.shard}")
@@ -422,9 +423,10 @@ class _Audit:
             found = self._input_checksum(row)
         except (IntegrityError, InputError, OSError) as error:
             return [self._finding(kind, path, str(error))]
-        if found == expected:
+        if found in known:
             return []
-        reason = f"matrices {row.start} to {row.stop}: checksum {found}, but {expected} was read"
+        was = " or ".join(sorted(known))
+        reason = f"matrices {row.start} to {row.stop}: checksum {found}, but {was} was read"
         return [self._finding(kind, path, reason)]
 
     def _input_checksum(self, row: Shard) -> str:
