@@ -169,13 +169,19 @@ def pretend(root: Path, done: int) -> None:
     ):
         command = [sys.executable, f"scripts/{script}.py", *words]
         subprocess.run(command, cwd=root, check=True, capture_output=True)
-    products = root / "results" / "default" / "products"
+    from shardwise import smallfile
+
+    results = root / "results" / "default"
+    products = results / "products"
     receipt = json.loads((products / "00000.json").read_bytes())
-    with open(root / "results" / "default" / "plan.tsv", newline="") as file:
+    del receipt["digest"]
+    with open(results / "plan.tsv", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))[1:done]
     for row in rows:
+        receipt |= {"start": int(row["start"]), "stop": int(row["stop"])}
         receipt |= {"shard": row["shard"], "fingerprint": row["fingerprint"]}
-        (products / f"{row['shard']}.json").write_text(json.dumps(receipt, indent=1))
+        body = json.dumps(receipt, indent=1).removesuffix("\n}").encode()
+        (products / f"{row['shard']}.json").write_bytes(smallfile.with_digest(body))
         (products / f"{row['shard']}.npy").touch()
         os.truncate(products / f"{row['shard']}.npy", receipt["file"]["bytes"])
 

@@ -329,8 +329,7 @@ class _Audit:
                 (self._results.shard(row.shard), None),
             ):
                 seen.findings.append(self._finding(DAMAGED, path, reason, shard))
-        else:
-            self._read_factors(row, (receipt or {}) | {"input_checksum": read or copied}, seen)
+        self._read_factors(row, receipt or {}, copied, seen)
         return seen
 
     def _product(self, row: Shard, seen: _Seen) -> dict[str, Any] | None:
@@ -433,10 +432,13 @@ class _Audit:
             return [self._finding(_kind(error), path, str(error))]
         return []
 
-    def _read_factors(self, row: Shard, receipt: dict[str, Any], seen: _Seen) -> None:
+    def _read_factors(
+        self, row: Shard, receipt: dict[str, Any], copied: str | None, seen: _Seen
+    ) -> None:
         """Read what a shard was computed from, where the plan says that it lies."""
         for factor in self._factors:
-            if (expected := factor.expected(receipt)) is None:
+            known = {factor.expected(receipt), copied if factor.name == "input" else None} - {None}
+            if not known:
                 continue  # of an earlier version, which took no checksum of B
             inside = self._synthetic and factor.name == "input"
             try:
@@ -446,10 +448,11 @@ class _Audit:
             except (IntegrityError, InputError, OSError) as error:
                 reason = str(error)
             else:
-                if checksum == expected:
+                if checksum in known:
                     seen.alike.append(factor.name)
                     continue
                 what = f"matrices {row.start} to {row.stop}" if factor.name == "input" else "B"
+                expected = " or ".join(sorted(known))
                 reason = f"{what}: checksum {checksum}, but {expected} was read"
             paths = factor.files(row)
             own = paths[0] if len(paths) == 1 else f"{factor.name} of shard {row.shard}"

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shardwise import receipts
 from shardwise.dispatch import array, recipe, slurm, submitted, tally, uge
 from shardwise.dispatch.submitted import Array, Fate, Tasks
 from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
@@ -399,8 +400,10 @@ def whole(plan: object, shard: str) -> None:
     product = plan.results.product(shard)
     product.parent.mkdir(exist_ok=True)
     product.write_bytes(b"12345")
-    facts = {"fingerprint": plan.shards[shard].fingerprint, "file": {"bytes": 5}}
-    plan.results.receipt(shard).write_text(json.dumps(facts))
+    row = plan.shards[shard]
+    facts = {"shard": shard, "start": row.start, "stop": row.stop, "fingerprint": row.fingerprint,
+             "file": {"bytes": 5}}  # fmt: skip
+    receipts.write(plan.results.receipt(shard), facts)
 
 
 @pytest.fixture

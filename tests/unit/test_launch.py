@@ -1,5 +1,6 @@
 """Starting MPI ranks: the words, the environment, who is a rank; and real ranks that die."""
 
+import fcntl
 import json
 import os
 import signal
@@ -252,10 +253,12 @@ def test_the_words_of_a_launcher_reach_it(made):
 
 
 def test_a_file_that_never_comes_is_waited_for_as_long_as_told(made):
-    """A ledger that a disk never hands out ends the command with 75 after the time limit."""
-    made.results.ledger.unlink()
-    os.mkfifo(made.results.ledger)
-    done = run("reduce", "--plan", made.results.plan, "--ranks", 1, "--time-limit", 1)
+    """A product that a disk does not hand out ends the command with 75 after the time limit."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # somebody wants to open it: let him wait
+    with open(made.results.product("00001"), "r+b") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        done = run("reduce", "--plan", made.results.plan, "--ranks", 1, "--time-limit", 1)
+    signal.signal(signal.SIGIO, before)
     assert done.returncode == 75, done.stderr
     assert "rank 0 has waited for 1 s for the receipts" in done.stderr
     assert not made.results.statistic("sum").exists()
