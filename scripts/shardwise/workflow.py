@@ -20,7 +20,7 @@ from typing import Any
 
 from snakemake.io import IOFile, ancient
 
-from shardwise import ALGORITHM, code, grants, planfile, sizes, useful
+from shardwise import ALGORITHM, code, grants, leftovers, planfile, sizes, useful
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
@@ -494,6 +494,8 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     code.announce()
     slurm_run.begin()
     jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
+    if removed := leftovers.remove_folders():
+        log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
     _forget(workflow.persistence, run)
     try:
         run.refuse_crowds()
