@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardwise import grants, useful
+from shardwise import grants, leftovers, useful
 from shardwise.errors import InputError, TryAgain
 
 log = logging.getLogger(__name__)
@@ -323,7 +323,10 @@ def _started() -> Any:
     (Seen with MPICH 5.0 and Slurm 22.05: "value not properly terminated in client request".)
     """
     with ThreadPoolExecutor(1) as pool:  # only here: whoever imports it is a rank
-        return pool.submit(importlib.import_module, "mpi4py.MPI").result()
+        mpi = pool.submit(importlib.import_module, "mpi4py.MPI").result()
+    mpi.COMM_WORLD.Barrier()  # all ranks of this node have the memory that they share
+    leftovers.nameless()
+    return mpi
 
 
 def world(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, code, grants, guard, planfile, sizes, useful
+from shardwise import ALGORITHM, code, grants, guard, leftovers, planfile, sizes, useful
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
@@ -617,6 +617,8 @@ def before_jobs(workflow: Any, run: Run) -> None:
         run.refuse_crowds()
         guard.mark(run.results)
         jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
+        if removed := leftovers.remove_folders():
+            log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
         needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})

@@ -9,6 +9,7 @@ by the Snakefile, which comes later.
 """
 
 import contextlib
+import fcntl
 import functools
 import importlib
 import json
@@ -34,6 +35,7 @@ def install() -> None:
         ("snakemake.persistence.file", "FilePersistence._get_external_jobids", _reading_records),
         ("snakemake.persistence.file", "FilePersistence._read_locks", _read_locks),
         ("snakemake.sourcecache", "SourceCache.__init__", _open_source_cache),
+        ("snakemake.workflow", "Workflow.__post_init__", _hold_folder),
     ):
         with contextlib.suppress(ImportError, AttributeError):
             *outer, own = name.split(".")
@@ -147,3 +149,14 @@ def _open_source_cache(original: Callable, cache: Any, path: Path, **named: Any)
             f"neither {path} nor {own} can be written ({error}); run in a folder where you may "
             "write, or name one in XDG_CACHE_HOME"
         )
+
+
+def _hold_folder(original: Callable, workflow: Any) -> None:
+    """Snakemake's temporary folder: a lock tells that its process lives (shardwise.leftovers)."""
+    original(workflow)
+    folder = Path(workflow._snakemake_tmp_dir.name)
+    with contextlib.suppress(OSError):  # no locks here, so nobody will know
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, Path("/proc/sys/kernel/random/boot_id").read_bytes().strip())
+        os.rename(folder / "lock", folder / ".shardwise.lock")  # from now on, held or abandoned

@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -206,3 +207,21 @@ def test_numba_compiles_where_it_is_told_not_to(finished: Workspace, tmp_path: P
     done = workspace.run()
     assert done.code == 0, done.output
     assert np.array_equal(workspace.load("sum.npy"), finished.load("sum.npy"))
+
+
+def test_the_plugin_leaves_the_choice_of_our_package_to_the_snakefile() -> None:
+    """Where Snakemake starts, nothing of ours is imported but the plugin itself."""
+    program = (
+        "import sys\n"
+        "from snakemake.cli import get_argument_parser\n"
+        "get_argument_parser()\n"
+        "assert 'snakemake_logger_plugin_shardwise' in sys.modules\n"
+        "assert not [name for name in sys.modules if name.split('.')[0] == 'shardwise']\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_as_a_logger_the_plugin_writes_nothing(workspace: Workspace) -> None:
+    """Snakemake offers every plugin as one."""
+    done = workspace.run("--dry-run", "--logger", "shardwise")
+    assert done.code == 0, done.output

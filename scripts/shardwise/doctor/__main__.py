@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.doctor import folders, gpus, gridengine, mpi, python, slurm
+from shardwise.doctor import folders, gpus, gridengine, leftover, mpi, python, slurm
 from shardwise.doctor.findings import Deadline, Finding, fault
 
 SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
@@ -21,6 +21,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
     "mpi": lambda options, deadline: mpi.findings(deadline, options["launcher"]),
     "slurm": lambda options, deadline: slurm.findings(deadline),
     "grid engine": lambda options, deadline: gridengine.findings(deadline),
+    "leftovers": lambda options, deadline: leftover.findings(),
     "results": lambda options, deadline: folders.findings(Path(options["results"]), deadline),
 }
 

@@ -33,6 +33,7 @@ TITLES = {
     "mpi": "MPI",
     "slurm": "Slurm",
     "grid engine": "Grid Engine",
+    "leftovers": "Leftovers",
     "results": "Results folder",
 }
 _MARKS = {OK: "ok", NOTE: "--", FAULT: "!!"}

@@ -1,0 +1,130 @@
+"""What killed processes left on this machine: Snakemake's temporary folders, MPI's shared memory.
+
+Each Snakemake of ours holds a lock on a file in its folder, which the kernel drops however the
+process ends (snakemake_logger_plugin_shardwise). A folder whose lock nobody holds, and which no
+process uses, is removed by the next run. The segments of MPI's shared memory lose their names while
+the ranks start (`nameless`), so they go with the last rank. One that still has a name is another
+program's, or of a rank that was killed in that moment; nothing tells which, so it is only named.
+Standard library only.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+LOCK = ".shardwise.lock"
+"""In each folder: the lock, and in the file what `machine` says."""
+
+_SHARED = Path("/dev/shm")
+_SEGMENT = "mpich_shm_*"
+_PROCESSES = Path("/proc")
+_USED = ("cwd", "root", "exe")
+
+
+def machine() -> str:
+    """What tells this machine, since its start, from others; not every disk shows their locks."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def nameless() -> None:
+    """Take the names of this rank's segments of shared memory, once all ranks have them.
+
+    MPICH would do so when it ends, which a killed rank does not. Memory without a name stays for
+    those who have it, and no later job takes it for its own.
+    """
+    with open(_PROCESSES / "self" / "maps", errors="replace") as lines:
+        names = {match[0] for line in lines if (match := re.search(r"/\S*mpich_shm_\S+$", line))}
+    for name in names:
+        with contextlib.suppress(OSError):  # another rank was first
+            os.unlink(name)
+
+
+def segments() -> list[Path]:
+    """The segments of this user that no process uses."""
+    own = [path for path in _SHARED.glob(_SEGMENT) if _is_own(path, stat.S_ISREG)]
+    used = _used_of(own)
+    return sorted(path for path in own if path not in used)
+
+
+def folders() -> list[Path]:
+    """The temporary folders of Snakemakes that were killed."""
+    with contextlib.ExitStack() as stack:
+        return [path for path, _ in _abandoned(stack)]
+
+
+def remove_folders() -> list[Path]:
+    """Remove them, each under its lock; returns those that are gone."""
+    removed = []
+    with contextlib.ExitStack() as stack:
+        for path, descriptor in _abandoned(stack):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(descriptor), os.lstat(path / LOCK)):
+                    shutil.rmtree(path)
+                    removed.append(path)
+    return removed
+
+
+def _abandoned(stack: contextlib.ExitStack) -> list[tuple[Path, int]]:
+    """The folders whose locks this process could take, and now holds."""
+    candidates = Path(tempfile.gettempdir()).glob(f"snakemake*/{LOCK}")
+    tried = [(path.parent, _take(path, stack)) for path in candidates]
+    taken = [(path, found) for path, found in tried if found is not None]
+    used = _used_of([path for path, _ in taken])
+    return sorted((path, found) for path, found in taken if path not in used)
+
+
+def _take(path: Path, stack: contextlib.ExitStack) -> int | None:
+    """The descriptor of a lock that nobody holds; None where somebody does, or it is not ours."""
+    try:
+        if not (_is_own(path.parent, stat.S_ISDIR) and _is_own(path, stat.S_ISREG)):
+            return None
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor if os.pread(descriptor, 64, 0).decode() == machine() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
+    """Whether this user owns what a name stands for, and it is of this kind, and no link."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and kind(found.st_mode)
+
+
+def _used_of(paths: Iterable[Path]) -> set[Path]:
+    """Those of some files and folders that a process has open, mapped, or in its command line.
+
+    Processes that do not show what they use are none of ours.
+    """
+    left, used = set(paths), set()
+    for process in _PROCESSES.glob("[0-9]*") if left else ():
+        if int(process.name) == os.getpid():
+            continue
+        try:
+            texts = list(_uses(process))
+        except OSError:
+            continue  # it has ended, or is somebody else's
+        found = {path for path in left if any(str(path) in text for text in texts)}
+        used, left = used | found, left - found
+    return used
+
+
+def _uses(process: Path) -> Iterator[str]:
+    """What a process shows of the files that it uses."""
+    for name in ("maps", "cmdline"):
+        yield (process / name).read_text(errors="replace")
+    for link in (*(process / name for name in _USED), *(process / "fd").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # a kernel thread, or closed meanwhile
+            yield os.readlink(link)

@@ -1,0 +1,44 @@
+"""What a killed snakemake leaves in TMPDIR, as the doctor and the next run see it."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from shardwise import leftovers
+
+from tests import factories, processes
+from tests.workspace import Workspace
+
+
+def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    """Its folders, as their locks are free; what only has such a name stays."""
+    temporary = tmp_path / "tmp"
+    (temporary / "snakemake-of-mine").mkdir(parents=True)
+    workspace = Workspace.create(tmp_path / "w", os.environ | {"TMPDIR": str(temporary)})
+    workspace.configure(synthetic={"matrices": 4, "dim": 4}, shards=2, backend="numpy")
+
+    def left() -> set[Path]:
+        return {path.parent for path in temporary.glob(f"snakemake*/{leftovers.LOCK}")}
+
+    run = workspace.start()
+    processes.until(lambda: workspace.file("logs/run.lock").exists())
+    found = left()
+    assert found
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    processes.until(lambda: not processes.descendants([run.pid]))
+
+    done = factories.run("doctor", "--json", cwd=workspace.root, env=workspace.env)
+    told = {
+        f["name"]: f for f in json.loads(done.stdout)["findings"] if f["section"] == "leftovers"
+    }
+    assert {Path(name) for name in told["folders"]["facts"]["folders"]} >= found
+    assert left() >= found
+
+    assert workspace.run("--unlock").code == 0
+    again = workspace.run()
+    assert again.code == 0, again.output
+    assert "removed what killed runs left: " in again.output
+    assert not left()
+    assert list(temporary.glob("snakemake*")) == [temporary / "snakemake-of-mine"]
