@@ -305,7 +305,7 @@ def test_nothing_is_started_where_nothing_is_missing(spread: Spread) -> None:
 def test_a_stopped_worker_of_any_rank_is_replaced(spread: Spread, kind: str) -> None:
     """The rank that has it speaks of it, ends it, and its shard is computed elsewhere."""
     spread.put("hold")
-    run = start(spread, "--workers", kind, "--ranks", "2", "--time-limit", "4", "--launcher", "/tmp/t_mpiexec")
+    run = start(spread, "--workers", kind, "--ranks", "2", "--time-limit", "4")
     processes.until(lambda: len(spread.devices_at_work()) >= 2)
     stopped = max(spread.workers())
     os.kill(stopped, signal.SIGSTOP)
