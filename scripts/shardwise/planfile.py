@@ -18,6 +18,7 @@ from shardwise.errors import InputError, IntegrityError, short
 from shardwise.paths import Results
 from shardwise.plan import Shard, Source
 from shardwise.problem import ITEM_BYTES, Problem
+from shardwise.smallfile import refuse_special
 
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip
@@ -195,6 +196,8 @@ def _checked(path: Path) -> tuple[bytes, dict[str, Any]]:
     """The rows of a plan, as bytes, and its facts; both are what was written."""
     results = Results.of_plan(path)
     try:
+        for file in (path, results.plan_facts):
+            refuse_special(file)
         raw, facts = path.read_bytes(), json.loads(results.plan_facts.read_bytes())
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"

@@ -1,6 +1,7 @@
 """The plan on disk: what is written is read, and damage is noticed."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ from shardwise.sources import Source
 from tests import factories
 from tests.factories import save, settings, stack
 
-NAMES = ["plain", "a b", "tab\tin", "line\nend", "return\rin", 'quote"s', "'single'", "b\udcffd"]
+NAMES = ["plain", "a b", "tab\tin", "line\nend", "return\rin", 'quote"s', "'single'", "bé"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_file_name_survives_the_plan(tmp_path, name):
-    """Folders and files of any name come back from the plan as they went in."""
+    """Folders and files of any UTF-8 name come back from the plan as they went in."""
     folder = tmp_path / name
     for i in range(3):
         save(folder / f"{name}{i}.npy", stack((2, 2), seed=i))
@@ -29,6 +30,17 @@ def test_any_file_name_survives_the_plan(tmp_path, name):
         str(p) for p in sorted(folder.glob("*.npy"), key=str)
     ]
     assert [source.first for source in back] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["plan.tsv", "plan.json"])
+def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path, name):
+    """It is refused by its name."""
+    made = factories.plan(tmp_path, stack((4, 2, 2)))
+    path = made.results.root / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=f"{name}: is not a file, but a named pipe"):
+        planfile.load(made.results.plan)
 
 
 @example(["return\rin", "\r"])
