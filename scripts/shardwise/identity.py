@@ -54,11 +54,11 @@ class InputFiles:
     """The input files that a stage reads, each as it was before its first byte was read."""
 
     def __init__(self) -> None:
-        self._first: dict[str, os.stat_result] = {}
+        self._first: dict[str, tuple[int, ...]] = {}
 
     def note(self, path: str, status: os.stat_result) -> None:
         """Note a file that is going to be read; where it is known, as :meth:`compare`."""
-        self._first.setdefault(path, status)
+        self._first.setdefault(path, state_of(status))
         self.compare(path, status)
 
     def compare(self, path: str, status: os.stat_result) -> None:
@@ -69,8 +69,7 @@ class InputFiles:
         IntegrityError
             With what to do.
         """
-        first = self._first.get(path)
-        if first is not None and state_of(first) != state_of(status):
+        if self._first.get(path, state_of(status)) != state_of(status):
             raise IntegrityError(
                 f"{path}: has changed while it was read; nothing was written. Let whatever writes "
                 "it finish, then run snakemake again"

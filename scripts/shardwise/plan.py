@@ -42,8 +42,8 @@ class Shard:
 class Source:
     """One input file: matrices ``first`` to ``first + count`` of the stack.
 
-    ``identity`` changes when the content may have changed: ``size:time stamp`` of a file, or the
-    recipe of the synthetic stack; empty for a file that a receipt vouches for.
+    ``identity`` changes when the content may have changed: that of a file (`identity.identity_of`),
+    or the recipe of the synthetic stack; empty for a file that a receipt vouches for.
     """
 
     path: str
