@@ -217,6 +217,7 @@ def check_sources(results: Results, facts: dict[str, Any]) -> bytes:
         Where the table is missing or damaged.
     """
     path = results.sources
+    refuse_special(path)
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import packages
+from tests.factories import save
 from tests.workspace import Workspace
 
 SHARDS = [f"{i:05}" for i in range(4)]
@@ -21,13 +22,30 @@ def each(rule: str) -> set[str]:
     return {f"{rule} {shard}" for shard in SHARDS}
 
 
+def with_stack(folder: Path) -> Workspace:
+    """A fresh workspace with a folder of eight matrices.
+
+    They are links, as a copy of a file is another file to a run: in a clone these lead to the same.
+    """
+    workspace = Workspace.create(folder / "a clone")
+    (workspace.root / "stack").mkdir()
+    for i in range(8):
+        path = save(folder / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
+        (workspace.root / "stack" / path.name).symlink_to(path)
+    return workspace
+
+
+def change(path: Path) -> None:
+    """Put another matrix in the place of one, with a time stamp after everything that has run."""
+    path.unlink()
+    np.save(path, np.full((3, 3), 9.0))
+    later(path)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A workspace that has run to its end on a folder of eight matrices."""
-    workspace = Workspace.create(tmp_path_factory.mktemp("dag") / "a clone")
-    (workspace.root / "stack").mkdir()
-    for i in range(8):
-        np.save(workspace.root / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
+    workspace = with_stack(tmp_path_factory.mktemp("dag"))
     workspace.configure(input="stack", shards=4)
     done = workspace.run()
     assert done.code == 0, done.output
@@ -116,9 +134,7 @@ def test_snakemakes_own_report_holds_the_page(
 
 def test_a_changed_input_file_reruns_its_shard_only(workspace: Workspace) -> None:
     """One file of a folder changes one shard."""
-    changed = workspace.root / "stack" / "5.npy"
-    np.save(changed, np.full((3, 3), 9.0))
-    later(changed)
+    change(workspace.root / "stack" / "5.npy")
     assert workspace.dry_run() == {"plan", "shard 00002", "multiply 00002"} | SUM_UP
     assert workspace.run().code == 0
     stack = np.stack([np.load(workspace.root / "stack" / f"{i}.npy") for i in range(8)])
@@ -201,10 +217,7 @@ POOL = {"input": "stack", "shards": 4, "dispatch": "pool"}
 @pytest.fixture(scope="module")
 def pooled(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A workspace that has run to its end under `dispatch: pool`."""
-    workspace = Workspace.create(tmp_path_factory.mktemp("pool") / "a clone")
-    (workspace.root / "stack").mkdir()
-    for i in range(8):
-        np.save(workspace.root / "stack" / f"{i}.npy", np.full((3, 3), float(i)))
+    workspace = with_stack(tmp_path_factory.mktemp("pool"))
     workspace.configure(**POOL)
     done = workspace.run()
     assert done.code == 0, done.output
@@ -263,9 +276,7 @@ def test_a_changed_input_file_recomputes_its_shard_under_pool(
     """A receipt that is newer than the plan is found stale, also without Snakemake's history."""
     if forgotten:
         (pool.root / ".snakemake").rename(pool.root / "forgotten")
-    changed = pool.root / "stack" / "5.npy"
-    np.save(changed, np.full((3, 3), 9.0))
-    later(changed)
+    change(pool.root / "stack" / "5.npy")
     later(pool.file("products/00002.json"))
     assert pool.dry_run() == {"plan", "pool"} | SUM_UP
     before = pool.file("products/00001.npy").stat().st_mtime_ns
