@@ -23,8 +23,11 @@ SUM_Y = (STACK.transpose(0, 2, 1) @ STACK).sum(axis=0)
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A workspace that has run X to its end."""
-    workspace = Workspace.create(tmp_path_factory.mktemp("standing") / "w")
-    np.save(workspace.root / "stack.npy", STACK)
+    folder = tmp_path_factory.mktemp("standing")
+    workspace = Workspace.create(folder / "w")
+    np.save(folder / "stack.npy", STACK)
+    # A copy of a file is another file; a link leads to the same one from every clone.
+    (workspace.root / "stack.npy").symlink_to(folder / "stack.npy")
     workspace.configure(**X)
     run(workspace)
     return workspace
@@ -47,6 +50,12 @@ def by_hand(workspace: Workspace, script: str, *words: object) -> subprocess.Com
     """Run one of the scripts as the README says."""
     line = [sys.executable, f"scripts/{script}.py", *map(str, words)]
     return subprocess.run(line, cwd=workspace.root, capture_output=True, text=True, check=False)
+
+
+def replace_stack(workspace: Workspace, stack: np.ndarray) -> None:
+    """Put another stack in the place of the link to the common one."""
+    (workspace.root / "stack.npy").unlink()
+    np.save(workspace.root / "stack.npy", stack)
 
 
 def out(workspace: Workspace, name: str) -> Path:
@@ -100,7 +109,7 @@ def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) ->
     """Inputs of the same name, one absolute results folder: one, two, one."""
     shared = str(workspace.root / "shared")
     other = workspace.clone(workspace.root.with_name("two"))
-    np.save(other.root / "stack.npy", 2 * STACK)
+    replace_stack(other, 2 * STACK)
     stamp = (workspace.root / "stack.npy").stat().st_mtime_ns
     os.utime(other.root / "stack.npy", ns=(stamp, stamp))
     for folder, factor in ((workspace, 1), (other, 4), (workspace, 1)):
@@ -234,7 +243,7 @@ def test_a_quiet_failure_names_the_shard(workspace: Workspace) -> None:
     """Why it failed, and how to go on."""
     bad = STACK.copy()
     bad[3, 1, 2] = np.nan
-    np.save(workspace.root / "stack.npy", bad)
+    replace_stack(workspace, bad)
     done = workspace.run("--quiet", "all")
     assert done.code == 1
     assert "not finished: 2 of 3 shards have their products" in done.output
