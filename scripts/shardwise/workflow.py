@@ -21,11 +21,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, code, grants, guard, leftovers, planfile, sizes, useful
+from shardwise import ALGORITHM, code, grants, guard, leftovers, logs, planfile, sizes, useful
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
-from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, some
+from shardwise.errors import (
+    InputError,
+    IntegrityError,
+    ShardwiseError,
+    TryAgain,
+    one_line,
+    some,
+)
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -552,6 +559,32 @@ def _refuse_prefix(workflow: Any) -> None:
         )
 
 
+def _try_bad_input_once(workflow: Any) -> None:
+    """Have Snakemake try no job again that ended with 2 or 3, as its log says.
+
+    Snakemake tries every failed job as often as the profile says. Bad input stays bad, so another
+    try only costs time in the queue. A job's attempt is therefore set to its last.
+    """
+    scheduler = workflow.scheduler
+    handle = scheduler._handle_error
+    hopeless = (InputError.exit_code, IntegrityError.exit_code)
+
+    def handled(job: Any, *args: Any, **named: Any) -> None:
+        codes = [logs.exit_code(logs.tail(Path(str(log)))) for log in getattr(job, "log", ())]
+        if _is_own(job) and set(codes) & set(hopeless):
+            job.attempt = job.restart_times + 1
+        handle(job, *args, **named)
+
+    scheduler._handle_error = handled
+
+
+def _is_own(job: Any) -> bool:
+    """Whether a job is of a rule of this workflow; a group of jobs is not."""
+    rule = getattr(job, "rule", None)
+    rules = SCRIPTS.with_name("workflow")
+    return rule is not None and Path(str(rule.snakefile)).is_relative_to(rules)
+
+
 def _around_graph(workflow: Any, force: Callable[[], None]) -> None:
     """Have Snakemake's graph follow what `standing` has found, once it knows what it is asked for.
 
@@ -577,11 +610,8 @@ def _around_graph(workflow: Any, force: Callable[[], None]) -> None:
 
 
 def _asked_of_others(asked: Callable, unchanged: Any) -> Callable:
-    rules = SCRIPTS.with_name("workflow")
-
     def answer(job: Any, *args: Any, **named: Any) -> Any:
-        own = Path(str(job.rule.snakefile)).is_relative_to(rules)
-        return unchanged if own else asked(job, *args, **named)
+        return unchanged if _is_own(job) else asked(job, *args, **named)
 
     return answer
 
@@ -619,6 +649,7 @@ def before_jobs(workflow: Any, run: Run) -> None:
         jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
         if removed := leftovers.remove_folders():
             log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
+        _try_bad_input_once(workflow)
         needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})

@@ -127,6 +127,8 @@ def test_a_failed_shard_costs_that_shard(workspace: Workspace) -> None:
     assert "log: results/default/logs/multiply/00001.log" in words
     assert f"cd {workspace.root} && " in words
     assert "1 failed so far" in done.output
+    starts = workspace.file("logs/multiply/00001.starts").read_text()
+    assert starts.count("\n") == 1, "bad input was tried again"
     assert "The page on it: results/default/report.html" in words
     page = workspace.file("report.html").stat().st_mtime_ns
 
