@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardwise import cli, devices, launch, planfile
+from shardwise import cli, devices, launch, planfile, sizes
 from shardwise.dispatch import apart, tally, task
 from shardwise.errors import InputError
 from shardwise.planfile import Plan
-from shardwise.sizes import MIB
 
 
 def main(options: Namespace) -> int | None:
@@ -29,7 +28,7 @@ def main(options: Namespace) -> int | None:
         cli.log.info("this task computes shard %s; by hand: --shard %s", shard, shard)
     else:
         plan = planfile.load(options.plan, shard)
-    if plan.problem.result:  # a user's function
+    if plan.function:
         code = apart.run(plan, partial(_compute, shard, options))
         if code:
             return code
@@ -48,6 +47,7 @@ def _all(plan: Plan, options: Namespace) -> None:
     """Compute all shards that are missing, in the way that ``--dispatch`` names."""
     tries, wait = options.retries, options.device_wait
     retries = tally.DEFAULT_RETRIES if tries is None else tries
+    limit = options.time_limit or sizes.REDUCE_LIMIT_SECONDS
     if options.dispatch == "array":
         from shardwise.dispatch import array
 
@@ -56,15 +56,15 @@ def _all(plan: Plan, options: Namespace) -> None:
         from shardwise.dispatch import mpi
 
         comm = launch.world(options.ranks, "multiply")
-        mpi.run(comm, plan, options.workers, retries, _memory(options), wait)
+        mpi.run(comm, plan, options.workers, retries, _memory(options), wait, limit)
     else:
         from shardwise.dispatch import pool
 
-        pool.run(plan, retries, _memory(options), wait, options.devices or 0)
+        pool.run(plan, retries, _memory(options), wait, options.devices or 0, limit)
 
 
 def _memory(options: Namespace) -> int | None:
-    return options.mem_mb * MIB if options.mem_mb else None
+    return options.mem_mb * sizes.MIB if options.mem_mb else None
 
 
 def _ranks(options: Namespace) -> Any:
@@ -85,6 +85,7 @@ def _check(options: Namespace) -> None:
         "--all": (options.all, ("dispatch", "retries")),
         "--dispatch pool": (way == "pool", ("devices",)),
         "--dispatch mpi": (way == "mpi", ("workers", "ranks", "launcher")),
+        "--dispatch pool or mpi": (way in ("pool", "mpi"), ("time_limit",)),
         "--dispatch array": (way == "array", ("array_limit", "recipe")),
     }
     for owner, (chosen, names) in owners.items():
@@ -169,6 +170,14 @@ def _add_all(arguments: ArgumentParser) -> None:
     )
     cli.add_ranks(group, "one for each GPU of this machine, with --workers node one")
     arguments.set_defaults(launcher=None)  # so that `_check` sees where it is given
+    group.add_argument(
+        "--time-limit",
+        type=cli.seconds,
+        metavar="SECONDS",
+        help="pool, mpi: how long a process may hang, stopped or in a driver, before it is killed "
+        "and its shard tried again; and how long a rank may give no sign of life before all ranks "
+        f"are ended with 75; inf: for ever; left out: {sizes.REDUCE_LIMIT_SECONDS:.0f}",
+    )
     group.add_argument(
         "--array-limit",
         type=cli.positive,

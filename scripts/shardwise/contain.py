@@ -51,20 +51,17 @@ class Ending:
     status: int | None
     left: int = 0
 
-    def words(self) -> str:
-        """What a process did that ended before its work was done."""
-        if self.status is None:
-            return "did not return"
-        if self.status >= 0:
-            return f"ended its process with os._exit({self.status}) or the like"
-        return f"was killed by {signal_words(-self.status)}"
 
-
-def signal_words(number: int) -> str:
-    """A signal by number and name."""
+def words(status: int | None) -> str:
+    """What a process did that has ended before its work was done: see `Ending.status`."""
+    if status is None:
+        return "did not return"
+    if status >= 0:
+        return f"ended its process with os._exit({status}) or the like"
+    number = -status
     with contextlib.suppress(ValueError):
-        return f"signal {number} ({signal.Signals(number).name})"
-    return f"signal {number}"
+        return f"was killed by signal {number} ({signal.Signals(number).name})"
+    return f"was killed by signal {number}"
 
 
 def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
@@ -80,7 +77,7 @@ def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
         Seconds that it may take; None: for ever.
     """
     adopt()
-    others = set(_children())
+    others = children()
     board = mmap.mmap(-1, _RESULT_BYTES)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -175,6 +172,11 @@ def sweep(spare: Collection[int] = ()) -> set[int]:
             break
         time.sleep(_POLL_SECONDS)
     return killed
+
+
+def children() -> set[int]:
+    """The child processes of this one."""
+    return set(_children())
 
 
 def _signal(pid: int, number: int) -> None:

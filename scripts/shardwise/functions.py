@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import smallfile
+from shardwise import contain, smallfile
 from shardwise.arrays import umask
 from shardwise.config import function_parts
 from shardwise.contain import Ending
@@ -41,6 +42,8 @@ TRIAL_SECONDS = 60.0
 _TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"
 _START_SECONDS = 60.0
 """How long its process may take beyond that, to start and to end."""
+
+_STARTED: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 _SCRIPTS = Path(__file__).parents[1]
 _TRIAL = f"""
@@ -151,7 +154,7 @@ def call(
         given = block.view()
         given.flags.writeable = False
     try:
-        with np.errstate(all="ignore"), _undone():
+        with np.errstate(all="ignore"), _noting_threads(), _undone():
             result = function.target(xp, given)
     except (MemoryError, KeyboardInterrupt, Terminated, *device_errors(xp)):
         raise
@@ -199,6 +202,28 @@ def _undone() -> Iterator[None]:
                     signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def _noting_threads() -> Iterator[None]:
+    """Remember the threads that the user's code starts, for `running_threads`."""
+    start, caller = threading.Thread.start, threading.current_thread()
+
+    def noted(thread: threading.Thread) -> None:
+        if threading.current_thread() in (caller, *_STARTED):  # other threads are ours
+            _STARTED.add(thread)
+        start(thread)
+
+    threading.Thread.start = noted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def running_threads() -> str:
+    """The names of the threads that users' functions have started and that still run."""
+    return ", ".join(sorted(thread.name for thread in _STARTED if thread.is_alive()))
+
+
 def _folder() -> str | None:
     """The working directory; None where it was removed."""
     try:
@@ -225,7 +250,7 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     told = ending.result
     if told is None:
         tried = "on the first matrix, on which it is tried with NumPy before any job"
-        did = f"{ending.words()} {tried}"
+        did = f"{contain.words(ending.status)} {tried}"
         if ending.status is None:
             did = f"did not return within {limit:g} s {tried}; {_TRIAL_SECONDS} allows it more"
         raise InputError(f"product: your function {spec} {did}")
@@ -315,7 +340,8 @@ def _module(path: str, source: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        exec(compile(source, str(spec.origin), "exec"), vars(module))
+        with _noting_threads():
+            exec(compile(source, str(spec.origin), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(_failure(f"{path} cannot be imported", error, str(spec.origin))) from error

@@ -43,6 +43,11 @@ class Plan:
     facts: dict[str, Any]
     folder: str = ""
 
+    @property
+    def function(self) -> str | None:
+        """The user's function that makes the products, ``file.py:function``; None for none."""
+        return self.problem.product if self.problem.result else None
+
     def anchored(self, folder: Path) -> "Plan":
         """The same plan for a process whose working directory may change from this folder."""
         results = Results(folder / self.results.root)

@@ -138,12 +138,18 @@ class Silence:
         self.code = code
 
 
-def test_a_rank_that_says_nothing_ends_all() -> None:
-    """Nobody waits for ever for one that hangs."""
+def test_a_rank_that_says_nothing_ends_all(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody waits for ever for one that hangs, nor without a word."""
     comm = Silence()
-    wire = mpi.Wire(comm, limit=0.05)
+    wire = mpi.Wire(comm, limit=0.5)
     processes.until(lambda: wire.received() or comm.code)
     assert comm.code == 75
+    said = [(record.levelname, record.getMessage()[:38]) for record in caplog.records]
+    silent = "rank 0 has given no sign of life for "
+    assert [(level, words[:37]) for level, words in said] == [
+        ("WARNING", silent),
+        ("ERROR", silent),
+    ]
 
 
 class Slow(Silence):
@@ -293,3 +299,37 @@ def test_nothing_is_started_where_nothing_is_missing(spread: Spread) -> None:
     assert "all 24 shards have their products" in said(spread)
     assert "computing on" not in said(spread)
     assert spread.starts() == starts
+
+
+@pytest.mark.parametrize("kind", ["node", "device"])
+def test_a_stopped_worker_of_any_rank_is_replaced(spread: Spread, kind: str) -> None:
+    """The rank that has it speaks of it, ends it, and its shard is computed elsewhere."""
+    spread.put("hold")
+    run = start(spread, "--workers", kind, "--ranks", "2", "--time-limit", "4")
+    processes.until(lambda: len(spread.devices_at_work()) >= 2)
+    stopped = max(spread.workers())
+    os.kill(stopped, signal.SIGSTOP)
+    spread.take_away("hold")
+    assert run.wait() == 0, said(spread)
+    spread.check()
+    assert f"WARNING process {stopped} on " in said(spread)
+    assert "after 4 s it is killed" in said(spread)
+    assert f"its process {stopped} has been stopped for 4 s: killed" in said(spread)
+    processes.until(lambda: not spread.living())
+
+
+def test_a_stopped_rank_is_named_before_all_end(spread: Spread) -> None:
+    """The others say so in time, and end with 75; a rerun does the rest."""
+    spread.put("hold")
+    run = start(spread, "--ranks", "2", "--time-limit", "5")
+    processes.until(lambda: len(spread.devices_at_work()) == 2)
+    os.kill(max(spread.leaders()), signal.SIGSTOP)
+    assert run.wait() != 0
+    assert "WARNING rank 1 has given no sign of life for " in said(spread)
+    assert "ERROR rank 1 has given no sign of life for 5 s; all ranks end: try again" in said(
+        spread
+    )
+    processes.until(lambda: not spread.living())
+    spread.take_away("hold")
+    assert start(spread, "--ranks", "2").wait() == 0, said(spread)
+    spread.check()

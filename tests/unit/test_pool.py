@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise import receipts
+from shardwise import planfile, receipts
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Event
 from shardwise.dispatch.tally import Tally
@@ -230,7 +230,8 @@ def test_a_killed_worker_is_replaced(tmp_path):
     np.testing.assert_array_equal(factories.products(made), expected(made))
     assert [receipt(made, n)["attempt"] for n in range(SHARDS)] == [1] * 4 + [2] + [1] * 7
     assert len(set(starts(made, 4))) == 2
-    assert "shard 00004: its process was ended by SIGKILL" in done.stderr
+    assert "shard 00004: its process, which runs your function " in done.stderr
+    assert "was ended by SIGKILL" in done.stderr
     assert factories.leftovers(tmp_path) == []
 
 
@@ -296,6 +297,160 @@ def test_no_device_is_left(tmp_path):
     assert "no device is left" in last
     assert all(fake_uuid(n) in last for n in range(2))
     assert whole(made) == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        ("os._exit(0)", "ended its process with os._exit(0)"),
+        ("os.closerange(3, 1000); os._exit(0)", "ended its process with os._exit(0)"),
+        ("sys.exit(0)", "called sys.exit(0) on matrices 4 to 5"),
+    ],
+)
+def test_a_function_that_ends_its_worker_fails_its_shard(tmp_path, trouble, told):
+    """It is tried once, named with what it did, blames no device, and costs no other shard."""
+    made = planned(tmp_path, f"if first == 4:\n    {trouble}")
+    done = pooled(made, devices=1)
+    assert done.returncode == 2, done.stderr
+    assert whole(made) == [n for n in range(SHARDS) if n != 2]
+    assert len(starts(made, 2)) == 1
+    assert "is left out" not in done.stderr
+    (named,) = [line for line in done.stderr.splitlines() if " ERROR shard 00002: " in line]
+    assert f"own.py:square {told}" in named
+    assert told in log(made, 2)
+
+
+def test_what_a_function_does_to_its_process_reaches_no_other_shard(tmp_path):
+    """Each shard finds folder, environment and handlers as the first did; files lie in place."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "results").mkdir(parents=True)
+    trouble = (
+        "own = (os.getcwd(), os.environ.get('HOME'), signal.getsignal(signal.SIGTERM).__name__)\n"
+        "assert own == (str(HERE), 'home', 'terminate'), own\n"
+        f"os.chdir({str(elsewhere)!r})\n"
+        "os.environ['HOME'] = 'nowhere'\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "signal.alarm(1)\n"
+        "time.sleep(0.05)"
+    )
+    left = planned(tmp_path, trouble).results.root.parent
+    made = relative(left)
+    done = pooled(made, devices=1, cwd=tmp_path, HOME="home")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(factories.products(made), expected(made))
+    assert {len(starts(made, n)) for n in range(SHARDS)} == {1}
+    assert len({starts(made, n)[0] for n in range(SHARDS)}) == 1
+    assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
+
+
+def relative(folder: Path) -> Plan:
+    """The plan of a folder, made again with relative names; its command runs in the folder."""
+    own = {"input": "input.npy", "results": "results", "product": "own.py:square"}
+    own |= {"shards": SHARDS, "materialize": False, "backend": "numpy"}
+    (folder / "config.yaml").write_text("".join(f"{key}: {own[key]}\n" for key in own))
+    (folder / "begun").unlink()
+    assert factories.run("plan", cwd=folder).returncode == 0
+    (folder / "begun").touch()
+    return planfile.load(folder / "results" / "plan.tsv")
+
+
+def test_children_of_a_function_end_with_its_shard(tmp_path):
+    """Those that it leaves when it returns, and those of a worker that was killed."""
+    trouble = (
+        "child = os.fork()\n"
+        "if child == 0:\n    os.setsid()\n    time.sleep(1000)\n"
+        "(HERE / f'{child}.child').touch()\n"
+        "if first == 4 and once('killed'):\n    os.kill(os.getpid(), 9)\n"
+        "others = [int(path.stem) for path in HERE.glob('*.child') if int(path.stem) != child]\n"
+        "living = [pid for pid in others if pathlib.Path('/proc', str(pid)).exists()]\n"
+        "assert (HERE / 'killed').exists() or not living, living"
+    )
+    made = planned(tmp_path, trouble)
+    done = pooled(made, devices=1)
+    assert done.returncode == 0, done.stderr
+    children = [int(path.stem) for path in tmp_path.glob("*.child")]
+    assert len(children) == SHARDS + 1
+    assert not processes.living(children)
+
+
+def test_a_worker_whose_function_leaves_a_thread_is_replaced(tmp_path):
+    """Nothing ends a thread: a new process goes on; no shard is tried twice, no device blamed."""
+    trouble = (
+        "import threading\n"
+        "assert not [t for t in threading.enumerate() if t.name == 'endless']\n"
+        "if first in (4, 6):\n"
+        "    threading.Thread(target=time.sleep, args=(1000,), name='endless').start()"
+    )
+    made = planned(tmp_path, trouble)
+    done = pooled(made, devices=1)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(factories.products(made), expected(made))
+    assert [receipt(made, n)["attempt"] for n in range(SHARDS)] == [1] * SHARDS
+    assert len({starts(made, n)[0] for n in range(SHARDS)}) == 3
+    assert done.stderr.count("own.py:square left threads running") == 1
+    assert "threads running: endless" in log(made, 2)
+    assert "try 2" not in done.stderr
+
+
+# Workers that hang, and such that only look like it.
+
+STOPPED = "if first == 4 and once('stopped'):\n    os.kill(os.getpid(), signal.SIGSTOP)"
+
+# As in a driver: its process waits in the kernel, Python's lock in its hand, and no signal but
+# SIGKILL reaches it. (The child that this starts waits for a pipe that nobody opens.)
+IN_THE_KERNEL = """
+if first == 4 and once("hangs"):
+    os.mkfifo(HERE / "pipe")
+    wait = [(os.POSIX_SPAWN_OPEN, 9, str(HERE / "pipe"), os.O_RDONLY, 0)]
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=wait)
+"""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize(
+    ("trouble", "how"),
+    [(STOPPED, "has been stopped"), (IN_THE_KERNEL, "has hung in the kernel")],
+    ids=["stopped", "in the kernel"],
+)
+def test_a_worker_that_hangs_is_named_and_then_replaced(tmp_path, trouble, how, devices):
+    """First a warning with process, shard and device; in the end another process does its shard."""
+    made = planned(tmp_path, trouble)
+    done = pooled(made, "--time-limit", 3, devices=devices)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(factories.products(made), expected(made))
+    assert [receipt(made, n)["attempt"] for n in range(SHARDS)] == [1] * 2 + [2] + [1] * 9
+    pid = starts(made, 2)[0]
+    (warned,) = [line for line in done.stderr.splitlines() if f"WARNING process {pid} on " in line]
+    assert f"which computes shard 00002 on GPU-{fake_uuid(0)[:4]}" in warned or devices == 2
+    assert f"{how}" in warned
+    assert "after 3 s it is killed, and its shard is tried again" in warned
+    assert f"shard 00002: its process {pid} {how}" in done.stderr
+    assert not processes.living([pid])
+
+
+# Holds Python's lock for seconds, at work and asleep in turn: a function of C called without
+# letting go of it.
+HOLDS_THE_LOCK = """
+import ctypes
+held = ctypes.PyDLL(None)
+if first == 4:
+    held.usleep(2_000_000)
+    began = time.process_time()
+    while time.process_time() < began + 2:
+        held.qsort(ctypes.create_string_buffer(1), 0, 1, 0)
+        sum(range(10**6))
+if first == 6:
+    time.sleep(3)
+"""
+
+
+def test_a_worker_that_is_at_work_or_asleep_does_not_hang(tmp_path):
+    """Whoever computes, sleeps, or holds Python's lock for longer than the limit lives."""
+    made = planned(tmp_path, HOLDS_THE_LOCK)
+    done = pooled(made, "--time-limit", 1, devices=1)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    assert len({starts(made, n)[0] for n in range(SHARDS)}) == 1
 
 
 def test_a_leased_device_is_not_waited_for_in_the_end(tmp_path):

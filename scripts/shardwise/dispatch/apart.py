@@ -33,7 +33,7 @@ def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
     """
     ending = contain.run(partial(_told, partial(compute, plan.anchored(Path.cwd()))))
     if ending.result is None:
-        words = f"product: your function {plan.problem.product} {ending.words()}"
+        words = f"product: your function {plan.problem.product} {contain.words(ending.status)}"
         raise (InputError if (ending.status or 0) >= 0 else TryAgain)(words)
     code, words = ending.result
     if code:

@@ -21,7 +21,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from shardwise.devices import Choice
+from shardwise import contain
+from shardwise.devices import Choice, node
+from shardwise.dispatch.hangs import WARNED_AFTER, Hang, Watch
+from shardwise.errors import InputError
+from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +53,12 @@ class Event:
     kind
         ``ready``: it has its device and wants a shard. ``read``: the last byte of its shard is
         read, it wants the next one ahead. ``done``, ``failed``: its shard is whole, or is not; a
-        failure without a shard is one to begin at all. ``died``: the process is gone, with the
-        shard that it computed, if any; what it was assigned ahead is untouched.
+        failure without a shard is one to begin at all. ``spent``: its shard is whole, but left in
+        the process what nothing removes: another process has to go on. ``died``: the process is
+        gone, with the shard that it computed, if any; what it was assigned ahead is untouched.
     code, reason
         Of a failure: the exit code that a job would have ended with, None where it was killed.
+        The reason of ``spent`` as well.
     device
         UUID of its device; None on NumPy, and before it has one.
     suspect
@@ -87,6 +93,13 @@ class _Member:
         self.process, self.pipe = process, pipe
         self.device: str | None = None
         self.shards: list[str] = []
+        self.warned = False
+
+    def __str__(self) -> str:
+        work = f"computes shard {self.shards[0]}" if self.shards else "has no shard yet"
+        return f"process {self.process.pid} on {node()}, which {work}" + (
+            f" on {self.device}" if self.device else ""
+        )
 
 
 class Crew(AbstractContextManager):
@@ -105,6 +118,10 @@ class Crew(AbstractContextManager):
     share
         Number of this crew among those of this node, and how many there are: worker k looks first
         at device ``share[0] + k * share[1]`` of those it may take. None: at device k.
+    function
+        The user's function that they call, if any: what it leaves behind is ended.
+    limit
+        Seconds after which a worker that hangs is killed, as `hangs` defines it.
     """
 
     def __init__(
@@ -114,8 +131,12 @@ class Crew(AbstractContextManager):
         memory: int | None = None,
         wait: float | None = None,
         share: tuple[int, int] | None = None,
+        function: str | None = None,
+        limit: float = REDUCE_LIMIT_SECONDS,
     ) -> None:
         self._task = Task(str(plan_path), memory, wait)
+        self._function, self._spared = function, set[int]()
+        self._watch = Watch(limit)
         self._count, self._share = workers, share or (0, 1)
         self._members: dict[int, _Member] = {}
         self._context = multiprocessing.get_context("forkserver")
@@ -126,6 +147,9 @@ class Crew(AbstractContextManager):
         try:
             for worker in range(self._count):
                 self._start(worker, ())
+            if self._function:  # what a dead worker leaves becomes a child of this process
+                contain.adopt()
+                self._spared = contain.children()
         except BaseException:
             self.stop()
             raise
@@ -142,11 +166,35 @@ class Crew(AbstractContextManager):
 
     def poll(self, timeout: float) -> list[Event]:
         """What has happened since, in order for each worker; waits for it, so many seconds."""
-        pipes = {member.pipe: worker for worker, member in self._members.items()}
-        if not pipes:
+        if not self._members:
             time.sleep(timeout)
             return []
-        return [self._take(pipes[pipe]) for pipe in wait(list(pipes), timeout)]
+        members = self._members.copy()
+        # A child that a user's function has forked may hold the pipe of a worker that is gone.
+        both = [(member.pipe, member.process.sentinel) for member in members.values()]
+        ready = set(wait([end for ends in both for end in ends], timeout))
+        events = []
+        for worker, member in members.items():
+            if member.pipe in ready or (member.process.sentinel in ready and member.pipe.poll()):
+                events.append(self._take(worker))
+            elif member.process.sentinel in ready:
+                events.append(self._bury(worker))
+        return [*events, *self._end_hanging(time.monotonic())]
+
+    def _end_hanging(self, now: float) -> Iterator[Event]:
+        """Speak of workers that hang, and end those that have hung for too long."""
+        workers = {member.process.pid: worker for worker, member in self._members.items()}
+        for pid, hang in self._watch.look(workers, now).items():
+            member, limit = self._members[workers[pid]], self._watch.limit
+            if hang.seconds >= limit:
+                member.process.kill()
+                yield self._bury(workers[pid], hang)
+            elif hang.seconds >= WARNED_AFTER * limit and not member.warned:
+                member.warned = True
+                log.warning(
+                    "%s, %s for %.0f s; after %.0f s it is killed, and its shard is tried again",
+                    member, hang.how, hang.seconds, limit,
+                )  # fmt: skip
 
     def assign(self, worker: int, shard: str) -> None:
         """Give a worker its next shard; at most one beside the one that it computes."""
@@ -174,6 +222,7 @@ class Crew(AbstractContextManager):
         if member is not None:
             member.process.kill()
             _gone(member)
+            self._sweep()
 
     def stop(self) -> None:
         """End all workers: first they are asked to, so that they leave no temporary files."""
@@ -188,6 +237,12 @@ class Crew(AbstractContextManager):
                 log.warning("process %d did not end when asked to: killed", member.process.pid)
                 member.process.kill()
             _gone(member)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """End what a user's function has left, in workers that did not end it themselves."""
+        if self._spared:
+            contain.sweep(self._spared)
 
     def _start(self, worker: int, without: Collection[str]) -> None:
         ours, theirs = self._context.Pipe()
@@ -215,14 +270,24 @@ class Crew(AbstractContextManager):
             member.shards.remove(event.shard)
         return event
 
-    def _bury(self, worker: int) -> Event:
+    def _bury(self, worker: int, hang: Hang | None = None) -> Event:
+        """The end of a worker: by itself, or because it has hung."""
         member = self._members.pop(worker)
         code = _gone(member)
+        self._sweep()
         shard = member.shards[0] if member.shards else None
-        return Event(
-            worker, "died", shard, None, _death(code), member.device,
-            suspect=member.device is not None,
-        )  # fmt: skip
+        if hang is not None:
+            reason = f"its process {member.process.pid} {hang.how} for {hang.seconds:.0f} s: killed"
+            return self._death(member, worker, shard, reason)
+        if self._function and shard and code is not None and code >= 0:
+            words = f"product: your function {self._function} {contain.words(code)}"
+            return Event(worker, "died", shard, InputError.exit_code, words, member.device)
+        own = f", which runs your function {self._function}," if self._function else ""
+        return self._death(member, worker, shard, f"its process{own} {_end(code)}")
+
+    def _death(self, member: _Member, worker: int, shard: str | None, reason: str) -> Event:
+        suspect = member.device is not None
+        return Event(worker, "died", shard, None, reason, member.device, suspect)
 
 
 def start_fork_server() -> None:
@@ -284,15 +349,15 @@ def _gone(member: _Member) -> int | None:
     return process.exitcode
 
 
-def _death(code: int | None) -> str:
+def _end(code: int | None) -> str:
     """How a process has ended, in words."""
     if code is None:
-        return "its process closed its pipe and hangs"
+        return "closed its pipe and hangs"
     if code < 0:
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
         hint = " (out of host memory?)" if -code == signal.SIGKILL else ""
-        return f"its process was ended by {name}{hint}"
-    return f"its process ended by itself, with {code}"
+        return f"was ended by {name}{hint}"
+    return f"ended by itself, with {code}"

@@ -20,16 +20,15 @@ from typing import Any
 from shardwise import cli, devices, grants, launch, quarantine
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Crew, Event, start_fork_server
+from shardwise.dispatch.hangs import WARNED_AFTER
 from shardwise.dispatch.missing import describe, missing
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
 from shardwise.planfile import Plan
+from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
-
-SILENCE_SECONDS = 300.0
-"""Without a sign of life for so long, a rank counts as lost."""
 
 _SIGNS = 20  # signs of life within that time
 _TAG = 1
@@ -65,6 +64,7 @@ def run(
     retries: int = DEFAULT_RETRIES,
     memory: int | None = None,
     wait: float | None = None,
+    limit: float = REDUCE_LIMIT_SECONDS,
 ) -> None:
     """Compute all shards that are missing, over the ranks of a communicator.
 
@@ -80,6 +80,9 @@ def run(
         Host bytes that all workers of a node may take together, or None for what the plan says.
     wait
         Seconds that a worker waits for a free device, as :func:`shardwise.devices.take` has it.
+    limit
+        Seconds after which a worker that hangs is killed, as `hangs` defines it, and after which a
+        rank without a sign of life counts as lost.
 
     Raises
     ------
@@ -93,9 +96,10 @@ def run(
     seat = seats[comm.rank]
     beside = sum(other.workers for other in seats if other.node == seat.node)
     own = Crew(
-        plan.results.plan, seat.workers, memory and memory // max(1, beside), wait, seat.share
-    )
-    wire = Wire(comm)
+        plan.results.plan, seat.workers, memory and memory // max(1, beside), wait, seat.share,
+        plan.function, limit,
+    )  # fmt: skip
+    wire = Wire(comm, limit)
     if comm.rank:
         _follow(wire, own)
     else:
@@ -273,7 +277,7 @@ def _ending(wire: "Wire") -> Iterator[None]:
 
 
 def _say_end(wire: "Wire", code: int, text: str) -> None:
-    wire.tell_all("end", code, text)
+    wire.tell_last("end", code, text)
     left = set(wire.others)
     while left:
         left -= {rank for rank, (kind, *_) in wire.received() if kind == "ended"}
@@ -314,12 +318,13 @@ class Wire:
         That time in seconds.
     """
 
-    def __init__(self, comm: Any, limit: float = SILENCE_SECONDS) -> None:
+    def __init__(self, comm: Any, limit: float = REDUCE_LIMIT_SECONDS) -> None:
         self._comm, self._limit = comm, limit
         self.others = [0] if comm.rank else list(range(1, comm.size))
         self._heard = dict.fromkeys(self.others, time.monotonic())
         self._told = self._looked = time.monotonic()
         self._sent: list[Any] = []
+        self._missed, self._last = set[int](), False
 
     def send(self, to: int, *message: Any) -> None:
         """Send a message on its way."""
@@ -333,6 +338,14 @@ class Wire:
         """Send a message to the other end, from rank 0 to all."""
         for other in self.others:
             self.send(other, *message)
+
+    def tell_last(self, *message: Any) -> None:
+        """Send the others a message after which they hear nothing, no sign of life either.
+
+        A message that nobody receives keeps MPI from ending well.
+        """
+        self._last = True
+        self.tell_all(*message)
 
     def flush(self) -> None:
         """Wait until all that was sent has left this process."""
@@ -356,8 +369,17 @@ class Wire:
         """Give a sign of life, and miss those of others."""
         if now - self._told > self._limit / _SIGNS:
             self._told = now
-            self.tell_all("alive")
-            silent = [rank for rank, heard in self._heard.items() if now - heard > self._limit]
+            if not self._last:
+                self.tell_all("alive")
+            silence = {rank: now - heard for rank, heard in self._heard.items()}
+            missed = {rank for rank in silence if silence[rank] > WARNED_AFTER * self._limit}
+            for rank in sorted(missed - self._missed):
+                log.warning(
+                    "rank %d has given no sign of life for %.0f s; after %.0f s all ranks end",
+                    rank, silence[rank], self._limit,
+                )  # fmt: skip
+            self._missed = missed
+            silent = [rank for rank in silence if silence[rank] > self._limit]
             if silent:
                 log.error(
                     "rank %d has given no sign of life for %.0f s; all ranks end: try again",

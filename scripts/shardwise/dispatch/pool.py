@@ -16,6 +16,7 @@ from shardwise.dispatch.schedule import Dealer
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.planfile import Plan
+from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +145,8 @@ class Leader:
             return self._give_up(event.worker)
         if event.kind == "failed":
             return self._failed(event, worker)
+        if event.kind == "spent":
+            return self._spent(event, worker)
         if event.kind == "done":
             self._blamed.pop(worker.device, None)
             self._dealer.done(event.worker, event.shard, now)
@@ -171,7 +174,7 @@ class Leader:
 
     def _died(self, event: Event, worker: _Worker) -> list[Order]:
         if worker.shards:
-            again = self._tally.failed(worker.shards[0], None, event.reason)
+            again = self._tally.failed(worker.shards[0], event.code, event.reason)
             return self._replace(replace(event, shard=worker.shards[0]), worker, again)
         worker.deaths += 1
         if worker.deaths < _START_DEATHS:
@@ -179,6 +182,12 @@ class Leader:
         self._refusals[event.reason] = TryAgain.exit_code
         self._tally.note(f"a worker on {worker.where} does not live: {event.reason}")
         return self._give_up(event.worker)
+
+    def _spent(self, event: Event, worker: _Worker) -> list[Order]:
+        self._tally.note(f"{event.reason}; a new process takes the next shard")
+        for shard in worker.shards:
+            self._tally.back(shard)
+        return self._replace(event, worker, False)
 
     def _next(self, worker: _Worker, ended: str) -> None:
         """A worker turns to the shard that it was given ahead, or wants one."""
@@ -215,7 +224,8 @@ class Leader:
                 self._dealer.again(shard, last=False)
         if worker.device and event.barred:
             return self._leave_out(event, worker, event.reason)
-        if worker.device and event.shard and self._blame(worker.device, event.shard):
+        blamed = worker.device and event.suspect and event.shard
+        if blamed and self._blame(worker.device, event.shard):
             why = f"shard after shard failed on it, the last one because: {event.reason}"
             return self._leave_out(event, worker, why)
         return [self._restart(event.worker)]
@@ -271,6 +281,7 @@ def run(
     memory: int | None = None,
     wait: float | None = None,
     most: int = 0,
+    limit: float = REDUCE_LIMIT_SECONDS,
 ) -> None:
     """Compute all shards that are missing, on all devices of this node.
 
@@ -284,6 +295,8 @@ def run(
         Seconds that a worker waits for a free device, as :func:`shardwise.devices.take` has it.
     most
         Devices to use at most; 0: all that there are for this job.
+    limit
+        Seconds after which a worker that hangs is killed, as `hangs` defines it.
 
     Raises
     ------
@@ -304,7 +317,8 @@ def run(
             tally.note(f"left out, as in quarantine: {said}")
         here = devices.workers(backend, barred)
         workers = min(here, most or here, len(shards))
-        with Crew(plan.results.plan, workers, memory and memory // workers, wait) as crew:
+        own = memory and memory // workers
+        with Crew(plan.results.plan, workers, own, wait, None, plan.function, limit) as crew:
             for worker in crew.living:
                 leader.expect(worker, devices.node())
             lead(crew, leader, tally)

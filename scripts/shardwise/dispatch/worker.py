@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import shardwise
-from shardwise import arrays, cli, devices, multiply, planfile
+from shardwise import arrays, cli, contain, devices, functions, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
@@ -45,6 +45,7 @@ def main(pipe: Connection, worker: int, task: Task, choice: devices.Choice) -> N
 def _exit(code: int) -> NoReturn:
     """End at once: what was begun ahead must not hold up the end."""
     arrays.abandon()
+    contain.sweep()  # it has children only where a user's function has left some
     os._exit(code)
 
 
@@ -54,6 +55,10 @@ def _work(wire: "_Wire", task: Task, choice: devices.Choice) -> None:
     logs = _Logs(task)
     try:
         plan = planfile.load(Path(task.plan))
+        if plan.function:  # it may do anything to this process
+            plan = plan.anchored(Path.cwd())
+            contain.adopt()
+            os.dup2(2, 1)  # what it prints
         needed = max(shard.device_memory for shard in plan.shards.values())
         with jobs.working(plan.results):
             session = multiply.Session(plan, needed, task.memory, task.wait, choice)
@@ -129,17 +134,31 @@ class _Worker:
             cli.explain(error)
             raise
         except Exception as error:
+            self._tidy()
             usable = not isinstance(error, (DeviceFailed, WrongInput, WrongProduct))
             barred = isinstance(error, Quarantined)
             code, words = cli.explain(error)
         else:
             log.info("%s written", self._plan.results.receipt(shard))
+            left = self._tidy()
             self._wire.send("done", shard, device=self._device)
-            return True
+            if left:
+                self._wire.send("spent", reason=left)
+            return not left
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks
         facts = {"code": code, "reason": words, "device": self._device}
         self._wire.send("failed", shard, suspect=not usable, barred=barred, **facts)
         return usable
+
+    def _tidy(self) -> str:
+        """End what a user's function has left; says what of it cannot be ended."""
+        if not self._plan.function:
+            return ""
+        contain.sweep()
+        if not (threads := functions.running_threads()):
+            return ""
+        log.warning("the function has left threads running: %s", threads)
+        return f"product: your function {self._plan.function} left threads running"
 
     def _release(self, reading: multiply.Reading) -> None:
         """Once the slabs are free, ask for the next shard."""
@@ -154,7 +173,7 @@ class _Logs:
     """
 
     def __init__(self, task: Task) -> None:
-        self._plan, self._results = task.plan, Results.of_plan(Path(task.plan))
+        self._plan, self._results = task.plan, Results.of_plan(Path(task.plan).absolute())
         self._shards: dict[int, str] = {}
         self._main = threading.get_ident()
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=cli.FORMAT, force=True)
