@@ -23,7 +23,7 @@ from snakemake.io import IOFile, ancient
 from shardwise import ALGORITHM, code, grants, planfile, sizes
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
-from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
+from shardwise.dispatch import final, jobs, missing, recipe, slurm_run, uge_run
 from shardwise.errors import InputError, ShardwiseError, one_line
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
@@ -439,6 +439,7 @@ def before_jobs(workflow: Any, config: Mapping[str, Any]) -> None:
     code.announce()
     slurm_run.begin()
     jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
+    final.begin(run.results)
     _forget(workflow.persistence, run)
     try:
         needed = list(workflow.dag.needrun_jobs())
