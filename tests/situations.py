@@ -98,3 +98,15 @@ def test_bad_input_submits_nothing(night: Night) -> None:
     assert done.code == 2
     assert "nowhere.npy does not exist" in done.output
     assert not night.starts()
+
+
+def test_bad_input_in_a_shard_is_tried_once(night: Night) -> None:
+    """Its failure is final: no further try is submitted; the next run tries it again, once."""
+    night.folder_of(2)
+    np.save(night.matrix(1), np.full((5, 5), np.nan))
+    night.workspace.configure(input="stack", shards=2, materialize=False)
+    for tries in (1, 2):
+        done = night.run()
+        assert done.code != 0
+        assert "matrix 1 holds NaN or Inf" in done.output
+        assert night.starts() == Counter({"multiply 00000": 1, "multiply 00001": tries})

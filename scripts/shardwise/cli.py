@@ -160,7 +160,8 @@ def run(
     except ShardwiseError as error:
         code = _refuse(error, world)
     except BaseException as error:
-        code, _ = explain(error)
+        code, words = verdict(error)
+        say(code, words, error if code == FAULT else None)
         if world:
             from shardwise.arrays import abandon  # here: jobs that submit need no NumPy
 
@@ -247,12 +248,12 @@ def verdict(error: BaseException) -> tuple[int, str]:
 def explain(error: BaseException) -> tuple[int, str]:
     """Log an error as it is told to the user, a fault with where it happened; its `verdict`."""
     code, words = verdict(error)
-    say(code, words, error if code == FAULT else None)
+    log.error("%s", words, exc_info=error if code == FAULT else None)
     return code, words
 
 
 def say(code: int, words: str, fault: BaseException | None = None) -> None:
-    """Log with which exit code this ends, which `logs.exit_code` reads, and why."""
+    """Log with which exit code this process ends, which `logs.exit_code` reads, and why."""
     log.info("exit code %d", code)
     log.error("%s", words, exc_info=fault)
 

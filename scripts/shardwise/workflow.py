@@ -21,18 +21,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, code, grants, guard, leftovers, logs, planfile, sizes, useful
+from shardwise import ALGORITHM, code, grants, guard, leftovers, planfile, sizes, useful
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
-from shardwise.dispatch import jobs, missing, recipe, slurm_run, uge_run
-from shardwise.errors import (
-    InputError,
-    IntegrityError,
-    ShardwiseError,
-    TryAgain,
-    one_line,
-    some,
-)
+from shardwise.dispatch import final, jobs, missing, recipe, slurm_run, uge_run
+from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, some
 from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
@@ -561,25 +554,6 @@ def _refuse_prefix(workflow: Any) -> None:
         )
 
 
-def _try_bad_input_once(workflow: Any) -> None:
-    """Have Snakemake try no job again that ended with 2 or 3, as its log says.
-
-    Snakemake tries every failed job as often as the profile says. Bad input stays bad, so another
-    try only costs time in the queue. A job's attempt is therefore set to its last.
-    """
-    scheduler = workflow.scheduler
-    handle = scheduler._handle_error
-    hopeless = (InputError.exit_code, IntegrityError.exit_code)
-
-    def handled(job: Any, *args: Any, **named: Any) -> None:
-        codes = [logs.exit_code(logs.tail(Path(str(log)))) for log in getattr(job, "log", ())]
-        if _is_own(job) and set(codes) & set(hopeless):
-            job.attempt = job.restart_times + 1
-        handle(job, *args, **named)
-
-    scheduler._handle_error = handled
-
-
 def _is_own(job: Any) -> bool:
     """Whether a job is of a rule of this workflow; a group of jobs is not."""
     rule = getattr(job, "rule", None)
@@ -651,7 +625,7 @@ def before_jobs(workflow: Any, run: Run) -> None:
         jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
         if removed := leftovers.remove_folders():
             log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
-        _try_bad_input_once(workflow)
+        final.begin(run.results)
         needed = list(workflow.dag.needrun_jobs())
         uge_run.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})

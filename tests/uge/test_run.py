@@ -15,6 +15,7 @@ from tests import fake_devices
 from tests.night import Night, sum_of_squares
 from tests.situations import (
     test_a_killed_snakemake_never_costs_a_shard_twice,
+    test_bad_input_in_a_shard_is_tried_once,
     test_bad_input_submits_nothing,
     test_ctrl_c_leaves_no_job,
     test_many_faults_at_once,
@@ -26,6 +27,7 @@ from tests.workspace import Workspace
 
 __all__ = [  # what is the same under every scheduler
     "test_a_killed_snakemake_never_costs_a_shard_twice",
+    "test_bad_input_in_a_shard_is_tried_once",
     "test_bad_input_submits_nothing",
     "test_ctrl_c_leaves_no_job",
     "test_many_faults_at_once",

@@ -1,6 +1,7 @@
 """A user's own function through the whole workflow: the seismic example, and one that fails."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from shardwise.bins import BinnedSum, rounded
 
+from tests import processes
 from tests.factories import SCRIPTS
 from tests.workspace import Workspace
 
@@ -62,6 +64,126 @@ def test_the_seismic_example(workspace: Workspace) -> None:
     assert workspace.run("--dry-run", *config).jobs == {"plan"} | shards | last
 
 
+def starts(workspace: Workspace) -> list[int]:
+    """How often each shard was begun."""
+    journals = sorted(workspace.file("logs/multiply").glob("*.starts"))
+    return [path.read_text().count("\n") for path in journals]
+
+
+# Each makes its mess on the third matrix, and where it is tried on the first one.
+MESS = """
+import atexit, os, pathlib, signal, subprocess, threading, time
+
+def own(xp, block):
+    print("garbage", flush=True)
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    atexit.register(time.sleep, 1000)
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.chdir(pathlib.Path(__file__).parent / "elsewhere")
+    os.environ["PATH"] = "/nowhere"
+    return block + 1
+"""
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", "pool", "mpi"])
+def test_whatever_a_function_leaves_the_run_ends_well(workspace: Workspace, dispatch: str) -> None:
+    """Threads, children, another folder: the sum is right, in its place, and nothing lives on."""
+    stack = np.arange(24.0).reshape(4, 2, 3)
+    np.save(workspace.root / "stack.npy", stack)
+    (workspace.root / "elsewhere").mkdir()
+    (workspace.root / "mine.py").write_text(MESS)
+    own = {"input": "stack.npy", "product": "mine.py:own", "shards": 2, "dispatch": dispatch}
+    workspace.configure(**own)
+    marked = workspace.env = os.environ | {"OF": str(workspace.root)}
+    planned = subprocess.run(
+        workspace.command("--dry-run"), cwd=workspace.root, capture_output=True, text=True,
+        check=False, timeout=120, env=marked,
+    )  # fmt: skip
+    assert planned.returncode == 0, planned.stderr
+    assert "garbage" not in planned.stdout
+    assert "your function mine.py:own left a thread running" in planned.stderr
+    done = workspace.run("--cores", "2", timeout=200)
+    assert done.code == 0, done.output
+    assert np.array_equal(workspace.load("sum.npy"), (stack + 1).sum(axis=0))
+    assert starts(workspace) == [1, 1]
+    assert not list((workspace.root / "elsewhere").iterdir())
+    living = processes.living(processes.running())
+    assert not [pid for pid in living if processes.environment(pid).get("OF") == marked["OF"]]
+
+
+ENDS = """
+import os, sys
+
+def own(xp, block):
+    if (block == 7).any():
+        {ends}
+    return block + 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [("os._exit(0)", "ended its process with os._exit(0)"), ("sys.exit(0)", "called sys.exit(0)")],
+)
+def test_a_function_that_ends_the_process_is_never_a_success(
+    workspace: Workspace, ends: str, told: str
+) -> None:
+    """In its trial nothing starts; in a job that shard fails at once, under jobs as under pool."""
+    stack = np.zeros((6, 2, 3))
+    stack[0] = 7
+    np.save(workspace.root / "stack.npy", stack)
+    (workspace.root / "mine.py").write_text(ENDS.format(ends=ends))
+    own = {"input": "stack.npy", "product": "mine.py:own", "shards": 3, "materialize": False}
+    workspace.configure(**own)
+    refused = workspace.run()
+    assert refused.code == 2
+    assert f"your function mine.py:own {told}" in refused.output
+    assert not workspace.file("").exists()
+    stack[0], stack[3] = 0, 7
+    np.save(workspace.root / "stack.npy", stack)
+    for dispatch in ("jobs", "pool"):
+        workspace.configure(**own, dispatch=dispatch)
+        done = workspace.run("--retries", "2")
+        assert done.code == 1
+        words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
+        assert f"failed: multiply 00001: product: your function mine.py:own {told}" in words
+    assert starts(workspace) == [1, 2, 1]  # the second run tries it again, once
+
+
+AGAIN = """
+from pathlib import Path
+
+def own(xp, block):
+    first = Path(__file__).with_name("results") / "first"
+    if first.parent.exists() and not first.exists():
+        first.touch()
+        raise MemoryError
+    return block + 1
+"""
+
+
+def test_only_what_may_pass_is_tried_again(workspace: Workspace) -> None:
+    """Lack of memory is; a product that is damaged on the disk is not, until the next run."""
+    np.save(workspace.root / "stack.npy", np.ones((2, 2, 3)))
+    (workspace.root / "mine.py").write_text(AGAIN)
+    workspace.configure(input="stack.npy", product="mine.py:own", shards=1)
+    done = workspace.run("--retries", "1")
+    assert done.code == 0, done.output
+    assert starts(workspace) == [2]
+    assert "Trying to restart job" in done.output
+    product = workspace.file("products/00000.npy")
+    right, moment = product.read_bytes(), product.stat()
+    product.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    os.utime(product, ns=(moment.st_atime_ns, moment.st_mtime_ns))
+    workspace.file("sum.npy").unlink()
+    for _ in range(2):
+        done = workspace.run("--retries", "3")
+        assert done.code == 1
+        assert done.output.count("Error in rule reduce") == 1
+        assert "Trying to restart job" not in done.output
+
+
 def test_a_function_that_fails_costs_its_shard(workspace: Workspace) -> None:
     """On the first matrix nothing starts; on a later one the last words say where and why."""
     stack = np.zeros((6, 2, 3))
@@ -77,8 +199,9 @@ def test_a_function_that_fails_costs_its_shard(workspace: Workspace) -> None:
 
     stack[0] = 0
     np.save(workspace.root / "stack.npy", stack)
-    done = workspace.run("--retries", "0")
+    done = workspace.run("--retries", "2")
     assert done.code == 1
+    assert starts(workspace) == [1, 1, 1]  # what would fail again is not tried again
     words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
     why = "product: mine.py:own failed on matrices 2 to 3: ValueError: seven"
     assert f"failed: multiply 00001: {why}" in words

@@ -277,7 +277,7 @@ def _ending(wire: "Wire") -> Iterator[None]:
 
 
 def _say_end(wire: "Wire", code: int, text: str) -> None:
-    wire.tell_all("end", code, text)
+    wire.tell_last("end", code, text)
     left = set(wire.others)
     while left:
         left -= {rank for rank, (kind, *_) in wire.received() if kind == "ended"}
@@ -324,7 +324,7 @@ class Wire:
         self._heard = dict.fromkeys(self.others, time.monotonic())
         self._told = self._looked = time.monotonic()
         self._sent: list[Any] = []
-        self._missed = set[int]()
+        self._missed, self._last = set[int](), False
 
     def send(self, to: int, *message: Any) -> None:
         """Send a message on its way."""
@@ -338,6 +338,14 @@ class Wire:
         """Send a message to the other end, from rank 0 to all."""
         for other in self.others:
             self.send(other, *message)
+
+    def tell_last(self, *message: Any) -> None:
+        """Send the others a message after which they hear nothing, no sign of life either.
+
+        A message that nobody receives keeps MPI from ending well.
+        """
+        self._last = True
+        self.tell_all(*message)
 
     def flush(self) -> None:
         """Wait until all that was sent has left this process."""
@@ -361,7 +369,8 @@ class Wire:
         """Give a sign of life, and miss those of others."""
         if now - self._told > self._limit / _SIGNS:
             self._told = now
-            self.tell_all("alive")
+            if not self._last:
+                self.tell_all("alive")
             silence = {rank: now - heard for rank, heard in self._heard.items()}
             missed = {rank for rank in silence if silence[rank] > WARNED_AFTER * self._limit}
             for rank in sorted(missed - self._missed):
