@@ -141,7 +141,8 @@ def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):
     assert made.shard(first).start == 8  # else no block begins with that matrix
     free = {device.uuid: device.free for device in here()}
     said = pooled(made)
-    assert f"shard {first}: its process was ended by SIGKILL" in said
+    process = f"its process, which runs your function {product},"
+    assert f"shard {first}: {process} was ended by SIGKILL" in said
     assert {r["shard"]: r["attempt"] for r in written(made)} == {
         shard: 1 + (shard == first) for shard in made.shards
     }
