@@ -217,8 +217,8 @@ def check_sources(results: Results, facts: dict[str, Any]) -> bytes:
         Where the table is missing or damaged.
     """
     path = results.sources
-    refuse_special(path)
     try:
+        refuse_special(path)
         raw = path.read_bytes()
     except OSError as error:
         raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error

@@ -84,7 +84,8 @@ def _unfit(
             yield from _unfit_shards(plan, shards.missing)
         else:
             yield results.multiplied
-    if not ledger.lists(plan, shards.checksum):
+    # Of a ledger only the checksums are compared here. Where there is no sum, it is made anew.
+    if not (results.summary.exists() and ledger.lists(plan, shards.checksum)):
         yield results.ledger
     if not _sums(plan, statistics):
         yield results.summary

@@ -160,8 +160,10 @@ def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> No
     """Markup, quotes and marks of direction in receipts and logs change nothing but the words."""
     run = pretend.run(tmp_path, shards=6, failed=1, quarantined=1)
     results = run.plan.results
+    # A receipt whose names hold what no printer prints is refused by the judge; a log may hold it.
+    name = "".join(letter for letter in HOSTILE if letter.isprintable())
     for shard, receipt in run.receipts.items():
-        receipt["device"]["name"] = receipt["node"] = receipt["host"] = HOSTILE
+        receipt["device"]["name"] = receipt["node"] = receipt["host"] = name
         results.receipt(shard).write_bytes(receipts._text(receipt))
     (shard,) = run.roles["failed"]
     log = results.log("multiply", shard)

@@ -300,7 +300,10 @@ def test_the_digits_on_a_site_that_counts_devices_by_slot(night: UgeNight) -> No
     assert done.code == 0, done.output
     slots = {job: record.slots for job, record in night.ended().items()}
     assert slots == {f"multiply {i:05}": 2 for i in range(3)} | {"reduce": 2}
-    assert night.workspace.load("digits/sum.npy").tobytes() == sum_of_squares(digits).tobytes()
+    assert (
+        np.load(night.workspace.root / "results/digits/sum.npy").tobytes()
+        == sum_of_squares(digits).tobytes()
+    )
 
 
 def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(

@@ -349,7 +349,7 @@ def relative(folder: Path) -> Plan:
     own |= {"shards": SHARDS, "materialize": False, "backend": "numpy"}
     (folder / "config.yaml").write_text("".join(f"{key}: {own[key]}\n" for key in own))
     (folder / "begun").unlink()
-    assert factories.run("plan", cwd=folder).returncode == 0
+    assert factories.run("plan", "--replace", cwd=folder).returncode == 0
     (folder / "begun").touch()
     return planfile.load(folder / "results" / "plan.tsv")
 

@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import devices, kernels, leases, multiply, progress, quarantine, receipts
+from shardwise import (
+    devices,
+    kernels,
+    leases,
+    multiply,
+    progress,
+    quarantine,
+    receipts,
+    standing,
+)
 from shardwise.devices import Device
 from shardwise.errors import (
     Disproven,
@@ -588,14 +597,19 @@ def test_the_summary_names_them(tmp_path):
 
 
 @pytest.mark.parametrize("done", [1, 0], ids=["done", "not finished"])
-def test_the_last_words_of_a_run_name_them(results, capsys, done):
+def test_the_last_words_of_a_run_name_them(results, capsys, monkeypatch, done):
     """However it ends: the device, until when, why, and the one command that clears all."""
     entry = quarantine.note(results, A, "lost", "00001")
     plan = SimpleNamespace(shards={"00000": None})
-    run = SimpleNamespace(results=results, dispatch="jobs", plan=plan, in_the_end=lambda: ["sum"])
+    run = SimpleNamespace(
+        results=results, dispatch="jobs", plan=plan, in_the_end=lambda: ["sum"],
+        reduce={"statistics": ["sum"]}, began=True, succeeded=False, interrupted=False,
+    )  # fmt: skip
     listener = progress.Listener(SimpleNamespace(dryrun=False), run)
-    listener._state.names[1] = ("multiply", "00000")
-    listener._state.planned["multiply"], listener._state.done["multiply"] = 1, done
+    if done:
+        results.report.touch()
+    found = standing.Standing([] if done else ["00000"], None)
+    monkeypatch.setattr(standing, "look", lambda plan, statistics, jobs: found)
     listener.last_words()
     said = capsys.readouterr().err
     assert f"  {entry}\n" in said

@@ -94,7 +94,7 @@ def swapped(path: Path) -> None:
 def junk(path: Path) -> None:
     """What nothing has written lies beside what is ours."""
     path.mkdir(exist_ok=True)
-    (path / "0.part").write_bytes(b"junk")
+    (path / "1a2b-0-3.part").write_bytes(b"junk")
     (path / "sum.npy").write_bytes(b"junk")
 
 
