@@ -203,6 +203,8 @@ def test_a_temporary_name_that_is_taken_is_not_opened(tmp_path, monkeypatch):
     assert victim.read_text() == "mine"
 
 
+# A test before it may have ended the tracker of this process; it is started again.
+@pytest.mark.filterwarnings("ignore:resource_tracker")
 def test_the_socket_of_the_fork_server_is_private():
     """It has a file, in a folder that nobody else may enter."""
     crew.start_fork_server()
