@@ -497,7 +497,7 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if sweep:
-        _sweep(path)
+        remove_leftovers(path.parent, path.name)
     temporary = temporary_for(path)
     _UNDER_WAY.add(temporary)
     try:
@@ -579,14 +579,27 @@ def umask() -> int:
     return mask
 
 
-def _sweep(path: Path) -> None:
-    """Remove what dead writers of this file on this host left behind: kill -9 runs no clean-up."""
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove the temporary files that dead writers on this host left: kill -9 runs no clean-up.
+
+    Parameters
+    ----------
+    folder
+        One that may not exist.
+    name
+        Of the only file whose leftovers go; by default those of all files.
+    """
+    file = r".+" if name is None else re.escape(name)
     host = re.escape(socket.gethostname())
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
-    with os.scandir(path.parent) as entries:
-        stale = [e.path for e in entries if (m := pattern.fullmatch(e.name)) and not _alive(m[1])]
-    for name in stale:
-        Path(name).unlink(missing_ok=True)
+    pattern = re.compile(rf"\.{file}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
+    try:
+        with os.scandir(folder) as entries:
+            found = [(Path(e.path), m[1]) for e in entries if (m := pattern.fullmatch(e.name))]
+    except FileNotFoundError:
+        return
+    for path, pid in found:
+        if not _alive(pid):
+            path.unlink(missing_ok=True)
 
 
 def _alive(pid: str) -> bool:

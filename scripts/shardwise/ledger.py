@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import judge, smallfile
-from shardwise.arrays import commit
+from shardwise.arrays import commit, remove_leftovers
 from shardwise.errors import IntegrityError
 from shardwise.paths import for_bash
 from shardwise.planfile import Plan
@@ -21,6 +21,8 @@ _AGAIN = "remove it and run snakemake again"
 def write(plan: Plan) -> None:
     """Check every receipt against the plan and commit ``ledger.tsv``.
 
+    No shard is being written any more: what killed writers left beside the products goes first.
+
     Raises
     ------
     IntegrityError
@@ -28,6 +30,8 @@ def write(plan: Plan) -> None:
     """
     import pandas  # here: readers of the ledger do not need it
 
+    for path in (plan.results.product(""), plan.results.shard("")):
+        remove_leftovers(path.parent)
     rows = [judge.ledger_row(receipt) for receipt in checked_receipts(plan)]
     # As text: pandas would make 3.0 of a 3 that stands in a column with a 0.5.
     cells = [[str(value) for value in row.values()] for row in rows]

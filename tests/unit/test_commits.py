@@ -16,7 +16,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import arrays, disk, sizes
+from shardwise import arrays, disk, ledger, sizes
 from shardwise.arrays import (
     PieceChecksum,
     StackWriter,
@@ -27,6 +27,7 @@ from shardwise.arrays import (
 )
 from shardwise.errors import IntegrityError, TryAgain
 
+from tests import factories
 from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, noise, save, stack
 
 
@@ -177,6 +178,21 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path):
     write(path, b"whole")
     assert leftovers(tmp_path) == []
     assert path.read_bytes() == b"whole"
+
+
+def test_the_ledger_removes_what_killed_writers_left_beside_the_products(tmp_path):
+    """A receipt is too small for its writer to list the folder; the ledger does so once."""
+    made = factories.computed(factories.plan(tmp_path, stack((4, 3, 3), "float32"), shards=2))
+    receipt = made.results.receipt("00001")
+    subprocess.run(
+        [sys.executable, "-c", KILLED, receipt],
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+        check=False,
+    )
+    with commit(receipt.with_name("other")):
+        assert len(leftovers(tmp_path)) == 2
+        ledger.write(made)
+        assert [path.name.split(".")[1] for path in leftovers(tmp_path)] == ["other"]
 
 
 def test_what_a_living_writer_writes_is_not_swept(tmp_path):

@@ -139,10 +139,10 @@ def test_a_first_copy_lists_no_folder(tmp_path, monkeypatch):
     """The folder has an entry or two for every shard: to list it for each would be quadratic."""
     made = factories.plan(tmp_path, noise((5, 10, 10)), shards=2)
 
-    def listed(path):
+    def listed(path, name):
         raise AssertionError(f"{path} was looked for")
 
-    monkeypatch.setattr(arrays, "_sweep", listed)
+    monkeypatch.setattr(arrays, "remove_leftovers", listed)
     for shard_id in made.shards:
         shard.materialize(made, shard_id)
 
