@@ -20,8 +20,8 @@ SHARDS = (10, 100, 1_000, 10_000)
 
 def main() -> None:
     """Print the table."""
-    from shardwise import report
     from shardwise.observe import Observer
+    from shardwise.report import page as report
 
     from tests import pretend
     from tests.browser.devtools import Browser

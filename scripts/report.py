@@ -8,10 +8,11 @@ the page says so in its first line. No byte of the products is read.
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from shardwise import cli, metrics, report
+from shardwise import cli, metrics
 from shardwise.doctor import settings
 from shardwise.observe import Observer
 from shardwise.paths import Results
+from shardwise.report import page as report
 
 
 def main(options: Namespace) -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from shardwise import devices
+from shardwise import devices, nvml
 from shardwise.errors import TryAgain
 
 CHILD = """
@@ -41,7 +41,7 @@ def main() -> None:
     devices.POLL_SECONDS = 0.02
     if given["start"] == "stdin":
         sys.stdin.read()
-    found = [devices.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]
+    found = [nvml.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]
     try:
         taken = devices.take(50, given["limit"], lambda: found, given["environ"])
     except TryAgain as error:

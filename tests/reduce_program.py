@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from shardwise import ledger, multiply, reduce, sizes
+from shardwise import ledger, multiply, paths, reduce, sizes
 from shardwise.problem import NEEDS_ORDER, STATISTICS
 
 from tests import factories
@@ -83,7 +83,7 @@ def once(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, byte
         reduce.run(sub, plan, names, save_every=chosen["save"])
     sub.Free()
     meet(comm)
-    results = factories.planfile.Results.of_plan(plan)
+    results = paths.Results.of_plan(plan)
     return {name: results.statistic(name).read_bytes() for name in names}
 
 

@@ -16,15 +16,8 @@ from typing import Any
 
 from shardwise.arrays import commit
 from shardwise.errors import one_line
-from shardwise.observe import (
-    DONE,
-    RUNNING,
-    STATES,
-    Device,
-    Observation,
-    Sighting,
-    verdict,
-)
+from shardwise.observation import DONE, RUNNING, STATES, Device, Observation, Sighting
+from shardwise.observe import verdict
 from shardwise.quarantine import CPU
 from shardwise.timeline import PHASES, STAGES
 

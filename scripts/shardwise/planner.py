@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, code, functions, planfile, receipts, sizes, synthetic
+from shardwise import ALGORITHM, functions, host, planfile, receipts, sizes, smallfile, synthetic
 from shardwise import plan as counts
 from shardwise.arrays import commit
 from shardwise.bins import MAX_TERMS
@@ -145,7 +145,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
         plan.results.sources: planfile.to_tsv(sources, Source),
         plan.results.plan: planfile.to_tsv(plan.shards.values(), Shard),
     }
-    made = {"versions": receipts.loaded(), "commit": code.announced(), "time": time.time(),
+    made = {"versions": receipts.loaded(), "commit": host.announced(), "time": time.time(),
             "host": socket.gethostname()}  # fmt: skip
     facts = {**plan.facts, "made": made}
     mark(plan.results)
@@ -153,7 +153,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
         with commit(path) as file:
             file.write(raw)
     checked = {**tables, plan.results.plan_facts: planfile.dumps(facts)}
-    checksums = {path.name: planfile.checksum(raw) for path, raw in checked.items()}
+    checksums = {path.name: smallfile.checksum(raw) for path, raw in checked.items()}
     with commit(plan.results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, __version__, code, devices, smallfile
+from shardwise import ALGORITHM, __version__, devices, host, smallfile
 from shardwise.arrays import DATA_OFFSET, commit, file_checksum, padded_header, temporary_for
 from shardwise.errors import IntegrityError, TryAgain, short, writing
 from shardwise.guard import open_own
@@ -279,7 +279,7 @@ def provenance(
         "stage": stage,
         "algorithm": ALGORITHM[stage],
         "versions": {**loaded(), **(versions or {})},
-        "commit": code.announced(),
+        "commit": host.announced(),
         "host": socket.gethostname(),
         "node": devices.node(),
         "job": job(),

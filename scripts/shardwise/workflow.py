@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, code, grants, guard, leftovers, planfile, sizes, useful
+from shardwise import ALGORITHM, grants, guard, host, leftovers, planfile, sizes, useful
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import final, jobs, missing, recipe, slurm_run, uge_run
@@ -617,7 +617,7 @@ def before_jobs(workflow: Any, run: Run) -> None:
     """What a run checks and sets up just before its first job."""
     run.began = True
     _heed_interrupts(run)
-    code.announce()
+    host.announce()
     slurm_run.begin()
     try:
         run.refuse_crowds()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise import receipts, report
+from shardwise import receipts
 from shardwise.observe import Observer
+from shardwise.report import page as report
 from shardwise.timeline import PHASES
 
 from tests import pretend

@@ -53,7 +53,8 @@ def _load_backend(requested, needed=0, wait=None, choice=None, barred=dict):
 
 
 def _present():
-    from shardwise.devices import Device, node
+    from shardwise.devices import node
+    from shardwise.nvml import Device
 
     host = node()
     return [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import arrays, ledger, multiply, receipts
+from shardwise import arrays, batches, ledger, multiply, receipts
 from shardwise.arrays import file_checksum
 from shardwise.dispatch import missing
 from shardwise.errors import TryAgain
@@ -53,14 +53,14 @@ def interleaved(monkeypatch, made, order, products):
             ends[name] = str(error)
 
     monkeypatch.setattr(arrays.os, "replace", in_turn)
-    worked = multiply.Worker.work
+    worked = batches.Worker.work
 
     def own(self, *words):
         report, block = worked(self, *words)
         block.view("float32")[:] *= products[threading.current_thread().name]
         return report, block
 
-    monkeypatch.setattr(multiply.Worker, "work", own)
+    monkeypatch.setattr(batches.Worker, "work", own)
     real = receipts.write_for
 
     def last(*words):

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from shardwise import planfile
+from shardwise import planfile, planner
 
 from tests import factories
 from tests.faults import error_program
@@ -77,7 +77,7 @@ def on_disk(folder: Path) -> planfile.Plan:
     stack = factories.stack((4, 100, 100))
     source = factories.save(folder.parent / "input.npy", stack)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(factories.planner, "check_folder", lambda plan: None)
+        patch.setattr(planner, "check_folder", lambda plan: None)
         return factories.plan(folder, input=str(source), shards=2)
 
 

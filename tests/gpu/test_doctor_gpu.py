@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shardwise import devices
+from shardwise import nvml as devices
 
 from tests.factories import run
 from tests.gpu.conftest import needs_gpu

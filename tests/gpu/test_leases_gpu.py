@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shardwise import devices
+from shardwise import nvml as devices
 
 from tests import factories
 from tests.gpu.conftest import HAS_DRIVER

@@ -6,7 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import batches, multiply, proof, quarantine, witness
+from shardwise import batches as batchess
+from shardwise import kernels as batches
+from shardwise import multiply, proof, quarantine, witness
 from shardwise.errors import IntegrityError
 
 from tests import factories
@@ -305,7 +307,7 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
             run.compute = problem.compute_dtype  # as it was asked
         return run
 
-    monkeypatch.setattr(batches, "kernel", lower)
+    monkeypatch.setattr(batchess, "kernel", lower)
     left = factories.stack((4, 192, 192), dtype)
     over = {"keep": "sum", "reproducible": False} if way == "sum" else {}
     for precision in ("ieee", "tf32"):

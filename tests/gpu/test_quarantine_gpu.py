@@ -5,7 +5,8 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise import devices, quarantine, receipts
+from shardwise import nvml as devices
+from shardwise import quarantine, receipts
 
 from tests import factories
 from tests.gpu.conftest import HAS_DRIVER, needs_gpu

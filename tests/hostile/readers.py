@@ -30,6 +30,7 @@ from shardwise import (
     config,
     ledger,
     metrics,
+    observation,
     observe,
     partial,
     planfile,
@@ -386,10 +387,10 @@ class Forged(Reader):
             content = json.loads(facts)
             if isinstance(content, dict):
                 own = {
-                    path.name: planfile.checksum(p)
+                    path.name: smallfile.checksum(p)
                     for path, p in zip(self.paths[1:], (table, other), strict=True)
                 }
-                own["plan.json"] = planfile.checksum(planfile.dumps(content))
+                own["plan.json"] = smallfile.checksum(planfile.dumps(content))
                 facts = json.dumps({**content, "checksums": own}).encode()
         for path, part in zip(self.paths, (facts, table, other), strict=True):
             path.write_bytes(part)
@@ -652,7 +653,7 @@ class Seen(Reader):
     def right(self, found: Any, raw: bytes) -> None:
         seen, told, text = found
         assert list(seen.shards) == ["00000", "00001"]
-        assert all(one.state in observe.STATES for one in seen.shards.values())
+        assert all(one.state in observation.STATES for one in seen.shards.values())
         assert told.kind in metrics.VERDICTS
         assert told.words.isprintable()
         assert all(problem.isprintable() for problem in seen.problems)
@@ -711,7 +712,7 @@ class Logged(Live):
     def right(self, found: Any, raw: bytes) -> None:
         super().right(found, raw)
         one = found[0].shards[self.shard]
-        assert one.state in (observe.FAILED, observe.WAITING, observe.RUNNING)
+        assert one.state in (observation.FAILED, observation.WAITING, observation.RUNNING)
         assert one.failure is None or one.failure.reason.isprintable()
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import receipts
-from shardwise.dispatch import array, recipe, slurm, submitted, tally, uge
+from shardwise.dispatch import array, missing, recipe, slurm, submitted, tally, uge
 from shardwise.dispatch.submitted import Array, Fate, Tasks
 from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
 from shardwise.paths import Results
@@ -487,14 +487,14 @@ def test_what_a_network_disk_hides_is_not_lost(
     pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shows files of other nodes once their folder is opened: none is computed again."""
-    shown, is_whole, opened = set(), array.missing.is_whole, array.os.open
+    shown, is_whole, opened = set(), missing.is_whole, array.os.open
 
     def open_folder(path: object, *rest: object) -> int:
         if Path(path) == pretended.plan.results.product("-").parent:
             shown.update(pretended.starts)
         return opened(path, *rest)
 
-    monkeypatch.setattr(array.missing, "is_whole", lambda p, s: s in shown and is_whole(p, s))
+    monkeypatch.setattr(missing, "is_whole", lambda p, s: s in shown and is_whole(p, s))
     monkeypatch.setattr(array.os, "open", open_folder)
     dispatch(pretended)
     assert sorted(pretended.starts) == list(pretended.plan.shards)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import audit, code, ledger, multiply, receipts, reduce, sizes
+from shardwise import audit, host, ledger, multiply, receipts, reduce, sizes
 from shardwise.config import NO_PLAN
 from shardwise.errors import InputError
 
@@ -421,23 +421,23 @@ def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
         return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
 
     environ = {}
-    code.announce(environ, tmp_path)
-    assert (environ[code.VARIABLE], code.announced(environ)) == ("", None)
+    host.announce(environ, tmp_path)
+    assert (environ[host.VARIABLE], host.announced(environ)) == ("", None)
     git("init", "-q")
-    assert code.commit(tmp_path) is None
+    assert host.commit(tmp_path) is None
     (tmp_path / "file").write_text("a")
     git("add", "file")
     git("commit", "-q", "-m", "first")
     number = git("rev-parse", "HEAD")[:12]
     (tmp_path / "foreign").write_text("b")
-    assert code.commit(tmp_path) == number
+    assert host.commit(tmp_path) == number
     (tmp_path / "file").write_text("b")
-    code.announce(environ, tmp_path)
-    assert code.announced(environ) == f"{number}+"
-    monkeypatch.setenv(code.VARIABLE, environ[code.VARIABLE])
+    host.announce(environ, tmp_path)
+    assert host.announced(environ) == f"{number}+"
+    monkeypatch.setenv(host.VARIABLE, environ[host.VARIABLE])
     assert receipts.provenance("shard", 0.0)["commit"] == f"{number}+"
     (tmp_path / "inner").mkdir()
-    assert code.commit(tmp_path / "inner") is None
+    assert host.commit(tmp_path / "inner") is None
 
 
 def test_shards_of_several_devices_are_counted():

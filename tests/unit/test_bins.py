@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardwise import bins, bins_cpu
-from shardwise.bins import LEVELS, LIMIT, BinnedSum, plane_shape, rounded
+from shardwise.bins import LIMIT, BinnedSum, plane_shape, rounded
 from shardwise.errors import InputError
+from shardwise.problem import LEVELS
 from shardwise.rows import Rows
 
 from tests.factories import FLOATS, SCRIPTS, noise

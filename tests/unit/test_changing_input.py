@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from shardwise import disk, identity, multiply, planner, shard, sizes, sources
+from shardwise import plan as plans
 from shardwise.errors import IntegrityError
 from shardwise.sources import StackReader
 
@@ -226,7 +227,7 @@ def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
     assert identity.identity_of(status) == f"{size}:{modified}:{changed}:-"
 
     def planned(text):
-        return identity.is_as_planned(sources.Source(str(path), 0, 2, text), status)
+        return identity.is_as_planned(plans.Source(str(path), 0, 2, text), status)
 
     assert planned(f"{size}:{modified}:{changed}:{inode}")
     assert planned(f"{size}:{modified}:{changed}:999")

@@ -9,8 +9,8 @@ import numpy as np
 import pynvml
 import pytest
 from shardwise import devices, grants, leases, multiply, nvml
-from shardwise.devices import Device, Process
 from shardwise.errors import InputError, TryAgain
+from shardwise.nvml import Device, Process
 
 GIB = 2**30
 A, B, C = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
@@ -453,8 +453,8 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
             {"uuid": B, "mode": pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS},
         ],
     )
-    found = devices.present()
-    assert found == devices.present()
+    found = nvml.present()
+    assert found == nvml.present()
     assert [(d.uuid, d.index, d.mode, len(d.processes)) for d in found] == [
         (A, 0, "default", 2),
         (f"{MIG}0", 1, "default", 0),
@@ -472,7 +472,7 @@ def test_nvml_counts_the_errors_of_memory(monkeypatch):
     """Those that could not be corrected; an instance has its GPU's, and not every GPU counts."""
     cut = {"uuid": "GPU-cut", "instances": {0: f"{MIG}0"}, "errors": 2}
     drive(monkeypatch, [{"uuid": A, "errors": 3, "other errors": 9}, cut, {"uuid": B}])
-    assert [device.errors for device in devices.present()] == [3, 2, None]
+    assert [device.errors for device in nvml.present()] == [3, 2, None]
 
 
 def test_nvml_tells_who_else_has_memory(monkeypatch):
@@ -493,7 +493,7 @@ def test_a_gpu_without_memory_of_its_own(monkeypatch, tmp_path, memory):
     monkeypatch.setattr(nvml, "MEMINFO", tmp_path / "meminfo")
     nvml.MEMINFO.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 900 kB\nHuge: 0\n")
     drive(monkeypatch, [{"uuid": A, "memory": memory, "memory v2": memory}])
-    (found,) = devices.present()
+    (found,) = nvml.present()
     assert (found.memory, found.free, found.reserved) == (1000 * 1024, 900 * 1024, None)
     assert take({}, [found], needed=900 * 1024)[0].device == found
 
@@ -501,7 +501,7 @@ def test_a_gpu_without_memory_of_its_own(monkeypatch, tmp_path, memory):
 def test_devices_of_others_are_not_counted(monkeypatch):
     """Where a job sees some devices only, CUDA numbers these from 0, and so do we."""
     drive(monkeypatch, [pynvml.NVML_ERROR_NO_PERMISSION, {"uuid": A}, {"uuid": B}])
-    assert [(device.uuid, device.index) for device in devices.present()] == [(A, 0), (B, 1)]
+    assert [(device.uuid, device.index) for device in nvml.present()] == [(A, 0), (B, 1)]
 
 
 @pytest.mark.parametrize(
@@ -521,14 +521,14 @@ def test_errors_of_the_driver_come_with_a_cure(monkeypatch, error, cure):
 
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
     with pytest.raises(TryAgain, match=f"no usable device: NVML says .*{cure}"):
-        devices.present()
+        nvml.present()
 
 
 def test_a_missing_binding_is_explained(monkeypatch):
     """Without the package nothing can be leased: the message says how to install it."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(InputError, match="make install"):
-        devices.present()
+        nvml.present()
 
 
 def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):

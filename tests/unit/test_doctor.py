@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardwise import config
 from shardwise.doctor import findings, mpi, python, report, settings
 from shardwise.doctor.__main__ import SECTIONS, guarded
 from shardwise.doctor.findings import FAULT, OK, Answer, Deadline, Finding, fault, note, ok
@@ -308,7 +309,7 @@ def test_a_config_that_cannot_be_read_for_want_of_a_package(
     def missing(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'yaml'")
 
-    monkeypatch.setattr(settings.config, "load", missing)
+    monkeypatch.setattr(config, "load", missing)
     file = tmp_path / "config.yaml"
     file.write_text("results: there\n")
     chosen, (found,) = settings.choose([file], None)

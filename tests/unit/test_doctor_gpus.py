@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from shardwise import leases
-from shardwise.devices import Device, Process
 from shardwise.doctor import gpus, holders
 from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding, ask_all
 from shardwise.errors import TryAgain
 from shardwise.leases import Holder
+from shardwise.nvml import Device, Process
 
 GIB = 2**30
 RIGHT = json.dumps({"cuda": 12080}) + "\n" + json.dumps({"sum": 256.0**3}) + "\n"

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from shardwise import config, functions, ledger, multiply, planner, receipts, sizes
+from shardwise import synthetic as synthetics
 from shardwise.arrays import umask
 from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
 from shardwise.problem import LEVELS, Problem, product_dtype, sum_dtype
@@ -495,7 +496,7 @@ def test_the_first_matrix_is_the_one_tried(tmp_path, write, synthetic):
     recipe = {"matrices": 4, "dim": 3, "dtype": "int16", "seed": 5}
     over = {"product": spec, "synthetic": recipe}
     if synthetic:
-        first = factories.synthetic.matrix(5, 0, 3, np.dtype("int16"))
+        first = synthetics.matrix(5, 0, 3, np.dtype("int16"))
         made, _ = planner.make(settings(**over))
     else:
         left = stack((4, 3, 3), seed=2)

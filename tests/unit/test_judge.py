@@ -7,7 +7,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, judge, ledger, multiply, observe, planfile, receipts, reduce
+from shardwise import (
+    audit,
+    judge,
+    ledger,
+    multiply,
+    observation,
+    observe,
+    planfile,
+    receipts,
+    reduce,
+)
 from shardwise.dispatch import missing
 from shardwise.errors import IntegrityError
 
@@ -52,7 +62,7 @@ def is_taken(read, *words):
 
 def is_seen(made):
     """Whether the watch, the page and the metrics take a shard for done."""
-    return observe.Observer(made.results.root).look().shards[SHARD].state == observe.DONE
+    return observe.Observer(made.results.root).look().shards[SHARD].state == observation.DONE
 
 
 def is_audited(made):

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from shardwise import live, multiply, observe, receipts
+from shardwise import live, multiply, observation, observe, receipts, sizes
 from shardwise.nvml import Sample
 from shardwise.paths import Results
 
@@ -188,7 +188,7 @@ def test_a_slow_disk_costs_the_file_alone(tmp_path, monkeypatch):
 
 def test_matrices_are_counted_as_they_come_through(tmp_path, monkeypatch):
     """At the end all of them are, whatever the size of a batch."""
-    monkeypatch.setattr(multiply.sizes, "HOST_BATCH_BYTES", 3 * 512)
+    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 3 * 512)
     made = factories.plan(tmp_path, noise((7, 8, 8)), shards=1, materialize=False)
     session = multiply.Session(made, 0)
     reading = session.begin("00000")
@@ -231,9 +231,9 @@ def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
         while not path.exists():
             time.sleep(0.005)
         seen_now = observe.Observer(results.root).look().shards
-    assert seen_now["00000"].state == observe.WAITING
+    assert seen_now["00000"].state == observation.WAITING
     running = seen_now["00001"]
-    assert (running.state, running.progress) == (observe.RUNNING, 0.5)
+    assert (running.state, running.progress) == (observation.RUNNING, 0.5)
     assert running.device.node == "n1"
     assert running.gauge["utilisation"] == 0.5
     assert running.gauge["throttled"] == ["power_cap"]
@@ -255,9 +255,7 @@ def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):
     monkeypatch.setattr(
         live.AtWork, "__exit__", lambda self, *e: order.append("gone") or leave(self, *e)
     )
-    monkeypatch.setattr(
-        multiply.receipts, "write_for", lambda *a: order.append("receipt") or write(*a)
-    )
+    monkeypatch.setattr(receipts, "write_for", lambda *a: order.append("receipt") or write(*a))
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
     multiply.run_shard(made, "00000")
     assert order == ["receipt", "gone"]

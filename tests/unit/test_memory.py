@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import ledger, sizes
+from shardwise import ledger, planner, sizes
 from shardwise.problem import STATISTICS
 from shardwise.sizes import MIB
 
@@ -184,6 +184,6 @@ def test_the_reduce_stays_within_its_model(tmp_path, keep, dim, matrices, names)
 
 def test_the_model_of_a_small_machine_is_no_bluff():
     """A laptop's demo is asked for less than a laptop has."""
-    made, _ = factories.planner.make(settings())
+    made, _ = planner.make(settings())
     assert max(row.memory for row in made.shards.values()) < 2048 * MIB
     assert resource.getpagesize() < sizes.PYTHON_BYTES

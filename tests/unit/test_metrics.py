@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from shardwise import metrics
-from shardwise.observe import Device, Observer
+from shardwise.observation import Device
+from shardwise.observe import Observer
 from shardwise.paths import Results
 
 from tests import factories, pretend

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from shardwise import multiply, sizes
+from shardwise import multiply, nonfinite, sizes
 from shardwise.errors import InputError, IntegrityError
 
 from tests import factories
@@ -143,7 +143,7 @@ def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
 
 def test_a_nan_that_is_not_in_the_file_is_no_fault_of_the_users(tmp_path, monkeypatch):
     """In place, the memory of the host, or of the device, has to be suspected."""
-    monkeypatch.setattr(multiply.nonfinite, "find", lambda *words: None)
+    monkeypatch.setattr(nonfinite, "find", lambda *words: None)
     made = factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=False)
     told = refusal(made, kind=IntegrityError)
     assert "matrix 4 holds NaN or Inf, but its file does not; nothing was written" in told

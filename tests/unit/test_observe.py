@@ -7,17 +7,8 @@ from pathlib import Path
 
 import pytest
 from shardwise import ledger, multiply, sightings
-from shardwise.observe import (
-    DAMAGED,
-    DONE,
-    FAILED,
-    RUNNING,
-    STATES,
-    WAITING,
-    Observation,
-    Observer,
-    verdict,
-)
+from shardwise.observation import DAMAGED, DONE, FAILED, RUNNING, STATES, WAITING, Observation
+from shardwise.observe import Observer, verdict
 from shardwise.paths import Results
 from shardwise.timeline import PHASES
 

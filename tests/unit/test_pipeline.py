@@ -15,7 +15,8 @@ from shardwise.disk import ExtentReader
 from shardwise.errors import InputError, IntegrityError
 from shardwise.lanes import HostLane
 from shardwise.pipeline import Drain, Feed, Stopwatch
-from shardwise.sources import Source, StackReader
+from shardwise.plan import Source
+from shardwise.sources import StackReader
 
 from tests import factories
 from tests.factories import copied, leftovers, noise, save, stack

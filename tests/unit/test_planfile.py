@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise import planfile, planner
 from shardwise.errors import InputError, IntegrityError
-from shardwise.plan import Shard
-from shardwise.sources import Source
+from shardwise.plan import Shard, Source
 
 from tests import factories
 from tests.factories import save, settings, stack

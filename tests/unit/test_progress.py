@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from shardwise import progress
+from shardwise.dispatch import missing
 from shardwise.progress import Failure, Follower, Listener, explain, rerun_command, shard_failures
 
 from tests import factories
@@ -91,7 +92,7 @@ def test_the_log_of_the_night_before_says_nothing_of_this_one(
     )
     run = SimpleNamespace(dispatch="pool", plan=SimpleNamespace(shards={}))
     listener = Listener(SimpleNamespace(dryrun=False), run)
-    monkeypatch.setattr(progress.missing, "missing", lambda plan: [])
+    monkeypatch.setattr(missing, "missing", lambda plan: [])
 
     def happens(name: str, **facts: object) -> None:
         record = logging.makeLogRecord({"event": SimpleNamespace(value=name), **facts})

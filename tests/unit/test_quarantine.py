@@ -14,17 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import (
-    devices,
-    kernels,
-    leases,
-    multiply,
-    progress,
-    quarantine,
-    receipts,
-    standing,
-)
-from shardwise.devices import Device
+from shardwise import devices, kernels, leases, multiply, progress, quarantine, receipts, standing
+from shardwise import errors as failures
 from shardwise.errors import (
     Disproven,
     InputError,
@@ -34,6 +25,7 @@ from shardwise.errors import (
     WrongInput,
     WrongProduct,
 )
+from shardwise.nvml import Device
 from shardwise.paths import Results
 from shardwise.quarantine import Entry
 
@@ -462,7 +454,7 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
     taken(monkeypatch, 0, NODE[1:])
 
     def fail(*_):
-        raise multiply.DeviceFailed("no usable device") from CudaError(719)
+        raise failures.DeviceFailed("no usable device") from CudaError(719)
 
     monkeypatch.setattr(multiply, "load_backend", fail)
     made = factories.plan(tmp_path, factories.stack((2, 6, 6)), shards=1, materialize=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import bins, ledger, reduce, sizes
+from shardwise import bins, ledger, planfile, reduce, sizes
 from shardwise.arrays import file_checksum
 from shardwise.errors import InputError, IntegrityError
 
@@ -67,7 +67,7 @@ def whole(tmp_path_factory):
 def made(whole, tmp_path):
     """A copy of the computed plan, to damage."""
     shutil.copytree(whole.results.root, tmp_path / "results")
-    return factories.planfile.load(tmp_path / "results" / "plan.tsv")
+    return planfile.load(tmp_path / "results" / "plan.tsv")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from shardwise import report
 from shardwise.advice import Advice
-from shardwise.observe import Device, Failure, Observer
-from shardwise.report import page, rates, timeline, words, work
+from shardwise.observation import Device, Failure
+from shardwise.observe import Observer
+from shardwise.report import page as report
+from shardwise.report import rates, timeline, words, work
 from shardwise.timeline import PHASES
 
 from tests import factories, pretend
@@ -76,7 +77,7 @@ def look(made: pretend.Pretended) -> object:
 def rendered(made: pretend.Pretended, **more: object) -> Page:
     """The page on a pretended run."""
     seen = look(made)
-    total, why = page.picture(seen)
+    total, why = report.picture(seen)
     return Page(report.render(seen, total=total, total_words=why, **more))
 
 
@@ -204,7 +205,7 @@ def test_any_folder_gives_a_page(tmp_path: Path, case: str) -> None:
             path = results.statistic("sum")
             path.write_bytes(path.read_bytes()[:-8])
         seen = look(made)
-    total, why = page.picture(seen)
+    total, why = report.picture(seen)
     found = Page(report.render(seen, total=total, total_words=why))
     assert found.unclosed == []
     assert ("Yes, it is proven" in found.section("top")) == (case == "no times")
@@ -269,7 +270,7 @@ def test_every_picture_has_words(tmp_path: Path) -> None:
     """Each picture says in text what it shows, and each figure has a caption and a table."""
     made = pretend.run(tmp_path, shards=8)
     seen = look(made)
-    total, why = page.picture(seen)
+    total, why = report.picture(seen)
     text = report.render(seen, total=total, total_words=why)
     found = Page(text)
     ids = {a["id"] for _, a in found.tags if "id" in a}
@@ -323,7 +324,7 @@ def test_shards_at_once_do_not_make_later_ones_look_idle(tmp_path: Path) -> None
 
 def test_the_script_names_the_phases_as_receipts_do() -> None:
     """It shows the numbers of a bar by their place."""
-    script = Path(page.__file__).with_name("page.js").read_text()
+    script = Path(report.__file__).with_name("page.js").read_text()
     (listed,) = re.findall(r"const phases = \[(.*?)\]", script)
     assert tuple(re.findall(r'"(\w+)"', listed)) == PHASES
 
@@ -391,7 +392,7 @@ def test_shards_that_overlap_have_lanes(tmp_path: Path) -> None:
 
 def test_colours_can_be_told_from_the_page(tmp_path: Path) -> None:
     """Text has a contrast of 4.5 and what is drawn one of 3, in both schemes."""
-    style = (Path(page.__file__).parent / "page.css").read_text()
+    style = (Path(report.__file__).parent / "page.css").read_text()
     for block in re.findall(r":root \{([^}]*)\}", style):
         colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6}|#[0-9a-f]{3});", block))
         for ground in ("bg", "soft"):

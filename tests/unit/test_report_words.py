@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.observe import Device
+from shardwise.observation import Device
 from shardwise.report import words
 from shardwise.report.parts import log_axis, nice_step, time_ticks
 

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import disk, lookup, sources
+from shardwise import arrays as sources
+from shardwise import disk, lookup, plan
+from shardwise import sources as sourcess
 from shardwise.errors import InputError, IntegrityError
 from shardwise.sources import StackReader, check_product, right_of, stack_of
 
@@ -445,7 +447,7 @@ def reads(monkeypatch):
         names.append(path.name)
         return read(path)
 
-    monkeypatch.setattr(sources, "read_header_and_status", counted)
+    monkeypatch.setattr(sourcess, "read_header_and_status", counted)
     return names
 
 
@@ -511,7 +513,7 @@ def test_a_reader_crosses_files(tmp_path):
     whole = np.concatenate([np.load(tmp_path / f"{n}.npy") for n in "abc"])
     parts, first = [], 0
     for name, count in (("a", 2), ("b", 3), ("c", 1)):
-        parts.append(sources.Source(str(tmp_path / f"{name}.npy"), first, count, ""))
+        parts.append(plan.Source(str(tmp_path / f"{name}.npy"), first, count, ""))
         first += count
     reader = StackReader(parts, (2, 2), "float32")
     for start in range(6):
@@ -532,7 +534,7 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
     for number, (count, (dtype, order)) in enumerate(files):
         array = np.asarray(stack((count, 3, 5), dtype, number), order=order)
         path = save(tmp_path / f"{number}.npy", array)
-        parts.append(sources.Source(str(path), first, count, ""))
+        parts.append(plan.Source(str(path), first, count, ""))
         first += count
     stacked = StackReader(parts, (3, 5), "float32")
     whole = np.concatenate([np.load(part.path) for part in parts]).astype("<f4")
@@ -540,7 +542,7 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
         for _ in range(3):  # one after the other, as matrices that were converted are kept
             low = data.draw(st.integers(0, whole.nbytes - 1))
             high = data.draw(st.integers(low + 1, whole.nbytes))
-            buffer = disk.aligned_empty(high - low + sources.SPARE_BYTES)
+            buffer = disk.aligned_empty(high - low + sourcess.SPARE_BYTES)
             views = stacked.read_bytes(reader, buffer, low, high)
             assert b"".join(v.tobytes() for v in views) == whole.tobytes()[low:high]
 
@@ -551,12 +553,12 @@ def test_a_slab_of_files_of_any_length_fits_its_buffer(tmp_path):
     for number, count in enumerate((1, 3, 1, 1, 7, 1, 1)):  # a matrix is a MiB and a piece
         arrays.append(noise((count, side, side + 1), "float32", number))
         path = save(tmp_path / f"{number}.npy", arrays[-1])
-        parts.append(sources.Source(str(path), sum(map(len, arrays)) - count, count, ""))
+        parts.append(plan.Source(str(path), sum(map(len, arrays)) - count, count, ""))
     whole = np.concatenate(arrays).reshape(-1).view(np.uint8)
     stacked = StackReader(parts, (side, side + 1), "float32")
     with disk.ExtentReader() as reader:
         for low, high in ((0, whole.nbytes), (999, 9_999_999), (whole.nbytes - 5, whole.nbytes)):
-            buffer = disk.aligned_empty(high - low + sources.SPARE_BYTES)
+            buffer = disk.aligned_empty(high - low + sourcess.SPARE_BYTES)
             views = stacked.read_bytes(reader, buffer, low, high)
             np.testing.assert_array_equal(np.concatenate(views), whole[low:high])
 
@@ -564,7 +566,7 @@ def test_a_slab_of_files_of_any_length_fits_its_buffer(tmp_path):
 def test_matrices_outside_the_files_are_refused(tmp_path):
     """A plan whose files do not hold what it says is damaged."""
     path = str(save(tmp_path / "a.npy", stack((3, 2, 2))))
-    parts = [sources.Source(path, 2, 3, ""), sources.Source(path, 6, 3, "")]
+    parts = [plan.Source(path, 2, 3, ""), plan.Source(path, 6, 3, "")]
     reader = StackReader(parts, (2, 2), "float32")
     for start, stop in ((0, 3), (4, 6), (4, 7), (8, 10), (20, 21)):
         with pytest.raises(IntegrityError, match="are not in the files of the plan"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shardwise import (
     arrays,
     batches,
+    bins,
     devices,
     lanes,
     ledger,
@@ -255,7 +256,7 @@ def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monke
     made, results = computed(tmp_path, kind), statistics.Total.results
 
     def flipped(self, matrices):
-        self._sum = statistics.BinnedSum(np, (self._width,), self._dtype)
+        self._sum = bins.BinnedSum(np, (self._width,), self._dtype)
         return results(self, matrices)
 
     monkeypatch.setattr(statistics.Total, "results", flipped)

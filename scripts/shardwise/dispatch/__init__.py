@@ -1,1 +1,4 @@
-"""Who runs which shard."""
+"""Who computes which shard, and what becomes of it.
+
+A plan comes in; submitted tasks, retries and failures go out.
+"""

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import shardwise
-from shardwise import arrays, cli, contain, devices, functions, multiply, planfile
+from shardwise import arrays, cli, contain, devices, errors, functions, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
@@ -37,7 +37,7 @@ def main(pipe: Connection, worker: int, task: Task, choice: devices.Choice) -> N
     try:
         _work(_Wire(pipe, worker), task, choice)
         threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
-    except cli.Terminated:
+    except errors.Terminated:
         logging.shutdown()
         _exit(128 + signal.SIGTERM)
 
@@ -130,7 +130,7 @@ class _Worker:
         try:
             reading = begun.result()
             self._session.finish(reading, lambda: self._ahead.submit(self._release, reading))
-        except cli.Terminated as error:
+        except errors.Terminated as error:
             cli.explain(error)
             raise
         except Exception as error:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import devices, grants, leases, nvml
-from shardwise.devices import Device
 from shardwise.doctor import holders
 from shardwise.doctor.findings import (
     FAULT,
@@ -30,6 +29,7 @@ from shardwise.doctor.findings import (
     refused,
 )
 from shardwise.errors import ShardwiseError
+from shardwise.nvml import Device
 from shardwise.units import human_bytes
 
 _NAMES = re.compile(r"cupy(?:-cuda(\d+)x)?", re.IGNORECASE)

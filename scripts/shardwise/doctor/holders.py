@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise import nvml
-from shardwise.devices import Device, Process
 from shardwise.doctor.findings import Finding, note
 from shardwise.leases import Holder, user_name
+from shardwise.nvml import Device, Process
 from shardwise.units import clock, human_bytes
 
 UNLISTED_BYTES = 512 * 1024**2

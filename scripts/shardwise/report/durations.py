@@ -6,7 +6,7 @@ from statistics import median
 
 from markupsafe import Markup, escape
 
-from shardwise.observe import DONE, RUNNING
+from shardwise.observation import DONE, RUNNING
 from shardwise.report import words
 from shardwise.report.parts import (
     WIDTH,

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from shardwise.observe import DAMAGED, DONE, FAILED, RUNNING, STATES, Observation, Sighting
+from shardwise.observation import DAMAGED, DONE, FAILED, RUNNING, STATES, Observation, Sighting
 from shardwise.planfile import Plan
 from shardwise.report import words
 from shardwise.report.durations import throttled

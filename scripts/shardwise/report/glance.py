@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.advice import Advice
-from shardwise.observe import DAMAGED, DONE, FAILED, Observation, Verdict
+from shardwise.observation import DAMAGED, DONE, FAILED, Observation, Verdict
 from shardwise.report import facts, timeline, words
 from shardwise.report.durations import STRAGGLER, Straggler
 from shardwise.report.parts import Cell

@@ -11,7 +11,7 @@ from shardwise import __version__, observe
 from shardwise.advice import Advice, advise
 from shardwise.arrays import commit
 from shardwise.errors import InputError
-from shardwise.observe import Observation
+from shardwise.observation import Observation
 from shardwise.report import durations, facts, glance, heatmap, matrix, rates, timeline, words, work
 from shardwise.report.matrix import Matrix
 from shardwise.report.parts import Figure

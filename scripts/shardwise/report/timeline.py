@@ -6,7 +6,7 @@ from functools import cached_property
 
 from markupsafe import Markup, escape
 
-from shardwise.observe import RUNNING
+from shardwise.observation import RUNNING
 from shardwise.report import words
 from shardwise.report.parts import (
     WIDTH,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from shardwise.errors import one_line
-from shardwise.observe import Device
+from shardwise.observation import Device
 from shardwise.units import decimal, number
 
 DASH = "–"

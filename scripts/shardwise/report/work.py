@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from shardwise.observe import DONE, RUNNING, Device, Observation, Sighting
+from shardwise.observation import DONE, RUNNING, Device, Observation, Sighting
 from shardwise.report import words
 from shardwise.timeline import PHASES, Span, length, union
 from shardwise.units import number

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shardwise.errors import one_line
-from shardwise.observe import DAMAGED, DONE, FAILED, RUNNING, WAITING, Device
+from shardwise.observation import DAMAGED, DONE, FAILED, RUNNING, WAITING, Device
 from shardwise.units import any_clock, human_bytes
 from shardwise.watching.pace import Look, Row, failures
 

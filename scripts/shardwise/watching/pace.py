@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.observe import (
+from shardwise.observation import (
     DONE,
     RUNNING,
     STATES,
@@ -17,8 +17,8 @@ from shardwise.observe import (
     Observation,
     Sighting,
     Verdict,
-    verdict,
 )
+from shardwise.observe import verdict
 from shardwise.timeline import length, union
 
 SCHEMA = 2
