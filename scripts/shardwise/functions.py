@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import contain
 from shardwise.arrays import umask
 from shardwise.config import function_parts
-from shardwise.contain import Ending
 from shardwise.devices import device_errors
 from shardwise.errors import InputError, IntegrityError, Terminated, of_code, short
 from shardwise.lookup import absent
 from shardwise.problem import ITEM_BYTES, Problem, Shape, product_dtype
+from shardwise.processes import contain
+from shardwise.processes.contain import Ending
 from shardwise.smallfile import refuse_special
 
 log = logging.getLogger(__name__)

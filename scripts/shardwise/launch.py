@@ -23,8 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardwise import grants, leftovers, useful
+from shardwise import grants, useful
 from shardwise.errors import InputError, TryAgain
+from shardwise.processes import leftovers
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from shardwise import contain
 from shardwise.errors import InputError, ShardwiseError, Terminated, TryAgain
+from shardwise.processes import contain
 
 _WORDS_LETTERS = 100_000
 

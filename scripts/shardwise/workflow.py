@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, grants, guard, host, leftovers, planfile, sizes, useful
+from shardwise import ALGORITHM, grants, guard, host, planfile, sizes, useful
 from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import final, jobs, missing, recipe, slurm_run, uge_run
@@ -30,6 +30,7 @@ from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS
+from shardwise.processes import leftovers
 from shardwise.sizes import MIB
 
 if TYPE_CHECKING:

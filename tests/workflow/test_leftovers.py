@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from shardwise import leftovers
+from shardwise.processes import leftovers
 
 from tests import factories, processes
 from tests.workspace import Workspace

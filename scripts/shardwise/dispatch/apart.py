@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from shardwise import cli, contain
+from shardwise import cli
 from shardwise.errors import InputError, TryAgain
 from shardwise.planfile import Plan
+from shardwise.processes import contain
 
 _WORDS_LETTERS = 100_000
 

@@ -21,10 +21,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from shardwise import contain
 from shardwise.devices import Choice, node
-from shardwise.dispatch.hangs import WARNED_AFTER, Hang, Watch
 from shardwise.errors import InputError
+from shardwise.processes import contain
+from shardwise.processes.hangs import WARNED_AFTER, Hang, Watch
 from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)

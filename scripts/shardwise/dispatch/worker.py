@@ -20,12 +20,13 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import shardwise
-from shardwise import arrays, cli, contain, devices, errors, functions, multiply, planfile
+from shardwise import arrays, cli, devices, errors, functions, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.paths import Results
 from shardwise.planfile import Plan
+from shardwise.processes import contain
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from shardwise import leftovers
 from shardwise.doctor.findings import Finding, note, ok
 from shardwise.errors import some
 from shardwise.paths import for_bash
+from shardwise.processes import leftovers
 from shardwise.units import human_bytes
 
 _MOST_NAMED = 5

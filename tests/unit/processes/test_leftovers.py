@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from shardwise import leftovers
 from shardwise.doctor import leftover
+from shardwise.processes import leftovers
 
 from tests import factories, processes
 
