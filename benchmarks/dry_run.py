@@ -169,7 +169,7 @@ def pretend(root: Path, done: int) -> None:
     ):
         command = [sys.executable, f"scripts/{script}.py", *words]
         subprocess.run(command, cwd=root, check=True, capture_output=True)
-    from shardwise import smallfile
+    from shardwise.files import small
 
     results = root / "results" / "default"
     products = results / "products"
@@ -181,7 +181,7 @@ def pretend(root: Path, done: int) -> None:
         receipt |= {"start": int(row["start"]), "stop": int(row["stop"])}
         receipt |= {"shard": row["shard"], "fingerprint": row["fingerprint"]}
         body = json.dumps(receipt, indent=1).removesuffix("\n}").encode()
-        (products / f"{row['shard']}.json").write_bytes(smallfile.with_digest(body))
+        (products / f"{row['shard']}.json").write_bytes(small.with_digest(body))
         (products / f"{row['shard']}.npy").touch()
         os.truncate(products / f"{row['shard']}.npy", receipt["file"]["bytes"])
 

@@ -130,7 +130,8 @@ def fabricate(plan: Any) -> None:
 
     Products are normal numbers, not computed from anything; sums are of matrices of normal numbers.
     """
-    from shardwise import arrays, ledger, receipts
+    from shardwise import ledger, receipts
+    from shardwise.files import commit, npy
 
     problem, sums = plan.problem, plan.settings["keep"] == "sum"
     dtype = np.dtype("int64" if sums else problem.product_dtype)
@@ -142,7 +143,7 @@ def fabricate(plan: Any) -> None:
             shape = planes.shape
         else:
             blocks = harness.pieces(dtype.name, int(np.prod(shape)), number)
-        with arrays.commit(path) as file, arrays.StackWriter(file, shape, dtype) as writer:
+        with commit.commit(path) as file, npy.StackWriter(file, shape, dtype) as writer:
             for block in blocks:
                 writer.append(block)
             checksum = writer.checksum()

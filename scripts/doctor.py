@@ -11,7 +11,7 @@ from pathlib import Path
 from shardwise import cli, quarantine
 from shardwise.doctor import report, settings
 from shardwise.errors import InputError
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 
 
 def main(options: Namespace) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shardwise import cli, config, planner, standing
 from shardwise.errors import InputError, ShardwiseError, TryAgain
-from shardwise.paths import CACHE
+from shardwise.files.paths import CACHE
 from shardwise.planfile import Plan, load_facts
 
 

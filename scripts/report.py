@@ -10,8 +10,8 @@ from pathlib import Path
 
 from shardwise import cli, metrics
 from shardwise.doctor import settings
+from shardwise.files.paths import Results
 from shardwise.observe import Observer
-from shardwise.paths import Results
 from shardwise.report import page as report
 
 

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from shardwise import ALGORITHM, ledger, quarantine, receipts, sizes, witness
 from shardwise import planfile as planfiles
-from shardwise import smallfile as planfile
-from shardwise.arrays import file_checksum, padded_header, read_header
 from shardwise.bins import plane_shape
-from shardwise.paths import Results
+from shardwise.files import small
+from shardwise.files.checksum import file_checksum
+from shardwise.files.npy import padded_header, read_header
+from shardwise.files.paths import Results
 from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.units import clock
@@ -130,7 +131,7 @@ def _backdated(plan: Plan, at: float) -> Plan:
     """The same plan, as if it had been made at another moment."""
     facts = plan.facts | {"made": plan.facts["made"] | {"time": at}}
     path = plan.results.plan_facts
-    facts["checksums"] |= {path.name: planfile.checksum(planfiles.dumps(facts))}
+    facts["checksums"] |= {path.name: small.checksum(planfiles.dumps(facts))}
     path.write_text(json.dumps(facts, indent=1))
     for each in (path, plan.results.plan, plan.results.sources):
         os.utime(each, (at, at))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from shardwise import ledger, multiply, paths, reduce, sizes
+from shardwise import ledger, multiply, reduce, sizes
+from shardwise.files import paths
 from shardwise.problem import NEEDS_ORDER, STATISTICS
 
 from tests import factories

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import xxhash
 from shardwise import cli, launch
-from shardwise.arrays import StackWriter, commit
 from shardwise.collectives import average, broadcast, shard_indices, total
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter
 from shardwise.multiply import array_module
 
 CLASSES = 10

@@ -6,7 +6,8 @@ Learning Repository, 1998.
 
 from pathlib import Path
 
-from shardwise.arrays import StackWriter, commit
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter
 from sklearn.datasets import load_digits
 
 if __name__ == "__main__":

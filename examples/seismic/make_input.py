@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 from propagator import SPACING
-from shardwise.arrays import StackWriter, commit
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter
 
 ROWS, COLUMNS = 60, 121
 SHOTS = 24

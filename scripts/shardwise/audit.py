@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import judge, ledger, planfile, receipts
-from shardwise.arrays import DATA_OFFSET, file_checksum
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
 from shardwise.factors import Factor
+from shardwise.files.checksum import file_checksum
+from shardwise.files.npy import DATA_OFFSET
+from shardwise.files.paths import Results, for_bash
 from shardwise.identity import identity_of, is_as_planned
-from shardwise.paths import Results, for_bash
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardwise import canary, functions, proof, sizes, witness
-from shardwise.arrays import raw_bytes
 from shardwise.bins import BinnedSum, plane_shape
 from shardwise.errors import BadMatrix, InputError, TryAgain, WrongProduct
+from shardwise.files.checksum import raw_bytes
 from shardwise.kernels import kernel
 from shardwise.planfile import Plan
 from shardwise.problem import Problem

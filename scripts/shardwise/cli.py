@@ -17,8 +17,8 @@ from typing import Any
 from shardwise import launch
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError, Terminated, TryAgain, of_system
+from shardwise.files.paths import Results
 from shardwise.guard import refuse_links
-from shardwise.paths import Results
 
 log = logging.getLogger("shardwise")
 
@@ -163,7 +163,7 @@ def run(
         code, words = verdict(error)
         say(code, words, error if code == FAULT else None)
         if world:
-            from shardwise.arrays import abandon  # here: jobs that submit need no NumPy
+            from shardwise.files.commit import abandon  # here: jobs that submit need no NumPy
 
             abandon()  # an abort does not wait for the thread that may be writing
             world.COMM_WORLD.Abort(code)

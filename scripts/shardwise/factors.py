@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardwise import disk, sizes
-from shardwise.arrays import PieceChecksum
+from shardwise import sizes
+from shardwise.files import direct
+from shardwise.files.checksum import PieceChecksum
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan
 from shardwise.sources import SPARE_BYTES, StackReader
@@ -64,8 +65,8 @@ class Factor:
 
     def _read(self, low: int, high: int) -> str:
         checksum = PieceChecksum(high - low, *sizes.SHARD_PIECES)
-        buffer = disk.aligned_empty(min(sizes.SLAB_BYTES, high - low) + SPARE_BYTES)
-        with disk.ExtentReader() as files:
+        buffer = direct.aligned_empty(min(sizes.SLAB_BYTES, high - low) + SPARE_BYTES)
+        with direct.ExtentReader() as files:
             for start in range(low, high, sizes.SLAB_BYTES):
                 stop = min(start + sizes.SLAB_BYTES, high)
                 views = self._stack.read_bytes(files, buffer, start, stop)

@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import umask
 from shardwise.config import function_parts
 from shardwise.devices import device_errors
 from shardwise.errors import InputError, IntegrityError, Terminated, of_code, short
-from shardwise.lookup import absent
+from shardwise.files.commit import umask
+from shardwise.files.lookup import absent
+from shardwise.files.small import refuse_special
 from shardwise.problem import ITEM_BYTES, Problem, Shape, product_dtype
 from shardwise.processes import contain
 from shardwise.processes.contain import Ending
-from shardwise.smallfile import refuse_special
 
 log = logging.getLogger(__name__)
 

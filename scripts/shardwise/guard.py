@@ -12,7 +12,7 @@ from typing import IO
 
 from shardwise import planfile
 from shardwise.errors import InputError, ShardwiseError, some
-from shardwise.paths import Results, for_bash
+from shardwise.files.paths import Results, for_bash
 
 _MARK = """\
 A run of Shardwise made this folder. The run may replace and remove the files in it that carry the
@@ -66,7 +66,7 @@ def refuse_strangers(results: Results) -> None:
 
 def mark(results: Results) -> None:
     """Mark a folder as one that runs may write in; it is made where it is missing."""
-    from shardwise.arrays import commit  # here: jobs do not need it
+    from shardwise.files.commit import commit  # here: jobs do not need it
 
     if not results.marker.exists():
         with commit(results.marker) as file:

@@ -62,7 +62,7 @@ class InputFiles:
         self.compare(path, status)
 
     def compare(self, path: str, status: os.stat_result) -> None:
-        """Refuse a file that was noted and is another one now; `disk.Opened`.
+        """Refuse a file that was noted and is another one now; `direct.Opened`.
 
         Raises
         ------

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwise.disk import PAGE, aligned_empty
+from shardwise.files.direct import PAGE, aligned_empty
 from shardwise.timeline import Span
 from shardwise.units import human_bytes
 

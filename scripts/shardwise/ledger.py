@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from shardwise import judge, smallfile
-from shardwise.arrays import commit, remove_leftovers
+from shardwise import judge
 from shardwise.errors import IntegrityError
-from shardwise.paths import for_bash
+from shardwise.files import small
+from shardwise.files.commit import commit, remove_leftovers
+from shardwise.files.paths import for_bash
 from shardwise.planfile import Plan
 
 _MOST_NAMED = 20
@@ -79,7 +80,7 @@ def compare(plan: Plan, lines: Iterable[bytes]) -> None:
     """
     path, expected = plan.results.ledger, text(lines)
     try:
-        raw = smallfile.read(path, len(expected) + smallfile.MOST_BYTES)
+        raw = small.read(path, len(expected) + small.MOST_BYTES)
     except IntegrityError as error:
         raise IntegrityError(f"{error}; {_AGAIN}") from None
     if raw is None:

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from shardwise import smallfile
 from shardwise.errors import IntegrityError
+from shardwise.files import small
 
 _LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
 _OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
@@ -23,7 +23,7 @@ def text(log: Path | None) -> str:
 def tail(log: Path) -> str:
     """The end of a log, as far as it matters for how a stage ended; empty where there is none."""
     try:
-        return (smallfile.read(log, _TAIL_BYTES, end=True) or b"").decode(errors="replace")
+        return (small.read(log, _TAIL_BYTES, end=True) or b"").decode(errors="replace")
     except IntegrityError:
         return ""
 

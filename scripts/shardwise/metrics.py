@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.arrays import commit
 from shardwise.errors import one_line
+from shardwise.files.commit import commit
 from shardwise.observation import DONE, RUNNING, STATES, Device, Observation, Sighting
 from shardwise.observe import verdict
 from shardwise.quarantine import CPU

@@ -32,9 +32,7 @@ from shardwise import (
     sizes,
     witness,
 )
-from shardwise.arrays import PieceChecksum, StackWriter, commit, raw_bytes
 from shardwise.batches import Report, Worker
-from shardwise.disk import ExtentReader
 from shardwise.errors import (
     BadMatrix,
     DeviceFailed,
@@ -48,10 +46,14 @@ from shardwise.errors import (
     WrongInput,
     WrongProduct,
 )
+from shardwise.files.checksum import PieceChecksum, raw_bytes
+from shardwise.files.commit import commit
+from shardwise.files.direct import ExtentReader
+from shardwise.files.npy import StackWriter
+from shardwise.files.paths import for_bash
 from shardwise.identity import InputFiles
 from shardwise.lanes import CudaLane, HostLane
 from shardwise.nvml import Gauge
-from shardwise.paths import for_bash
 from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import Shard, Source
 from shardwise.planfile import Plan

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise import disk, sizes
+from shardwise import sizes
 from shardwise.errors import some
+from shardwise.files import direct
 from shardwise.identity import InputFiles
 from shardwise.plan import Source
 from shardwise.planfile import Plan
@@ -54,8 +55,8 @@ def find(
         return None
     stack = StackReader(sources, shape, plan.dtype, inputs)  # type: ignore[arg-type]
     step = max(1, sizes.SLAB_BYTES // dtype.itemsize) * dtype.itemsize
-    buffer = disk.aligned_empty(min(step, (stop - start) * nbytes) + SPARE_BYTES)
-    with disk.ExtentReader(opened=stack.inputs.compare) as files:
+    buffer = direct.aligned_empty(min(step, (stop - start) * nbytes) + SPARE_BYTES)
+    with direct.ExtentReader(opened=stack.inputs.compare) as files:
         for low in range(start * nbytes, stop * nbytes, step):
             at = low
             for view in stack.read_bytes(files, buffer, low, min(low + step, stop * nbytes)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise import quarantine
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 from shardwise.planfile import Plan
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"

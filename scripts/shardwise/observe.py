@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise import judge, ledger, logs, planfile, quarantine, receipts, smallfile
+from shardwise import judge, ledger, logs, planfile, quarantine, receipts
 from shardwise.errors import InputError, IntegrityError, one_line, some
+from shardwise.files import small
+from shardwise.files.paths import Results, for_bash
 from shardwise.observation import (
     DAMAGED,
     DONE,
@@ -29,7 +31,6 @@ from shardwise.observation import (
     Timeline,
     Verdict,
 )
-from shardwise.paths import Results, for_bash
 from shardwise.planfile import Plan
 from shardwise.sightings import FRESH_SECONDS, SKEW_SECONDS, Sightings, stamped
 
@@ -107,7 +108,7 @@ class Observer:
     def _ledger(self) -> tuple[bytes | None, str | None]:
         """The ledger; None where there is none that can be read."""
         try:
-            return smallfile.read(self.results.ledger, _MOST_LEDGER), None
+            return small.read(self.results.ledger, _MOST_LEDGER), None
         except IntegrityError as error:
             return None, str(error)
 

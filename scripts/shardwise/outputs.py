@@ -7,16 +7,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shardwise import receipts, sizes
-from shardwise.arrays import (
-    DATA_OFFSET,
-    StackWriter,
-    create_private,
-    piece_digest,
-    publish,
-)
 from shardwise.errors import writing
+from shardwise.files.checksum import piece_digest
+from shardwise.files.commit import create_private, publish
+from shardwise.files.npy import DATA_OFFSET, StackWriter
+from shardwise.files.paths import Results
 from shardwise.partial import Partial, Record, refuse_foreign
-from shardwise.paths import Results
 from shardwise.peers import Peers
 from shardwise.portions import share
 from shardwise.problem import Problem, statistic_dtype

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shardwise.arrays import commit, raw_bytes
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.files.checksum import raw_bytes
+from shardwise.files.commit import commit
+from shardwise.files.paths import Results
 from shardwise.packing import described, room
-from shardwise.paths import Results
 from shardwise.portions import Run, overlap
 from shardwise.problem import STATISTICS
 

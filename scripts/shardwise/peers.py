@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import raw_bytes
 from shardwise.errors import ShardwiseError, TryAgain, of_code, of_system
+from shardwise.files.checksum import raw_bytes
 from shardwise.packing import described, room
 from shardwise.sizes import REDUCE_LIMIT_SECONDS
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardwise.arrays import StackWriter
-from shardwise.disk import PAGE, ExtentReader
+from shardwise.files.direct import PAGE, ExtentReader
+from shardwise.files.npy import StackWriter
 from shardwise.sources import SPARE_BYTES, StackReader
 from shardwise.timeline import CHECK, COMPUTE, DOWNLOAD, READ, UPLOAD, WRITE, Span, Timeline
 

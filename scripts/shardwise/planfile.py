@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, short
-from shardwise.paths import Results
+from shardwise.files.paths import Results
+from shardwise.files.small import checksum, refuse_special
 from shardwise.plan import Shard, Source
 from shardwise.problem import ITEM_BYTES, Problem
-from shardwise.smallfile import checksum, refuse_special
 
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, functions, host, planfile, receipts, sizes, smallfile, synthetic
+from shardwise import ALGORITHM, functions, host, planfile, receipts, sizes, synthetic
 from shardwise import plan as counts
-from shardwise.arrays import commit
 from shardwise.bins import MAX_TERMS
 from shardwise.config import NO_PLAN, Settings, check_statistics, function_parts
 from shardwise.errors import InputError, short
+from shardwise.files import small
+from shardwise.files.commit import commit
+from shardwise.files.lookup import refuse_undecodable
+from shardwise.files.paths import CACHE, Results
 from shardwise.guard import mark, refuse_links, refuse_strangers
-from shardwise.lookup import refuse_undecodable
 from shardwise.partial import refuse_foreign
-from shardwise.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
 from shardwise.problem import Problem, Shape
@@ -153,7 +154,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
         with commit(path) as file:
             file.write(raw)
     checked = {**tables, plan.results.plan_facts: planfile.dumps(facts)}
-    checksums = {path.name: smallfile.checksum(raw) for path, raw in checked.items()}
+    checksums = {path.name: small.checksum(raw) for path, raw in checked.items()}
     with commit(plan.results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
 

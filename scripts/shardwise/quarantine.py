@@ -21,7 +21,7 @@ from pathlib import Path
 
 from shardwise import devices
 from shardwise.errors import InputError
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 from shardwise.units import clock
 
 log = logging.getLogger(__name__)

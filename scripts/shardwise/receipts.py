@@ -15,9 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, __version__, devices, host, smallfile
-from shardwise.arrays import DATA_OFFSET, commit, file_checksum, padded_header, temporary_for
+from shardwise import ALGORITHM, __version__, devices, host
 from shardwise.errors import IntegrityError, TryAgain, short, writing
+from shardwise.files import small
+from shardwise.files.checksum import file_checksum
+from shardwise.files.commit import commit, temporary_for
+from shardwise.files.npy import DATA_OFFSET, padded_header
 from shardwise.guard import open_own
 
 SCHEMA = 1
@@ -47,7 +50,7 @@ def write(path: Path, receipt: dict[str, Any]) -> None:
 
 def _text(receipt: dict[str, Any]) -> bytes:
     body = json.dumps({"schema": SCHEMA, **receipt}, indent=1).removesuffix("\n}")
-    return smallfile.with_digest(body.encode())
+    return small.with_digest(body.encode())
 
 
 def write_for(path: Path, receipt: dict[str, Any], product: Path, own: os.stat_result) -> None:
@@ -120,10 +123,10 @@ def read(path: Path) -> dict[str, Any]:
         Where it is damaged; of its classes `NoReceipt` where there is none, and `UnknownSchema`
         where another version has written it.
     """
-    raw = smallfile.read(path)
+    raw = small.read(path)
     if raw is None:
         raise NoReceipt(f"{path}: the receipt is missing")
-    if not smallfile.has_own_digest(raw):
+    if not small.has_own_digest(raw):
         raise IntegrityError(f"{path}: has changed since it was written, by its own digest")
     try:
         receipt = json.loads(raw)
@@ -214,7 +217,7 @@ def file_facts(
     Parameters
     ----------
     checksum, row_bytes, piece_bytes
-        Of the elements, as :class:`~shardwise.arrays.PieceChecksum` defines it.
+        Of the elements, as :class:`~shardwise.files.checksum.PieceChecksum` defines it.
     """
     size = path.stat().st_size
     return {

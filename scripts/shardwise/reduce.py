@@ -33,15 +33,15 @@ from shardwise import (
     quarantine,
     receipts,
     sizes,
-    smallfile,
     statistics,
     telemetry,
     useful,
 )
 from shardwise import witness as witnesses
-from shardwise.arrays import read_header
 from shardwise.bins import plane_shape, rounded
 from shardwise.errors import InputError, IntegrityError, some
+from shardwise.files import small
+from shardwise.files.npy import read_header
 from shardwise.outputs import Outputs
 from shardwise.partial import Partial, Record, alone
 from shardwise.peers import Peers
@@ -470,7 +470,7 @@ class _Job:
 
     def _commit(self, checksums: dict[str, str], nodes: dict[str, int], started: float) -> None:
         plan = self._plan
-        former = smallfile.said(plan.results.summary) or {}
+        former = small.said(plan.results.summary) or {}
         plan.results.summary.unlink(missing_ok=True)  # it vouches for the files before
         files = self._outputs.publish(plan.results, checksums)
         for name in set(STATISTICS) & set(former.get("files", ())) - set(files):

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise import disk
-from shardwise.arrays import piece_digest
-from shardwise.disk import Extent, ExtentReader
+from shardwise.files import direct
+from shardwise.files.checksum import piece_digest
+from shardwise.files.direct import Extent, ExtentReader
 from shardwise.portions import Batch, Layout
 from shardwise.rows import Rows
 
@@ -199,10 +199,10 @@ class Scan(AbstractContextManager):
     def _in_slab(
         self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None
     ) -> Part:
-        size = disk.buffer_bytes(extents)
+        size = direct.buffer_bytes(extents)
         if slab is None or slab.nbytes < size:
             # Others of this size may begin at later bytes of a page.
-            slab = disk.aligned_empty(size + len(extents) * disk.PAGE)
+            slab = direct.aligned_empty(size + len(extents) * direct.PAGE)
         views = self._reader.read(extents, slab)
         item, width, count = self._layout.item, batch.high - batch.low, batch.last - batch.first
         flat = slab[: slab.nbytes // item * item].view(file.dtype)

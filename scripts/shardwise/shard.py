@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import disk, planfile, receipts, sizes, witness
-from shardwise.arrays import StackWriter, commit
+from shardwise import planfile, receipts, sizes, witness
+from shardwise.files import direct
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter
 from shardwise.lanes import HostLane
 from shardwise.pipeline import Stopwatch, Taker
 from shardwise.plan import Shard, Source
@@ -97,8 +99,8 @@ def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: st
     """``B r`` of the one B that serves all; a process takes it once."""
     stack, found = StackReader(sources, shape, dtype), witness.RightVector(shape, dtype)
     total = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    buffer = disk.aligned_empty(min(sizes.SLAB_BYTES, total) + SPARE_BYTES)
-    with stack.inputs.unchanged(), disk.ExtentReader(opened=stack.inputs.compare) as files:
+    buffer = direct.aligned_empty(min(sizes.SLAB_BYTES, total) + SPARE_BYTES)
+    with stack.inputs.unchanged(), direct.ExtentReader(opened=stack.inputs.compare) as files:
         for low in range(0, total, sizes.SLAB_BYTES):
             high = min(low + sizes.SLAB_BYTES, total)
             found.update(low, stack.read_bytes(files, buffer, low, high))
@@ -128,7 +130,7 @@ def _copy(
     size = min(sizes.SLAB_BYTES, shard.bytes)
     for _ in range(sizes.slabs(shard.bytes, slabs)):
         # A page before the bytes, so that they can be moved to where direct writes need them.
-        buffers.put(lane.slab(disk.PAGE + size + SPARE_BYTES))
+        buffers.put(lane.slab(direct.PAGE + size + SPARE_BYTES))
 
     def copy(offset: int) -> None:
         low = shard.start * matrix_bytes + offset
@@ -136,16 +138,21 @@ def _copy(
         try:
             high = low + min(size, shard.bytes - offset)
             views = watch.timed(
-                "read", lambda: stack.read_bytes(files, buffer[disk.PAGE :], low, high), high - low
+                "read",
+                lambda: stack.read_bytes(files, buffer[direct.PAGE :], low, high),
+                high - low,
             )
-            whole = disk.gathered(buffer, views, offset)
+            whole = direct.gathered(buffer, views, offset)
             watch.timed("write", lambda: writer.write_at(offset, [whole]), whole.nbytes)
             for taker in takers:
                 watch.timed("witness", lambda taker=taker: taker.update(offset, [whole]))
         finally:
             buffers.put(buffer)
 
-    with disk.ExtentReader(opened=stack.inputs.compare) as files, ThreadPoolExecutor(slabs) as pool:
+    with (
+        direct.ExtentReader(opened=stack.inputs.compare) as files,
+        ThreadPoolExecutor(slabs) as pool,
+    ):
         for _ in pool.map(copy, range(0, shard.bytes, size)):
             pass
     while not buffers.empty():

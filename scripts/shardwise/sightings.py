@@ -26,8 +26,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise import judge, ledger, live, logs, receipts, smallfile, units
+from shardwise import judge, ledger, live, logs, receipts, units
 from shardwise.errors import IntegrityError, one_line
+from shardwise.files import small
 from shardwise.observation import (
     DAMAGED,
     DONE,
@@ -288,7 +289,7 @@ class Sightings:
         if found is None:
             return None, 0.0
         path = self._plan.results.live / f"{shard}.json"  # type: ignore[union-attr]
-        said = self._read(path, found, lambda: smallfile.said(path))
+        said = self._read(path, found, lambda: small.said(path))
         fits = (
             isinstance(said, dict)
             and said.get("schema") == live.SCHEMA
@@ -381,7 +382,7 @@ def stamped(file: Path | os.DirEntry[str]) -> _Stamp | None:
 def _journal(path: Path, written: float, planned: float) -> _Starts | None:
     """The journal of a shard; a line that cannot be read counts as of when the last was written."""
     try:
-        text = smallfile.read(path) or b""
+        text = small.read(path) or b""
     except IntegrityError:
         return None
     times = [_start(line, written) for line in text.splitlines()]

@@ -275,7 +275,7 @@ def natural_row(shape: tuple[int, ...], item: int) -> int:
 
 
 def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
-    """Bytes of a row and of a piece of the checksum of a file (see `arrays.PieceChecksum`).
+    """Bytes of a row and of a piece of the checksum of a file (see `checksum.PieceChecksum`).
 
     Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit it are both row and piece.
     A longer array is a row of its own. So no piece holds a part of one array and a part of another.

@@ -16,16 +16,17 @@ from pathlib import Path
 import numpy as np
 
 from shardwise import ALGORITHM, sizes
-from shardwise.arrays import Header, commit, read_header, read_header_and_status, read_matrices
 from shardwise.config import Settings
-from shardwise.disk import PAGE, SHORT_BYTES, Extent, ExtentReader
 from shardwise.errors import InputError, IntegrityError, short
+from shardwise.files.commit import commit
+from shardwise.files.direct import PAGE, SHORT_BYTES, Extent, ExtentReader
+from shardwise.files.lookup import absent, matches, mode_of, refuse_undecodable, shown
+from shardwise.files.npy import Header, read_header, read_header_and_status, read_matrices
+from shardwise.files.paths import for_bash
+from shardwise.files.small import refuse_special
 from shardwise.identity import InputFiles, identity_of, is_as_planned, state_of
-from shardwise.lookup import absent, matches, mode_of, refuse_undecodable, shown
-from shardwise.paths import for_bash
 from shardwise.plan import Source, Stack
 from shardwise.planfile import kept, to_keep
-from shardwise.smallfile import refuse_special
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:

@@ -16,7 +16,7 @@ from typing import Any
 from shardwise import ALGORITHM, judge, ledger, planfile, receipts
 from shardwise.dispatch import missing
 from shardwise.errors import IntegrityError, ShardwiseError
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS
 

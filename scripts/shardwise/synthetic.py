@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from shardwise import receipts
-from shardwise.arrays import StackWriter, commit
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter
 from shardwise.planfile import Plan
 
 INTEGER_LIMIT = 9

@@ -158,7 +158,9 @@ class Recorder:
 
     def write(self, path: Path) -> str | None:
         """Commit the samples as a table; its name, or None where they are too few or cannot be."""
-        from shardwise.arrays import commit  # late: it takes NumPy, and readers of energy need none
+        from shardwise.files.commit import (
+            commit,  # late: it takes NumPy, and readers of energy need none
+        )
 
         try:
             if self._samples < FEWEST_ROWS:

@@ -26,7 +26,7 @@ from shardwise import plan as counts
 from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.dispatch import final, jobs, missing, recipe, slurm_run, uge_run
 from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, some
-from shardwise.paths import CACHE, Results
+from shardwise.files.paths import CACHE, Results
 from shardwise.plan import Shard, Source, Stack
 from shardwise.planfile import Plan
 from shardwise.problem import STATISTICS
@@ -243,7 +243,7 @@ class Run:
 
     def _write_config(self) -> None:
         """Write the config for the job that makes the plan."""
-        from shardwise.arrays import commit  # here: jobs do not need it
+        from shardwise.files.commit import commit  # here: jobs do not need it
 
         own = {key: value for key, value in self.config.items() if key not in NO_PLAN}
         with commit(Path(self.config_file)) as file:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shardwise import cli
-from shardwise.arrays import abandon
+from shardwise.files.commit import abandon
 
 from tests.faults import inject
 from tests.faults.stages import STAGES, Stage, restored, state, visible_faults

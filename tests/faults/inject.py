@@ -21,7 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from shardwise import cli, disk
+from shardwise import cli
+from shardwise.files import direct
 
 _BY_PATH = ("unlink", "remove", "truncate", "utime", "mkdir", "rmdir", "chmod")
 _BY_DESCRIPTOR = ("fsync", "fdatasync", "ftruncate", "fchmod", "posix_fallocate")
@@ -169,7 +170,7 @@ class Calls:
         own = SimpleNamespace(CDLL=lambda *_, **__: SimpleNamespace(fallocate=fallocate))
         for name in ("c_int64", "get_errno", "memmove"):
             setattr(own, name, getattr(ctypes, name))
-        disk.ctypes = own
+        direct.ctypes = own
 
 
 def _write_call(

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import numpy as np
 from shardwise import ledger, multiply, planfile, planner, receipts, reduce, shard, sizes, synthetic
-from shardwise.arrays import file_checksum, read_header
 from shardwise.dispatch import jobs, missing, submitted, tally
 from shardwise.errors import ShardwiseError
-from shardwise.paths import Results
+from shardwise.files.checksum import file_checksum
+from shardwise.files.npy import read_header
+from shardwise.files.paths import Results
 from shardwise.workflow import Run
 
 from tests import factories

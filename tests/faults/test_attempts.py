@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import arrays, batches, ledger, multiply, receipts
-from shardwise.arrays import file_checksum
+from shardwise import batches, ledger, multiply, receipts
 from shardwise.dispatch import missing
 from shardwise.errors import TryAgain
+from shardwise.files import npy
+from shardwise.files.checksum import file_checksum
 
 from tests import factories
 from tests.factories import noise
@@ -39,7 +40,7 @@ class Turns:
 
 def interleaved(monkeypatch, made, order, products):
     """Multiply one shard in two threads whose renames come in an order; how each has ended."""
-    turns, replace = Turns(order), arrays.os.replace
+    turns, replace = Turns(order), npy.os.replace
     ends = {}
 
     def in_turn(old, new):
@@ -52,7 +53,7 @@ def interleaved(monkeypatch, made, order, products):
         except TryAgain as error:
             ends[name] = str(error)
 
-    monkeypatch.setattr(arrays.os, "replace", in_turn)
+    monkeypatch.setattr(npy.os, "replace", in_turn)
     worked = batches.Worker.work
 
     def own(self, *words):
@@ -85,7 +86,7 @@ def vouched(made):
         return False
     facts = receipts.read(made.results.receipt("00000"))["file"]
     path = made.results.product("00000")
-    found = file_checksum(path, arrays.DATA_OFFSET, facts["row_bytes"], facts["piece_bytes"])
+    found = file_checksum(path, npy.DATA_OFFSET, facts["row_bytes"], facts["piece_bytes"])
     assert found == facts["checksum"]
     return True
 

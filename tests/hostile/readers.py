@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import xxhash
 from shardwise import (
-    arrays,
     config,
     ledger,
     metrics,
@@ -35,12 +34,12 @@ from shardwise import (
     partial,
     planfile,
     receipts,
-    smallfile,
     sources,
 )
 from shardwise.dispatch import jobs, missing, submitted
 from shardwise.errors import InputError, IntegrityError
-from shardwise.paths import Results
+from shardwise.files import npy, small
+from shardwise.files.paths import Results
 from shardwise.planfile import Plan
 
 from tests import factories, pretend
@@ -249,10 +248,10 @@ class Header(Reader):
         )
 
     def read(self) -> Any:
-        header = arrays.read_header(self.file)
+        header = npy.read_header(self.file)
         whole = len(header.shape) in (2, 3) and 0 not in header.shape
         count = header.shape[0] if len(header.shape) == 3 else 1
-        return header, arrays.read_matrices(self.file, header, 0, count) if whole else None
+        return header, npy.read_matrices(self.file, header, 0, count) if whole else None
 
     def right(self, found: Any, raw: bytes) -> None:
         header, elements = found
@@ -306,7 +305,7 @@ class Receipt(Reader):
 def _signed(raw: bytes) -> bytes:
     """What stands in a receipt, with a digest of its own."""
     body, mark, _ = raw.rpartition(b',\n "digest"')
-    return smallfile.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
+    return small.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
 
 
 class Standing(Reader):
@@ -387,10 +386,10 @@ class Forged(Reader):
             content = json.loads(facts)
             if isinstance(content, dict):
                 own = {
-                    path.name: smallfile.checksum(p)
+                    path.name: small.checksum(p)
                     for path, p in zip(self.paths[1:], (table, other), strict=True)
                 }
-                own["plan.json"] = smallfile.checksum(planfile.dumps(content))
+                own["plan.json"] = small.checksum(planfile.dumps(content))
                 facts = json.dumps({**content, "checksums": own}).encode()
         for path, part in zip(self.paths, (facts, table, other), strict=True):
             path.write_bytes(part)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from shardwise.dispatch import submitted, uge
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 
 from tests import array_situations
 from tests.array_situations import (

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import advice, rundown
 from shardwise.advice import Advice, advise
+from shardwise.files.paths import Results
 from shardwise.observation import DONE, Device, Observation, Sighting, Timeline
 from shardwise.observe import Observer
-from shardwise.paths import Results
 from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.problem import Problem

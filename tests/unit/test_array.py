@@ -19,7 +19,7 @@ from shardwise import receipts
 from shardwise.dispatch import array, missing, recipe, slurm, submitted, tally, uge
 from shardwise.dispatch.submitted import Array, Fate, Tasks
 from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 
 from tests import factories
 

@@ -209,7 +209,8 @@ def test_fabricated_files_are_what_multiply_leaves(
 ) -> None:
     """The ledger takes the receipts, the checksums are true, and no two products are equal."""
     import reduce as benchmark
-    from shardwise import arrays, ledger, sizes
+    from shardwise import ledger, sizes
+    from shardwise.files import checksum as checksums
 
     stack = benchmark.Stack("float32", 8, keep, gib)
     plan = stack.plan(tmp_path / "files")
@@ -218,8 +219,8 @@ def test_fabricated_files_are_what_multiply_leaves(
     for said, array in zip(ledger.read(plan), found, strict=True):
         row = sizes.natural_row(array.shape, array.itemsize)
         pieces = sizes.checksum_pieces(row, array.itemsize)
-        checksum = arrays.PieceChecksum(array.nbytes, *pieces)
-        checksum.append(arrays.raw_bytes(array))
+        checksum = checksums.PieceChecksum(array.nbytes, *pieces)
+        checksum.append(checksums.raw_bytes(array))
         assert checksum.hexdigest() == said["file"]["checksum"]
     if keep == "products":
         products = np.concatenate(found)

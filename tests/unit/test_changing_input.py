@@ -6,9 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from shardwise import disk, identity, multiply, planner, shard, sizes, sources
+from shardwise import identity, multiply, planner, shard, sizes, sources
 from shardwise import plan as plans
 from shardwise.errors import IntegrityError
+from shardwise.files import direct
 from shardwise.sources import StackReader
 
 from tests import factories
@@ -125,7 +126,7 @@ def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
     link.symlink_to(one)
     over = {"input": str(link), "shards": 1, "materialize": False}
     made = factories.plan(tmp_path, **over)
-    opening, turn = disk._File._open_buffered, threading.Lock()
+    opening, turn = direct._File._open_buffered, threading.Lock()
 
     def leads_to(path):
         (tmp_path / "new").symlink_to(path)
@@ -139,7 +140,7 @@ def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
             finally:
                 leads_to(one)
 
-    monkeypatch.setattr(disk._File, "_open_buffered", meanwhile)
+    monkeypatch.setattr(direct._File, "_open_buffered", meanwhile)
     assert "has changed while it was read" in refusal(multiply.run_shard, made)
 
 

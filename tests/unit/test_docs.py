@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import yaml
 from shardwise import collectives, config
-from shardwise.arrays import PieceChecksum
 from shardwise.bins import BinnedSum, plane_shape
+from shardwise.files.checksum import PieceChecksum
 from shardwise.planfile import SETTINGS_THAT_MATTER
 from shardwise.problem import ITEM_BYTES
 

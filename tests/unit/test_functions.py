@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from shardwise import config, functions, ledger, multiply, planner, receipts, sizes
 from shardwise import synthetic as synthetics
-from shardwise.arrays import umask
 from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
+from shardwise.files.commit import umask
 from shardwise.problem import LEVELS, Problem, product_dtype, sum_dtype
 
 from tests import factories, processes

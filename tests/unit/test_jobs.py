@@ -3,7 +3,7 @@
 import pytest
 from shardwise.dispatch import jobs
 from shardwise.errors import TryAgain
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 
 OURS, OTHER = "a" * 16, "b" * 16
 

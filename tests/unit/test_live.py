@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 from shardwise import live, multiply, observation, observe, receipts, sizes
+from shardwise.files.paths import Results
 from shardwise.nvml import Sample
-from shardwise.paths import Results
 
 from tests import factories
 from tests.factories import noise, stack

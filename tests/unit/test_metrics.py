@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from shardwise import metrics
+from shardwise.files.paths import Results
 from shardwise.observation import Device
 from shardwise.observe import Observer
-from shardwise.paths import Results
 
 from tests import factories, pretend
 

@@ -9,8 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 from shardwise import bins, devices, kernels, lanes, multiply, receipts, shard, sizes
-from shardwise.arrays import file_checksum
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files.checksum import file_checksum
 
 from tests import factories
 from tests.factories import (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from shardwise import ledger, multiply, sightings
+from shardwise.files.paths import Results
 from shardwise.observation import DAMAGED, DONE, FAILED, RUNNING, STATES, WAITING, Observation
 from shardwise.observe import Observer, verdict
-from shardwise.paths import Results
 from shardwise.timeline import PHASES
 
 from tests import factories, pretend

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from shardwise import workflow
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 
 
 @pytest.fixture

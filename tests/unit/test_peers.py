@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.arrays import raw_bytes
 from shardwise.errors import IntegrityError
+from shardwise.files.checksum import raw_bytes
 from shardwise.packing import described, room
 
 from tests.factories import SCRIPTS

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import arrays, batches, multiply, receipts, sizes
-from shardwise.arrays import PieceChecksum, StackWriter, commit, file_checksum
-from shardwise.disk import ExtentReader
+from shardwise import batches, multiply, receipts, sizes
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files import commit as commits
+from shardwise.files.checksum import PieceChecksum, file_checksum
+from shardwise.files.commit import commit
+from shardwise.files.direct import ExtentReader
+from shardwise.files.npy import StackWriter
 from shardwise.lanes import HostLane
 from shardwise.pipeline import Drain, Feed, Stopwatch
 from shardwise.plan import Source
@@ -185,7 +188,7 @@ FAILURES = {
     "writing": (StackWriter, "write_at"),
     "handing over a slab": (Drain, "_flush"),
     "the end": (Drain, "finish"),
-    "rename": (arrays, "_rename"),
+    "rename": (commits, "_rename"),
 }
 ONCE = ("the end", "rename")  # what is done once, at the end
 

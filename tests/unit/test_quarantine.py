@@ -25,8 +25,8 @@ from shardwise.errors import (
     WrongInput,
     WrongProduct,
 )
+from shardwise.files.paths import Results
 from shardwise.nvml import Device
-from shardwise.paths import Results
 from shardwise.quarantine import Entry
 
 from tests import factories, fake_devices
@@ -174,7 +174,7 @@ WRITE = """
 import sys
 from pathlib import Path
 from shardwise import quarantine
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 for number in range(100):
     quarantine.note(Results(Path(sys.argv[1])), f"GPU-{sys.argv[2]}-{number}", "why", str(number))
 """

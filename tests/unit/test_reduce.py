@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardwise import bins, ledger, planfile, reduce, sizes
-from shardwise.arrays import file_checksum
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files.checksum import file_checksum
 
 from tests import factories
 from tests.factories import (

@@ -6,10 +6,12 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from shardwise import disk, scan, sizes
-from shardwise.arrays import StackWriter, commit
-from shardwise.disk import ExtentReader
+from shardwise import scan, sizes
 from shardwise.errors import IntegrityError
+from shardwise.files import direct
+from shardwise.files.commit import commit
+from shardwise.files.direct import ExtentReader
+from shardwise.files.npy import StackWriter
 from shardwise.portions import Layout
 from shardwise.scan import File, Scan
 
@@ -104,13 +106,13 @@ def test_memory_of_slabs_is_used_again(tmp_path, monkeypatch):
     path, _ = write(tmp_path, 0, stack)
     layout = Layout([400], 100, 4, 400, 400)
     batches = list(layout.batches(0, [(0, 400)], 1))
-    made, original = [], disk.aligned_empty
+    made, original = [], direct.aligned_empty
 
     def aligned(size):
         made.append(size)
         return original(size)
 
-    monkeypatch.setattr(disk, "aligned_empty", aligned)
+    monkeypatch.setattr(direct, "aligned_empty", aligned)
 
     def opened(shard):
         return File(path, 4096, stack.dtype)

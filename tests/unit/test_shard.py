@@ -7,9 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import arrays, disk, multiply, receipts, shard, sizes
-from shardwise.arrays import file_checksum, read_header
+from shardwise import multiply, receipts, shard, sizes
 from shardwise.errors import IntegrityError, TryAgain
+from shardwise.files import commit, direct
+from shardwise.files.checksum import file_checksum
+from shardwise.files.npy import read_header
 
 from tests import factories
 from tests.factories import leftovers, noise, save, stack
@@ -101,13 +103,13 @@ def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypat
     """All slabs fail at once when the file ends early; none waits for another for ever."""
     monkeypatch.setattr(sizes, "SLAB_BYTES", 800)
     made = factories.plan(tmp_path, noise((50, 10, 10)), shards=1)
-    read = disk.ExtentReader.read
+    read = direct.ExtentReader.read
 
     def cut_first(self, *arguments):
         os.truncate(tmp_path / "input.npy", 200)
         return read(self, *arguments)
 
-    monkeypatch.setattr(disk.ExtentReader, "read", cut_first)
+    monkeypatch.setattr(direct.ExtentReader, "read", cut_first)
     # A thread that comes late finds the file changed, or shorter than its header says.
     with pytest.raises(IntegrityError, match=r"became shorter|has changed|is truncated"):
         shard.materialize(made, "00000")
@@ -142,7 +144,7 @@ def test_a_first_copy_lists_no_folder(tmp_path, monkeypatch):
     def listed(path, name):
         raise AssertionError(f"{path} was looked for")
 
-    monkeypatch.setattr(arrays, "remove_leftovers", listed)
+    monkeypatch.setattr(commit, "remove_leftovers", listed)
     for shard_id in made.shards:
         shard.materialize(made, shard_id)
 
@@ -154,7 +156,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(descriptor, nbytes):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk.os, "ftruncate", full)
+    monkeypatch.setattr(direct.os, "ftruncate", full)
     with pytest.raises(TryAgain, match="No space left on device: the file needs 8096 bytes"):
         shard.materialize(made, "00000")
     assert list((made.results.root / "shards").iterdir()) == []

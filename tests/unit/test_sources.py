@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import arrays as sources
-from shardwise import disk, lookup, plan
+from shardwise import plan
 from shardwise import sources as sourcess
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files import direct, lookup, npy
 from shardwise.sources import StackReader, check_product, right_of, stack_of
 
 from tests.factories import noise, save, settings, stack
@@ -441,7 +441,7 @@ def test_rectangles_cannot_be_squared(tmp_path):
 def reads(monkeypatch):
     """The names of all files whose headers are read from disk."""
     names = []
-    read = sources.read_header_and_status
+    read = npy.read_header_and_status
 
     def counted(path):
         names.append(path.name)
@@ -538,11 +538,11 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
         first += count
     stacked = StackReader(parts, (3, 5), "float32")
     whole = np.concatenate([np.load(part.path) for part in parts]).astype("<f4")
-    with disk.ExtentReader(1) as reader:
+    with direct.ExtentReader(1) as reader:
         for _ in range(3):  # one after the other, as matrices that were converted are kept
             low = data.draw(st.integers(0, whole.nbytes - 1))
             high = data.draw(st.integers(low + 1, whole.nbytes))
-            buffer = disk.aligned_empty(high - low + sourcess.SPARE_BYTES)
+            buffer = direct.aligned_empty(high - low + sourcess.SPARE_BYTES)
             views = stacked.read_bytes(reader, buffer, low, high)
             assert b"".join(v.tobytes() for v in views) == whole.tobytes()[low:high]
 
@@ -556,9 +556,9 @@ def test_a_slab_of_files_of_any_length_fits_its_buffer(tmp_path):
         parts.append(plan.Source(str(path), sum(map(len, arrays)) - count, count, ""))
     whole = np.concatenate(arrays).reshape(-1).view(np.uint8)
     stacked = StackReader(parts, (side, side + 1), "float32")
-    with disk.ExtentReader() as reader:
+    with direct.ExtentReader() as reader:
         for low, high in ((0, whole.nbytes), (999, 9_999_999), (whole.nbytes - 5, whole.nbytes)):
-            buffer = disk.aligned_empty(high - low + sourcess.SPARE_BYTES)
+            buffer = direct.aligned_empty(high - low + sourcess.SPARE_BYTES)
             views = stacked.read_bytes(reader, buffer, low, high)
             np.testing.assert_array_equal(np.concatenate(views), whole[low:high])
 
@@ -588,5 +588,5 @@ def test_a_reader_refuses_another_file_than_planned(tmp_path, change):
     with pytest.raises(IntegrityError, match="run snakemake again"):
         everything(made)
     reader = StackReader(made.sources, made.shape, made.dtype)
-    with disk.ExtentReader(1) as threads, pytest.raises(IntegrityError, match="snakemake again"):
-        reader.read_bytes(threads, disk.aligned_empty(10**6), 0, made.matrices * 16)
+    with direct.ExtentReader(1) as threads, pytest.raises(IntegrityError, match="snakemake again"):
+        reader.read_bytes(threads, direct.aligned_empty(10**6), 0, made.matrices * 16)

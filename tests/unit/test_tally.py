@@ -218,7 +218,7 @@ def test_one_dispatcher_at_a_time(plan):
         pass
     program = (
         "import os, signal; from pathlib import Path; from shardwise.dispatch import tally\n"
-        "from shardwise.paths import Results\n"
+        "from shardwise.files.paths import Results\n"
         f"with tally.holding(Results(Path({str(plan.results.root)!r}))):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )

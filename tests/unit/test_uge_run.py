@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from shardwise.dispatch import jobs, uge, uge_run
 from shardwise.errors import InputError, TryAgain
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 
 REPO = Path(__file__).parents[2]
 PROFILE = REPO / "profiles" / "uge"

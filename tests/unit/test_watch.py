@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import watch
 from shardwise import observation as observe
+from shardwise.files.paths import Results
 from shardwise.observation import Device, Failure, Observation, Sighting
-from shardwise.paths import Results
 from shardwise.quarantine import Entry
 from shardwise.watching import frame, pace, views
 from shardwise.watching.pace import Look

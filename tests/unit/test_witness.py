@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardwise import (
-    arrays,
     batches,
     bins,
     devices,
@@ -24,6 +23,7 @@ from shardwise import (
     witness,
 )
 from shardwise.errors import IntegrityError, Misled, WrongInput
+from shardwise.files import checksum, npy
 from shardwise.problem import Problem
 
 from tests import factories
@@ -64,8 +64,8 @@ def forge(made, shard_id, change):
     array.flush()
     facts = json.loads(receipt.read_bytes())
     own = facts["file"]
-    own["checksum"] = arrays.file_checksum(
-        path, arrays.DATA_OFFSET, own["row_bytes"], own["piece_bytes"]
+    own["checksum"] = checksum.file_checksum(
+        path, npy.DATA_OFFSET, own["row_bytes"], own["piece_bytes"]
     )
     receipts.write(receipt, facts)
     ledger.write(made)
@@ -115,12 +115,12 @@ def test_the_number_of_the_cpu_is_that_of_the_definition(dtype, product, n, m, k
     if product == "A @ B":
         right = make((k, 4), dtype, 9)
         found = witness.RightVector(right.shape, dtype)
-        found.update(0, [arrays.raw_bytes(right)])
+        found.update(0, [checksum.raw_bytes(right)])
         vector = found.value()
     problem = problem_of(product, dtype, left, right)
     every = data.draw(st.integers(1, 3))
     own = witness.Reference(problem, n, every, vector)
-    raw = arrays.raw_bytes(left)
+    raw = checksum.raw_bytes(left)
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, raw.nbytes), max_size=6))), raw.nbytes]
     runs = list(pairwise(cuts))
     for low, high in data.draw(st.permutations(runs)):
@@ -162,7 +162,7 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
     tally.add(0, check.forms)
     own, single = witness.Reference(problem, 3), witness.Reference(problem, 3, 1)
     for each in (own, single):
-        each.update(0, [arrays.raw_bytes(left)])
+        each.update(0, [checksum.raw_bytes(left)])
     tolerance = witness.product_bound(problem, tally.total(), tally.rows, check.bound)
     account = witness.Account.of(tally.total(), tolerance)
     assert not witness.differ(problem, account.reference, own.total(), account.mass, 3)

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise import logs
 from shardwise.errors import InputError, IntegrityError
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 
 _CODES = (InputError.exit_code, IntegrityError.exit_code)
 

@@ -24,7 +24,7 @@ from typing import BinaryIO, NoReturn
 from shardwise.dispatch import slurm, submitted, uge
 from shardwise.dispatch.submitted import JOB_NAME
 from shardwise.errors import TryAgain
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 

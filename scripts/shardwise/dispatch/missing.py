@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shardwise import smallfile
 from shardwise.errors import IntegrityError
+from shardwise.files import small
 from shardwise.plan import Shard
 from shardwise.planfile import Plan
 from shardwise.units import human_bytes
@@ -81,8 +81,8 @@ def _written(folder: str, row: Shard) -> tuple[int, str] | None:
     """
     path = f"{folder}/{row.shard}"
     try:
-        text = smallfile.read(f"{path}.json")
-        if text is None or not text.startswith(_head(row)) or not smallfile.has_own_digest(text):
+        text = small.read(f"{path}.json")
+        if text is None or not text.startswith(_head(row)) or not small.has_own_digest(text):
             return None
         said = _FILE.search(text)
         if said is None or os.stat(f"{path}.npy").st_size != int(said[1]):

@@ -18,7 +18,7 @@ from typing import Any
 from shardwise import planfile
 from shardwise.dispatch import slurm, uge, uge_run
 from shardwise.errors import InputError, TryAgain
-from shardwise.paths import CACHE, Results
+from shardwise.files.paths import CACHE, Results
 
 RULE = "multiply"
 """The rule whose resources are those of a task."""
@@ -111,7 +111,7 @@ def write(results: Results, workflow: Any, job: Any) -> None:
         setup=workflow.remote_execution_settings.precommand or "",
     )
     _verify(recipe, tries[0].resources)
-    from shardwise.arrays import commit  # here: jobs do not need it
+    from shardwise.files.commit import commit  # here: jobs do not need it
 
     with commit(path(results)) as file:
         file.write(json.dumps(asdict(recipe)).encode())

@@ -13,8 +13,8 @@ from itertools import groupby, islice
 from pathlib import Path
 
 from shardwise.errors import IntegrityError, writing
+from shardwise.files.paths import Results
 from shardwise.guard import open_own
-from shardwise.paths import Results
 from shardwise.plan import MAX_SHARDS
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")

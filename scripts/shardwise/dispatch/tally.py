@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from shardwise import grants
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 from shardwise.planfile import Plan
 from shardwise.units import clock
 

@@ -28,7 +28,7 @@ from typing import Any
 from shardwise.dispatch import jobs, uge
 from shardwise.dispatch.uge import Job, Queue
 from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
-from shardwise.paths import CACHE, Results
+from shardwise.files.paths import CACHE, Results
 
 RUN = "SHARDWISE_RUN"
 """The variable that tells the profile's scripts the folder of the run."""

@@ -20,11 +20,12 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import shardwise
-from shardwise import arrays, cli, devices, errors, functions, multiply, planfile
+from shardwise import cli, devices, errors, functions, multiply, planfile
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
-from shardwise.paths import Results
+from shardwise.files import commit
+from shardwise.files.paths import Results
 from shardwise.planfile import Plan
 from shardwise.processes import contain
 
@@ -45,7 +46,7 @@ def main(pipe: Connection, worker: int, task: Task, choice: devices.Choice) -> N
 
 def _exit(code: int) -> NoReturn:
     """End at once: what was begun ahead must not hold up the end."""
-    arrays.abandon()
+    commit.abandon()
     contain.sweep()  # it has children only where a user's function has left some
     os._exit(code)
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from shardwise import quarantine
 from shardwise.devices import SCHEDULER_CLIENTS
 from shardwise.doctor.findings import Ask, Deadline, Finding, ask, fault, note, ok
-from shardwise.paths import Results
+from shardwise.files.paths import Results
 from shardwise.units import human_bytes
 
 MOUNTS = Path("/proc/self/mountinfo")

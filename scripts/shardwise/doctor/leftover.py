@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from shardwise.doctor.findings import Finding, note, ok
 from shardwise.errors import some
-from shardwise.paths import for_bash
+from shardwise.files.paths import for_bash
 from shardwise.processes import leftovers
 from shardwise.units import human_bytes
 

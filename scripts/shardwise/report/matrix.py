@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise.arrays import read_header
 from shardwise.errors import InputError
+from shardwise.files.npy import read_header
 
 MOST_CELLS = 256
 """Rows, and columns, of the picture at most."""

@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from shardwise import __version__, observe
 from shardwise.advice import Advice, advise
-from shardwise.arrays import commit
 from shardwise.errors import InputError
+from shardwise.files.commit import commit
 from shardwise.observation import Observation
 from shardwise.report import durations, facts, glance, heatmap, matrix, rates, timeline, words, work
 from shardwise.report.matrix import Matrix

@@ -10,21 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import (
-    arrays,
-    config,
-    guard,
-    launch,
-    ledger,
-    outputs,
-    partial,
-    planfile,
-    planner,
-    workflow,
-)
+from shardwise import config, guard, launch, ledger, outputs, partial, planfile, planner, workflow
 from shardwise.dispatch import array, crew, submitted
 from shardwise.errors import InputError, IntegrityError
-from shardwise.paths import Results, for_bash
+from shardwise.files import commit, npy
+from shardwise.files.paths import Results, for_bash
 
 from tests import factories
 
@@ -183,7 +173,7 @@ def test_unfinished_results_that_are_links_are_refused(tmp_path):
 def test_temporary_files_are_private(tmp_path):
     """Until it is whole, a file is its user's alone; so are the results of a reduce."""
     made = small(tmp_path)
-    with arrays.commit(tmp_path / "file") as file:
+    with commit.commit(tmp_path / "file") as file:
         assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
     parts = partial.Partial(made.results.partial, "d")
     outputs.Outputs(parts, made.problem, ["sum", "std"]).prepare()
@@ -195,10 +185,10 @@ def test_a_temporary_name_that_is_taken_is_not_opened(tmp_path, monkeypatch):
     """A link that somebody has planted under the name of a temporary file ends the commit."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    monkeypatch.setattr(arrays.secrets, "token_hex", lambda count: "00")
-    name = f".file.{arrays.socket.gethostname()}.{os.getpid()}.00.tmp"
+    monkeypatch.setattr(commit.secrets, "token_hex", lambda count: "00")
+    name = f".file.{commit.socket.gethostname()}.{os.getpid()}.00.tmp"
     (tmp_path / name).symlink_to(victim)
-    with pytest.raises(FileExistsError), arrays.commit(tmp_path / "file"):
+    with pytest.raises(FileExistsError), commit.commit(tmp_path / "file"):
         pass
     assert victim.read_text() == "mine"
 
@@ -310,7 +300,7 @@ def test_no_reader_unpickles(tmp_path):
     path = tmp_path / "input.npy"
     np.save(path, evil, allow_pickle=True)
     with pytest.raises(InputError, match="never unpickled"):
-        arrays.read_header(path)
+        npy.read_header(path)
     made = small(tmp_path)
     folder = made.results.partial
     parts = partial.Partial(folder, "d")

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import arrays, disk
-from shardwise.disk import Extent, ExtentReader
 from shardwise.errors import IntegrityError
+from shardwise.files import commit
+from shardwise.files import direct as direct_io
+from shardwise.files.direct import Extent, ExtentReader
 
 MIB = 1024**2
 SIZE = 20 * MIB + 777
@@ -47,7 +48,7 @@ def forget(files):
 def reads(monkeypatch):
     """The offsets and lengths of all reads, as (direct, buffered); probes are left out."""
     direct, buffered, known = [], [], set()
-    read, open_direct = os.preadv, disk.open_direct
+    read, open_direct = os.preadv, direct_io.open_direct
 
     def opened(path, flags):
         descriptor = open_direct(path, flags)
@@ -59,14 +60,14 @@ def reads(monkeypatch):
             (direct if descriptor in known else buffered).append((offset, len(buffers[0])))
         return read(descriptor, buffers, offset, flags)
 
-    monkeypatch.setattr(disk, "open_direct", opened)
-    monkeypatch.setattr(disk.os, "preadv", noted)
+    monkeypatch.setattr(direct_io, "open_direct", opened)
+    monkeypatch.setattr(direct_io.os, "preadv", noted)
     return direct, buffered
 
 
 def never_cached(monkeypatch):
     """Make every piece look as if the page cache did not hold it."""
-    monkeypatch.setattr(disk._File, "_cached", lambda *a: False)
+    monkeypatch.setattr(direct_io._File, "_cached", lambda *a: False)
 
 
 def needs_direct(path):
@@ -97,8 +98,8 @@ def drawn(files, cuts):
 def test_any_extents_are_those_of_the_files(files, forget, cuts, packed, cached):
     """Places, lengths and layout never change a byte, cached or not; the buffer's end stays."""
     extents = drawn(files, cuts)
-    needed = disk.buffer_bytes(extents, packed)
-    buffer = disk.aligned_empty(needed + 100)
+    needed = direct_io.buffer_bytes(extents, packed)
+    buffer = direct_io.aligned_empty(needed + 100)
     buffer[needed:] = 7
     with pytest.MonkeyPatch.context() as patch, ExtentReader(3) as reader:
         if not cached:
@@ -106,7 +107,7 @@ def test_any_extents_are_those_of_the_files(files, forget, cuts, packed, cached)
             never_cached(patch)
         views = reader.read(extents, buffer, packed)
     assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
-    assert needed <= sum(e.nbytes for e in extents) + disk.SLACK_BYTES * max(1, len(extents))
+    assert needed <= sum(e.nbytes for e in extents) + direct_io.SLACK_BYTES * max(1, len(extents))
     assert (buffer[needed:] == 7).all()
 
 
@@ -120,7 +121,7 @@ def test_unpacked_runs_lie_as_in_their_files(files, cuts):
             runs.append((extent.path, extent.offset + extent.nbytes, extent.offset))
         else:
             runs[-1] = (extent.path, extent.offset + extent.nbytes, runs[-1][2])
-    buffer = disk.aligned_empty(disk.buffer_bytes(extents))
+    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
     with ExtentReader(2) as reader:
         views = reader.read(extents, buffer)
     assert [v.ctypes.data % 4096 for v in views] == [start % 4096 for _, _, start in runs]
@@ -132,9 +133,9 @@ def test_gathered_views_follow_each_other(files, cuts, offset):
     extents = [e for e in drawn(files, cuts) if e.nbytes]
     if not extents:
         return
-    buffer = disk.aligned_empty(disk.PAGE + disk.buffer_bytes(extents))
+    buffer = direct_io.aligned_empty(direct_io.PAGE + direct_io.buffer_bytes(extents))
     with ExtentReader(2) as reader:
-        whole = disk.gathered(buffer, reader.read(extents, buffer[disk.PAGE :]), offset)
+        whole = direct_io.gathered(buffer, reader.read(extents, buffer[direct_io.PAGE :]), offset)
     assert whole.ctypes.data % 4096 == offset % 4096
     assert whole.tobytes() == of_file(files, extents)
 
@@ -144,7 +145,7 @@ def test_adjacent_extents_are_one_run(files):
     a, b = files
     extents = [Extent(a, 5, 10), Extent(a, 15, 10), Extent(a, 26, 1), Extent(b, 27, 1)]
     with ExtentReader(1) as reader:
-        views = reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        views = reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     assert [view.nbytes for view in views] == [20, 1, 1]
 
 
@@ -153,10 +154,10 @@ def test_what_is_not_cached_is_read_directly(files, reads, monkeypatch):
     path = next(iter(files))
     needs_direct(path)
     never_cached(monkeypatch)
-    monkeypatch.setattr(disk, "PIECE_BYTES", 8 * MIB)
+    monkeypatch.setattr(direct_io, "PIECE_BYTES", 8 * MIB)
     extents = [Extent(path, 128, 17 * MIB)]
     with ExtentReader(4) as reader:
-        reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     direct, buffered = reads
     assert sorted(direct) == [(0, 8 * MIB), (8 * MIB, 8 * MIB), (16 * MIB, MIB + 4096)]
     assert not buffered
@@ -168,7 +169,7 @@ def test_what_is_cached_is_copied(files, reads):
     raw.tofile(path)
     extents = [Extent(path, 128, 17 * MIB)]
     with ExtentReader(4) as reader:
-        reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     direct, buffered = reads
     assert not direct
     assert sum(n for _, n in buffered) == 17 * MIB
@@ -179,7 +180,7 @@ def test_what_is_short_is_buffered(files, reads, monkeypatch):
     never_cached(monkeypatch)
     extents = [Extent(path, 128, MIB - 1) for path in files]
     with ExtentReader(4) as reader:
-        reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     assert not reads[0]
 
 
@@ -188,7 +189,7 @@ def test_packed_runs_that_lie_right_are_read_directly(files, reads, monkeypatch)
     needs_direct(next(iter(files)))
     never_cached(monkeypatch)
     extents = [Extent(path, 128, 2 * MIB) for path in files]
-    buffer = disk.aligned_empty(disk.buffer_bytes(extents, packed=True))
+    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents, packed=True))
     with ExtentReader(4) as reader:
         views = reader.read(extents, buffer, packed=True)
     assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
@@ -205,7 +206,7 @@ def refusing(monkeypatch, name, number, when):
             raise OSError(number, os.strerror(number))
         return call(*arguments)
 
-    monkeypatch.setattr(disk.os, name, patched)
+    monkeypatch.setattr(direct_io.os, name, patched)
     return refused
 
 
@@ -219,16 +220,16 @@ def test_a_file_system_without_direct_reads(files, forget, monkeypatch, where):
     elif where == "read":
         needs_direct(path)
         never_cached(monkeypatch)
-        known, open_direct = [], disk.open_direct
+        known, open_direct = [], direct_io.open_direct
         monkeypatch.setattr(
-            disk, "open_direct", lambda *a: known.append(open_direct(*a)) or known[-1]
+            direct_io, "open_direct", lambda *a: known.append(open_direct(*a)) or known[-1]
         )
         refused = refusing(monkeypatch, "preadv", errno.EINVAL, lambda d, *a: d in known)
     else:
         needs_direct(path)
         refused = refusing(monkeypatch, "preadv", errno.EOPNOTSUPP, lambda *a: len(a) == 4)
     extents = [Extent(path, 3, 9 * MIB)]
-    buffer = disk.aligned_empty(disk.buffer_bytes(extents))
+    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
     with ExtentReader(1) as reader:
         for _ in range(3):
             buffer[:] = 0
@@ -246,7 +247,7 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path, monkeypatch, cold, kep
     path = tmp_path / "a"
     path.write_bytes(bytes(kept))
     extents = [Extent(str(path), 0, 16 * MIB)]
-    buffer = disk.aligned_empty(disk.buffer_bytes(extents))
+    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
     with (
         ExtentReader(3) as reader,
         pytest.raises(IntegrityError, match="a: became shorter while it was read"),
@@ -261,7 +262,7 @@ def test_a_file_may_end_inside_a_page(tmp_path, monkeypatch):
     raw.tofile(tmp_path / "a")
     extents = [Extent(str(tmp_path / "a"), 1, raw.nbytes - 1)]
     with ExtentReader(1) as reader:
-        (view,) = reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        (view,) = reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     np.testing.assert_array_equal(view, raw[1:])
 
 
@@ -274,10 +275,10 @@ def test_reads_that_return_less_than_asked_for_are_continued(files, monkeypatch)
         part = int(random.choice([4096, MIB, MIB + 1000]))
         return read(descriptor, [buffers[0][:part]], offset, *flags)
 
-    monkeypatch.setattr(disk.os, "preadv", short)
+    monkeypatch.setattr(direct_io.os, "preadv", short)
     extents = [Extent(path, 55, 12 * MIB) for path in files]
     with ExtentReader(2) as reader:
-        views = reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        views = reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
 
 
@@ -288,7 +289,7 @@ def test_several_slabs_at_once(files, monkeypatch):
 
     def bytes_at(start):
         extents = [Extent(path, start + 9, 3 * MIB) for path in files]
-        views = reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        views = reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
         return b"".join(view.tobytes() for view in views) == of_file(files, extents)
 
     with ExtentReader(3) as reader, ThreadPoolExecutor(6) as pool:
@@ -306,10 +307,10 @@ def test_few_files_stay_open_and_none_after_the_end(tmp_path):
         links = (f"/proc/self/fd/{d}" for d in os.listdir("/proc/self/fd"))
         return sum(os.path.realpath(link).startswith(str(tmp_path)) for link in links)
 
-    buffer = disk.aligned_empty(disk.buffer_bytes(extents, packed=True))
+    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents, packed=True))
     with ExtentReader(4) as reader:
         views = reader.read(extents, buffer, packed=True)
-        assert 0 < open_files() <= disk._MOST_OPEN
+        assert 0 < open_files() <= direct_io._MOST_OPEN
     assert open_files() == 0
     assert b"".join(v.tobytes() for v in views) == b"".join(i.to_bytes(2) for i in range(200))
 
@@ -325,9 +326,9 @@ def test_the_page_cache_is_asked_at_random(files, monkeypatch):
             raise BlockingIOError
         return read(descriptor, buffers, offset)
 
-    monkeypatch.setattr(disk.os, "preadv", cold)
+    monkeypatch.setattr(direct_io.os, "preadv", cold)
     extents = [Extent(path, 10 * MIB, 2 * MIB)]
-    buffer = disk.aligned_empty(disk.buffer_bytes(extents))
+    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
     needs_direct(path)
     with ExtentReader(1) as reader:
         for _ in range(20):
@@ -340,7 +341,7 @@ def test_a_missing_file_is_told_after_all_threads_have_ended(tmp_path, files):
     """One extent that cannot be read is an error of the whole read."""
     extents = [Extent(path, 0, 9 * MIB) for path in files] + [Extent(str(tmp_path / "no"), 0, 1)]
     with ExtentReader(2) as reader, pytest.raises(FileNotFoundError):
-        reader.read(extents, disk.aligned_empty(disk.buffer_bytes(extents)))
+        reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
 
 
 @pytest.mark.parametrize("asked", ["read", "cached"])
@@ -351,12 +352,12 @@ def test_a_read_that_fails_names_its_file(tmp_path, files, monkeypatch, asked):
         raise OSError(errno.EIO, "Input/output error")
 
     extent = Extent(next(iter(files)), 0, 9 * MIB)
-    buffer = disk.aligned_empty(disk.buffer_bytes([extent]))
-    monkeypatch.setattr(disk.os, "preadv", broken)
+    buffer = direct_io.aligned_empty(direct_io.buffer_bytes([extent]))
+    monkeypatch.setattr(direct_io.os, "preadv", broken)
     with (
         pytest.raises(OSError, match="Input/output error") as error,
         ExtentReader(2) as reader,
-        arrays.commit(tmp_path / "output.npy"),
+        commit.commit(tmp_path / "output.npy"),
     ):
         reader.read([extent], buffer) if asked == "read" else reader.cached(extent)
     assert error.value.filename == extent.path
@@ -366,7 +367,7 @@ def test_buffers_that_do_not_fit_are_refused(files):
     """Too small, or not at a page: nothing is read."""
     extents = [Extent(next(iter(files)), 128, 4096)]
     with ExtentReader(1) as reader:
-        for buffer in (disk.aligned_empty(8191), disk.aligned_empty(9000)[1:]):
+        for buffer in (direct_io.aligned_empty(8191), direct_io.aligned_empty(9000)[1:]):
             with pytest.raises(ValueError, match="buffer"):
                 reader.read(extents, buffer)
 
@@ -380,9 +381,9 @@ def test_closing_a_reader_lets_go_of_who_waits_for_it(files, monkeypatch):
         go_on.wait(60)
         return read(*arguments)
 
-    monkeypatch.setattr(disk.os, "preadv", held)
+    monkeypatch.setattr(direct_io.os, "preadv", held)
     extents = [Extent(next(iter(files)), 0, SIZE)]
-    buffer, reader = disk.aligned_empty(disk.buffer_bytes(extents)), ExtentReader(1)
+    buffer, reader = direct_io.aligned_empty(direct_io.buffer_bytes(extents)), ExtentReader(1)
     waiting = threading.Thread(target=reader.read, args=(extents, buffer), daemon=True)
     closing = threading.Thread(target=reader.__exit__, daemon=True)
     waiting.start()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.arrays import DTYPES, Header, read_header
 from shardwise.errors import InputError
+from shardwise.files.npy import DTYPES, Header, read_header
 
 from tests.factories import save
 

@@ -16,16 +16,14 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import arrays, disk, ledger, sizes
-from shardwise.arrays import (
-    PieceChecksum,
-    StackWriter,
-    commit,
-    file_checksum,
-    read_header,
-    read_matrices,
-)
+from shardwise import ledger, sizes
 from shardwise.errors import IntegrityError, TryAgain
+from shardwise.files import checksum as checksums
+from shardwise.files import direct as direct_io
+from shardwise.files import npy
+from shardwise.files.checksum import PieceChecksum, file_checksum
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter, read_header, read_matrices
 
 from tests import factories
 from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, noise, save, stack
@@ -77,8 +75,8 @@ def test_any_slice_of_any_shape(tmp_path, n, m, k, fortran, data):
     start = data.draw(st.integers(0, n - 1))
     stop = data.draw(st.integers(start + 1, n))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrays, "CHUNK_BYTES", data.draw(st.integers(1, 2 * array.nbytes)))
-        patch.setattr(arrays, "LINE_BYTES", data.draw(st.integers(0, 8 * n)))
+        patch.setattr(checksums, "CHUNK_BYTES", data.draw(st.integers(1, 2 * array.nbytes)))
+        patch.setattr(npy, "LINE_BYTES", data.draw(st.integers(0, 8 * n)))
         block = read_matrices(path, read_header(path), start, stop)
     np.testing.assert_array_equal(block, array[start:stop])
 
@@ -156,7 +154,7 @@ def test_two_writers_leave_one_whole_file(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from shardwise.arrays import commit
+from shardwise.files.commit import commit
 with commit(Path(sys.argv[1])) as file:
     file.write(b"half")
     file.flush()
@@ -244,7 +242,7 @@ def test_a_rename_that_reports_failure_but_happened_counts(tmp_path, monkeypatch
         replace(source, target)
         raise FileNotFoundError(2, "lost answer")
 
-    monkeypatch.setattr(arrays.os, "replace", lost_answer)
+    monkeypatch.setattr(npy.os, "replace", lost_answer)
     write(tmp_path / "a", b"whole")
     assert (tmp_path / "a").read_bytes() == b"whole"
 
@@ -256,7 +254,7 @@ def test_a_rename_that_failed_is_an_error_beside_an_old_file(tmp_path, monkeypat
     def refused(source, target):
         raise PermissionError(13, "refused")
 
-    monkeypatch.setattr(arrays.os, "replace", refused)
+    monkeypatch.setattr(npy.os, "replace", refused)
     with pytest.raises(PermissionError):
         write(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
@@ -338,7 +336,7 @@ def test_elements_begin_at_a_page(tmp_path, shape):
 
 def test_the_hash_is_xxh3(tmp_path):
     """One piece has the published value of XXH3 for no bytes, as far as there is a piece."""
-    assert arrays.piece_digest(memoryview(b""), 0) == 0x99AA06D3014798D86001C324468D497F
+    assert checksums.piece_digest(memoryview(b""), 0) == 0x99AA06D3014798D86001C324468D497F
     (tmp_path / "empty").write_bytes(b"")
     assert file_checksum(tmp_path / "empty", 0, 10, 10) == "0" * 32
 
@@ -503,8 +501,8 @@ def test_pieces_written_in_any_order_are_the_array(tmp_path, seed, misplaced):
 
     def write_slab(bounds):
         low, high = (int(b) * MATRIX for b in bounds)
-        buffer = disk.aligned_empty(high - low + 2 * disk.PAGE)
-        view = buffer[low % disk.PAGE + misplaced :][: high - low]
+        buffer = direct_io.aligned_empty(high - low + 2 * direct_io.PAGE)
+        view = buffer[low % direct_io.PAGE + misplaced :][: high - low]
         view[:] = raw[low:high]
         half = view.nbytes // 2
         writer.write_at(low, [view[:half], view[half:]])
@@ -527,7 +525,7 @@ def test_pieces_written_in_any_order_are_the_array(tmp_path, seed, misplaced):
 def no_direct_writes(monkeypatch):
     """A file system that opens files for direct I/O, and then refuses to write that way."""
     writes, opened = os.pwrite, []
-    open_direct = disk.open_direct
+    open_direct = direct_io.open_direct
 
     def noted(path, flags):
         opened.append(open_direct(path, flags))
@@ -538,15 +536,15 @@ def no_direct_writes(monkeypatch):
             raise OSError(errno.EINVAL, "no direct I/O")
         return writes(descriptor, data, offset)
 
-    monkeypatch.setattr(disk, "open_direct", noted)
-    monkeypatch.setattr(disk.os, "pwrite", refused)
+    monkeypatch.setattr(direct_io, "open_direct", noted)
+    monkeypatch.setattr(direct_io.os, "pwrite", refused)
     return opened
 
 
 def written(path, array):
     """Commit an array by pieces from a buffer that lies right."""
     raw = array.reshape(-1).view(np.uint8)
-    buffer = disk.aligned_empty(raw.nbytes)
+    buffer = direct_io.aligned_empty(raw.nbytes)
     buffer[:] = raw
     with commit(path) as file, StackWriter(file, array.shape, array.dtype) as writer:
         writer.write_at(0, [buffer])
@@ -564,14 +562,16 @@ def test_a_file_system_without_direct_writes(tmp_path, no_direct_writes):
 def test_whole_pages_go_around_the_page_cache(tmp_path, monkeypatch):
     """A large piece that lies right is written directly but for its fragments, each page once."""
     direct, buffered = [], []
-    writes, open_direct, known = os.pwrite, disk.open_direct, []
-    monkeypatch.setattr(disk, "open_direct", lambda *a: known.append(open_direct(*a)) or known[-1])
+    writes, open_direct, known = os.pwrite, direct_io.open_direct, []
+    monkeypatch.setattr(
+        direct_io, "open_direct", lambda *a: known.append(open_direct(*a)) or known[-1]
+    )
 
     def noted(descriptor, data, offset):
         (direct if descriptor in known else buffered).append((offset, offset + len(data)))
         return writes(descriptor, data, offset)
 
-    monkeypatch.setattr(disk.os, "pwrite", noted)
+    monkeypatch.setattr(direct_io.os, "pwrite", noted)
     written(tmp_path / "a.npy", noise((4, 300, 301)))
     if known == [None]:
         pytest.skip("this file system has no direct I/O")
@@ -598,7 +598,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     def broken(*arguments):
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(disk.os, "pwrite", broken)
+    monkeypatch.setattr(direct_io.os, "pwrite", broken)
     with pytest.raises(OSError, match="broken"):
         written(tmp_path / "a.npy", noise((4, 300, 301)))
     assert list(tmp_path.iterdir()) == []

@@ -3,8 +3,9 @@
 import os
 
 import pytest
-from shardwise import logs, smallfile
+from shardwise import logs
 from shardwise.errors import IntegrityError
+from shardwise.files import small
 
 
 def opened() -> int:
@@ -16,11 +17,11 @@ def test_a_file_is_read_whole(tmp_path):
     """Up to the most that it may have; of a larger one the end, where that is asked for."""
     path = tmp_path / "a"
     path.write_bytes(b"12345")
-    assert smallfile.read(path) == smallfile.read(path, 5) == b"12345"
+    assert small.read(path) == small.read(path, 5) == b"12345"
     with pytest.raises(IntegrityError, match="has 5 bytes, more than any such file"):
-        smallfile.read(path, 4)
-    assert smallfile.read(path, 4, end=True) == b"2345"
-    assert smallfile.read(tmp_path / "none") is None
+        small.read(path, 4)
+    assert small.read(path, 4, end=True) == b"2345"
+    assert small.read(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
@@ -32,9 +33,9 @@ def test_what_is_no_file_is_refused(tmp_path, kind):
         kind
     ]()
     with pytest.raises(IntegrityError, match=r"is not a file|cannot be read"):
-        smallfile.read(path, follow=False)
-    assert smallfile.said(path, follow=False) is None
-    assert smallfile.said(path) == ({} if kind == "link" else None)
+        small.read(path, follow=False)
+    assert small.said(path, follow=False) is None
+    assert small.said(path) == ({} if kind == "link" else None)
 
 
 def test_nothing_stays_open(tmp_path):
@@ -42,7 +43,7 @@ def test_nothing_stays_open(tmp_path):
     before = opened()
     for _ in range(20):
         assert logs.tail(tmp_path) == ""
-        assert smallfile.said(tmp_path) is None
+        assert small.said(tmp_path) is None
     assert opened() == before
 
 
@@ -51,4 +52,4 @@ def test_what_is_no_json_says_nothing(tmp_path, text):
     """Not even how it fails."""
     path = tmp_path / "a"
     path.write_text(text)
-    assert smallfile.said(path) is None
+    assert small.said(path) is None

@@ -1,0 +1,211 @@
+"""Checksums of the elements of arrays, as they are written and read."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import xxhash
+
+from shardwise.errors import IntegrityError
+
+CHUNK_BYTES = 8 * 1024**2
+_TOO_MUCH = "there are more bytes than the header says"
+
+
+def _read_fully(file: BinaryIO, view: np.ndarray, path: Path) -> None:
+    done = 0
+    while done < len(view):  # one read returns at most 2 GiB, and less at a signal
+        got = file.readinto(view[done:])
+        if not got:
+            raise IntegrityError(f"{path}: became shorter while it was read")
+        done += got
+
+
+def raw_bytes(block: Any) -> Any:
+    """The bytes of a C-contiguous array of NumPy or CuPy: uint8 ``(nbytes,)``, without a copy."""
+    return block.reshape(-1).view("uint8")
+
+
+def piece_digest(raw: np.ndarray | memoryview, number: int) -> int:
+    """XXH3 of 128 bits of one piece of a file's elements, with its number as the seed."""
+    return xxhash.xxh3_128_intdigest(raw, seed=number)
+
+
+class PieceChecksum:
+    """The checksum of a file's elements, from any runs of bytes, in any order, from any thread.
+
+    The elements are rows of ``row_bytes``; the last may be shorter. Each row is cut into pieces of
+    ``piece_bytes``, of which its last may be shorter, and the pieces are numbered over all rows.
+    The checksum is the XOR of the pieces' digests (`piece_digest`); of no pieces it is 0. So
+    several processes can each hash some pieces, and the XOR of what they have is that of the file.
+
+    A bit that changed, and pieces that were exchanged, lost or doubled, are seen but for a chance
+    of about 2 to the power of -128 (more where several pieces of 16 bytes or less have changed, as
+    these have fewer digests). For the seed makes the place count: equal pieces do not cancel. That
+    is enough against damage, which knows nothing of the hash. It is none against an attacker, who
+    can choose bytes whose digests cancel. The header is no part of it, nor is the shape.
+
+    Parameters
+    ----------
+    total_bytes, row_bytes, piece_bytes
+        Sizes of all elements, of a row, and of a piece (`sizes.checksum_pieces`).
+
+    Raises
+    ------
+    IntegrityError
+        Where rows or pieces would be empty.
+    """
+
+    def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:
+        _refuse_empty_pieces(row_bytes, piece_bytes)
+        self.total_bytes, self.row_bytes, self.piece_bytes = total_bytes, row_bytes, piece_bytes
+        self._in_row = -(-row_bytes // piece_bytes)
+        rows, rest = divmod(total_bytes, row_bytes)
+        self._seen = bytearray(rows * self._in_row + -(-rest // piece_bytes))
+        self._digest, self._twice, self._appended = 0, False, 0
+        self._fragments: dict[int, list[tuple[int, np.ndarray]]] = {}
+        self._missing: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def update(self, offset: int, views: Iterable[np.ndarray | memoryview]) -> None:
+        """Take bytes that begin at byte ``offset`` of the elements and follow each other.
+
+        Whole pieces of a view are hashed where they lie. A fragment at either end is copied, and
+        waits until the rest of its piece has come.
+
+        Raises
+        ------
+        IntegrityError
+            Where they go beyond the last element.
+        """
+        for view in views:
+            raw = memoryview(view)
+            if offset + len(raw) > self.total_bytes:
+                raise IntegrityError(_TOO_MUCH)
+            self._take(offset, raw)
+            offset += len(raw)
+
+    def append(self, raw: np.ndarray | memoryview) -> None:
+        """Take the next bytes, however many; for one thread that has them in order."""
+        self.update(self._appended, [raw])
+        self._appended += len(raw)
+
+    def hexdigest(self) -> str:
+        """The checksum, in 32 hexadecimal digits.
+
+        Raises
+        ------
+        IntegrityError
+            Where a piece is missing, or came twice.
+        """
+        missing = self._seen.count(0)
+        if self._twice or (self._fragments and not missing):
+            raise IntegrityError("a piece of the elements came twice")
+        if missing:
+            raise IntegrityError(f"{missing} of {len(self._seen)} pieces are missing")
+        return f"{self._digest:032x}"
+
+    def _take(self, offset: int, raw: memoryview) -> None:
+        at, digest, whole = 0, 0, []
+        while at < len(raw):
+            number, low, high = self._piece(offset + at)
+            part = raw[at : high - offset]
+            if len(part) == high - low:
+                digest ^= piece_digest(part, number)
+                whole.append(number)
+            else:
+                self._hold(number, offset + at - low, high - low, part)
+            at += len(part)
+        if whole:
+            self._put(whole[0], len(whole), digest)
+
+    def _piece(self, byte: int) -> tuple[int, int, int]:
+        """The number of the piece that holds a byte, and its first and last byte."""
+        row, at = divmod(byte, self.row_bytes)
+        index = at // self.piece_bytes
+        start = byte - at
+        low = start + index * self.piece_bytes
+        high = min(low + self.piece_bytes, start + self.row_bytes, self.total_bytes)
+        return row * self._in_row + index, low, high
+
+    def _hold(self, number: int, at: int, length: int, part: memoryview) -> None:
+        """Keep a copy of a part of a piece, and hash the piece once all of it is there."""
+        copy = np.frombuffer(part, np.uint8).copy()
+        with self._lock:
+            fragments = self._fragments.setdefault(number, [])
+            fragments.append((at, copy))
+            missing = self._missing.get(number, length) - len(copy)
+            self._missing[number] = missing
+            if missing > 0:
+                return
+            del self._fragments[number], self._missing[number]
+        piece, end, twice = xxhash.xxh3_128(seed=number), 0, False
+        for begin, fragment in sorted(fragments, key=itemgetter(0)):
+            twice |= begin != end
+            piece.update(fragment)
+            end = begin + len(fragment)
+        self._put(number, 1, piece.intdigest(), twice)
+
+    def _put(self, first: int, count: int, digest: int, twice: bool = False) -> None:
+        part = slice(first, first + count)
+        with self._lock:
+            self._twice |= twice or 1 in self._seen[part]
+            self._seen[part] = b"\1" * count
+            self._digest ^= digest
+
+
+def _refuse_empty_pieces(row_bytes: int, piece_bytes: int) -> None:
+    for name, value in (("row_bytes", row_bytes), ("piece_bytes", piece_bytes)):
+        if value < 1:
+            raise IntegrityError(f"a receipt says {name} {value}; it must be 1 or more")
+
+
+def _piece_lengths(total: int, row_bytes: int, piece_bytes: int) -> Iterator[int]:
+    """Bytes of each piece in turn, see :class:`PieceChecksum`."""
+    for row in range(0, total, row_bytes):
+        end = min(row + row_bytes, total)
+        for piece in range(row, end, piece_bytes):
+            yield min(piece + piece_bytes, end) - piece
+
+
+def file_checksum(
+    path: Path, offset: int, row_bytes: int, piece_bytes: int,
+    read: Callable[[int], object] = lambda count: None,
+) -> str:  # fmt: skip
+    """Checksum of the elements of a file, as :class:`PieceChecksum` defines it.
+
+    It takes :data:`CHUNK_BYTES` of memory, whatever the sizes.
+
+    Parameters
+    ----------
+    offset
+        Byte at which the elements begin.
+    row_bytes, piece_bytes
+        Sizes of a row and of a piece, from the receipt.
+    read
+        Told how many bytes were read, now and then.
+
+    Raises
+    ------
+    IntegrityError
+        Where rows or pieces would be empty, or the file becomes shorter meanwhile.
+    """
+    with open(path, "rb", buffering=0) as file:
+        total = max(0, os.fstat(file.fileno()).st_size - offset)
+        _refuse_empty_pieces(row_bytes, piece_bytes)
+        buffer = np.empty(min(CHUNK_BYTES, max(1, total)), np.uint8)
+        file.seek(offset)
+        checksum = 0
+        for number, length in enumerate(_piece_lengths(total, row_bytes, piece_bytes)):
+            digest = xxhash.xxh3_128(seed=number)
+            for done in range(0, length, len(buffer)):
+                part = buffer[: min(len(buffer), length - done)]
+                _read_fully(file, part, path)
+                digest.update(part)
+                read(len(part))
+            checksum ^= digest.intdigest()
+    return f"{checksum:032x}"

@@ -1,0 +1,159 @@
+"""Atomic commits: a file appears whole under its name, or not at all."""
+
+import os
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from shardwise.errors import writing
+
+_UMASK = threading.Lock()
+_UNDER_WAY: set[Path] = set()
+"""Temporary files of this process."""
+
+
+@contextmanager
+def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iterator[BinaryIO]:
+    """Write a file so that it exists whole or not at all, whatever happens.
+
+    A temporary file of a unique name in the same folder is written, flushed to the disk and
+    renamed; then the folder is flushed. Two writers of one file leave one whole file.
+
+    Parameters
+    ----------
+    sweep
+        Whether to look for what dead writers of this file left behind. It lists the folder, so it
+        is for the large files.
+    receipt
+        What vouches for the former file of this name; it goes just before that does.
+
+    Yields
+    ------
+    BinaryIO
+        The temporary file, open for reading and writing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if sweep:
+        remove_leftovers(path.parent, path.name)
+    temporary = temporary_for(path)
+    _UNDER_WAY.add(temporary)
+    try:
+        with writing(path), open(temporary, "w+b", opener=create_private) as file:
+            yield file
+            file.flush()
+            publish(file, temporary, path, receipt)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        _UNDER_WAY.discard(temporary)
+
+
+def temporary_for(path: Path) -> Path:
+    """A name beside a file that no other writer of it has."""
+    own = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
+    return path.with_name(f".{path.name}.{own}.tmp")
+
+
+def abandon() -> None:
+    """Remove the files of all commits under way, for who ends without waiting for its threads."""
+    for temporary in list(_UNDER_WAY):
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = None) -> None:
+    """Give a whole file its name, flushed to the disk, with its folder.
+
+    Parameters
+    ----------
+    file
+        The open file; nothing of it waits in a buffer.
+    temporary, path
+        Its present name and the new one, on one file system.
+    receipt
+        What vouches for the former file of the new name, to be removed.
+    """
+    os.fchmod(file.fileno(), 0o666 & ~umask())
+    os.fsync(file.fileno())
+    if receipt is not None:
+        receipt.unlink(missing_ok=True)
+    _rename(temporary, path, os.fstat(file.fileno()))
+    _fsync_folder(path.parent)
+
+
+def create_private(name: str, flags: int) -> int:
+    """An opener for `open`: a new file that its user alone can read; no link is followed."""
+    return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        # On NFS a rename whose answer was lost reports failure although it happened.
+        try:
+            now = os.stat(path)
+        except OSError:
+            now = None
+        if now is None or (now.st_dev, now.st_ino) != (written.st_dev, written.st_ino):
+            raise
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def umask() -> int:
+    """The bits that new files of this process do not get."""
+    with _UMASK:  # it is read by being changed, and two threads may commit at once
+        mask = os.umask(0)
+        os.umask(mask)
+    return mask
+
+
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove the temporary files that dead writers on this host left: kill -9 runs no clean-up.
+
+    Parameters
+    ----------
+    folder
+        One that may not exist.
+    name
+        Of the only file whose leftovers go; by default those of all files.
+    """
+    file = r".+" if name is None else re.escape(name)
+    host = re.escape(socket.gethostname())
+    pattern = re.compile(rf"\.{file}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
+    try:
+        with os.scandir(folder) as entries:
+            found = [(Path(e.path), m[1]) for e in entries if (m := pattern.fullmatch(e.name))]
+    except FileNotFoundError:
+        return
+    for path, pid in found:
+        if not _alive(pid):
+            path.unlink(missing_ok=True)
+
+
+def _alive(pid: str) -> bool:
+    """Whether a process may still write; one that nobody has waited for yet may not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # it is gone, or hidden
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+    return state not in "ZX"

@@ -1,0 +1,376 @@
+"""``.npy`` files: headers, slices of matrices, and our own stacks."""
+
+import ast
+import math
+import os
+import re
+import struct
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from shardwise import sizes
+from shardwise.errors import InputError
+from shardwise.files import checksum as checksums
+from shardwise.files import direct
+from shardwise.files.checksum import PieceChecksum, _read_fully, raw_bytes
+from shardwise.files.small import refuse_special
+
+MAGIC = b"\x93NUMPY"
+MAX_HEADER_BYTES = 65536
+MAX_DIMENSIONS = 64
+LINE_BYTES = 64 * 1024
+"""Up to so many bytes it is faster to read more than is wanted than to seek."""
+DATA_OFFSET = direct.PAGE
+"""Byte at which the elements of our own files begin: a page, for direct I/O."""
+
+_AGAIN = "write the file again with numpy.save"
+DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
+ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of a ``.npy`` file says, checked against the file's size.
+
+    Attributes
+    ----------
+    shape
+        Shape as plain integers.
+    descr
+        Element type as in the file, such as ``<f4``.
+    fortran
+        True where the first index varies fastest.
+    offset
+        Byte at which the elements begin.
+    """
+
+    shape: tuple[int, ...]
+    descr: str
+    fortran: bool
+    offset: int
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type as in the file, byte order included."""
+        return np.dtype(self.descr)
+
+    @property
+    def little_endian(self) -> bool:
+        """Whether the elements lie as in our own files; single bytes do in any case."""
+        return self.dtype == self.dtype.newbyteorder("<")
+
+    @property
+    def native(self) -> np.dtype:
+        """Element type in this machine's byte order."""
+        return self.dtype.newbyteorder("=")
+
+
+def read_header(path: Path) -> Header:
+    """Read and check the header of a ``.npy`` file; nothing is unpickled or allocated.
+
+    Raises
+    ------
+    InputError
+        Where the file is missing, is no ``.npy`` file, holds elements that are not numbers, or is
+        shorter or longer than its header says.
+    """
+    try:
+        return read_header_and_status(path)[0]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
+    """As :func:`read_header`, with the status of the file that the header was read from.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be opened or read.
+    """
+    refuse_special(path)
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        text, offset = _header_text(file, path)
+    size, header = status.st_size, _parse_header(text, offset, path)
+    count = 1
+    for length in header.shape:
+        count *= length  # Python integers: a header that lies cannot overflow
+    expected = offset + count * header.dtype.itemsize
+    if size != expected:
+        what = "is truncated" if size < expected else "has trailing bytes"
+        raise InputError(
+            f"{path}: {what}: its header says shape {header.shape} of {header.dtype.name}, "
+            f"which is {expected} bytes, but the file has {size}; copy or write it again"
+        )
+    return header, status
+
+
+def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
+    """The header's dictionary as text, and the byte at which the elements begin."""
+    start = file.read(8)
+    if start[:6] != MAGIC or len(start) < 8:
+        raise InputError(f"{path}: is not a .npy file (write it with numpy.save)")
+    major, minor = start[6:8]
+    if major not in (1, 2, 3) or minor:
+        version = f"{major}.{minor}" if minor else major
+        raise InputError(f"{path}: .npy format version {version} is unknown; known are 1, 2 and 3")
+    wide = 2 if major == 1 else 4
+    raw = file.read(wide)
+    length = int.from_bytes(raw, "little") if len(raw) == wide else MAX_HEADER_BYTES + 1
+    if length > MAX_HEADER_BYTES:
+        raise InputError(f"{path}: damaged .npy header (its length is not plausible); {_AGAIN}")
+    text = file.read(length)
+    if len(text) != length:
+        raise InputError(f"{path}: is truncated inside the .npy header; {_AGAIN}")
+    try:
+        return text.decode("utf-8" if major == 3 else "latin-1"), 8 + len(raw) + length
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
+
+
+# The files of one folder have the same few headers, and this is most of the work of reading one.
+_evaluated = lru_cache(16)(ast.literal_eval)
+
+
+def _parse_header(text: str, offset: int, path: Path) -> Header:
+    try:
+        fields = _evaluated(text.strip(" \t\r\n"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
+        raise InputError(f"{path}: damaged .npy header; {_AGAIN}") from error
+    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+        raise InputError(
+            f"{path}: damaged .npy header (descr, fortran_order and shape expected); {_AGAIN}"
+        )
+    shape, fortran = fields["shape"], fields["fortran_order"]
+    # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
+    if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
+        raise InputError(
+            f"{path}: its header says shape {_short(shape)}, which is no shape; {_AGAIN}"
+        )
+    if any(n >= 2**63 for n in shape):
+        raise InputError(f"{path}: its header says a length that no array can have; {_AGAIN}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise InputError(
+            f"{path}: its header says {len(shape)} dimensions, and no array has so many; {_AGAIN}"
+        )
+    if type(fortran) is not bool:
+        raise InputError(
+            f"{path}: damaged .npy header (fortran_order is {_short(fortran)}); {_AGAIN}"
+        )
+    return Header(shape, _checked_descr(fields["descr"], path), fortran, offset)
+
+
+def _checked_descr(descr: object, path: Path) -> str:
+    if not isinstance(descr, str):
+        raise InputError(f"{path}: holds a structured dtype; allowed are {ALLOWED}")
+    match = re.fullmatch(r"([<>|=])?([a-zA-Z])(\d{0,9})(\[\w+\])?", descr)
+    kind = match[2] if match else "?"
+    if not match or match[4] or kind + match[3] not in DTYPES:
+        names = {
+            "O": "holds Python objects, which are never unpickled",
+            "U": "holds strings",
+            "S": "holds strings",
+            "b": "holds booleans; save them as uint8",
+            "V": "holds raw or structured records",
+        }
+        what = names.get(kind, f"holds elements of type {_short(descr)}")
+        raise InputError(f"{path}: {what}; allowed are {ALLOWED}")
+    return descr
+
+
+def _short(value: object) -> str:
+    """Something of a header, for a message; Python refuses to print numbers of 4,300 digits."""
+    try:
+        return f"{value!r:.99}"
+    except ValueError:
+        return "of too many digits"
+
+
+def read_matrices(
+    path: Path,
+    header: Header,
+    start: int,
+    stop: int,
+    out: np.ndarray | None = None,
+    first_row: int = 0,
+    opened: direct.Opened = lambda path, status: None,
+) -> np.ndarray:
+    """Matrices ``start`` to ``stop`` of a file, C-contiguous and in native byte order.
+
+    Parameters
+    ----------
+    path, header
+        A file with its header, of shape ``(n, m, k)``, or ``(m, k)`` for one matrix.
+    out
+        Where to put them: C-contiguous, ``(stop - start, m, k)``, of the native element type. Not
+        much memory beside it is needed, whatever the order of the file. For one matrix it may have
+        fewer rows: those from ``first_row`` on.
+    opened
+        Asked about the file before its first byte is read.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(stop - start, m, k)``; ``out`` where it was given.
+
+    Raises
+    ------
+    IntegrityError
+        Where the file has become shorter since its header was read.
+    """
+    shape = header.shape if len(header.shape) == 3 else (1, *header.shape)
+    if out is None:
+        out = np.empty((stop - start, *shape[1:]), header.native)
+    with open(path, "rb", buffering=0) as file:
+        opened(str(path), os.fstat(file.fileno()))
+        if header.fortran:
+            _read_fortran(file, path, header, (start, stop), out, first_row)
+            return out
+        row_bytes = out.itemsize * shape[2]
+        file.seek(header.offset + start * shape[1] * row_bytes + first_row * row_bytes)
+        _read_fully(file, raw_bytes(out), path)
+    if not header.dtype.isnative:
+        out.byteswap(inplace=True)
+    return out
+
+
+def _read_fortran(
+    file: BinaryIO, path: Path, header: Header, part: tuple[int, int], out: np.ndarray,
+    first_row: int,
+) -> None:  # fmt: skip
+    """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
+
+    A line is one element of every matrix: these lie side by side, and lines follow column by
+    column. (Not through a memory map: a file that is cut off would kill the process.)
+    """
+    count, rows, columns = header.shape if len(header.shape) == 3 else (1, *header.shape)
+    line, own = count * header.dtype.itemsize, out.shape[1]
+    whole = line <= LINE_BYTES  # else only the wanted part of each line is read
+    low, high = (0, count) if whole else part
+    at_once = max(1, checksums.CHUNK_BYTES // line) if whole else 1
+    tall = min(own, at_once)
+    wide = min(columns, at_once // rows) if own == rows <= at_once else 1
+    space = np.empty(wide * tall * (high - low), header.dtype)
+    for j in range(0, columns, wide):
+        for i in range(0, own, tall):
+            shape = (min(wide, columns - j), min(tall, own - i), high - low)
+            block = space[: math.prod(shape)].reshape(shape)
+            first = j * rows + first_row + i
+            file.seek(header.offset + first * line + low * header.dtype.itemsize)
+            _read_fully(file, raw_bytes(block), path)
+            taken = block[:, :, part[0] - low : part[1] - low].transpose(2, 1, 0)
+            out[:, i : i + shape[1], j : j + shape[0]] = taken
+
+
+class StackWriter(AbstractContextManager):
+    """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
+
+    The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
+    page cache. The whole file is given its place on the disk at once.
+
+    Parameters
+    ----------
+    file
+        What :func:`commit` yields. The writer is to be closed before the commit ends.
+    pieces
+        Bytes of a row and of a piece of the checksum; left out, those that follow from the shape
+        (`sizes.natural_row`, `sizes.checksum_pieces`).
+    slab_bytes
+        Bytes that whoever fills the file gathers before they are written.
+    threads
+        Threads that :meth:`write_at` writes with.
+
+    Raises
+    ------
+    TryAgain
+        Where the disk has no room for the file.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        pieces: tuple[int, int] | None = None,
+        slab_bytes: int = sizes.SLAB_BYTES,
+        threads: int = direct.DIRECT_REQUESTS,
+    ) -> None:
+        self.slab_bytes = slab_bytes
+        self._file, self._threads = file, threads
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self.nbytes = math.prod(shape) * self._dtype.itemsize
+        if pieces is None:
+            item = self._dtype.itemsize
+            pieces = sizes.checksum_pieces(sizes.natural_row(shape, item), item)
+        self.row_bytes, self.piece_bytes = pieces
+        self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
+        self._writer: direct.ExtentWriter | None = None
+        self._lock = threading.Lock()
+        folder = Path(file.name).parent
+        direct.allocate(file.fileno(), DATA_OFFSET + self.nbytes, folder)
+        file.write(padded_header(shape, self._dtype))
+        file.flush()
+
+    def __exit__(self, *error: object) -> None:
+        """End the threads that write."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def append(self, block: np.ndarray) -> None:
+        """Append matrices, of any shape that continues the file."""
+        raw = raw_bytes(np.ascontiguousarray(block, dtype=self._dtype))
+        self._checksum.append(raw)
+        self._file.write(raw)
+
+    def write_at(self, offset: int, views: Sequence[np.ndarray]) -> None:
+        """Write a run of bytes; from any thread, in any order.
+
+        Fastest where each view begins at the same byte of a page in memory as in the file, which
+        is ``offset`` as well.
+
+        Parameters
+        ----------
+        offset
+            Byte of the elements at which the views begin.
+        views
+            Bytes that follow each other in the file: little-endian elements in C order.
+        """
+        with self._lock:
+            if self._writer is None:
+                self._writer = direct.ExtentWriter(self._file.fileno(), self._threads)
+        futures: list[Future] = []
+        at = DATA_OFFSET + offset
+        try:
+            for view in views:
+                futures += self._writer.start(at, view)
+                at += view.nbytes
+            self._checksum.update(offset, views)  # while the threads write
+        finally:
+            direct.settle(futures)
+
+    def checksum(self) -> str:
+        """The checksum of the elements.
+
+        Raises
+        ------
+        IntegrityError
+            Where fewer or more elements were written than the header says.
+        """
+        return self._checksum.hexdigest()
+
+
+def padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    """A header of version 1.0 that ends at :data:`DATA_OFFSET`."""
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
+    start = MAGIC + b"\x01\x00" + struct.pack("<H", DATA_OFFSET - 10)
+    return start + repr(fields).encode("latin-1").ljust(DATA_OFFSET - 11) + b"\n"
