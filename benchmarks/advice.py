@@ -20,8 +20,9 @@ from typing import Any
 import harness
 import numpy as np
 import transfers
-from shardwise import advice, planfile
+from shardwise import advice
 from shardwise.observe import Observer
+from shardwise.plan import plan as plans
 
 SCRIPTS = harness.REPO / "scripts"
 
@@ -107,7 +108,7 @@ def compute(plan: Path, cell: Cell, advised: bool) -> float:
     """Seconds in which all shards are computed."""
     begin = time.perf_counter()
     if cell.single and not advised:
-        for shard in planfile.load(plan).shards:
+        for shard in plans.load(plan).shards:
             _multiply(plan, "--shard", shard)
     else:
         _multiply(plan, "--all")

@@ -211,7 +211,8 @@ def pieces(dtype: str, numbers: int, seed: int = 0) -> Iterator[np.ndarray]:
 def settings(**over: Any) -> Any:
     """A config with its defaults; the schema's checks need a package that a bare machine lacks."""
     import yaml
-    from shardwise import config, units
+    from shardwise import units
+    from shardwise.plan import config
 
     schema = yaml.safe_load(config.SCHEMA.read_text())
     full = {key: rule.get("default") for key, rule in schema["properties"].items()} | over
@@ -225,12 +226,12 @@ def write_plan(folder: Path, stack: Path | None, **over: Any) -> Path:
 
     Without a stack it is a synthetic one, which need not be there. ``over`` are config keys.
     """
-    from shardwise import planner
+    from shardwise.plan import planner
 
     folder.mkdir(parents=True, exist_ok=True)
     own = {"input": stack and str(stack), "shards": 1, "materialize": False, **over}
     # A benchmark's input is one set of matrices under many names, which a run would refuse.
-    with mock.patch("shardwise.sources._refuse_twice"):
+    with mock.patch("shardwise.plan.sources._refuse_twice"):
         plan, sources = planner.make(settings(results=str(folder), **own))
     planner.write(plan, sources)
     return plan.results.plan

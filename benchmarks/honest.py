@@ -56,7 +56,7 @@ class Cell:
 
     def problem(self, matrices: int) -> Any:
         """So many of them, as the engine has it."""
-        from shardwise.problem import Problem
+        from shardwise.plan.problem import Problem
 
         return Problem(matrices, self.left, self.product, self.dtype, self.right)
 
@@ -112,9 +112,9 @@ def _scales(arithmetic: str, kind: str) -> list[tuple[float, float]]:
 
 def matrices(xp: Any, cell: Cell, wanted: int) -> int:
     """How many of them are multiplied at once: no more than fit a batch of the engine."""
-    from shardwise import sizes
+    from shardwise.plan import memory
 
-    return max(1, min(wanted, sizes.batch_matrices(cell.problem(1), xp is not np)))
+    return max(1, min(wanted, memory.batch_matrices(cell.problem(1), xp is not np)))
 
 
 def batch(xp: Any, cell: Cell, count: int, seed: int, group: int | None = None) -> Batch:
@@ -132,13 +132,14 @@ def multiplied(
     xp: Any, cell: Cell, left: Any, right: Any, seed: int, group: int | None = None
 ) -> Batch:
     """Products of factors that are there, and their checker."""
-    from shardwise import proof, sizes
+    from shardwise import proof
+    from shardwise.plan import memory
 
     problem, count = cell.problem(len(left)), len(left)
     product, compute = products(xp, cell, left, right)
     checker = proof.Checker(
         xp, cell.product, cell.left, cell.right, cell.dtype, compute, seed,
-        group or sizes.proof_matrices(problem, count),
+        group or memory.proof_matrices(problem, count),
     )  # fmt: skip
     return Batch(left, right, product, checker, compute, seed)
 
@@ -155,10 +156,11 @@ def multiplication(
     xp: Any, cell: Cell, left: Any, right: Any
 ) -> tuple[Callable[[], None], Any, str]:
     """A call of the engine's kernel, where it leaves the products, and its arithmetic."""
-    from shardwise import kernels, sizes
+    from shardwise import kernels
+    from shardwise.plan import memory
 
     problem, count = cell.problem(len(left)), len(left)
-    call = 1 if xp is np else sizes.call_matrices(problem)
+    call = 1 if xp is np else memory.call_matrices(problem)
     whole = -(-count // call) * call  # the kernel computes whole calls
 
     def padded(stack: Any) -> Any:

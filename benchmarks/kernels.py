@@ -117,8 +117,8 @@ def torch_bmm(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
 def ours(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
     """The kernel of Shardwise; nothing else here knows how it is called."""
     from shardwise.kernels import kernel
-    from shardwise.problem import Problem
-    from shardwise.sizes import call_matrices
+    from shardwise.plan.memory import call_matrices
+    from shardwise.plan.problem import Problem
 
     shape = (cell.dim, cell.dim)
     problem = Problem(matrices=len(a), left=shape, product=cell.product, dtype=cell.dtype)

@@ -352,11 +352,12 @@ class Shardwise(Peer):
     """Ours: ``run_shard`` on a plan of one shard that is read in place."""
 
     def __init__(self, tiny: bool) -> None:
-        from shardwise import multiply, planfile
+        from shardwise import multiply
+        from shardwise.plan import plan
 
         harness.need_gpu(tiny)
         self._xp = multiply.load_backend("numpy" if tiny else "cupy")[0]
-        self._multiply, self._planfile = multiply, planfile
+        self._multiply, self._planfile = multiply, plan
 
     def prepare(self, job: Job) -> None:
         """Write the plan."""

@@ -71,7 +71,7 @@ class Stack:
 
     def plan(self, folder: Path) -> Any:
         """A plan of such files in a folder, with all of them made."""
-        from shardwise import planfile
+        from shardwise.plan import plan as plans
 
         sums = self.keep == "sum"
         recipe = {
@@ -82,7 +82,7 @@ class Stack:
             folder, None, synthetic=recipe, keep=self.keep, backend="numpy",
             shards=self.arrays if sums else SHARDS,
         )  # fmt: skip
-        made = planfile.load(path)
+        made = plans.load(path)
         fabricate(made)
         return made
 

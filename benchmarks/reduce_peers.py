@@ -155,11 +155,11 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="arrays that are enough, of the slow peers")
     options = parser.parse_args()
     from mpi4py import MPI
-    from shardwise import planfile
+    from shardwise.plan import plan as plans
 
     comm = MPI.COMM_WORLD
-    PEERS[options.peer](comm, planfile.load(options.warm), None, options.output)
-    plan = planfile.load(options.plan)
+    PEERS[options.peer](comm, plans.load(options.warm), None, options.output)
+    plan = plans.load(options.plan)
     if comm.rank == 0:
         options.output.unlink(missing_ok=True)
     answer = measured(comm, options.peer, plan, options.most, options.output)

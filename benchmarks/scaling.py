@@ -133,7 +133,8 @@ class Bench:
 
         All are bytes of the input. Files are read by as many threads as the machine has cores.
         """
-        from shardwise import planfile, sizes
+        from shardwise.plan import memory as plan_memory
+        from shardwise.plan import plan as plans
 
         base, size = self.base(cell), len(self.base(cell)) * cell.matrix_bytes
         self.place(cell)
@@ -145,9 +146,9 @@ class Bench:
         found["GEMM"] = (flops * cell.matrix_bytes / cell.flop, True)
         if self.xp is not np:
             found["PCIe"] = (transfers.pcie(self.xp, True, False), True)
-        made = planfile.load(plan)
+        made = plans.load(plan)
         sums = [
-            sizes.result_bytes(made.problem, shard.stop - shard.start, "sum")
+            plan_memory.result_bytes(made.problem, shard.stop - shard.start, "sum")
             for shard in made.shards.values()
         ]
         written = self.folder / "written"

@@ -80,7 +80,7 @@ def silence() -> Iterator[None]:
 
 def planned(folder: Path, count: int, dim: int, numpy: bool, times: int = 1) -> Any:
     """A plan of one shard of normal numbers, each multiplied so many times."""
-    from shardwise import planfile
+    from shardwise.plan import plan as plans
 
     folder.mkdir(parents=True, exist_ok=True)
     stack = np.concatenate(list(harness.pieces("float32", count * dim * dim)))
@@ -90,7 +90,7 @@ def planned(folder: Path, count: int, dim: int, numpy: bool, times: int = 1) -> 
     if times > 1:
         (folder / "long.py").write_text(LONG.format(times=times))
         own["product"] = f"{folder / 'long.py'}:work"
-    return planfile.load(harness.write_plan(folder / "results", folder / "input.npy", **own))
+    return plans.load(harness.write_plan(folder / "results", folder / "input.npy", **own))
 
 
 def timed(session: Any) -> tuple[float, float]:

@@ -2,12 +2,13 @@
 
 from argparse import Namespace
 
-from shardwise import cli, ledger, planfile
+from shardwise import cli, ledger
+from shardwise.plan import plan as plans
 
 
 def main(options: Namespace) -> None:
     """Check all receipts and write the ledger."""
-    plan = planfile.load(options.plan)
+    plan = plans.load(options.plan)
     ledger.write(plan)
     cli.log.info("%s: %d shards are whole", plan.results.ledger, len(plan.shards))
 

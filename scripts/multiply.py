@@ -10,25 +10,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardwise import cli, devices, launch, planfile, sizes, useful
+from shardwise import cli, devices, launch, units, useful
 from shardwise.dispatch import apart, tally, task
 from shardwise.errors import InputError
-from shardwise.planfile import Plan
+from shardwise.plan import memory
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan
 
 
 def main(options: Namespace) -> int | None:
     """Compute one shard, or all that are missing."""
     if options.all:
-        return _all(planfile.load(options.plan), options)
+        return _all(plans.load(options.plan), options)
     shard = options.shard
     if options.array_task:
         number = task.number(options.array_first or 0, os.environ)
-        plan = planfile.load(options.plan, number)
+        plan = plans.load(options.plan, number)
         shard = task.shard(plan, number)
         cli.log.info("this task computes shard %s; by hand: --shard %s", shard, shard)
     else:
-        plan = planfile.load(options.plan, shard)
-        planfile.expect(plan, plan.shard(shard).fingerprint, options.digest)
+        plan = plans.load(options.plan, shard)
+        plans.expect(plan, plan.shard(shard).fingerprint, options.digest)
     if plan.function:
         code = apart.run(plan, partial(_compute, shard, options))
         if code:
@@ -48,7 +50,7 @@ def _all(plan: Plan, options: Namespace) -> None:
     """Compute all shards that are missing, in the way that ``--dispatch`` names."""
     tries, wait = options.retries, options.device_wait
     retries = tally.DEFAULT_RETRIES if tries is None else tries
-    limit = options.time_limit or sizes.REDUCE_LIMIT_SECONDS
+    limit = options.time_limit or memory.REDUCE_LIMIT_SECONDS
     if options.dispatch == "array":
         from shardwise.dispatch import array
 
@@ -65,7 +67,7 @@ def _all(plan: Plan, options: Namespace) -> None:
 
 
 def _memory(options: Namespace) -> int | None:
-    return options.mem_mb * sizes.MIB if options.mem_mb else None
+    return options.mem_mb * units.MIB if options.mem_mb else None
 
 
 def _ranks(options: Namespace) -> Any:
@@ -74,7 +76,7 @@ def _ranks(options: Namespace) -> Any:
     if options.dispatch != "mpi":
         return None
     if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
-        shards = len(planfile.load(options.plan).shards)
+        shards = len(plans.load(options.plan).shards)
         work = useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
         useful.refuse_more(options.ranks, "--ranks", work, useful.here(options.launcher))
     from shardwise.dispatch import mpi
@@ -182,7 +184,7 @@ def _add_all(arguments: ArgumentParser) -> None:
         metavar="SECONDS",
         help="pool, mpi: how long a process may hang, stopped or in a driver, before it is killed "
         "and its shard tried again; and how long a rank may give no sign of life before all ranks "
-        f"are ended with 75; inf: for ever; left out: {sizes.REDUCE_LIMIT_SECONDS:.0f}",
+        f"are ended with 75; inf: for ever; left out: {memory.REDUCE_LIMIT_SECONDS:.0f}",
     )
     group.add_argument(
         "--array-limit",

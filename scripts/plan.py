@@ -3,10 +3,11 @@
 from argparse import Namespace
 from pathlib import Path
 
-from shardwise import cli, config, planner, standing
+from shardwise import cli, standing
 from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.files.paths import CACHE
-from shardwise.planfile import Plan, load_facts
+from shardwise.plan import config, planner
+from shardwise.plan.plan import Plan, load_facts
 
 
 def main(options: Namespace) -> None:

@@ -7,8 +7,10 @@ Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4
 from argparse import Namespace
 from typing import Any
 
-from shardwise import cli, launch, planfile, sizes, useful
-from shardwise.problem import STATISTICS
+from shardwise import cli, launch, useful
+from shardwise.files.paths import STATISTICS
+from shardwise.plan import memory
+from shardwise.plan import plan as plans
 
 
 def main(options: Namespace) -> None:
@@ -29,7 +31,7 @@ def _ranks(options: Namespace) -> Any:
     if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
         from shardwise import reduce  # here: who only starts ranks does without NumPy
 
-        work, here = reduce.most_ranks(planfile.load(options.plan)), useful.here(options.launcher)
+        work, here = reduce.most_ranks(plans.load(options.plan)), useful.here(options.launcher)
         useful.refuse_more(options.ranks, "--ranks", work, here)
     return launch.ranks(options)
 
@@ -45,7 +47,7 @@ if __name__ == "__main__":
     arguments.add_argument(
         "--time-limit",
         type=cli.seconds,
-        default=sizes.REDUCE_LIMIT_SECONDS,
+        default=memory.REDUCE_LIMIT_SECONDS,
         metavar="SECONDS",
         help="how long a rank may give no sign of life, or wait for one file, before all ranks are "
         "ended with 75; inf: for ever",
@@ -53,7 +55,7 @@ if __name__ == "__main__":
     arguments.add_argument(
         "--save-every",
         type=cli.seconds,
-        default=sizes.REDUCE_SAVE_SECONDS,
+        default=memory.REDUCE_SAVE_SECONDS,
         metavar="SECONDS",
         help="how often unfinished work is written to partial/, where a next reduce finds it; inf: "
         "never",

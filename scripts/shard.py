@@ -2,13 +2,14 @@
 
 from argparse import Namespace
 
-from shardwise import cli, planfile, shard
+from shardwise import cli, shard
+from shardwise.plan import plan as plans
 
 
 def main(options: Namespace) -> None:
     """Materialize one shard."""
-    plan = planfile.load(options.plan, options.shard)
-    planfile.expect(plan, plan.shard(options.shard).matrices, options.digest)
+    plan = plans.load(options.plan, options.shard)
+    plans.expect(plan, plan.shard(options.shard).matrices, options.digest)
     shard.materialize(plan, options.shard)
     cli.log.info("%s written", plan.results.shard(options.shard))
 

@@ -2,13 +2,14 @@
 
 from argparse import Namespace
 
-from shardwise import cli, planfile, synthetic
+from shardwise import cli, synthetic
 from shardwise.errors import InputError
+from shardwise.plan import plan as plans
 
 
 def main(options: Namespace) -> None:
     """Generate the stack from the plan's recipe."""
-    plan = planfile.load(options.plan)
+    plan = plans.load(options.plan)
     if plan.facts["synthetic"] is None:
         raise InputError(f"{options.plan}: the plan has an input of its own; nothing to generate")
     synthetic.write(plan)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shardwise import bins, config, multiply, planfile, planner, receipts, shard, synthetic
-from shardwise.config import Settings
-from shardwise.planfile import Plan
+from shardwise import bins, multiply, receipts, shard, synthetic
+from shardwise.plan import config, planner
+from shardwise.plan import plan as plans
+from shardwise.plan.config import Settings
+from shardwise.plan.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -73,7 +75,7 @@ def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan
         over["right"] = str(save(folder / "right.npy", right))
     made, sources = planner.make(settings(**{"results": str(folder / "results"), **over}))
     planner.write(made, sources)
-    return planfile.load(made.results.plan)
+    return plans.load(made.results.plan)
 
 
 def copied(made: Plan) -> Plan:

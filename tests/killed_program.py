@@ -11,13 +11,15 @@ import sys
 from pathlib import Path
 
 from mpi4py import MPI
-from shardwise import reduce, scan, sizes
+from shardwise import reduce, scan
+from shardwise.files import pieces
+from shardwise.plan import memory
 
 
 def main() -> None:
     """Reduce, or die."""
     plan, piece, batch, victim, after, *names = sys.argv[1:]
-    sizes.CHECKSUM_PIECE_BYTES, sizes.REDUCE_BATCH_BYTES = int(piece), int(batch)
+    pieces.CHECKSUM_PIECE_BYTES, memory.REDUCE_BATCH_BYTES = int(piece), int(batch)
     comm, seen = MPI.COMM_WORLD, 0
     give_back = scan.Scan.give_back
 

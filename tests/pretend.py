@@ -16,15 +16,16 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from shardwise import ALGORITHM, ledger, quarantine, receipts, sizes, witness
-from shardwise import planfile as planfiles
+from shardwise import ALGORITHM, ledger, quarantine, receipts, witness
 from shardwise.bins import plane_shape
+from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import padded_header, read_header
 from shardwise.files.paths import Results
-from shardwise.plan import Shard
-from shardwise.planfile import Plan
+from shardwise.plan import memory
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan, Shard
 from shardwise.units import clock
 
 from tests import factories
@@ -131,11 +132,11 @@ def _backdated(plan: Plan, at: float) -> Plan:
     """The same plan, as if it had been made at another moment."""
     facts = plan.facts | {"made": plan.facts["made"] | {"time": at}}
     path = plan.results.plan_facts
-    facts["checksums"] |= {path.name: small.checksum(planfiles.dumps(facts))}
+    facts["checksums"] |= {path.name: small.checksum(plans.dumps(facts))}
     path.write_text(json.dumps(facts, indent=1))
     for each in (path, plan.results.plan, plan.results.sources):
         os.utime(each, (at, at))
-    return planfiles.load(plan.results.plan)
+    return plans.load(plan.results.plan)
 
 
 def _roles(
@@ -349,8 +350,8 @@ def _receipt(
 ) -> dict[str, Any]:
     """A receipt as a task writes it, but for what later versions have added."""
     shape, dtype = _form(plan, row)
-    natural = sizes.natural_row(shape, np.dtype(dtype).itemsize)
-    pieces = sizes.checksum_pieces(natural, np.dtype(dtype).itemsize)
+    natural = piecess.natural_row(shape, np.dtype(dtype).itemsize)
+    pieces = piecess.checksum_pieces(natural, np.dtype(dtype).itemsize)
     header = padded_header(shape, np.dtype(dtype).newbyteorder("<"))
     facts = {
         "name": f"{row.shard}.npy", "shape": list(shape), "dtype": dtype,
@@ -378,7 +379,7 @@ def _form(plan: Plan, row: Shard) -> tuple[tuple[int, ...], str]:
     shape = problem.product_shape
     if settings["keep"] == "products":
         return (row.stop - row.start, *shape), problem.product_dtype
-    if sizes.exact_sum(problem, settings["reproducible"]):
+    if memory.exact_sum(problem, settings["reproducible"]):
         return plane_shape(shape, problem.product_dtype), "int64"
     return shape, problem.sum_dtype
 
@@ -444,7 +445,7 @@ def _sum(made: Pretended, random: Random) -> None:
     total = _total(plan.problem.product_shape, random)
     header = padded_header(total.shape, total.dtype)
     path.write_bytes(header + total.tobytes())
-    pieces = sizes.checksum_pieces(total.nbytes)
+    pieces = piecess.checksum_pieces(total.nbytes)
     checksum = file_checksum(path, read_header(path).offset, *pieces)
     facts = receipts.file_facts(path, total.shape, "float64", checksum, *pieces)
     proven = plan.settings["verify"]

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from shardwise import ledger, multiply, reduce, sizes
-from shardwise.files import paths
-from shardwise.problem import NEEDS_ORDER, STATISTICS
+from shardwise import ledger, multiply, reduce
+from shardwise.files import paths, pieces
+from shardwise.files.paths import STATISTICS
+from shardwise.plan import memory
+from shardwise.plan.problem import NEEDS_ORDER
 
 from tests import factories
 
@@ -106,8 +108,8 @@ def main() -> None:
         seen: dict[str, bytes] = {}
         for _ in range(6):
             chosen = way(random, len(stack), comm.size)
-            sizes.CHECKSUM_PIECE_BYTES, sizes.SLAB_BYTES = chosen["piece"], chosen["slab"]
-            sizes.REDUCE_BATCH_BYTES = chosen["batch"]
+            pieces.CHECKSUM_PIECE_BYTES, pieces.SLAB_BYTES = chosen["piece"], chosen["slab"]
+            memory.REDUCE_BATCH_BYTES = chosen["batch"]
             plan = folder / str(tried) / "results" / "plan.tsv"
             if comm.rank == 0:
                 computed(folder / str(tried), stack, product, chosen, backend)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 
 from tests import factories, fake_devices, processes
 from tests.uses import one_at_a_time

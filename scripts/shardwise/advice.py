@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from shardwise import rundown, sizes
+from shardwise import rundown
 from shardwise.observation import Observation
-from shardwise.problem import NEEDS_PRODUCTS, OF_SUMS
+from shardwise.plan import memory
+from shardwise.plan.problem import NEEDS_PRODUCTS, OF_SUMS
 from shardwise.rundown import Run, clean, percent, rate, size, span
 
 WORTH_SHARE = 0.03
@@ -125,7 +126,7 @@ def keep_sum(run: Run) -> Advice | None:
     if run.setting("keep") != "products" or _needs_products(run):
         return None
     written = run.work["write"]
-    instead = len(run.plan.shards) * sizes.partial_bytes(run.plan.problem)
+    instead = len(run.plan.shards) * memory.partial_bytes(run.plan.problem)
     spared = 1 - instead / written if written else 0.0
     out = run.held["write"] + run.held["download"]
     if spared <= 0.5 or out + run.held["read"] <= 0:
@@ -225,7 +226,7 @@ def fewer_shards(run: Run) -> Advice | None:
     out = run.held["write"] + run.held["download"]
     if run.setting("keep") != "sum" or out < PLANES_SHARE * run.total:
         return None
-    planes = sizes.partial_bytes(problem)
+    planes = memory.partial_bytes(problem)
     least = max(1, 4 * len(run.devices))
     # So that the sums of all shards are a twentieth of the input, as the other stages hide that.
     wanted = int(0.05 * problem.matrices * problem.matrix_bytes / planes)
@@ -314,7 +315,7 @@ def level(run: Run) -> Advice | None:
 def _too_many_planes(run: Run, shards: int) -> bool:
     """Whether so many shards would write more sums than :func:`fewer_shards` lets pass."""
     problem = run.plan.problem
-    planes = shards * sizes.partial_bytes(problem)
+    planes = shards * memory.partial_bytes(problem)
     total = problem.matrices * problem.matrix_bytes
     return run.setting("keep") == "sum" and planes > 2 * PLANES_SHARE * total
 

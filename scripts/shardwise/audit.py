@@ -16,16 +16,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from shardwise import judge, ledger, planfile, receipts
+from shardwise import judge, ledger, receipts
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
 from shardwise.factors import Factor
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import DATA_OFFSET
-from shardwise.files.paths import Results, for_bash
-from shardwise.identity import identity_of, is_as_planned
-from shardwise.plan import Shard, Source
-from shardwise.planfile import Plan
-from shardwise.problem import STATISTICS
+from shardwise.files.paths import STATISTICS, Results, for_bash
+from shardwise.plan import plan as plans
+from shardwise.plan.identity import identity_of, is_as_planned
+from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.units import human_bytes
 
 _MOST_NAMED = 5
@@ -209,7 +208,7 @@ def look(
         for path in own:
             if path.exists() and not path.is_file():  # opening a pipe would wait for ever
                 raise IntegrityError(f"{path}: is not a file")
-        plan = planfile.load(results.plan)
+        plan = plans.load(results.plan)
         sources = plan.sources
     except (InputError, IntegrityError, *_MALFORMED) as error:
         made.findings.append(Finding(DAMAGED, results.plan_facts.name, f"the plan: {error}"))

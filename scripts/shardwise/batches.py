@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import canary, functions, proof, sizes, witness
+from shardwise import canary, proof, witness
 from shardwise.bins import BinnedSum, plane_shape
 from shardwise.errors import BadMatrix, InputError, TryAgain, WrongProduct
 from shardwise.files.checksum import raw_bytes
 from shardwise.kernels import kernel
-from shardwise.planfile import Plan
-from shardwise.problem import Problem
+from shardwise.plan import memory, user_function
+from shardwise.plan.plan import Plan
+from shardwise.plan.problem import Problem
 from shardwise.timeline import Span
 from shardwise.units import human_bytes
 
@@ -89,7 +90,7 @@ class Worker:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         problem, settings = plan.problem, plan.settings
         self._sums = settings["keep"] == "sum"
-        self._exact = sizes.exact_sum(problem, settings["reproducible"])
+        self._exact = memory.exact_sum(problem, settings["reproducible"])
         self._in_gemm = in_gemm(plan)
         provable = settings["verify"] and problem.result is None
         self._seed = int.from_bytes(os.urandom(6))
@@ -99,7 +100,7 @@ class Worker:
         self._function = self._kernel = self._checker = None
         self.tally = witness.Tally(start, every)
         if problem.result:
-            self._function = functions.load(problem.product, plan.facts["function"])
+            self._function = user_function.load(problem.product, plan.facts["function"])
             self.compute = problem.product_dtype
         else:
             self._kernel = kernel(lane.xp, problem, settings["precision"])
@@ -128,7 +129,7 @@ class Worker:
     def _allocate(self, count: int) -> None:
         """Take the memory of the batches: as large as is planned, or smaller while it is short."""
         cuda = self._lane.xp is not np
-        for batches, matrices in sizes.ladder(self._problem, count, cuda):
+        for batches, matrices in memory.ladder(self._problem, count, cuda):
             try:
                 self._take(batches, matrices)
             except self._lane.memory_errors:
@@ -169,7 +170,7 @@ class Worker:
         if self._kernel:
             self._checker = proof.Checker(
                 xp, problem.product, problem.left, problem.right, problem.dtype,
-                self.compute, self._seed, sizes.proof_matrices(problem, self.matrices),
+                self.compute, self._seed, memory.proof_matrices(problem, self.matrices),
                 self.matrices if self._in_gemm else 0,
             )  # fmt: skip
 
@@ -197,7 +198,7 @@ class Worker:
         factors = [x for x in (left, right) if x is not None]
         if self._in_gemm:
             return lambda: self._kernel.accumulate(left, right), factors
-        count, out = min(len(left), sizes.call_matrices(self._problem)), self._outs[0]
+        count, out = min(len(left), memory.call_matrices(self._problem)), self._outs[0]
 
         def multiply() -> Any:
             self._kernel.multiply(left, right, out, count)
@@ -289,7 +290,7 @@ class Worker:
         if strict and block.dtype.kind != "i":
             # Before the call: what a function makes of NaN is nobody's fault but the input's.
             self.examine(Report(report.first, report.count, left=_largest(xp, block)), xp)
-        out[...] = functions.call(self._function, xp, block, report.first, self._problem)
+        out[...] = user_function.call(self._function, xp, block, report.first, self._problem)
         if out.dtype.kind != "i":
             report.product = _largest(xp, out)
 
@@ -390,8 +391,8 @@ class Worker:
 def in_gemm(plan: Plan) -> bool:
     """Whether the products of a batch are added up inside the matrix product."""
     problem, settings = plan.problem, plan.settings
-    exact = sizes.exact_sum(problem, settings["reproducible"])
-    return settings["keep"] == "sum" and not exact and sizes.sums_in_gemm(problem)
+    exact = memory.exact_sum(problem, settings["reproducible"])
+    return settings["keep"] == "sum" and not exact and memory.sums_in_gemm(problem)
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
@@ -426,8 +427,8 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
 
 def _least_bytes(plan: Plan, cuda: bool) -> int:
     keep = plan.settings["keep"]
-    exact = sizes.exact_sum(plan.problem, plan.settings["reproducible"])
-    return sizes.least_bytes(plan.problem, keep, cuda, exact)
+    exact = memory.exact_sum(plan.problem, plan.settings["reproducible"])
+    return memory.least_bytes(plan.problem, keep, cuda, exact)
 
 
 def _signed(block: Any) -> Any:

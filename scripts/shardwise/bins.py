@@ -54,7 +54,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.problem import LEVELS
+from shardwise.plan.problem import LEVELS
 from shardwise.rows import Rows
 
 LIMIT = 2.0**960

@@ -23,7 +23,7 @@ from numba import types, uint64
 from numba.extending import intrinsic
 
 from shardwise import compiled
-from shardwise.problem import LEVELS
+from shardwise.plan.problem import LEVELS
 from shardwise.rows import Rows
 
 _TILE = 1024  # elements of a visit

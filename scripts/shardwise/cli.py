@@ -18,7 +18,7 @@ from shardwise import launch
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError, Terminated, TryAgain, of_system
 from shardwise.files.paths import Results
-from shardwise.guard import refuse_links
+from shardwise.files.small import refuse_links
 
 log = logging.getLogger("shardwise")
 
@@ -209,7 +209,7 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
     Raises
     ------
     InputError
-        As :func:`guard.refuse_links`.
+        As :func:`small.refuse_links`.
     """
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()

@@ -4,12 +4,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardwise import sizes
-from shardwise.files import direct
+from shardwise.files import direct, pieces
 from shardwise.files.checksum import PieceChecksum
-from shardwise.plan import Shard, Source
-from shardwise.planfile import Plan
-from shardwise.sources import SPARE_BYTES, StackReader
+from shardwise.plan import memory
+from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.plan.stack import SPARE_BYTES, StackReader
 
 _BY_CONTENT = "by content"
 """Stands for the identity of a file that may have been copied or touched since it was planned."""
@@ -64,11 +63,11 @@ class Factor:
         return [s.path for s in self.sources if s.first < stop and start < s.first + s.count]
 
     def _read(self, low: int, high: int) -> str:
-        checksum = PieceChecksum(high - low, *sizes.SHARD_PIECES)
-        buffer = direct.aligned_empty(min(sizes.SLAB_BYTES, high - low) + SPARE_BYTES)
+        checksum = PieceChecksum(high - low, *memory.SHARD_PIECES)
+        buffer = direct.aligned_empty(min(pieces.SLAB_BYTES, high - low) + SPARE_BYTES)
         with direct.ExtentReader() as files:
-            for start in range(low, high, sizes.SLAB_BYTES):
-                stop = min(start + sizes.SLAB_BYTES, high)
+            for start in range(low, high, pieces.SLAB_BYTES):
+                stop = min(start + pieces.SLAB_BYTES, high)
                 views = self._stack.read_bytes(files, buffer, start, stop)
                 checksum.update(start - low, views)
                 self._count(stop - start)

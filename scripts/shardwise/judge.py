@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import receipts, sizes, witness
+from shardwise import receipts, witness
 from shardwise.errors import IntegrityError, short
-from shardwise.planfile import Plan
-from shardwise.problem import ITEM_BYTES, STATISTICS, statistic_dtype
+from shardwise.files import pieces as piecess
+from shardwise.files.paths import STATISTICS
+from shardwise.plan import memory
+from shardwise.plan.plan import Plan
+from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
 
 COLUMNS = {
     "shard": str, "start": int, "stop": int, "rows": int, "dtype": str, "bytes": int,
@@ -67,7 +70,7 @@ def check_receipt(plan: Plan, shard: str) -> dict[str, Any]:
     try:
         facts, cells = receipt["file"], ledger_row(receipt)
         item = ITEM_BYTES[facts["dtype"]]
-        pieces = sizes.checksum_pieces(sizes.natural_row(tuple(facts["shape"]), item), item)
+        pieces = piecess.checksum_pieces(piecess.natural_row(tuple(facts["shape"]), item), item)
         witness.account(receipt, plan.problem)
     except _MALFORMED as error:
         raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
@@ -120,7 +123,7 @@ def check_copy(plan: Plan, shard: str) -> dict[str, Any]:
         raise OtherPlan(f"{path}: belongs to another plan")
     _expect(receipt, {"shard": shard, "start": row.start, "stop": row.stop}, path)
     shape = [row.stop - row.start, *plan.problem.left]
-    _expect_file(receipt.get("file"), shape, plan.dtype, sizes.SHARD_PIECES, path)
+    _expect_file(receipt.get("file"), shape, plan.dtype, memory.SHARD_PIECES, path)
     return receipt
 
 
@@ -154,7 +157,7 @@ def check_statistic(plan: Plan, name: str, facts: Any) -> None:
         Where they do not fit, or do not fit the plan.
     """
     dtype, shape = statistic_dtype(name, plan.problem.product_dtype), plan.problem.product_shape
-    pieces = sizes.checksum_pieces(math.prod(shape) * np.dtype(dtype).itemsize)
+    pieces = piecess.checksum_pieces(math.prod(shape) * np.dtype(dtype).itemsize)
     _expect_file(facts, list(shape), dtype, pieces, plan.results.summary)
     receipts.check_file(plan.results.statistic(name), facts)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import sizes
-from shardwise.problem import Problem
+from shardwise.plan import memory
+from shardwise.plan.problem import Problem
 
 # cuBLAS's cudaDataType_t, and the arithmetic that accumulates each.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
@@ -143,9 +143,9 @@ class CublasKernel:
         # cuBLAS reads the scalars from here during the call: they have to stay.
         scalar = np.dtype("float32") if problem.dtype == "float16" else self._dtype
         self._one, self._zero = np.ones(1, scalar), np.zeros(1, scalar)
-        self._per_call = sizes.call_matrices(problem)
-        self._padded = self._workspaces() if sizes.padded(problem) else None
-        self._syrk = sizes.symmetric(problem) and not tf32 and problem.dtype in _SYRK
+        self._per_call = memory.call_matrices(problem)
+        self._padded = self._workspaces() if memory.padded(problem) else None
+        self._syrk = memory.symmetric(problem) and not tf32 and problem.dtype in _SYRK
         self._mirror = self._mirror_kernel() if self._syrk else None
 
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
@@ -237,7 +237,7 @@ class CublasKernel:
     def _workspaces(self) -> dict[str, Any]:
         """Zeroed stacks of one call, their rows lengthened so that tensor cores can load them."""
         problem, n = self._problem, self._per_call
-        shapes = sizes.padded_shapes(problem)
+        shapes = memory.padded_shapes(problem)
         return {k: self._xp.zeros((n, *s), self._dtype) for k, s in shapes.items()}
 
     def _multiply_padded(self, block: Any, other: Any, out: Any) -> None:

@@ -12,7 +12,7 @@ from shardwise.errors import IntegrityError
 from shardwise.files import small
 from shardwise.files.commit import commit, remove_leftovers
 from shardwise.files.paths import for_bash
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 
 _MOST_NAMED = 20
 

@@ -20,18 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import (
-    batches,
-    devices,
-    grants,
-    judge,
-    live,
-    nonfinite,
-    quarantine,
-    receipts,
-    sizes,
-    witness,
-)
+from shardwise import batches, devices, grants, judge, live, quarantine, receipts, witness
 from shardwise.batches import Report, Worker
 from shardwise.errors import (
     BadMatrix,
@@ -46,19 +35,21 @@ from shardwise.errors import (
     WrongInput,
     WrongProduct,
 )
+from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.files.paths import for_bash
-from shardwise.identity import InputFiles
 from shardwise.lanes import CudaLane, HostLane
 from shardwise.nvml import Gauge
 from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
-from shardwise.plan import Shard, Source
-from shardwise.planfile import Plan
+from shardwise.plan import memory as plan_memory
+from shardwise.plan import nonfinite
+from shardwise.plan.identity import InputFiles
+from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.plan.stack import StackReader
 from shardwise.shard import factors_digest, materialize, reference_of
-from shardwise.sources import StackReader
 from shardwise.telemetry import Recorder
 
 log = logging.getLogger(__name__)
@@ -207,10 +198,14 @@ class Session:
         plan, cuda, watch = self._plan, self._xp is not np, Stopwatch()
         self._lane.set_clock()
         count, keep = shard.stop - shard.start, plan.settings["keep"]
-        slabs = sizes.slabs_within(plan.problem, count, keep, cuda, self._memory or shard.memory)
+        slabs = plan_memory.slabs_within(
+            plan.problem, count, keep, cuda, self._memory or shard.memory
+        )
         copying = partial(self._at_work, shard, watch)
-        copy = _copied(plan, shard, self._lane, min(sizes.COPY_SLABS, slabs[0]), watch, copying)
-        checksum = PieceChecksum(shard.bytes, *sizes.SHARD_PIECES)
+        copy = _copied(
+            plan, shard, self._lane, min(plan_memory.COPY_SLABS, slabs[0]), watch, copying
+        )
+        checksum = PieceChecksum(shard.bytes, *plan_memory.SHARD_PIECES)
         inputs = InputFiles()
         files = stack.enter_context(ExtentReader(opened=inputs.compare))
         right = _right_checksum(plan, shard)
@@ -456,7 +451,7 @@ def _compute(
             _share_right(plan, reading, worker)
         with ExitStack() as stack:
             writer = stack.enter_context(
-                StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=sizes.SLAB_BYTES)
+                StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=pieces.SLAB_BYTES)
             )
             drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
             _stream(reading, lane, worker, drain, read)
@@ -605,7 +600,7 @@ def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
     for reader, nbytes, own in streams:
         runs = [(shard.start * nbytes, shard.stop * nbytes)]
         feed = Feed(
-            lane, reader, reading.files, runs, sizes.SLAB_BYTES, reading.slabs[0], own,
+            lane, reader, reading.files, runs, pieces.SLAB_BYTES, reading.slabs[0], own,
             reading.watch,
         )  # fmt: skip
         reading.feeds.append(reading.open.enter_context(closing(feed)))
@@ -618,7 +613,7 @@ def _right_checksum(plan: Plan, shard: Shard) -> PieceChecksum | None:
     if problem.right is None:
         return None
     count = 1 if problem.shared_right else shard.stop - shard.start
-    return PieceChecksum(count * problem.right_bytes, *sizes.SHARD_PIECES)
+    return PieceChecksum(count * problem.right_bytes, *plan_memory.SHARD_PIECES)
 
 
 def _left_reader(plan: Plan, shard: Shard, inputs: InputFiles) -> StackReader:

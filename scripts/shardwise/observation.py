@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwise import quarantine
 from shardwise.files.paths import Results
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
 """States of a shard: a whole product of this plan; a task at work on it; the last task that began

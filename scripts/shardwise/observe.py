@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise import judge, ledger, logs, planfile, quarantine, receipts
+from shardwise import judge, ledger, logs, quarantine, receipts
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
@@ -31,7 +31,8 @@ from shardwise.observation import (
     Timeline,
     Verdict,
 )
-from shardwise.planfile import Plan
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan
 from shardwise.sightings import FRESH_SECONDS, SKEW_SECONDS, Sightings, stamped
 
 __all__ = [
@@ -92,7 +93,7 @@ class Observer:
 
     def _plan(self) -> tuple[Plan | None, str | None]:
         try:
-            return planfile.load(self.results.plan), None
+            return plans.load(self.results.plan), None
         except (InputError, IntegrityError, OSError, *_MALFORMED) as error:
             return None, f"the plan: {error}"
 

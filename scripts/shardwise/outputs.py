@@ -6,16 +6,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from shardwise import receipts, sizes
+from shardwise import receipts
 from shardwise.errors import writing
+from shardwise.files import pieces
 from shardwise.files.checksum import piece_digest
 from shardwise.files.commit import create_private, publish
 from shardwise.files.npy import DATA_OFFSET, StackWriter
 from shardwise.files.paths import Results
 from shardwise.partial import Partial, Record, refuse_foreign
 from shardwise.peers import Peers
+from shardwise.plan.problem import Problem, statistic_dtype
 from shardwise.portions import share
-from shardwise.problem import Problem, statistic_dtype
 
 
 class Outputs:
@@ -98,7 +99,7 @@ class Outputs:
     def _add_digests(self, found: np.ndarray, peers: Peers) -> None:
         for row, (name, dtype) in zip(found, self._dtypes.items(), strict=True):
             total = self._shape[0] * self._shape[1] * dtype.itemsize
-            _, piece = sizes.checksum_pieces(total)
+            _, piece = pieces.checksum_pieces(total)
             digest = 0
             with open(self._partial.file(name), "rb") as file:
                 for number in range(*share(-(-total // piece), peers.rank, peers.size)):
@@ -115,6 +116,6 @@ class Outputs:
                 publish(file, temporary, path)
             size = self._shape[0] * self._shape[1] * dtype.itemsize
             facts[name] = receipts.file_facts(
-                path, self._shape, dtype.name, checksums[name], *sizes.checksum_pieces(size)
+                path, self._shape, dtype.name, checksums[name], *pieces.checksum_pieces(size)
             )
         return facts

@@ -27,10 +27,9 @@ import xxhash
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import commit
-from shardwise.files.paths import Results
+from shardwise.files.paths import STATISTICS, Results
 from shardwise.packing import described, room
 from shardwise.portions import Run, overlap
-from shardwise.problem import STATISTICS
 
 log = logging.getLogger(__name__)
 

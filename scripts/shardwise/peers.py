@@ -20,7 +20,7 @@ import numpy as np
 from shardwise.errors import ShardwiseError, TryAgain, of_code, of_system
 from shardwise.files.checksum import raw_bytes
 from shardwise.packing import described, room
-from shardwise.sizes import REDUCE_LIMIT_SECONDS
+from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
 

@@ -41,8 +41,8 @@ class Layout:
     numbers, item
         Numbers of a row, and the bytes of each.
     row_bytes, piece_bytes
-        Of the checksum (:func:`shardwise.sizes.checksum_pieces`): a stripe is a piece of a row, and
-        what is read is whole pieces.
+        Of the checksum (:func:`shardwise.files.pieces.checksum_pieces`): a stripe is a piece of a
+        row, and what is read is whole pieces.
     planes
         Whether the rows of a shard belong together.
     """

@@ -21,7 +21,7 @@ from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit, temporary_for
 from shardwise.files.npy import DATA_OFFSET, padded_header
-from shardwise.guard import open_own
+from shardwise.files.small import open_own
 
 SCHEMA = 1
 

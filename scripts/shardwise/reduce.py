@@ -25,14 +25,10 @@ import numpy as np
 
 from shardwise import (
     ALGORITHM,
-    config,
     devices,
     ledger,
-    nonfinite,
-    planfile,
     quarantine,
     receipts,
-    sizes,
     statistics,
     telemetry,
     useful,
@@ -40,15 +36,18 @@ from shardwise import (
 from shardwise import witness as witnesses
 from shardwise.bins import plane_shape, rounded
 from shardwise.errors import InputError, IntegrityError, some
+from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.npy import read_header
+from shardwise.files.paths import STATISTICS
 from shardwise.outputs import Outputs
 from shardwise.partial import Partial, Record, alone
 from shardwise.peers import Peers
-from shardwise.plan import Shard
-from shardwise.planfile import Plan
+from shardwise.plan import memory, nonfinite
+from shardwise.plan import plan as plans
+from shardwise.plan import problem as problems
+from shardwise.plan.plan import Plan, Shard
 from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
-from shardwise.problem import STATISTICS
 from shardwise.rows import Rows
 from shardwise.scalars import Scalars
 from shardwise.scan import File, Part, Scan
@@ -63,7 +62,7 @@ _NAME_BYTES = 256  # more than any host name has
 
 def run(
     comm: Any, plan_file: Path, names: list[str],
-    limit: float = sizes.REDUCE_LIMIT_SECONDS, save_every: float = sizes.REDUCE_SAVE_SECONDS,
+    limit: float = memory.REDUCE_LIMIT_SECONDS, save_every: float = memory.REDUCE_SAVE_SECONDS,
 ) -> Plan:  # fmt: skip
     """Compute statistics over all products and commit them, then ``summary.json``.
 
@@ -114,8 +113,8 @@ def run(
 
 def _loaded(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
-    plan = planfile.load(plan_file)
-    config.check_statistics(names, plan.settings["keep"], plan.problem.product_dtype)
+    plan = plans.load(plan_file)
+    problems.check_statistics(names, plan.settings["keep"], plan.problem.product_dtype)
     return plan
 
 
@@ -127,11 +126,11 @@ def layout_of(plan: Plan) -> Layout:
     planes = adds_planes(plan)
     if planes:
         numbers, item = elements * _parts(problem.product_dtype), 8
-        rows = sizes.plane_count(problem)
+        rows = memory.plane_count(problem)
     elif plan.settings["keep"] == "sum":
         item, rows = problem.sum_item, 1
     counts = [rows or shard.stop - shard.start for shard in plan.shards.values()]
-    return Layout(counts, numbers, item, *sizes.checksum_pieces(numbers * item, item), planes)
+    return Layout(counts, numbers, item, *piecess.checksum_pieces(numbers * item, item), planes)
 
 
 def most_ranks(plan: Plan) -> useful.Limit:
@@ -144,7 +143,7 @@ def most_ranks(plan: Plan) -> useful.Limit:
 
 def adds_planes(plan: Plan) -> bool:
     """Whether the shards' files are the planes of sums."""
-    exact = sizes.exact_sum(plan.problem, plan.settings["reproducible"])
+    exact = memory.exact_sum(plan.problem, plan.settings["reproducible"])
     return plan.settings["keep"] == "sum" and exact
 
 
@@ -161,7 +160,7 @@ class _Job:
         self._layout = layout_of(plan)
         self._shards = list(plan.shards.values())
         found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
-        self._ledger = planfile.file_digest(plan.results.ledger) if peers.rank == 0 else ""
+        self._ledger = plans.file_digest(plan.results.ledger) if peers.rank == 0 else ""
         checksums = "".join(receipt["file"]["checksum"] for receipt in found)
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
         self._makers, self._energy = receipts.makers(found), telemetry.energy(found)  # on rank 0
@@ -173,7 +172,7 @@ class _Job:
             plan.facts["digest"], names, ALGORITHM["reduce"], self._expected.tobytes().hex(),
             witnesses.SEED,
         ]  # fmt: skip
-        self.partial = Partial(plan.results.partial, planfile.digest(facts))
+        self.partial = Partial(plan.results.partial, plans.digest(facts))
         self._outputs = Outputs(self.partial, plan.problem, names)
         self._digests = np.zeros_like(self._expected)
         self._finished: list[int] = []
@@ -220,7 +219,7 @@ class _Job:
         work = {stripe: portion(self._left(stripe), place, members) for stripe in todo[low:high]}
         self._progress = _Progress(peers.rank == 0, layout, work)
         batches = (
-            layout.batches(stripe, runs, sizes.REDUCE_BATCH_BYTES) for stripe, runs in work.items()
+            layout.batches(stripe, runs, memory.REDUCE_BATCH_BYTES) for stripe, runs in work.items()
         )
         with peers.telling(), Scan(layout, chain.from_iterable(batches), self._open) as scan:
             for stripe in work:
@@ -448,7 +447,7 @@ class _Job:
         elements = math.prod(shape)
         rows = array.reshape(self._layout.rows[shard], -1)
         total = witnesses.SumForm(shape, problem.sum_dtype)
-        step = sizes.REDUCE_BATCH_BYTES // 8 // max(1, len(rows) if planes else 1)
+        step = memory.REDUCE_BATCH_BYTES // 8 // max(1, len(rows) if planes else 1)
         for row in [rows] if planes else rows:
             for low in range(0, elements, step):
                 parts = _parts(dtype) if planes else 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise.errors import one_line
 from shardwise.observation import DONE, Observation, Sighting
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 from shardwise.timeline import PHASES, STAGES, Span, length, union
 from shardwise.units import decimal, number
 

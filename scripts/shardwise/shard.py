@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import planfile, receipts, sizes, witness
-from shardwise.files import direct
+from shardwise import receipts, witness
+from shardwise.files import direct, pieces
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.lanes import HostLane
 from shardwise.pipeline import Stopwatch, Taker
-from shardwise.plan import Shard, Source
-from shardwise.planfile import Plan
-from shardwise.sources import SPARE_BYTES, StackReader
+from shardwise.plan import memory
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.plan.stack import SPARE_BYTES, StackReader
 
 
 def materialize(
-    plan: Plan, shard_id: str, lane: Any = None, slabs: int = sizes.COPY_SLABS,
+    plan: Plan, shard_id: str, lane: Any = None, slabs: int = memory.COPY_SLABS,
     watch: Stopwatch | None = None,
 ) -> None:  # fmt: skip
     """Copy one shard's matrices into ``shards/{shard}.npy`` and commit its receipt.
@@ -51,7 +52,7 @@ def materialize(
     reference = reference_of(plan, shard) if plan.dtype in witness.KEEPS_UP else None
     # Only an earlier attempt can have left something: else the folder need not be listed.
     with commit(path, sweep=attempt > 1) as file:
-        with StackWriter(file, shape, np.dtype(plan.dtype), sizes.SHARD_PIECES) as writer:
+        with StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES) as writer:
             takers = [] if reference is None else [reference]
             with stack.inputs.unchanged():
                 _copy(
@@ -75,7 +76,7 @@ def materialize(
 
 def factors_digest(plan: Plan) -> str:
     """Changes with what the CPU's number of a shard depends on, beside the shard's matrices."""
-    return planfile.digest([plan.problem.product, plan.facts["right_sources"]])
+    return plans.digest([plan.problem.product, plan.facts["right_sources"]])
 
 
 def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> witness.Reference | None:
@@ -99,10 +100,10 @@ def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: st
     """``B r`` of the one B that serves all; a process takes it once."""
     stack, found = StackReader(sources, shape, dtype), witness.RightVector(shape, dtype)
     total = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    buffer = direct.aligned_empty(min(sizes.SLAB_BYTES, total) + SPARE_BYTES)
+    buffer = direct.aligned_empty(min(pieces.SLAB_BYTES, total) + SPARE_BYTES)
     with stack.inputs.unchanged(), direct.ExtentReader(opened=stack.inputs.compare) as files:
-        for low in range(0, total, sizes.SLAB_BYTES):
-            high = min(low + sizes.SLAB_BYTES, total)
+        for low in range(0, total, pieces.SLAB_BYTES):
+            high = min(low + pieces.SLAB_BYTES, total)
             found.update(low, stack.read_bytes(files, buffer, low, high))
     return found.value()
 
@@ -127,8 +128,8 @@ def _copy(
 ) -> None:  # fmt: skip
     """Copy slabs, several at once: one is read while another is hashed and written."""
     buffers: SimpleQueue[np.ndarray] = SimpleQueue()
-    size = min(sizes.SLAB_BYTES, shard.bytes)
-    for _ in range(sizes.slabs(shard.bytes, slabs)):
+    size = min(pieces.SLAB_BYTES, shard.bytes)
+    for _ in range(memory.slabs(shard.bytes, slabs)):
         # A page before the bytes, so that they can be moved to where direct writes need them.
         buffers.put(lane.slab(direct.PAGE + size + SPARE_BYTES))
 

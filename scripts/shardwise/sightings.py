@@ -40,8 +40,7 @@ from shardwise.observation import (
     Sighting,
     Timeline,
 )
-from shardwise.plan import Shard
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan, Shard
 from shardwise.telemetry import SUMMED
 from shardwise.timeline import PHASES, STAGES
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise import ALGORITHM, judge, ledger, planfile, receipts
+from shardwise import ALGORITHM, judge, ledger, receipts
 from shardwise.dispatch import missing
 from shardwise.errors import IntegrityError, ShardwiseError
-from shardwise.files.paths import Results
-from shardwise.planfile import Plan
-from shardwise.problem import STATISTICS
+from shardwise.files.paths import STATISTICS, Results
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan
 
 _READ_BYTES = 1 << 28
 """Results of so many bytes or fewer are read and compared with the summary's checksums."""
@@ -94,8 +94,8 @@ def _unfit(
 def _is_of(results: Results, plan: Plan) -> bool:
     """Whether the plan on the disk is this one, made from the same config."""
     try:
-        facts = planfile.load_facts(results.plan)
-        planfile.check_sources(results, facts)
+        facts = plans.load_facts(results.plan)
+        plans.check_sources(results, facts)
     except ShardwiseError:
         return False
     return all(facts.get(key) == plan.facts[key] for key in ("digest", "config_digest"))
@@ -138,7 +138,7 @@ def _sums(plan: Plan, statistics: Sequence[str]) -> bool:
     try:
         summary = receipts.read(results.summary)
         judge.check_summary(plan, summary)
-        own = (ALGORITHM["reduce"], planfile.file_digest(results.ledger))
+        own = (ALGORITHM["reduce"], plans.file_digest(results.ledger))
         if (summary.get("algorithm"), summary.get("ledger")) != own:
             return False
         for name in statistics:

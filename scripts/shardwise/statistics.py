@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.bins import BinnedSum, double_double, plane_shape, rounded
 from shardwise.errors import InputError
-from shardwise.problem import NEEDS_ORDER
+from shardwise.plan.problem import NEEDS_ORDER
 from shardwise.rows import Rows
 
 _COLUMNS = 2**15  # elements of the result at a time: with some rows they fit a core's cache
@@ -49,7 +49,7 @@ def states(names: Iterable[str], width: int, dtype: str, origin: np.ndarray) -> 
     Parameters
     ----------
     names
-        Statistics, of :data:`~shardwise.problem.STATISTICS`.
+        Statistics, of :data:`~shardwise.files.paths.STATISTICS`.
     width
         Elements of the result.
     dtype

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise import receipts
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 
 INTEGER_LIMIT = 9
 

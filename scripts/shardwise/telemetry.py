@@ -158,9 +158,7 @@ class Recorder:
 
     def write(self, path: Path) -> str | None:
         """Commit the samples as a table; its name, or None where they are too few or cannot be."""
-        from shardwise.files.commit import (
-            commit,  # late: it takes NumPy, and readers of energy need none
-        )
+        from shardwise.files.commit import commit
 
         try:
             if self._samples < FEWEST_ROWS:

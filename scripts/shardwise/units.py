@@ -79,3 +79,6 @@ def any_clock(since: float) -> str:
 def clock(since: float) -> str:
     """A moment for people, here where it is read; from seconds since 1970."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+
+
+MIB = 1024**2

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import IntegrityError, WrongProduct, short
-from shardwise.problem import Problem
+from shardwise.plan.problem import Problem
 
 SEED = 0x5EED
 """Which weights; receipts name them, and numbers of other weights are never compared."""

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, grants, guard, host, planfile, sizes, useful
-from shardwise import plan as counts
-from shardwise.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
+from shardwise import ALGORITHM, grants, host, useful
 from shardwise.dispatch import final, jobs, missing, recipe, slurm_run, uge_run
 from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, some
-from shardwise.files.paths import CACHE, Results
-from shardwise.plan import Shard, Source, Stack
-from shardwise.planfile import Plan
-from shardwise.problem import STATISTICS
+from shardwise.files import small
+from shardwise.files.paths import CACHE, STATISTICS, Results
+from shardwise.plan import cut, memory
+from shardwise.plan import plan as plans
+from shardwise.plan.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
+from shardwise.plan.plan import Plan, Shard, Source, Stack
 from shardwise.processes import leftovers
-from shardwise.sizes import MIB
+from shardwise.units import MIB
 
 if TYPE_CHECKING:
     from shardwise.standing import Standing
@@ -75,7 +75,7 @@ class Run:
         self.results = Results(Path(results_folder(config)))
         self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
-        self.plan = self._checked_plan() if main else planfile.load(self.results.plan)
+        self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
         if main:
             self._refuse_idle_ranks()
@@ -87,7 +87,7 @@ class Run:
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 where it is bad."""
-        from shardwise import config, planner  # here: jobs do not need them, nor NumPy
+        from shardwise.plan import config, planner  # here: jobs do not need them, nor NumPy
 
         try:
             # Snakemake has read these files too, and its loader takes more than data.
@@ -404,7 +404,7 @@ class Run:
 
     def recipe_digest(self, wildcards: Any) -> str:
         """Changes with the synthetic stack."""
-        return planfile.digest([self.plan.facts["synthetic"], ALGORITHM["synthesize"]])
+        return plans.digest([self.plan.facts["synthetic"], ALGORITHM["synthesize"]])
 
     def shard_digest(self, wildcards: Any) -> str:
         """Changes with which matrices a shard holds."""
@@ -423,22 +423,22 @@ class Run:
     @property
     def copy_mb(self) -> int:
         """Memory of the shard stage: a buffer of a known size, which no attempt outgrows."""
-        return -(-sizes.copy_memory(self.plan.problem) // MIB)
+        return -(-memory.copy_memory(self.plan.problem) // MIB)
 
     @property
     def copy_minutes(self) -> Growing:
         """Run time of the shard stage."""
-        return _growing(counts.minutes(2 * max(row.bytes for row in self.plan.shards.values())))
+        return _growing(cut.minutes(2 * max(row.bytes for row in self.plan.shards.values())))
 
     @property
     def synthesize_mb(self) -> Growing:
         """Memory of the synthetic stack."""
-        return _growing(-(-sizes.synthetic_memory(self.plan.problem) // MIB))
+        return _growing(-(-memory.synthetic_memory(self.plan.problem) // MIB))
 
     @property
     def synthesize_minutes(self) -> Growing:
         """Run time of the synthetic stack."""
-        return _growing(counts.minutes(self.plan.facts["bytes"]["input"]))
+        return _growing(cut.minutes(self.plan.facts["bytes"]["input"]))
 
     @property
     def multiply_mb(self) -> Growing:
@@ -462,7 +462,7 @@ class Run:
         nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
         devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
-        shared = counts.minutes(nbytes // devices, flop // devices)
+        shared = cut.minutes(nbytes // devices, flop // devices)
         return attempt * max(shared, self._task_minutes)
 
     @property
@@ -490,7 +490,7 @@ class Run:
     def _task_minutes(self) -> int:
         flop = self.plan.problem.flop
         return max(
-            counts.minutes(r.bytes + r.product_bytes + self._copied([r]), (r.stop - r.start) * flop)
+            cut.minutes(r.bytes + r.product_bytes + self._copied([r]), (r.stop - r.start) * flop)
             for r in self.plan.shards.values()
         )
 
@@ -502,17 +502,17 @@ class Run:
     @property
     def reduce_mb(self) -> Growing:
         """Memory of all ranks of the reduce."""
-        return _growing(-(-sizes.reduce_memory(self.reduce["ranks"]) // MIB))
+        return _growing(-(-memory.reduce_memory(self.reduce["ranks"]) // MIB))
 
     @property
     def reduce_minutes(self) -> Growing:
         """Run time of the reduce, which reads every product once."""
-        return _growing(counts.minutes(self.plan.facts["bytes"]["products"]))
+        return _growing(cut.minutes(self.plan.facts["bytes"]["products"]))
 
 
 def kept(results: Results, kind: str) -> Path:
     """A file that the main process keeps for one results folder, from run to run."""
-    return CACHE / f"{planfile.digest(str(results.root))}.{kind}"
+    return CACHE / f"{plans.digest(str(results.root))}.{kind}"
 
 
 def _filled(names: str | list[str], shard: str) -> str | list[str]:
@@ -622,7 +622,7 @@ def before_jobs(workflow: Any, run: Run) -> None:
     slurm_run.begin()
     try:
         run.refuse_crowds()
-        guard.mark(run.results)
+        small.mark(run.results)
         jobs.claim(run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None)
         if removed := leftovers.remove_folders():
             log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")

@@ -71,8 +71,8 @@ def _load_configfile(original: Callable, file: Any) -> Any:
 
 
 def _refuse_config(path: Path) -> None:
-    from shardwise import configfile
     from shardwise.errors import InputError
+    from shardwise.plan import configfile
 
     try:
         configfile.read(path)

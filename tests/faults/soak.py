@@ -17,8 +17,8 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from shardwise import planfile
 from shardwise.dispatch import missing
+from shardwise.plan import plan
 
 from tests import factories, fake_devices, processes
 from tests.workspace import REPO, Finished, Workspace
@@ -71,7 +71,7 @@ class Soak:
         self._configure("jobs")
         done = self._planned()
         assert done.returncode == 0, done.stderr
-        self.plan = planfile.load(self.workspace.file("plan.tsv"))
+        self.plan = plan.load(self.workspace.file("plan.tsv"))
         self.history: list[str] = []
 
     def _configure(self, dispatch: str) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from shardwise import ledger, multiply, planfile, planner, receipts, reduce, shard, sizes, synthetic
+from shardwise import ledger, multiply, receipts, reduce, shard, synthetic
 from shardwise.dispatch import jobs, missing, submitted, tally
 from shardwise.errors import ShardwiseError
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
+from shardwise.plan import memory, planner
+from shardwise.plan import plan as plans
 from shardwise.workflow import Run
 
 from tests import factories
@@ -36,7 +38,7 @@ class Stage:
     run: Callable[[Path], None]
 
 
-def _made(folder: Path, **over: object) -> planfile.Plan:
+def _made(folder: Path, **over: object) -> plans.Plan:
     own = {"shards": 2, **over}
     if "synthetic" not in own:
         path = folder.parent / "input.npy"
@@ -50,8 +52,8 @@ def _made(folder: Path, **over: object) -> planfile.Plan:
     return plan
 
 
-def _plan(folder: Path) -> planfile.Plan:
-    return planfile.load(folder / "results" / "plan.tsv")
+def _plan(folder: Path) -> plans.Plan:
+    return plans.load(folder / "results" / "plan.tsv")
 
 
 def _copied(folder: Path) -> None:
@@ -79,7 +81,7 @@ def _ledger(folder: Path) -> None:
 def _reduced(folder: Path) -> None:
     from mpi4py import MPI
 
-    sizes.REDUCE_BATCH_BYTES = 300  # in many steps, each of which is committed
+    memory.REDUCE_BATCH_BYTES = 300  # in many steps, each of which is committed
     names = ["sum", "mean"]
     reduce.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", names, save_every=0.0)
 
@@ -205,7 +207,7 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
     yield from _untrue_products(plan)
 
 
-def _untrue_products(plan: planfile.Plan) -> Iterator[str]:
+def _untrue_products(plan: plans.Plan) -> Iterator[str]:
     lacking = missing.missing(plan)
     for name in plan.shards:
         if name not in lacking and not _vouches(

@@ -30,10 +30,11 @@ def main() -> int:
 
 def _missing(file: str) -> list[str]:
     """The shards without a whole product."""
-    from shardwise import multiply, planfile  # noqa: F401 - imported once, for all forks
+    from shardwise import multiply  # noqa: F401 - imported once, for all forks
     from shardwise.dispatch import missing
+    from shardwise.plan import plan
 
-    return missing.missing(planfile.load(Path(file)))
+    return missing.missing(plan.load(Path(file)))
 
 
 def _forked(script: str, *words: str) -> int:

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 from shardwise import ledger, multiply, receipts, reduce
 from shardwise.dispatch import missing
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 
 from tests import factories
 

@@ -7,9 +7,10 @@ import subprocess
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import ledger, multiply, planfile, reduce
+from shardwise import ledger, multiply, reduce
 from shardwise.dispatch import missing
 from shardwise.errors import IntegrityError, ShardwiseError
+from shardwise.plan import plan
 
 from tests import factories
 
@@ -28,7 +29,7 @@ def whole(tmp_path_factory):
 def made(tmp_path, whole):
     """A copy of it, time stamps kept."""
     shutil.copytree(whole.results.root, tmp_path / "results")
-    return planfile.load(tmp_path / "results" / "plan.tsv")
+    return plan.load(tmp_path / "results" / "plan.tsv")
 
 
 def flip(path, seed):
@@ -152,7 +153,7 @@ def test_a_damaged_table_is_refused(made, whole, name, harm, seed):
     harm(path, seed)
     said = "plan.json"
     try:
-        read = planfile.load(made.results.plan)
+        read = plan.load(made.results.plan)
         assert (read.shards, read.sources) == (whole.shards, whole.sources)
         assert {**read.facts, "checksums": 0} == {**whole.facts, "checksums": 0}
         np.testing.assert_array_equal(summed(read), (STACK @ STACK).sum(axis=0))

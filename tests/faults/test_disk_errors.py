@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from shardwise import planfile, planner
+from shardwise.plan import plan as plans
+from shardwise.plan import planner
 
 from tests import factories
 from tests.faults import error_program
@@ -72,7 +73,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def on_disk(folder: Path) -> planfile.Plan:
+def on_disk(folder: Path) -> plans.Plan:
     """A plan on a disk that was large enough for it when the run began."""
     stack = factories.stack((4, 100, 100))
     source = factories.save(folder.parent / "input.npy", stack)

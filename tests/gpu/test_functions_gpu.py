@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from shardwise import functions, multiply
+from shardwise import multiply
 from shardwise.errors import InputError, TryAgain
+from shardwise.plan import user_function
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
@@ -35,11 +36,11 @@ def test_a_function_computes_on_the_backend(tmp_path, backend, keep, dtype):
 
 def test_the_seismic_example_computes_the_same(xp):
     """A shot on the backend is NumPy's to the rounding of its additions."""
-    function = functions.load(f"{FOLDER / 'propagator.py'}:shot")
+    function = user_function.load(f"{FOLDER / 'propagator.py'}:shot")
     velocity = np.random.default_rng(4).uniform(1500, 3000, (40, 60))
     block = shots([(50, 100), (30, 400)], velocity)
-    expected = functions.call(function, np, block, 0)
-    found = functions.call(function, xp, xp.asarray(block), 0)
+    expected = user_function.call(function, np, block, 0)
+    found = user_function.call(function, xp, xp.asarray(block), 0)
     found = found if xp is np else xp.asnumpy(found)
     assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
 
@@ -48,7 +49,7 @@ def test_a_result_never_shares_memory_with_its_block(tmp_path, xp):
     """A slab can be filled again while its results wait to be written."""
     block = xp.arange(24.0).reshape(2, 3, 4)
     for line in ("return block", "return block[:, ::-1]", "return block.view()"):
-        result = functions.call(functions.load(write(tmp_path, line)), xp, block, 0)
+        result = user_function.call(user_function.load(write(tmp_path, line)), xp, block, 0)
         block += 1
         assert float(result.max()) == float(block.max()) - 1
         assert result.flags.c_contiguous
@@ -58,9 +59,9 @@ def test_a_result_never_shares_memory_with_its_block(tmp_path, xp):
 def test_an_array_in_host_memory_is_refused(tmp_path):
     """With cupy, a NumPy array is a mistake that is named."""
     cupy = multiply.load_backend("cupy")[0]
-    function = functions.load(write(tmp_path, "return np.ones(block.shape)"))
+    function = user_function.load(write(tmp_path, "return np.ones(block.shape)"))
     with pytest.raises(InputError, match=r"returned a numpy\.ndarray .* return a cupy\.ndarray"):
-        functions.call(function, cupy, cupy.ones((1, 2, 2)), 0)
+        user_function.call(function, cupy, cupy.ones((1, 2, 2)), 0)
 
 
 @needs_gpu

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from shardwise import bins, multiply, receipts, sizes
+from shardwise import bins, multiply, receipts
 from shardwise.multiply import load_backend
+from shardwise.plan import memory
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
@@ -50,12 +51,12 @@ def test_a_large_matrix_is_one_batch(tmp_path, side, product, keep):
     needed = made.shards["00000"].device_memory
     if xp.cuda.Device().mem_info[1] < needed:
         pytest.skip(f"this device has less than {needed} bytes")
-    assert next(sizes.ladder(made.problem, 1, cuda=True)) == (1, 1)
+    assert next(memory.ladder(made.problem, 1, cuda=True)) == (1, 1)
     pool = xp.get_default_memory_pool()
     pool.free_all_blocks()
     before = pool.total_bytes()
     multiply.run_shard(made, "00000")
-    assert pool.total_bytes() - before <= needed - sizes.DEVICE_BYTES
+    assert pool.total_bytes() - before <= needed - memory.DEVICE_BYTES
     assert receipts.read(made.results.receipt("00000"))["witness"] is not None
     found = np.load(made.results.product("00000"), mmap_mode="r")
     for low in range(0, side, ROWS):

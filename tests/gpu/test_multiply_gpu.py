@@ -9,11 +9,13 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import kernels, multiply, proof, sizes
+from shardwise import kernels, multiply, proof
 from shardwise.bins import BinnedSum
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.files import pieces
 from shardwise.multiply import load_backend
-from shardwise.problem import Problem
+from shardwise.plan import memory
+from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.gpu.conftest import HAS_DRIVER, needs_gpu
@@ -96,7 +98,7 @@ def problem_of(product, shape, dtype, shared=False):
 def batch_of(xp, problem, matrices):
     """A batch of whole calls that holds two matrices again and again, and room for products."""
     make = factories.stack if "int" in problem.dtype else factories.noise
-    call = sizes.call_matrices(problem)
+    call = memory.call_matrices(problem)
     count = -(-matrices // call) * call
     which = xp.arange(count) % 2
     block = xp.asarray(make((2, *problem.left), problem.dtype))[which]
@@ -152,7 +154,7 @@ def test_large_kernels_are_right(product, shape, dtype):
     relative, absolute = rounding(dtype, problem.factor_shapes[0][1])
     assert bool((abs(wide(out[:2]) - exact) <= relative * moduli + absolute).all())
     assert bool((out[2] == out[0]).all())
-    if product != "A @ B" and sizes.symmetric(problem):
+    if product != "A @ B" and memory.symmetric(problem):
         assert bool((out[0] == out[0].T).all())
 
 
@@ -229,12 +231,12 @@ def test_bits_do_not_depend_on_slabs_and_batches(tmp_path, backend, product, kee
     for number, (slab, batch, batches) in enumerate(
         [(2**24, 2**28, 2), (4096, 2**28, 2), (10_000, 2**18, 2), (2**24, 2**18, 1)]
     ):
-        monkeypatch.setattr(sizes, "SLAB_BYTES", slab)
-        monkeypatch.setattr(sizes, "BATCHES", batches)
-        monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", batch)
+        monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
+        monkeypatch.setattr(memory, "BATCHES", batches)
+        monkeypatch.setattr(memory, "HOST_BATCH_BYTES", batch)
         # A call decides the bits, so it stays; several calls make a batch.
-        monkeypatch.setattr(sizes, "call_matrices", lambda _: 256)
-        monkeypatch.setattr(sizes, "BATCH_BYTES", batch)
+        monkeypatch.setattr(memory, "call_matrices", lambda _: 256)
+        monkeypatch.setattr(memory, "BATCH_BYTES", batch)
         _, found = shards_of(tmp_path / str(number), left, 1, **over)
         written.add(found[0].tobytes())
     assert len(written) == 1
@@ -281,7 +283,7 @@ def test_a_full_device_gets_smaller_batches_then_says_try_again(tmp_path, monkey
         pool.free_all_blocks()  # a limit does not count what the pool has already
         pool.set_limit(size=pool.used_bytes() + nbytes)
 
-    monkeypatch.setattr(sizes, "MOST_IN_CALL", 256)
+    monkeypatch.setattr(memory, "MOST_IN_CALL", 256)
     leave(40 * 2**20)
     try:
         _, (found,) = shards_of(tmp_path / "short", left, 1, backend="cupy")
@@ -335,7 +337,7 @@ def test_device_memory_is_what_the_plan_says(tmp_path, dtype, dim, keep):
     left, _ = factors("A.T @ A", (5, dim, dim), dtype)
     made, _ = shards_of(tmp_path, left, 1, backend="cupy", keep=keep, product="A.T @ A")
     taken = pool.total_bytes() - before
-    assert taken <= made.shards["00000"].device_memory - sizes.DEVICE_BYTES
+    assert taken <= made.shards["00000"].device_memory - memory.DEVICE_BYTES
 
 
 @pytest.mark.parametrize("position", [0, 6])
@@ -376,7 +378,7 @@ import sys
 import numpy as np
 from shardwise.kernels import kernel
 from shardwise.multiply import load_backend
-from shardwise.problem import Problem
+from shardwise.plan.problem import Problem
 xp, _ = load_backend("cupy")
 a = np.random.default_rng(0).standard_normal((64, 1024, 1024), np.float32)
 block, problem = xp.asarray(a), Problem(64, (1024, 1024), "A @ A", "float32")

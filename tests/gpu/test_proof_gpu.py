@@ -330,7 +330,7 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
 UNDER_OVERRIDE = """
 import cupy
 from shardwise import canary, kernels
-from shardwise.problem import Problem
+from shardwise.plan.problem import Problem
 
 run = kernels.kernel(cupy, Problem(4, (256, 256), "A @ A", "float32", None), "ieee")
 left, out = cupy.zeros((4, 256, 256), "float32"), cupy.zeros((4, 256, 256), "float32")

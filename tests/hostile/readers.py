@@ -25,22 +25,14 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise import (
-    config,
-    ledger,
-    metrics,
-    observation,
-    observe,
-    partial,
-    planfile,
-    receipts,
-    sources,
-)
+from shardwise import ledger, metrics, observation, observe, partial, receipts
 from shardwise.dispatch import jobs, missing, submitted
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
-from shardwise.planfile import Plan
+from shardwise.plan import config, sources
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan
 
 from tests import factories, pretend
 from tests.hostile.mutate import MOST_BYTES, mutated
@@ -334,8 +326,8 @@ class Table(Reader):
         self.seeds = [self.file.read_bytes(), self.plan.results.sources.read_bytes()]
 
     def read(self) -> Any:
-        planfile.load(self.file, "00001")
-        return planfile.load(self.file)
+        plans.load(self.file, "00001")
+        return plans.load(self.file)
 
     def right(self, found: Any, raw: bytes) -> None:
         assert raw == self.seeds[0]
@@ -351,10 +343,10 @@ class Facts(Table):
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
-        return planfile.load(self.plan.results.plan)
+        return plans.load(self.plan.results.plan)
 
     def right(self, found: Any, raw: bytes) -> None:
-        assert planfile.dumps(found.facts) == planfile.dumps(self.plan.facts)
+        assert plans.dumps(found.facts) == plans.dumps(self.plan.facts)
         assert found.shards == self.plan.shards
 
 
@@ -389,15 +381,15 @@ class Forged(Reader):
                     path.name: small.checksum(p)
                     for path, p in zip(self.paths[1:], (table, other), strict=True)
                 }
-                own["plan.json"] = small.checksum(planfile.dumps(content))
+                own["plan.json"] = small.checksum(plans.dumps(content))
                 facts = json.dumps({**content, "checksums": own}).encode()
         for path, part in zip(self.paths, (facts, table, other), strict=True):
             path.write_bytes(part)
 
     def read(self) -> Any:
-        found = planfile.load(self.file)
-        planfile.load(self.file, "00001")
-        planfile.load(self.file, 0)
+        found = plans.load(self.file)
+        plans.load(self.file, "00001")
+        plans.load(self.file, 0)
         return found, found.sources
 
     def names(self) -> list[str]:

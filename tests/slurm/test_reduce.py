@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import ledger, planfile, sizes
+from shardwise import ledger
+from shardwise.files import pieces
+from shardwise.plan import plan
 
 from tests import factories, impatient
 from tests.slurm.cluster import SlurmCluster
@@ -27,14 +29,14 @@ LEFT = factories.stack((7, 4, 4))
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> planfile.Plan:
+def made(tmp_path: Path) -> plan.Plan:
     """A plan of seven matrices in three shards, computed."""
     made = factories.computed(factories.plan(tmp_path, LEFT, shards=3))
     ledger.write(made)
     return made
 
 
-def reduce_line(made: planfile.Plan, *words: str) -> str:
+def reduce_line(made: plan.Plan, *words: str) -> str:
     """The command line of the reduce."""
     return shlex.join(factories.command("reduce", "--plan", made.results.plan, *words))
 
@@ -42,7 +44,7 @@ def reduce_line(made: planfile.Plan, *words: str) -> str:
 @pytest.mark.parametrize("launcher", ["auto", "srun --mpi=pmi2", "mpiexec"])
 @pytest.mark.parametrize("where", NODES)
 def test_the_ranks_are_where_slurm_granted_them(
-    slurm: SlurmCluster, made: planfile.Plan, launcher: str, where: str
+    slurm: SlurmCluster, made: plan.Plan, launcher: str, where: str
 ) -> None:
     """As many ranks as the job has tasks, on its nodes, in one world; and the right sum."""
     options, nodes = NODES[where]
@@ -53,7 +55,7 @@ def test_the_ranks_are_where_slurm_granted_them(
     assert np.array_equal(np.load(made.results.statistic("sum")), (LEFT @ LEFT).sum(axis=0))
 
 
-def test_auto_works_in_any_shell_of_a_job(slurm: SlurmCluster, made: planfile.Plan) -> None:
+def test_auto_works_in_any_shell_of_a_job(slurm: SlurmCluster, made: plan.Plan) -> None:
     """Under an srun that holds the only CPU and all memory, with more ranks than CPUs."""
     line = f"srun -n1 sh -c {shlex.quote(reduce_line(made, '--ranks', '3'))}"
     job = slurm.submit(line, "-p", "cpu", "-n1")
@@ -64,9 +66,7 @@ def test_auto_works_in_any_shell_of_a_job(slurm: SlurmCluster, made: planfile.Pl
 
 @pytest.mark.fault("a rank that raises")
 @pytest.mark.parametrize("launcher", ["srun --mpi=pmi2", "mpiexec"])
-def test_the_exit_code_reaches_slurm(
-    slurm: SlurmCluster, made: planfile.Plan, launcher: str
-) -> None:
+def test_the_exit_code_reaches_slurm(slurm: SlurmCluster, made: plan.Plan, launcher: str) -> None:
     """A missing product ends the job with 3, its error told once."""
     made.results.product("00001").unlink()
     job = slurm.submit(reduce_line(made, "--launcher", launcher), "-p", "cpu", "-N1", "-n3")
@@ -77,7 +77,7 @@ def test_the_exit_code_reaches_slurm(
 
 @pytest.mark.parametrize("by_srun", [True, False])
 def test_a_launcher_of_another_mpi_is_refused(
-    slurm: SlurmCluster, made: planfile.Plan, by_srun: bool
+    slurm: SlurmCluster, made: plan.Plan, by_srun: bool
 ) -> None:
     """Worlds of one rank each sum nothing, and start no ranks of their own."""
     line = "srun --mpi=none"
@@ -94,7 +94,7 @@ def test_a_reduce_that_is_killed_half_way_is_continued(
     slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank on the second node is killed; the next job goes on from what all have saved."""
-    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", 256)
+    monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", 256)
     left = factories.stack((40, 12, 12))
     made = factories.computed(factories.plan(tmp_path, left, shards=7, materialize=False))
     ledger.write(made)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardwise import ledger
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 
 from tests import factories, processes
 from tests.uge.cluster import UgeCluster

@@ -13,9 +13,8 @@ from shardwise.advice import Advice, advise
 from shardwise.files.paths import Results
 from shardwise.observation import DONE, Device, Observation, Sighting, Timeline
 from shardwise.observe import Observer
-from shardwise.plan import Shard
-from shardwise.planfile import Plan
-from shardwise.problem import Problem
+from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.problem import Problem
 from shardwise.timeline import PHASES, STAGES
 
 from tests import pretend

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import planfile
-from shardwise.planfile import Plan
+from shardwise.plan import plan
+from shardwise.plan.plan import Plan
 
 from tests import factories, processes
 
@@ -37,7 +37,7 @@ def planned(folder: Path, trouble: str, **over: object) -> Plan:
     (folder / "config.yaml").write_text("".join(f"{key}: {own[key]}\n" for key in own))
     done = factories.run("plan", cwd=folder)
     assert done.returncode == 0, done.stderr
-    return planfile.load(folder / "results" / "plan.tsv")
+    return plan.load(folder / "results" / "plan.tsv")
 
 
 def run(made: Plan, shard: str = "00000") -> subprocess.CompletedProcess:

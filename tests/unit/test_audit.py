@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import audit, host, ledger, multiply, receipts, reduce, sizes
-from shardwise.config import NO_PLAN
+from shardwise import audit, host, ledger, multiply, receipts, reduce
 from shardwise.errors import InputError
+from shardwise.files import pieces
+from shardwise.plan.config import NO_PLAN
 
 from tests import factories
 
@@ -231,7 +232,7 @@ def test_input_counts_only_where_it_is_asked_for(tmp_path):
 @pytest.mark.parametrize("shared", [False, True])
 def test_b_is_read_too(tmp_path, monkeypatch, shared):
     """With --input the bytes of B are compared; without a checksum of it, what it is known by."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 336)
     left, shape = factories.stack((6, 17, 9)), (9, 11) if shared else (6, 9, 11)
     over = {"product": "A @ B", "shards": 3, "materialize": False}
     made = finished(tmp_path, left, right=factories.stack(shape, seed=2), **over)

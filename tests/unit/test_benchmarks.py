@@ -209,16 +209,17 @@ def test_fabricated_files_are_what_multiply_leaves(
 ) -> None:
     """The ledger takes the receipts, the checksums are true, and no two products are equal."""
     import reduce as benchmark
-    from shardwise import ledger, sizes
+    from shardwise import ledger
     from shardwise.files import checksum as checksums
+    from shardwise.files import pieces as piecess
 
     stack = benchmark.Stack("float32", 8, keep, gib)
     plan = stack.plan(tmp_path / "files")
     found = [np.load(path) for path, _ in benchmark.files_of(plan)]
     assert sum(array.nbytes for array in found) == stack.nbytes
     for said, array in zip(ledger.read(plan), found, strict=True):
-        row = sizes.natural_row(array.shape, array.itemsize)
-        pieces = sizes.checksum_pieces(row, array.itemsize)
+        row = piecess.natural_row(array.shape, array.itemsize)
+        pieces = piecess.checksum_pieces(row, array.itemsize)
         checksum = checksums.PieceChecksum(array.nbytes, *pieces)
         checksum.append(checksums.raw_bytes(array))
         assert checksum.hexdigest() == said["file"]["checksum"]

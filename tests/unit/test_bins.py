@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shardwise import bins, bins_cpu
 from shardwise.bins import LIMIT, BinnedSum, plane_shape, rounded
 from shardwise.errors import InputError
-from shardwise.problem import LEVELS
+from shardwise.plan.problem import LEVELS
 from shardwise.rows import Rows
 
 from tests.factories import FLOATS, SCRIPTS, noise

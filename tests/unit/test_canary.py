@@ -6,7 +6,7 @@ from shardwise import canary, kernels
 from shardwise.batches import Worker
 from shardwise.errors import IntegrityError, WrongProduct
 from shardwise.lanes import HostLane
-from shardwise.problem import Problem
+from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import FLOATS, PRODUCTS, stack

@@ -9,7 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from shardwise import cli, planfile
+from shardwise import cli
+from shardwise.plan import plan as plans
 
 from tests import factories
 from tests.factories import command, copied, leftovers, mpirun, run, save, stack
@@ -40,7 +41,7 @@ def test_the_whole_pipeline_by_hand(tmp_path):
         done = run(script, "--plan", plan, *words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout == ""
-    made = planfile.load(plan)
+    made = plans.load(plan)
     done = mpirun(2, made, "--ranks", 2)
     assert done.returncode == 0, done.stderr
     left = np.load(tmp_path / "out" / "input.npy").astype("int64")

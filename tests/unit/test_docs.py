@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from shardwise import collectives, config
+from shardwise import collectives
 from shardwise.bins import BinnedSum, plane_shape
 from shardwise.files.checksum import PieceChecksum
-from shardwise.planfile import SETTINGS_THAT_MATTER
-from shardwise.problem import ITEM_BYTES
+from shardwise.plan import config
+from shardwise.plan.plan import SETTINGS_THAT_MATTER
+from shardwise.plan.problem import ITEM_BYTES
 
 from tests.workspace import REPO
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise import config
 from shardwise.doctor import findings, mpi, python, report, settings
 from shardwise.doctor.__main__ import SECTIONS, guarded
 from shardwise.doctor.findings import FAULT, OK, Answer, Deadline, Finding, fault, note, ok
 from shardwise.doctor.report import Report
+from shardwise.plan import config
 
 from tests import processes
 from tests.doctor import Once

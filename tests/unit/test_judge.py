@@ -7,19 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import (
-    audit,
-    judge,
-    ledger,
-    multiply,
-    observation,
-    observe,
-    planfile,
-    receipts,
-    reduce,
-)
+from shardwise import audit, judge, ledger, multiply, observation, observe, receipts, reduce
 from shardwise.dispatch import missing
 from shardwise.errors import IntegrityError
+from shardwise.plan import plan
 
 from tests import factories
 
@@ -41,7 +32,7 @@ def made(model, tmp_path_factory):
     """A copy of it in which each test leaves what it has found."""
     root = tmp_path_factory.mktemp("made") / "results"
     shutil.copytree(model.results.root, root)
-    return planfile.load(root / "plan.tsv")
+    return plan.load(root / "plan.tsv")
 
 
 def place(path, raw):
@@ -211,7 +202,7 @@ def test_a_receipt_of_another_shard_is_refused(made, tmp_path):
 def test_a_product_of_another_size_is_taken_by_nobody(model, tmp_path, harm):
     """Header and size of the product are looked at by all."""
     shutil.copytree(model.results.root, tmp_path / "results")
-    made = planfile.load(tmp_path / "results" / "plan.tsv")
+    made = plan.load(tmp_path / "results" / "plan.tsv")
     harm(made.results.product(SHARD))
     assert [name for name, takes in TAKERS.items() if takes(made)] == []
 
@@ -219,7 +210,7 @@ def test_a_product_of_another_size_is_taken_by_nobody(model, tmp_path, harm):
 def test_a_changed_header_is_refused_wherever_a_file_is_judged(model, tmp_path):
     """Each byte of a product's, a copy's and a sum's header counts, its padding too."""
     shutil.copytree(model.results.root, tmp_path / "results")
-    made = planfile.load(tmp_path / "results" / "plan.tsv")
+    made = plan.load(tmp_path / "results" / "plan.tsv")
     facts = receipts.read(made.results.summary)["files"]
     judged = {
         made.results.product(SHARD): lambda: judge.check_product(made, SHARD),
@@ -241,7 +232,7 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(model, tmp_path):
 def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
     """A task takes the copy of its matrices by the same judge."""
     shutil.copytree(model.results.root, tmp_path / "results")
-    made = planfile.load(tmp_path / "results" / "plan.tsv")
+    made = plan.load(tmp_path / "results" / "plan.tsv")
     row, path = made.shards[SHARD], made.results.shard_receipt(SHARD)
     raw = path.read_bytes()
     assert multiply._known_copy(made, row) is not None
@@ -255,7 +246,7 @@ def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
 def test_an_answer_names_what_is_wrong(model, tmp_path):
     """No receipt, one of another plan and one of another version are told apart from damage."""
     shutil.copytree(model.results.root, tmp_path / "results")
-    made = planfile.load(tmp_path / "results" / "plan.tsv")
+    made = plan.load(tmp_path / "results" / "plan.tsv")
     path = made.results.receipt(SHARD)
     for values, kind in (
         ({"fingerprint": "0" * 16}, judge.OtherPlan),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import kernels
-from shardwise.problem import Problem
+from shardwise.plan.problem import Problem
 
 from tests.factories import FLOATS, INTEGERS, PRODUCTS, REFERENCES, noise, stack
 

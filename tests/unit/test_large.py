@@ -5,11 +5,13 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import batches, multiply, sizes
+from shardwise import batches, multiply
 from shardwise.bins import BinnedSum
 from shardwise.errors import InputError, TryAgain
+from shardwise.files import pieces
 from shardwise.lanes import HostLane
-from shardwise.problem import Problem
+from shardwise.plan import memory as plan_memory
+from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import PRODUCTS, REFERENCES, leftovers, noise, results, stack
@@ -22,8 +24,8 @@ GIB = 2**30
 def small(monkeypatch):
     """Limits so low that a matrix of some kB is a large one, of many slabs, by itself."""
     for name in ("HUGE_BYTES", "HOST_LONE_BYTES", "LARGE_BYTES", "BATCH_BYTES", "HOST_BATCH_BYTES"):
-        monkeypatch.setattr(sizes, name, 32)
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
+        monkeypatch.setattr(plan_memory, name, 32)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 336)
 
 
 def factors(product, dtype, make=stack):
@@ -48,7 +50,7 @@ def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
     exact = REFERENCES[product](wide(left), wide(right))
     over = {"product": product, "keep": keep, "materialize": False, "shards": 1}
     made = factories.plan(tmp_path, left, right, **over)
-    assert next(sizes.ladder(made.problem, 3, cuda=False)) == (1, 1)
+    assert next(plan_memory.ladder(made.problem, 3, cuda=False)) == (1, 1)
     for memory in (None, 1):
         multiply.run_shard(made, "00000", memory=memory)
         expected = exact.sum(axis=0)[None] if keep == "sum" else exact
@@ -63,7 +65,7 @@ def test_neither_the_cut_nor_slabs_change_a_bit(tmp_path, monkeypatch, dtype):
     left, _ = factors("A @ A", dtype, noise)
     products, sums = set(), set()
     for shards, slab in ((1, 336), (3, 336), (1, 10**6)):
-        monkeypatch.setattr(sizes, "SLAB_BYTES", slab)
+        monkeypatch.setattr(pieces, "SLAB_BYTES", slab)
         folder = tmp_path / f"{shards}-{slab}"
         over = {"materialize": False, "shards": shards}
         made = factories.computed(factories.plan(folder / "p", left, **over))
@@ -79,9 +81,10 @@ def test_neither_the_cut_nor_slabs_change_a_bit(tmp_path, monkeypatch, dtype):
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from shardwise import multiply, planfile
+from shardwise import multiply
+from shardwise.plan import plan
 
-plan = planfile.load(Path(sys.argv[1]))
+plan = plan.load(Path(sys.argv[1]))
 own = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 import numba, shardwise.bins_cpu
 before = own()
@@ -103,7 +106,7 @@ def test_a_real_process_stays_within_the_model(tmp_path, dtype, keep):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # BLAS has buffers of its own, 32 MiB a thread, which the interpreter's share covers.
-    allowed = sizes.task_memory(made.problem, 2, keep, cuda=False) - sizes.PYTHON_BYTES
+    allowed = plan_memory.task_memory(made.problem, 2, keep, cuda=False) - plan_memory.PYTHON_BYTES
     assert int(done.stdout) <= allowed + 64 * 2**20
 
 
@@ -111,10 +114,10 @@ def test_a_real_process_stays_within_the_model(tmp_path, dtype, keep):
 def test_40_000_rows_of_float32_fit_a_large_gpu(keep, gib):
     """A matrix and its product are 12 GiB, the planes of the sum 51 more; and as much on a CPU."""
     own = Problem(1, (40_000, 40_000), "A @ A", "float32")
-    assert gib * GIB < sizes.least_bytes(own, keep, True, True) < (gib + 1) * GIB
-    assert sizes.device_memory(own, 1, keep) < (gib + 1) * GIB
-    assert sizes.device_memory(own, 8, keep) < (gib + 13) * GIB  # two batches
-    assert gib * GIB < sizes.task_memory(own, 8, keep, cuda=False) < (gib + 3) * GIB
+    assert gib * GIB < plan_memory.least_bytes(own, keep, True, True) < (gib + 1) * GIB
+    assert plan_memory.device_memory(own, 1, keep) < (gib + 1) * GIB
+    assert plan_memory.device_memory(own, 8, keep) < (gib + 13) * GIB  # two batches
+    assert gib * GIB < plan_memory.task_memory(own, 8, keep, cuda=False) < (gib + 3) * GIB
 
 
 class Lane(HostLane):
@@ -169,10 +172,10 @@ def test_the_least_is_no_more_than_what_is_planned():
             own = Problem(9, (5003, 5003), product, dtype, right)
             for keep in ("products", "sum"):
                 for exact in (True, False):
-                    least = sizes.least_bytes(own, keep, True, exact)
-                    assert least <= sizes.device_memory(own, 1, keep)
-                    least = sizes.least_bytes(own, keep, False, exact)
-                    assert least <= sizes.task_memory(own, 1, keep, cuda=False)
+                    least = plan_memory.least_bytes(own, keep, True, exact)
+                    assert least <= plan_memory.device_memory(own, 1, keep)
+                    least = plan_memory.least_bytes(own, keep, False, exact)
+                    assert least <= plan_memory.task_memory(own, 1, keep, cuda=False)
 
 
 def test_sums_that_are_not_reproducible_need_less(tmp_path):
@@ -181,7 +184,7 @@ def test_sums_that_are_not_reproducible_need_less(tmp_path):
     other = factories.plan(
         tmp_path / "x", stack((2, 600, 600)), keep="sum", reproducible=False, shards=1
     )
-    total = sizes.least_bytes(made.problem, "sum", False, True) - 1
+    total = plan_memory.least_bytes(made.problem, "sum", False, True) - 1
     with pytest.raises(InputError):
         batches.refuse_too_large(made, False, total)
     batches.refuse_too_large(other, False, total)

@@ -6,9 +6,10 @@ import time
 from contextlib import suppress
 
 import pytest
-from shardwise import live, multiply, observation, observe, receipts, sizes
+from shardwise import live, multiply, observation, observe, receipts
 from shardwise.files.paths import Results
 from shardwise.nvml import Sample
+from shardwise.plan import memory
 
 from tests import factories
 from tests.factories import noise, stack
@@ -188,7 +189,7 @@ def test_a_slow_disk_costs_the_file_alone(tmp_path, monkeypatch):
 
 def test_matrices_are_counted_as_they_come_through(tmp_path, monkeypatch):
     """At the end all of them are, whatever the size of a batch."""
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 3 * 512)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 3 * 512)
     made = factories.plan(tmp_path, noise((7, 8, 8)), shards=1, materialize=False)
     session = multiply.Session(made, 0)
     reading = session.begin("00000")

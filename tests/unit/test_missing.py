@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from shardwise import planfile, planner
 from shardwise.dispatch import missing
+from shardwise.plan import plan, planner
 
 from tests import factories
 
@@ -26,7 +26,7 @@ def made(computed, tmp_path):
         (tmp_path / "results" / "products" / path.name).write_bytes(path.read_bytes())
     for path in (computed.results.plan, computed.results.plan_facts, computed.results.sources):
         (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
-    return planfile.load(tmp_path / "results" / "plan.tsv")
+    return plan.load(tmp_path / "results" / "plan.tsv")
 
 
 def test_nothing_is_missing_of_what_is_whole(made):

@@ -8,9 +8,11 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise import bins, devices, kernels, lanes, multiply, receipts, shard, sizes
+from shardwise import bins, devices, kernels, lanes, multiply, receipts, shard
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
+from shardwise.plan import memory
 
 from tests import factories
 from tests.factories import (
@@ -167,8 +169,8 @@ def test_no_size_of_slabs_and_batches_changes_a_bit(tmp_path, monkeypatch, produ
     over = {"product": product, "keep": keep, "shards": 2, "materialize": False}
     made, seen = factories.plan(tmp_path, left, right, **over), set()
     for batch, slab in SIZES:
-        monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", batch)
-        monkeypatch.setattr(sizes, "SLAB_BYTES", slab)
+        monkeypatch.setattr(memory, "HOST_BATCH_BYTES", batch)
+        monkeypatch.setattr(piecess, "SLAB_BYTES", slab)
         seen.add(products(computed(made)).tobytes())
     assert len(seen) == 1
 
@@ -188,8 +190,8 @@ def test_the_cut_changes_no_product(tmp_path):
 @pytest.mark.parametrize("materialize", [True, False])
 def test_matrices_larger_than_a_slab_and_a_batch(tmp_path, monkeypatch, materialize, keep):
     """A matrix in several slabs, a product too; and B of another size beside it."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 4099)
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 100)
+    monkeypatch.setattr(piecess, "SLAB_BYTES", 4099)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 100)
     left, right = noise((5, 31, 53), "float64"), noise((5, 53, 7), "float64", 1)
     over = {"product": "A @ B", "materialize": materialize, "keep": keep, "shards": 2}
     made = computed(factories.plan(tmp_path, left, right, **over))
@@ -240,7 +242,7 @@ def test_the_receipt_says_what_was_done(tmp_path):
     assert receipt["proof"]["method"] == "freivalds"
     assert (receipt["keep"], receipt["compute"]) == ("products", "float32")
     pieces = receipt["file"]["row_bytes"], receipt["file"]["piece_bytes"]
-    assert pieces == sizes.checksum_pieces(3 * 3 * 4)
+    assert pieces == piecess.checksum_pieces(3 * 3 * 4)
     assert receipt["file"]["shape"] == [3, 3, 3]
     assert receipt["file"]["bytes"] == product.stat().st_size
     assert receipt["file"]["checksum"] == file_checksum(product, 4096, *pieces)
@@ -475,7 +477,7 @@ def test_a_copy_of_another_range_is_made_again(tmp_path):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex128", "int16", "int64"])
 def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     """A device that computes wrong numbers is suspected by matrix, and nothing is committed."""
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 2 * 8 * 8 * np.dtype(dtype).itemsize)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 8 * 8 * np.dtype(dtype).itemsize)
     kind = kernels.Integers if "int" in dtype else kernels.NumpyKernel
     multiply_batch, done = kind.multiply, []
 
@@ -522,7 +524,7 @@ def sums_in_gemm(tmp_path, left, right=None, **over):
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_sums_inside_the_gemm_are_plain_sums(tmp_path, monkeypatch, product, dtype):
     """One wide array a shard, exact where all is exact, over several batches; and proven."""
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 2 * 5 * 5 * np.dtype(dtype).itemsize)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 5 * 5 * np.dtype(dtype).itemsize)
     left = stack((9, 5, 5) if product == "A @ A" else (9, 3, 5), dtype)
     right = stack((9, 5, 4), dtype, 1) if product == "A @ B" else None
     made = sums_in_gemm(tmp_path, left, right, product=product)

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import batches, multiply, receipts, sizes
+from shardwise import batches, multiply, receipts
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit as commits
+from shardwise.files import pieces as piecess
 from shardwise.files.checksum import PieceChecksum, file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.lanes import HostLane
 from shardwise.pipeline import Drain, Feed, Stopwatch
-from shardwise.plan import Source
-from shardwise.sources import StackReader
+from shardwise.plan import memory as plan_memory
+from shardwise.plan.plan import Source
+from shardwise.plan.stack import StackReader
 
 from tests import factories
 from tests.factories import copied, leftovers, noise, save, stack
@@ -215,8 +217,8 @@ def fail(monkeypatch, where, error, call):
 def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
     """It ends with that error and without the other batches; no file and no thread is left."""
     matrix = 8 * 8 * 8
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 3 * matrix + 40)
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 2 * matrix)
+    monkeypatch.setattr(piecess, "SLAB_BYTES", 3 * matrix + 40)
+    monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
     made = copied(factories.plan(tmp_path, noise((400, 8, 8)), shards=1))
     error = BrokenError(where)
     worked = fail(monkeypatch, where, error, 1 if where in ONCE else call)
@@ -263,7 +265,7 @@ def test_stages_are_in_the_receipt(tmp_path):
 
 def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
     """With the least memory the pipeline runs in two slabs each way, to the same bits."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 1000)
+    monkeypatch.setattr(piecess, "SLAB_BYTES", 1000)
     seen, taken = set(), []
     slab = HostLane.slab
     monkeypatch.setattr(HostLane, "slab", lambda self, n: taken.append(n) or slab(self, n))
@@ -276,7 +278,10 @@ def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
         counts.append(len(taken))
         taken.clear()
     assert len(seen) == 1
-    assert counts == [sizes.READ_SLABS + sizes.WRITE_SLABS, 2 * sizes.FEWEST_SLABS]
+    assert counts == [
+        plan_memory.READ_SLABS + plan_memory.WRITE_SLABS,
+        2 * plan_memory.FEWEST_SLABS,
+    ]
 
 
 def test_a_slab_that_was_given_back_is_used_again():
@@ -297,7 +302,7 @@ def test_a_slab_that_was_given_back_is_used_again():
 @pytest.mark.parametrize("keep", ["products", "sum"])
 def test_a_session_takes_its_slabs_once(tmp_path, monkeypatch, keep):
     """Shards that follow each other, the next read while one is computed, share their slabs."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 1000)
+    monkeypatch.setattr(piecess, "SLAB_BYTES", 1000)
     taken, new = [], HostLane._new_slab
     monkeypatch.setattr(HostLane, "_new_slab", lambda self, n: taken.append(n) or new(self, n))
     left, right = noise((40, 8, 8)), noise((40, 8, 8), seed=1)

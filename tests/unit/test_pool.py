@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise import planfile, receipts
+from shardwise import receipts
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Event
 from shardwise.dispatch.tally import Tally
@@ -25,7 +25,8 @@ from shardwise.errors import (
     TryAgain,
     WrongProduct,
 )
-from shardwise.planfile import Plan
+from shardwise.plan import plan
+from shardwise.plan.plan import Plan
 
 from tests import factories, fake_devices, processes
 
@@ -351,7 +352,7 @@ def relative(folder: Path) -> Plan:
     (folder / "begun").unlink()
     assert factories.run("plan", "--replace", cwd=folder).returncode == 0
     (folder / "begun").touch()
-    return planfile.load(folder / "results" / "plan.tsv")
+    return plan.load(folder / "results" / "plan.tsv")
 
 
 def test_children_of_a_function_end_with_its_shard(tmp_path):

@@ -5,7 +5,8 @@ from itertools import chain, pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import portions, sizes
+from shardwise import portions
+from shardwise.files import pieces
 from shardwise.portions import Layout
 
 ROWS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -132,10 +133,10 @@ def test_runs_are_left_and_shared_without_loss(total, cuts, parts):
 def test_stripes_are_pieces_of_the_checksum():
     """A long row is cut where its checksum is, at whole numbers; a short one is not cut."""
     for elements, item in ((4096 * 4096, 4), (5000 * 4999, 8), (700 * 700, 16), (64, 2)):
-        made = Layout([3], elements, item, *sizes.checksum_pieces(elements * item))
+        made = Layout([3], elements, item, *pieces.checksum_pieces(elements * item))
         bounds = [made.bounds(stripe) for stripe in range(made.stripes)]
         assert bounds[0][0] == 0
         assert bounds[-1][1] == elements
         for (_, end), (begin, _) in pairwise(bounds):
             assert end == begin
-            assert begin * item % sizes.CHECKSUM_PIECE_BYTES == 0
+            assert begin * item % pieces.CHECKSUM_PIECE_BYTES == 0

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import kernels, proof, witness
-from shardwise.problem import Problem
+from shardwise.plan.problem import Problem
 
 from tests.factories import FLOATS, PRODUCTS, noise, stack
 

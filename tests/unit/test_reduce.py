@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import bins, ledger, planfile, reduce, sizes
+from shardwise import bins, ledger, reduce
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files import pieces
 from shardwise.files.checksum import file_checksum
+from shardwise.plan import memory, plan
 
 from tests import factories
 from tests.factories import (
@@ -67,7 +69,7 @@ def whole(tmp_path_factory):
 def made(whole, tmp_path):
     """A copy of the computed plan, to damage."""
     shutil.copytree(whole.results.root, tmp_path / "results")
-    return planfile.load(tmp_path / "results" / "plan.tsv")
+    return plan.load(tmp_path / "results" / "plan.tsv")
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,8 @@ def test_kept_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypa
     """keep: sum: shards, batches, slabs and ranks change no bit; it is the rounded exact sum."""
     left, seen = noise((11, 2, 2), dtype), set()
     for shards, ranks, size in ((1, 1, 10**6), (3, 1, 70), (11, 1, 1), (2, 5, 40)):
-        monkeypatch.setattr(sizes, "SLAB_BYTES", size)
-        monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", size)
+        monkeypatch.setattr(pieces, "SLAB_BYTES", size)
+        monkeypatch.setattr(memory, "HOST_BATCH_BYTES", size)
         over = {"keep": "sum", "shards": shards, "materialize": False}
         made = computed(factories.plan(tmp_path / str(shards), left, **over))
         found = summed(made, ranks)
@@ -183,7 +185,7 @@ def test_the_error_of_sums_inside_the_gemm_is_bounded(tmp_path, monkeypatch, dty
     """reproducible: false: γ(n k) of the moduli for a batch, and float64 sums of the batches."""
     left = noise((23, 6, 6), dtype)
     right = noise((23, 6, 6), dtype, 1) if product == "A @ B" else None
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 5 * left[0].nbytes)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 5 * left[0].nbytes)
     over = {"keep": "sum", "reproducible": False, "shards": 3, "product": product}
     made = computed(factories.plan(tmp_path, left, right, materialize=False, **over))
     found = summed(made, 2) if product == "A @ B" else summed(made, 1)
@@ -214,7 +216,7 @@ def test_the_mean_is_the_sum_over_the_number_of_matrices(made):
 
 def checksum_of(path):
     """The checksum of a file of a result."""
-    return file_checksum(path, 4096, *sizes.checksum_pieces(4 * 4 * 8))
+    return file_checksum(path, 4096, *pieces.checksum_pieces(4 * 4 * 8))
 
 
 def test_other_ranks_than_asked_are_refused(made):

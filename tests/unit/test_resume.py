@@ -7,10 +7,12 @@ import sys
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import ledger, planner, reduce, sizes
+from shardwise import ledger, reduce
 from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.files import pieces
+from shardwise.files.paths import STATISTICS
 from shardwise.partial import Partial, Record, alone
-from shardwise.problem import STATISTICS
+from shardwise.plan import memory, planner
 
 from tests import factories
 from tests.factories import ROOT, SCRIPTS, noise
@@ -54,7 +56,7 @@ def results(made, names):
 )
 def test_a_killed_reduce_is_continued(tmp_path, monkeypatch, keep, dim, ranks, after):
     """Other ranks go on where one was killed: fewer bytes are read again, and no bit differs."""
-    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", PIECE)
+    monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", PIECE)
     over = {"shards": 7, "keep": keep, "materialize": False}
     made = factories.computed(factories.plan(tmp_path, noise((40, dim, dim), "float32"), **over))
     ledger.write(made)
@@ -80,7 +82,7 @@ def test_a_killed_reduce_is_continued(tmp_path, monkeypatch, keep, dim, ranks, a
 
 def test_what_was_damaged_is_not_continued(tmp_path, monkeypatch):
     """After an integrity error nothing is left: what is wrong may stand in it."""
-    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", PIECE)
+    monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", PIECE)
     made = factories.plan(tmp_path, noise((9, 12, 12), "float32"), shards=3, materialize=False)
     ledger.write(factories.computed(made))
     path = made.results.product("00001")
@@ -99,7 +101,7 @@ def test_what_was_damaged_is_not_continued(tmp_path, monkeypatch):
 
 def test_what_is_read_is_noted_in_few_words(tmp_path, monkeypatch):
     """However many batches, units that follow each other are one run: nothing grows with N."""
-    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", PIECE)
+    monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", PIECE)
     made = factories.computed(factories.plan(tmp_path, noise((40, 8, 8), "float32"), shards=7))
     ledger.write(made)
     seen, original = [], reduce._Stripe.add
@@ -109,7 +111,7 @@ def test_what_is_read_is_noted_in_few_words(tmp_path, monkeypatch):
         seen.append(list(self.runs))
 
     monkeypatch.setattr(reduce._Stripe, "add", add)
-    monkeypatch.setattr(sizes, "REDUCE_BATCH_BYTES", 1)
+    monkeypatch.setattr(memory, "REDUCE_BATCH_BYTES", 1)
     reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
     assert seen == [[(0, unit + 1)] for unit in range(40)]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import statistics
-from shardwise.problem import NEEDS_ORDER, STATISTICS
+from shardwise.files.paths import STATISTICS
+from shardwise.plan.problem import NEEDS_ORDER
 from shardwise.rows import Rows
 from shardwise.scalars import Scalars
 

@@ -6,9 +6,10 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from shardwise import scan, sizes
+from shardwise import scan
 from shardwise.errors import IntegrityError
 from shardwise.files import direct
+from shardwise.files import pieces as piecess
 from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
@@ -40,12 +41,12 @@ def write(folder, number, stack):
 @pytest.mark.parametrize("batch", [1, 5000, 10**7])
 def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, cached, shape, dtype, batch):
     """Rows of several files, whole or in stripes: their numbers, and the files' checksums."""
-    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", 4096)
+    monkeypatch.setattr(piecess, "CHECKSUM_PIECE_BYTES", 4096)
     random = np.random.default_rng(1)
     stacks = [random.integers(0, 99, (shape[0] + i, *shape[1:])).astype(dtype) for i in range(3)]
     files = [write(tmp_path, i, stack) for i, stack in enumerate(stacks)]
     numbers, item = shape[1] * shape[2], np.dtype(dtype).itemsize
-    pieces = sizes.checksum_pieces(numbers * item)
+    pieces = piecess.checksum_pieces(numbers * item)
     layout = Layout([len(stack) for stack in stacks], numbers, item, *pieces)
     batches = [
         made
@@ -84,7 +85,7 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path, monkeypatch, how):
     monkeypatch.setattr(ExtentReader, "cached", lambda self, extent: how == "mapped")
     stack = np.ones((8, 600, 600))
     path, _ = write(tmp_path, 0, stack)
-    layout = Layout([8], 360_000, 8, *sizes.checksum_pieces(stack[0].nbytes))
+    layout = Layout([8], 360_000, 8, *piecess.checksum_pieces(stack[0].nbytes))
     batches = list(layout.batches(2, [(0, 8)], 10**6))
 
     def opened(shard):

@@ -7,11 +7,13 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import multiply, receipts, shard, sizes
+from shardwise import multiply, receipts, shard
 from shardwise.errors import IntegrityError, TryAgain
 from shardwise.files import commit, direct
+from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
+from shardwise.plan import memory
 
 from tests import factories
 from tests.factories import leftovers, noise, save, stack
@@ -21,7 +23,7 @@ from tests.factories import leftovers, noise, save, stack
 def slabs(request, monkeypatch):
     """Slabs that begin and end inside matrices, long enough for direct I/O, and the real ones."""
     if request.param == "slabs of odd sizes":
-        monkeypatch.setattr(sizes, "SLAB_BYTES", 5 * 130 * 200 * 8 + 12_347)
+        monkeypatch.setattr(piecess, "SLAB_BYTES", 5 * 130 * 200 * 8 + 12_347)
 
 
 def copies(made):
@@ -36,7 +38,7 @@ def copies(made):
         receipts.check_file(path, facts)
         assert read_header(path).offset == 4096
         pieces = facts["row_bytes"], facts["piece_bytes"]
-        assert pieces == sizes.SHARD_PIECES
+        assert pieces == memory.SHARD_PIECES
         assert facts["checksum"] == file_checksum(path, 4096, *pieces)
         parts.append(np.load(path))
     assert leftovers(made.results.root) == []
@@ -85,7 +87,7 @@ def test_multiply_agrees_with_the_checksum(tmp_path, slabs):
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_matrices_larger_than_a_slab(tmp_path, monkeypatch, order):
     """A slab is then a piece of a matrix, also where the matrix has to be converted."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 20_011)
+    monkeypatch.setattr(piecess, "SLAB_BYTES", 20_011)
     array = np.asarray(noise((5, 100, 100)), order=order)
     np.testing.assert_array_equal(copies(factories.plan(tmp_path, array, shards=2)), array)
 
@@ -101,7 +103,7 @@ def test_an_input_that_changed_leaves_nothing(tmp_path):
 
 def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
     """All slabs fail at once when the file ends early; none waits for another for ever."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 800)
+    monkeypatch.setattr(piecess, "SLAB_BYTES", 800)
     made = factories.plan(tmp_path, noise((50, 10, 10)), shards=1)
     read = direct.ExtentReader.read
 
@@ -119,9 +121,10 @@ def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypat
 KILLED = """
 import os, sys
 from pathlib import Path
-from shardwise import planfile, shard
+from shardwise import shard
+from shardwise.plan import plan
 shard._copy = lambda *words: os.kill(os.getpid(), 9)
-shard.materialize(planfile.load(Path(sys.argv[1])), "00000")
+shard.materialize(plan.load(Path(sys.argv[1])), "00000")
 """
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from shardwise import statistics
 from shardwise.bins import BinnedSum
 from shardwise.errors import InputError
-from shardwise.problem import NEEDS_ORDER, STATISTICS, statistic_dtype
+from shardwise.files.paths import STATISTICS
+from shardwise.plan.problem import NEEDS_ORDER, statistic_dtype
 from shardwise.rows import Rows
 
 from tests.factories import FLOATS, noise, stack

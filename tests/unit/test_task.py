@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 import pytest
-from shardwise import planfile
 from shardwise.dispatch import task
 from shardwise.errors import InputError
+from shardwise.plan import plan as plans
 
 from tests import factories
 from tests.factories import run
@@ -33,7 +33,7 @@ def test_the_number_of_the_task_is_that_of_the_shard(plan, environ, first, shard
     """Slurm counts from 0, Grid Engine from 1; an array may begin later in the plan."""
     number = task.number(first, environ)
     assert task.shard(plan, number) == shard
-    assert task.shard(planfile.load(plan.results.plan, number), number) == shard
+    assert task.shard(plans.load(plan.results.plan, number), number) == shard
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import multiply, receipts, sizes, timeline
+from shardwise import multiply, receipts, timeline
+from shardwise.files import pieces
+from shardwise.plan import memory
 from shardwise.timeline import CHECK, STAGES, Spans, Timeline
 
 from tests import factories
@@ -144,8 +146,8 @@ def receipt_of(plan) -> dict:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_phases_of_a_receipt_add_up(tmp_path, monkeypatch, kind):
     """To the seconds from its beginning to its end; bytes are those that the plan knows of."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 3 * 1000)
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 5 * 512)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 3 * 1000)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 5 * 512)
     right = {"pairs": (40, 8, 8), "a shared B": (8, 8)}.get(kind)
     right = None if right is None else factories.stack(right, "float64", 1)
     left = factories.stack((40, 8, 8), "float64")

@@ -3,8 +3,9 @@
 import os
 
 import pytest
-from shardwise import launch, planner, reduce, useful
+from shardwise import launch, reduce, useful
 from shardwise.errors import InputError
+from shardwise.plan import planner
 
 from tests import factories
 from tests.factories import run, stack

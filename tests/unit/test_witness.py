@@ -18,13 +18,13 @@ from shardwise import (
     quarantine,
     receipts,
     reduce,
-    sizes,
     statistics,
     witness,
 )
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
-from shardwise.problem import Problem
+from shardwise.plan import memory
+from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, stack
@@ -281,7 +281,7 @@ def test_a_device_that_was_given_another_matrix_is_found(tmp_path, kind, monkeyp
 
     monkeypatch.setattr(lanes.HostLane, "upload", stale)
     if kind == "fast":  # a lone shard is one batch
-        monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 10**6)
+        monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 10**6)
     with pytest.raises(WrongInput, match=r"shard 00000: .* Suspect the device") as error:
         multiply.run_shard(made, "00000")
     assert error.value.exit_code == 3

@@ -194,7 +194,7 @@ def test_a_function_that_fails_costs_its_shard(workspace: Workspace) -> None:
     refused = workspace.run()
     assert refused.code == 2
     assert "product: mine.py:own failed on matrix 0: ValueError: seven" in refused.output
-    assert "shardwise/functions.py" not in refused.output
+    assert "shardwise/plan/user_function.py" not in refused.output
     assert not workspace.file("").exists()
 
     stack[0] = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardwise import cli
 from shardwise.errors import InputError, TryAgain
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 
 _WORDS_LETTERS = 100_000

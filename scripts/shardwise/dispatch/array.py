@@ -28,7 +28,7 @@ from shardwise.dispatch.recipe import Recipe
 from shardwise.dispatch.submitted import Array, Tasks
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 from shardwise.progress import explain
 
 log = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from typing import Any
 
 from shardwise.devices import Choice, node
 from shardwise.errors import InputError
+from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.processes import contain
 from shardwise.processes.hangs import WARNED_AFTER, Hang, Watch
-from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
 

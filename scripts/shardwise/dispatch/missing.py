@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import IntegrityError
 from shardwise.files import small
-from shardwise.plan import Shard
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan, Shard
 from shardwise.units import human_bytes
 
 NO_PRODUCTS = "have no products yet"

@@ -24,9 +24,9 @@ from shardwise.dispatch.missing import describe, missing
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
-from shardwise.planfile import Plan
+from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
+from shardwise.plan.plan import Plan
 from shardwise.processes.hangs import WARNED_AFTER
-from shardwise.sizes import REDUCE_LIMIT_SECONDS
 
 log = logging.getLogger(__name__)
 

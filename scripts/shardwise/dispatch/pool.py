@@ -15,8 +15,8 @@ from shardwise.dispatch.missing import describe, missing
 from shardwise.dispatch.schedule import Dealer
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.errors import InputError, ShardwiseError, TryAgain
-from shardwise.planfile import Plan
-from shardwise.sizes import REDUCE_LIMIT_SECONDS
+from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
+from shardwise.plan.plan import Plan
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shardwise import planfile
 from shardwise.dispatch import slurm, uge, uge_run
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import CACHE, Results
+from shardwise.plan import plan
 
 RULE = "multiply"
 """The rule whose resources are those of a task."""
@@ -58,7 +58,7 @@ class Recipe:
 
 def path(results: Results) -> Path:
     """The file by which the main process tells the job that submits."""
-    return CACHE / f"{planfile.digest(str(results.root))}.recipe.json"
+    return CACHE / f"{plan.digest(str(results.root))}.recipe.json"
 
 
 def load(file: Path) -> Recipe:

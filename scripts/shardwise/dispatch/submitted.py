@@ -14,8 +14,8 @@ from pathlib import Path
 
 from shardwise.errors import IntegrityError, writing
 from shardwise.files.paths import Results
-from shardwise.guard import open_own
-from shardwise.plan import MAX_SHARDS
+from shardwise.files.small import open_own
+from shardwise.plan.cut import MAX_SHARDS
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
 _FIELDS = ("scheduler", "run", "digest", "name", "attempt", "first", "numbers", "noted")

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from shardwise import grants
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.files.paths import Results
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 from shardwise.units import clock
 
 log = logging.getLogger(__name__)

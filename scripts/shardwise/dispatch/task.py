@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shardwise.errors import InputError
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 
 _FIRST = {"SLURM_ARRAY_TASK_ID": 0, "SGE_TASK_ID": 1}
 """The variables that hold the number of a task, and the number of the first one by default."""

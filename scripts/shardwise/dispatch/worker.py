@@ -20,13 +20,15 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import shardwise
-from shardwise import cli, devices, errors, functions, multiply, planfile
+from shardwise import cli, devices, errors, multiply
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
 from shardwise.files.paths import Results
-from shardwise.planfile import Plan
+from shardwise.plan import plan as plans
+from shardwise.plan import user_function
+from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ def _work(wire: "_Wire", task: Task, choice: devices.Choice) -> None:
     threading.Thread(target=wire.listen, daemon=True).start()
     logs = _Logs(task)
     try:
-        plan = planfile.load(Path(task.plan))
+        plan = plans.load(Path(task.plan))
         if plan.function:  # it may do anything to this process
             plan = plan.anchored(Path.cwd())
             contain.adopt()
@@ -157,7 +159,7 @@ class _Worker:
         if not self._plan.function:
             return ""
         contain.sweep()
-        if not (threads := functions.running_threads()):
+        if not (threads := user_function.running_threads()):
             return ""
         log.warning("the function has left threads running: %s", threads)
         return f"product: your function {self._plan.function} left threads running"

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise import config
 from shardwise.doctor.findings import FAULT, Finding, fault, ok
 from shardwise.errors import InputError, ShardwiseError
+from shardwise.plan import config
 
 _SHIPPED = Path("config.yaml")
 

@@ -52,7 +52,7 @@ class PieceChecksum:
     Parameters
     ----------
     total_bytes, row_bytes, piece_bytes
-        Sizes of all elements, of a row, and of a piece (`sizes.checksum_pieces`).
+        Sizes of all elements, of a row, and of a piece (`pieces.checksum_pieces`).
 
     Raises
     ------

@@ -16,10 +16,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from shardwise import sizes
 from shardwise.errors import InputError
 from shardwise.files import checksum as checksums
 from shardwise.files import direct
+from shardwise.files import pieces as piecess
 from shardwise.files.checksum import PieceChecksum, _read_fully, raw_bytes
 from shardwise.files.small import refuse_special
 
@@ -283,7 +283,7 @@ class StackWriter(AbstractContextManager):
         What :func:`commit` yields. The writer is to be closed before the commit ends.
     pieces
         Bytes of a row and of a piece of the checksum; left out, those that follow from the shape
-        (`sizes.natural_row`, `sizes.checksum_pieces`).
+        (`pieces.natural_row`, `pieces.checksum_pieces`).
     slab_bytes
         Bytes that whoever fills the file gathers before they are written.
     threads
@@ -301,7 +301,7 @@ class StackWriter(AbstractContextManager):
         shape: tuple[int, ...],
         dtype: np.dtype,
         pieces: tuple[int, int] | None = None,
-        slab_bytes: int = sizes.SLAB_BYTES,
+        slab_bytes: int = piecess.SLAB_BYTES,
         threads: int = direct.DIRECT_REQUESTS,
     ) -> None:
         self.slab_bytes = slab_bytes
@@ -310,7 +310,7 @@ class StackWriter(AbstractContextManager):
         self.nbytes = math.prod(shape) * self._dtype.itemsize
         if pieces is None:
             item = self._dtype.itemsize
-            pieces = sizes.checksum_pieces(sizes.natural_row(shape, item), item)
+            pieces = piecess.checksum_pieces(piecess.natural_row(shape, item), item)
         self.row_bytes, self.piece_bytes = pieces
         self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._writer: direct.ExtentWriter | None = None

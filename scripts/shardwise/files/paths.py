@@ -4,8 +4,6 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.problem import STATISTICS
-
 CACHE = Path(".snakemake") / "shardwise"
 """What the main process keeps from run to run: headers, results of trials, merged configs."""
 
@@ -181,3 +179,7 @@ class Results:
     def log(self, rule: str, shard: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""
         return self.root / "logs" / rule / f"{shard or rule}.log"
+
+
+STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "all", "any")
+"""What can be computed over all products, element by element (see statistics.py)."""

@@ -1,13 +1,15 @@
 """Small files of a folder in which anything may lie under a name. Standard library only."""
 
+import errno
 import hashlib
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files.paths import Results
 
 MOST_BYTES = 1 << 20
 """No file of ours that is read whole has more."""
@@ -110,3 +112,83 @@ def said(path: Path, most: int = MOST_BYTES, *, follow: bool = True) -> Any:
         return json.loads(read(path, most, follow=follow) or b"null")
     except (IntegrityError, ValueError, RecursionError):
         return None
+
+
+def to_keep(value: Any) -> bytes:
+    """A JSON value as a file of a cache, for :func:`kept`."""
+    raw = json.dumps(value).encode()
+    return checksum(raw).encode() + b"\n" + raw
+
+
+def kept(path: Path) -> Any:
+    """What a file of a cache holds; None where there is none, or it is not as it was written."""
+    try:
+        said, _, raw = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return json.loads(raw) if said == checksum(raw).encode() else None
+
+
+_MARK = """\
+A run of Shardwise made this folder. The run may replace and remove the files in it that carry the
+names of results: products/, sum.npy and so on.
+"""
+
+
+def refuse_links(results: Results) -> None:
+    """Refuse results whose folders, or files that are appended to, are links.
+
+    Large files are written under a new name and renamed, which replaces a link and follows none.
+
+    Raises
+    ------
+    InputError
+        Naming the link.
+    """
+    logs = results.running.parent
+    own = [results.shard("").parent, results.product("").parent, results.partial, logs]
+    try:
+        with os.scandir(logs) as entries:
+            own += [Path(entry.path) for entry in entries]
+    except OSError:
+        pass  # not there yet
+    for path in (*own, results.runs, results.arrays, results.quarantine):
+        if path.is_symlink():
+            raise _leads_out(path)
+
+
+def mark(results: Results) -> None:
+    """Mark a folder as one that runs may write in; it is made where it is missing."""
+    from shardwise.files.commit import commit  # here: jobs do not need it
+
+    if not results.marker.exists():
+        with commit(results.marker) as file:
+            file.write(_MARK.encode())
+
+
+def open_own(path: Path, mode: str) -> IO[bytes]:
+    """Open a file of the results folder that is appended to, unless it is a link.
+
+    Raises
+    ------
+    InputError
+        Where it is one.
+    """
+    try:
+        return open(path, mode, opener=_no_link)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise _leads_out(path) from None
+        raise
+
+
+def _no_link(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _leads_out(path: Path) -> InputError:
+    return InputError(
+        f"{path} is a link: what a run writes there would land outside of the results folder. "
+        "Remove the link; to keep results on another disk, name a folder there as `results`, or "
+        "make the results folder itself a link"
+    )

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from shardwise.observation import DAMAGED, DONE, FAILED, RUNNING, STATES, Observation, Sighting
-from shardwise.planfile import Plan
+from shardwise.plan.plan import Plan
 from shardwise.report import words
 from shardwise.report.durations import throttled
 from shardwise.report.parts import Cell, Table

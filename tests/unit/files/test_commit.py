@@ -16,11 +16,11 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import ledger, sizes
+from shardwise import ledger
 from shardwise.errors import IntegrityError, TryAgain
 from shardwise.files import checksum as checksums
 from shardwise.files import direct as direct_io
-from shardwise.files import npy
+from shardwise.files import npy, pieces
 from shardwise.files.checksum import PieceChecksum, file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter, read_header, read_matrices
@@ -295,7 +295,7 @@ def checked(raw, row, piece):
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
     """What was appended is what numpy.load returns, and the checksum is that of the elements."""
-    monkeypatch.setattr(sizes, "CHECKSUM_PIECE_BYTES", 100)
+    monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", 100)
     array, path = stack((5, 3, 4), dtype), tmp_path / "a.npy"
     with commit(path) as file:
         writer = StackWriter(file, array.shape, array.dtype)
@@ -308,7 +308,7 @@ def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
         assert loaded.dtype == array.dtype
         np.testing.assert_array_equal(loaded, array)
     cut = writer.row_bytes, writer.piece_bytes
-    assert cut == sizes.checksum_pieces(12 * array.itemsize)
+    assert cut == pieces.checksum_pieces(12 * array.itemsize)
     assert checksum == file_checksum(path, 4096, *cut) == expected(array.tobytes(), *cut)
 
 

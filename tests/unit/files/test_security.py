@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import config, guard, launch, ledger, outputs, partial, planfile, planner, workflow
+from shardwise import launch, ledger, outputs, partial, workflow
 from shardwise.dispatch import array, crew, submitted
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit, npy
+from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
+from shardwise.plan import config, plan, planner
 
 from tests import factories
 
@@ -107,7 +109,7 @@ def test_results_that_lead_elsewhere_are_refused(tmp_path, name):
     with pytest.raises(InputError, match=f"{name} is a link.*Remove the link"):
         planner.check_folder(made)
     with pytest.raises(InputError, match=f"{name} is a link"):
-        guard.refuse_links(made.results)
+        small_files.refuse_links(made.results)
     assert not list(aside.iterdir())
 
 
@@ -215,11 +217,11 @@ def test_the_id_of_a_shard_is_digits(tmp_path, shard):
     """One that is asked for is in the plan, and no plan holds others, though checksums fit."""
     made = small(tmp_path)
     with pytest.raises(InputError, match="is not in"):
-        planfile.load(made.results.plan, shard).shard(shard)
+        plan.load(made.results.plan, shard).shard(shard)
     row = replace(made.shards["00000"], shard=shard)
     planner.write(replace(made, shards={shard: row}), made.sources)
     with pytest.raises(IntegrityError, match=r"is no id of a shard|is damaged"):
-        planfile.load(made.results.plan)
+        plan.load(made.results.plan)
 
 
 def words(line: str, folder: Path) -> list[str]:

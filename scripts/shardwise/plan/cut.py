@@ -1,10 +1,10 @@
 """Arithmetic on counts and bytes: numbers in, table out. No files, no devices."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
-from shardwise import sizes
-from shardwise.problem import Problem
+from shardwise.plan import memory as plan_memory
+from shardwise.plan.plan import Shard
+from shardwise.plan.problem import Problem
 
 MAX_AUTO_SHARDS = 1000
 """Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price."""
@@ -16,56 +16,6 @@ MAX_SHARDS = 1_000_000
 _SLOW_BYTES_PER_S = 50e6
 _SLOW_FLOP_PER_S = 5e9
 _START_MINUTES = 10
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One row of the plan; ``stop`` is exclusive, sizes are in bytes.
-
-    ``memory`` and ``device_memory`` are what its task takes at most on the host and on a GPU.
-    ``matrices`` is a digest that changes with the matrices of the shard, ``fingerprint`` one that
-    changes with anything its products depend on.
-    """
-
-    shard: str
-    start: int
-    stop: int
-    bytes: int
-    product_bytes: int
-    memory: int
-    device_memory: int
-    matrices: str = ""
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True)
-class Source:
-    """One input file: matrices ``first`` to ``first + count`` of the stack.
-
-    ``identity`` changes when the content may have changed: that of a file (`identity.identity_of`),
-    or the recipe of the synthetic stack; empty for a file that a receipt vouches for.
-    """
-
-    path: str
-    first: int
-    count: int
-    identity: str
-
-
-@dataclass(frozen=True)
-class Stack:
-    """A whole input: N matrices of one shape ``(m, k)`` and one dtype, over one file or many."""
-
-    sources: tuple[Source, ...]
-    matrices: int
-    shape: tuple[int, int]
-    dtype: str
-
-    def between(self, start: int, stop: int) -> list[Source]:
-        """The files that hold matrices ``start`` to ``stop``."""
-        if len(self.sources) == self.matrices:  # one matrix a file: no search
-            return list(self.sources[start:stop])
-        return [s for s in self.sources if s.first < stop and start < s.first + s.count]
 
 
 def shard_count(matrices: int, total_bytes: int, shards: int | str, shard_bytes: int) -> int:
@@ -124,9 +74,9 @@ def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
     own = {
         count: {
             "bytes": count * problem.matrix_bytes,
-            "product_bytes": sizes.result_bytes(problem, count, keep),
-            "memory": sizes.task_memory(problem, count, keep, cuda),
-            "device_memory": sizes.device_memory(problem, count, keep) if cuda else 0,
+            "product_bytes": plan_memory.result_bytes(problem, count, keep),
+            "memory": plan_memory.task_memory(problem, count, keep, cuda),
+            "device_memory": plan_memory.device_memory(problem, count, keep) if cuda else 0,
         }
         for count in {stop - start for start, stop in runs}  # one or two of them
     }

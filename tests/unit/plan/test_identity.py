@@ -6,11 +6,12 @@ import threading
 
 import numpy as np
 import pytest
-from shardwise import identity, multiply, planner, shard, sizes, sources
-from shardwise import plan as plans
+from shardwise import multiply, shard
 from shardwise.errors import IntegrityError
-from shardwise.files import direct
-from shardwise.sources import StackReader
+from shardwise.files import direct, pieces
+from shardwise.plan import identity, planner, sources
+from shardwise.plan import plan as plan_plan
+from shardwise.plan.stack import StackReader
 
 from tests import factories
 from tests.factories import copied, leftovers, save, stack
@@ -73,7 +74,7 @@ HOW = {"in place": "has changed while", "replaced": "has changed while", "remove
 @pytest.mark.parametrize("stage", [shard.materialize, multiply.run_shard])
 def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage, order, how):
     """Whoever reads it, in whatever order it lies: it is named, and nothing is committed."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 800)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 800)
     in_place = stage is multiply.run_shard
     array = ORDERS[order](stack((50, 10, 10)))
     made = factories.plan(tmp_path, array, shards=1, materialize=not in_place)
@@ -88,7 +89,7 @@ def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage
 @pytest.mark.parametrize("shared", [False, True])
 def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, shared, keep):
     """B is watched as A is: one for all, or one each."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 336)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 336)
     right = stack((9, 11) if shared else (6, 9, 11), seed=2)
     over = {"product": "A @ B", "shards": 1, "materialize": False, "keep": keep}
     made = factories.plan(tmp_path, stack((6, 17, 9)), right, **over)
@@ -120,7 +121,7 @@ def test_the_synthetic_stack_may_not_change_either(tmp_path, meanwhile):
 
 def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
     """The files that were opened count, not what their name leads to before and after."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 800)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 800)
     one, two = (save(tmp_path / f"{i}.npy", stack((50, 10, 10), seed=i)) for i in (1, 2))
     link = tmp_path / "input.npy"
     link.symlink_to(one)
@@ -228,7 +229,7 @@ def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):
     assert identity.identity_of(status) == f"{size}:{modified}:{changed}:-"
 
     def planned(text):
-        return identity.is_as_planned(plans.Source(str(path), 0, 2, text), status)
+        return identity.is_as_planned(plan_plan.Source(str(path), 0, 2, text), status)
 
     assert planned(f"{size}:{modified}:{changed}:{inode}")
     assert planned(f"{size}:{modified}:{changed}:999")

@@ -10,16 +10,89 @@ import io
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, IntegrityError, short
-from shardwise.files.paths import Results
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, some
+from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
-from shardwise.plan import Shard, Source
-from shardwise.problem import ITEM_BYTES, Problem
+from shardwise.plan.problem import ITEM_BYTES, Problem
+
+
+def refuse_strangers(results: Results) -> None:
+    """Refuse a folder that no run has made, where it holds names that a run would write.
+
+    Raises
+    ------
+    InputError
+        Naming what lies there.
+    """
+    with suppress(ShardwiseError):
+        load_facts(results.plan)  # an earlier version left no marker
+        return
+    if results.marker.is_file():
+        return
+    taken = [name for name in results.names() if os.path.lexists(results.root / name)]
+    if taken:
+        raise InputError(
+            f"results: {results.root} is not a results folder, but it holds {some(taken, 5)}, "
+            "which a run would replace. Choose another folder, such as results/mine. If a run did "
+            f"make this folder, say so: touch {for_bash(results.marker)}"
+        )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One row of the plan; ``stop`` is exclusive, sizes are in bytes.
+
+    ``memory`` and ``device_memory`` are what its task takes at most on the host and on a GPU.
+    ``matrices`` is a digest that changes with the matrices of the shard, ``fingerprint`` one that
+    changes with anything its products depend on.
+    """
+
+    shard: str
+    start: int
+    stop: int
+    bytes: int
+    product_bytes: int
+    memory: int
+    device_memory: int
+    matrices: str = ""
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input file: matrices ``first`` to ``first + count`` of the stack.
+
+    ``identity`` changes when the content may have changed: that of a file (`identity.identity_of`),
+    or the recipe of the synthetic stack; empty for a file that a receipt vouches for.
+    """
+
+    path: str
+    first: int
+    count: int
+    identity: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A whole input: N matrices of one shape ``(m, k)`` and one dtype, over one file or many."""
+
+    sources: tuple[Source, ...]
+    matrices: int
+    shape: tuple[int, int]
+    dtype: str
+
+    def between(self, start: int, stop: int) -> list[Source]:
+        """The files that hold matrices ``start`` to ``stop``."""
+        if len(self.sources) == self.matrices:  # one matrix a file: no search
+            return list(self.sources[start:stop])
+        return [s for s in self.sources if s.first < stop and start < s.first + s.count]
+
 
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip
@@ -274,21 +347,6 @@ def file_digest(path: Path) -> str:
     return checksum(path.read_bytes())
 
 
-def to_keep(value: Any) -> bytes:
-    """A JSON value as a file of a cache, for :func:`kept`."""
-    raw = json.dumps(value).encode()
-    return checksum(raw).encode() + b"\n" + raw
-
-
-def kept(path: Path) -> Any:
-    """What a file of a cache holds; None where there is none, or it is not as it was written."""
-    try:
-        said, _, raw = path.read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    return json.loads(raw) if said == checksum(raw).encode() else None
-
-
 def _check(raw: bytes, facts: dict[str, Any], path: Path) -> None:
     if facts.get("checksums", {}).get(path.name) != checksum(raw):
         raise IntegrityError(
@@ -298,7 +356,7 @@ def _check(raw: bytes, facts: dict[str, Any], path: Path) -> None:
 
 
 def _problem(facts: dict[str, Any], path: Path) -> Problem:
-    """What is computed, if the facts say it as :func:`~shardwise.planner.make` does."""
+    """What is computed, if the facts say it as :func:`~shardwise.plan.planner.make` does."""
     try:
         own = facts["problem"]
         shapes = {key: tuple(own[key]) for key in ("left", "right", "result") if own.get(key)}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shardwise import planfile, planner
 from shardwise.errors import InputError, IntegrityError
-from shardwise.plan import Shard, Source
+from shardwise.plan import plan, planner
+from shardwise.plan.plan import Shard, Source
 
 from tests import factories
 from tests.factories import save, settings, stack
@@ -39,7 +39,7 @@ def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path, name):
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(InputError, match=f"{name}: is not a file, but a named pipe"):
-        _ = planfile.load(made.results.plan).sources
+        _ = plan.load(made.results.plan).sources
 
 
 @example(["return\rin", "\r"])
@@ -60,8 +60,8 @@ def test_tables_round_trip(names):
             continue  # no file can have this name
         if name.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape") == name:
             rows.append(Source(name, 3, 5, "7:11"))
-    raw = planfile.to_tsv(rows, Source)
-    assert planfile.from_tsv(raw, Source, Path("x")) == rows
+    raw = plan.to_tsv(rows, Source)
+    assert plan.from_tsv(raw, Source, Path("x")) == rows
 
 
 def test_a_plan_is_read_as_it_was_made(tmp_path):
@@ -71,7 +71,7 @@ def test_a_plan_is_read_as_it_was_made(tmp_path):
     right = save(tmp_path / "b.npy", stack((3, 5)))
     made, sources = planner.make(settings(input=str(left), right=str(right), **over))
     planner.write(made, sources)
-    back = planfile.load(tmp_path / "r" / "plan.tsv")
+    back = plan.load(tmp_path / "r" / "plan.tsv")
     assert back.shards == made.shards
     assert back.problem == made.problem
     assert back.settings == made.settings
@@ -87,7 +87,7 @@ def test_a_task_reads_its_own_row(tmp_path):
     for number, shard in enumerate(ids):
         expected = {key: made.shards[key] for key in sorted({ids[0], shard, ids[-1]})}
         for only in (shard, number):
-            read = planfile.load(made.results.plan, only)
+            read = plan.load(made.results.plan, only)
             assert read.shards == expected
             assert list(read.shards) == list(expected)
             assert (read.problem, read.settings) == (made.problem, made.settings)
@@ -97,7 +97,7 @@ def test_an_unknown_shard_alone_is_refused_in_the_same_words(tmp_path):
     """A task that reads one row knows the range of ids."""
     made = factories.plan(tmp_path, stack((7, 2, 2)), shards=4)
     for bad in ("7", "00004", "", "00001\t", "b\udcffd", -1, 4):
-        read = planfile.load(made.results.plan, bad)
+        read = plan.load(made.results.plan, bad)
         assert list(read.shards) == ["00000", "00003"]
         with pytest.raises(InputError, match="it holds 00000 to 00003"):
             read.shard(bad)
@@ -117,7 +117,7 @@ def test_a_missing_plan_is_bad_input(tmp_path, name):
     made = factories.plan(tmp_path, stack((4, 2, 2)))
     (made.results.root / name).unlink()
     with pytest.raises(InputError, match=rf"{name} is missing; make the plan first"):
-        planfile.load(made.results.plan)
+        plan.load(made.results.plan)
 
 
 def test_missing_sources_are_noticed(tmp_path):
@@ -157,7 +157,7 @@ def test_damaged_tables_are_noticed(tmp_path, name, damage):
         }[damage]
     )
     with pytest.raises(IntegrityError, match="does not fit"):
-        _ = planfile.load(made.results.plan).sources
+        _ = plan.load(made.results.plan).sources
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"{}", b'"x"', b"5"])
@@ -166,7 +166,7 @@ def test_damaged_facts_are_noticed(tmp_path, raw):
     made = factories.plan(tmp_path, stack((4, 2, 2)))
     made.results.plan_facts.write_bytes(raw)
     with pytest.raises(IntegrityError):
-        planfile.load(made.results.plan)
+        plan.load(made.results.plan)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_facts_changed_by_hand_are_noticed(tmp_path, section, key, value):
     made = factories.plan(tmp_path, stack((4, 2, 2)))
     facts = json.loads(made.results.plan_facts.read_bytes())
     facts[section][key] = value
-    made.results.plan_facts.write_bytes(planfile.dumps(facts))
+    made.results.plan_facts.write_bytes(plan.dumps(facts))
     with pytest.raises(IntegrityError):
-        planfile.load(made.results.plan)
+        plan.load(made.results.plan)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_facts_changed_by_hand_are_noticed(tmp_path, section, key, value):
 def test_rows_that_do_not_fit_are_noticed(raw):
     """A table with other columns, or with a row that does not fit them, is damaged."""
     with pytest.raises(IntegrityError, match="is damaged"):
-        planfile.from_tsv(raw, Shard, Path("plan.tsv"))
+        plan.from_tsv(raw, Shard, Path("plan.tsv"))
 
 
 def test_digests_see_values_not_the_order_of_keys():
     """Equal values have equal digests; other values have others."""
-    assert planfile.digest({"a": 1, "b": [2]}) == planfile.digest({"b": [2], "a": 1})
-    assert planfile.digest({"a": 1}) != planfile.digest({"a": "1"})
-    assert planfile.digest([1, 2]) != planfile.digest([2, 1])
+    assert plan.digest({"a": 1, "b": [2]}) == plan.digest({"b": [2], "a": 1})
+    assert plan.digest({"a": 1}) != plan.digest({"a": "1"})
+    assert plan.digest([1, 2]) != plan.digest([2, 1])

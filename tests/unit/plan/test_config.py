@@ -2,9 +2,9 @@
 
 import pytest
 import yaml
-from shardwise import config
 from shardwise.errors import InputError
-from shardwise.problem import STATISTICS
+from shardwise.files.paths import STATISTICS
+from shardwise.plan import config
 
 from tests.factories import ROOT
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from shardwise import config
 from shardwise.errors import InputError
+from shardwise.plan import config
 
 
 def refusal(folder: Path, content: str | bytes) -> str:

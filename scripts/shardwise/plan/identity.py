@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from shardwise.errors import IntegrityError
-from shardwise.plan import Source
+from shardwise.plan.plan import Source
 
 _UNKNOWN = "-"
 """Stands for the inode where its number means nothing."""

@@ -12,11 +12,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise import config, functions, ledger, multiply, planner, receipts, sizes
+from shardwise import ledger, multiply, receipts
 from shardwise import synthetic as synthetics
 from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
+from shardwise.files import pieces
 from shardwise.files.commit import umask
-from shardwise.problem import LEVELS, Problem, product_dtype, sum_dtype
+from shardwise.plan import config, memory, planner, user_function
+from shardwise.plan.problem import LEVELS, Problem, product_dtype, sum_dtype
 
 from tests import factories, processes
 from tests.factories import computed, copied, leftovers, partials, products, settings, stack
@@ -55,7 +57,7 @@ def refusal(act, *arguments, error=InputError):
 
 def called(spec, block, first=0, problem=None):
     """What a function makes of a block with NumPy, checked."""
-    return functions.call(functions.load(spec), np, block, first, problem)
+    return user_function.call(user_function.load(spec), np, block, first, problem)
 
 
 # Config.
@@ -103,7 +105,7 @@ def test_what_a_function_cannot_have_is_refused():
 def test_a_function_is_loaded_without_a_trace(write, tmp_path):
     """No folder joins sys.path, no .pyc is written, and the module has a private name."""
     before = list(sys.path)
-    function = functions.load(write(DOUBLE))
+    function = user_function.load(write(DOUBLE))
     assert sys.path == before
     assert [p.name for p in tmp_path.iterdir()] == ["mine.py"]
     assert "mine" not in sys.modules
@@ -146,7 +148,7 @@ def test_classes_of_the_file_work(write):
 )
 def test_a_name_that_is_no_function_is_told(write, text, told):
     """The message says what the file has instead."""
-    assert told in refusal(functions.load, write(text))
+    assert told in refusal(user_function.load, write(text))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_a_name_that_is_no_function_is_told(write, text, told):
 )
 def test_callables_that_take_two_are_accepted(write, text):
     """Only what cannot be called with (xp, block) is refused before it is."""
-    functions.load(write("import numpy as np\n" + text))
+    user_function.load(write("import numpy as np\n" + text))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_callables_that_take_two_are_accepted(write, text):
 def test_a_file_that_fails_shows_its_own_lines_only(write, text, told, lines):
     """An error on import is shown from the user's file on down, and leaves no module behind."""
     before = set(sys.modules)
-    message = refusal(functions.load, write(text))
+    message = refusal(user_function.load, write(text))
     assert message.splitlines()[0].startswith("product: ")
     assert f"mine.py cannot be imported: {told}" in message.splitlines()[0]
     assert all(line in message for line in lines)
@@ -187,20 +189,20 @@ def test_a_file_that_fails_shows_its_own_lines_only(write, text, told, lines):
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     """A missing file and a folder are bad input; so is a pipe, which is not waited for."""
     (tmp_path / "folder.py").mkdir()
-    assert "none.py does not exist" in refusal(functions.load, "none.py:own")
-    told = refusal(functions.load, f"{tmp_path}/folder.py:own")
+    assert "none.py does not exist" in refusal(user_function.load, "none.py:own")
+    told = refusal(user_function.load, f"{tmp_path}/folder.py:own")
     assert "folder.py: is not a file, but a folder" in told
     os.mkfifo(tmp_path / "pipe.py")
-    told = refusal(functions.load, f"{tmp_path}/pipe.py:own")
+    told = refusal(user_function.load, f"{tmp_path}/pipe.py:own")
     assert "product: " in told
     assert "pipe.py: is not a file, but a named pipe" in told
 
 
 def test_a_file_that_changed_since_planning_is_refused(write):
     """A job never runs a function that the plan does not know."""
-    digest = functions.content_digest(write(DOUBLE))
+    digest = user_function.content_digest(write(DOUBLE))
     spec = write(DOUBLE + "# new\n")
-    told = refusal(functions.load, spec, digest, error=IntegrityError)
+    told = refusal(user_function.load, spec, digest, error=IntegrityError)
     assert "has changed since the plan was made; run snakemake again" in told
 
 
@@ -403,14 +405,14 @@ def test_errors_of_the_device_pass_through(write, monkeypatch):
     monkeypatch.setattr(np, "test_lost", LostError, raising=False)
     spec = write(body("raise np.test_lost('gone')"))
     with pytest.raises(LostError):
-        functions.call(functions.load(spec), Device(), np.ones((1, 2, 2)), 0)
+        user_function.call(user_function.load(spec), Device(), np.ones((1, 2, 2)), 0)
     assert "LostError: gone" in refusal(called, spec, np.ones((1, 2, 2)))
 
 
 def test_an_array_of_the_other_module_is_refused(write):
     """With cupy, an array in host memory is a mistake that is named."""
-    function = functions.load(write(body("return np.array(block)")))
-    told = refusal(functions.call, function, Device(), np.ones((1, 2, 2)), 0)
+    function = user_function.load(write(body("return np.array(block)")))
+    told = refusal(user_function.call, function, Device(), np.ones((1, 2, 2)), 0)
     assert "returned a numpy.ndarray for matrix 0; it must return a cupy.ndarray" in told
 
 
@@ -440,14 +442,14 @@ def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype)
 def test_a_task_is_given_memory_for_the_function(monkeypatch, unit):
     """Its guess covers so many blocks and results of a batch; the stack's length does not count."""
     own = Problem(10**6, (3, 5), "m.py:f", "float32", result=(7, 11), result_dtype="float64")
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", unit)
-    batch = sizes.batch_matrices(own, cuda=False)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", unit)
+    batch = memory.batch_matrices(own, cuda=False)
     assert batch == max(1, unit // (7 * 11 * 8))
     block = batch * (3 * 5 * 4 + 7 * 11 * 8)
-    assert sizes.work_bytes(own, batch, "products") == sizes.FUNCTION_COPIES * block
-    asked = sizes.task_memory(own, own.matrices, "products", cuda=False)
-    others = sizes.PYTHON_BYTES + sizes.slab_memory(own, own.matrices, "products")
-    assert asked - others >= (sizes.BATCHES + sizes.FUNCTION_COPIES) * block
+    assert memory.work_bytes(own, batch, "products") == memory.FUNCTION_COPIES * block
+    asked = memory.task_memory(own, own.matrices, "products", cuda=False)
+    others = memory.PYTHON_BYTES + memory.slab_memory(own, own.matrices, "products")
+    assert asked - others >= (memory.BATCHES + memory.FUNCTION_COPIES) * block
     assert own.flop == 2 * 3 * 5 * 5
 
 
@@ -458,7 +460,7 @@ def test_a_function_is_tried_once_a_content(tmp_path, write, caplog):
     text = f"def own(xp, block):\n    {note}\n    return block\n"
     spec = write(text)
     over = {"product": spec, "synthetic": {"dim": 3}}
-    caplog.set_level(logging.INFO, "shardwise.planner")
+    caplog.set_level(logging.INFO, "shardwise.plan.planner")
     for changed, trials in (
         (over, 1),
         (over, 1),
@@ -540,7 +542,7 @@ def test_a_limit_that_is_no_time_is_refused(write, monkeypatch):
     """The message names the variable."""
     for text in ("soon", "0", "-1", "nan"):
         monkeypatch.setenv("SHARDWISE_TRIAL_SECONDS", text)
-        told = refusal(functions.probe, write(DOUBLE), np.ones((1, 2, 2)))
+        told = refusal(user_function.probe, write(DOUBLE), np.ones((1, 2, 2)))
         assert f"SHARDWISE_TRIAL_SECONDS is '{text}'" in told
 
 
@@ -576,7 +578,7 @@ def test_a_trial_leaves_nothing(tmp_path, write, capfd, caplog):
     """Threads, children, handlers at the end, closed files, output: nothing of it touches us."""
     before, began = (os.getcwd(), dict(os.environ), threading.enumerate()), time.monotonic()
     children = set(processes.children(os.getpid()))  # such as a scheduler of another test
-    assert functions.probe(write(MESS), np.ones((1, 2, 3))) == ((2, 3), "float64")
+    assert user_function.probe(write(MESS), np.ones((1, 2, 3))) == ((2, 3), "float64")
     assert time.monotonic() - began < 60
     assert (os.getcwd(), dict(os.environ), threading.enumerate()) == before
     assert not processes.living(map(int, (tmp_path / "started").read_text().split()))
@@ -598,8 +600,8 @@ def test_an_interrupted_trial_leaves_nothing(tmp_path, write):
         "    time.sleep(1000)\n"
     )
     program = (
-        f"import numpy as np; from shardwise import functions\n"
-        f"functions.probe({spec!r}, np.ones((1, 2, 2)))"
+        f"import numpy as np; from shardwise.plan import user_function\n"
+        f"user_function.probe({spec!r}, np.ones((1, 2, 2)))"
     )
     for number in (signal.SIGINT, signal.SIGKILL):
         run = subprocess.Popen(
@@ -670,8 +672,8 @@ def test_products_are_what_the_function_returns(tmp_path, write, keep, materiali
 
 def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
     """A function sees the matrices in order, a batch at a time, and the message counts from 0."""
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 3 * 2 * 2 * 8)
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 100)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 3 * 2 * 2 * 8)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 100)
     text = body(
         "if (block[:, 0, 0] == 8).any(): raise ValueError(len(block))\n    return 2 * block"
     )
@@ -723,6 +725,6 @@ def test_the_plan_file_carries_the_functions_digest(tmp_path, write):
     spec = write(DOUBLE)
     made = factories.plan(tmp_path, stack((4, 3, 3)), product=spec)
     facts = json.loads(made.results.plan_facts.read_bytes())
-    assert facts["function"] == functions.content_digest(spec)
+    assert facts["function"] == user_function.content_digest(spec)
     other = factories.plan(tmp_path, stack((4, 3, 3)))
     assert other.facts["function"] is None

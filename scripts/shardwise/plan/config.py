@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, short
-from shardwise.problem import NEEDS_ORDER, NEEDS_PRODUCTS
+from shardwise.plan.problem import check_statistics, function_parts
 from shardwise.units import parse_bytes
 
-SCHEMA = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
+SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 _MOST_VALUES = 10_000
 _MOST_NUMBER = 10**40
@@ -25,7 +25,6 @@ NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")
 """Keys that no plan depends on."""
 
 _ADDRESS = re.compile(r"\s*([A-Za-z][A-Za-z0-9+-]*)://(.*)", re.DOTALL)
-_FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
 
 @dataclass(frozen=True)
@@ -66,44 +65,6 @@ def dispatch_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Who runs the shards, which is no part of a plan either; the config has been checked."""
     defaults = {"dispatch": "jobs", "workers": "device", "array_limit": None}
     return {key: config.get(key, default) for key, default in defaults.items()}
-
-
-def function_parts(product: str) -> tuple[str, str] | None:
-    """File and name of a product ``file.py:function``; None where it is no such product."""
-    match = _FUNCTION.fullmatch(product)
-    return (match[1], match[2]) if match else None
-
-
-def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> None:
-    """Refuse statistics that the products cannot give.
-
-    Parameters
-    ----------
-    names
-        As ``reduce.statistics`` has them.
-    keep
-        ``products`` or ``sum``.
-    dtype
-        Element type of the products, where it is known.
-
-    Raises
-    ------
-    InputError
-        With the reason, and what to do.
-    """
-    lost = [name for name in names if name in NEEDS_PRODUCTS]
-    if keep == "sum" and lost:
-        raise InputError(
-            f"reduce.statistics: {', '.join(lost)}: needs every product, but under keep: sum a "
-            "shard holds only the sum of its products; use keep: products, or only sum and mean"
-        )
-    unordered = [name for name in names if name in NEEDS_ORDER]
-    if dtype and "complex" in dtype and unordered:
-        raise InputError(
-            f"reduce.statistics: {', '.join(unordered)}: the products are {dtype}, and complex "
-            "numbers have no order; leave these out, or make real products, for instance with a "
-            "function of your own"
-        )
 
 
 def load(config: Mapping[str, Any]) -> Settings:
@@ -148,7 +109,7 @@ def read_files(files: list[Path]) -> dict[str, Any]:
     InputError
         As :func:`configfile.read`.
     """
-    from shardwise import configfile  # here: jobs read no config file, and no YAML
+    from shardwise.plan import configfile  # here: jobs read no config file, and no YAML
 
     merged: dict[str, Any] = {}
     for file in files:

@@ -23,13 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.config import function_parts
 from shardwise.devices import device_errors
 from shardwise.errors import InputError, IntegrityError, Terminated, of_code, short
 from shardwise.files.commit import umask
 from shardwise.files.lookup import absent
 from shardwise.files.small import refuse_special
-from shardwise.problem import ITEM_BYTES, Problem, Shape, product_dtype
+from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, function_parts, product_dtype
 from shardwise.processes import contain
 from shardwise.processes.contain import Ending
 
@@ -47,11 +46,11 @@ _START_SECONDS = 60.0
 
 _STARTED: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
-_SCRIPTS = Path(__file__).parents[1]
+_SCRIPTS = Path(__file__).parents[2]
 _TRIAL = f"""
 import sys
 sys.path[:] = [{str(_SCRIPTS)!r}, *filter(None, sys.path)]  # not the working directory
-from shardwise.trial import main
+from shardwise.plan.trial import main
 main()
 """
 

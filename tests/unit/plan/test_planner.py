@@ -6,8 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from shardwise import guard, planner
 from shardwise.errors import InputError
+from shardwise.files import small
+from shardwise.plan import planner
 
 from tests import factories
 from tests.factories import computed, save, settings, stack
@@ -176,7 +177,7 @@ def test_what_lies_there_already_counts(tmp_path, monkeypatch):
     """A rerun on a nearly full disk needs only what is still missing."""
     made, _ = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
     whole = sum(made.facts["bytes"].values())
-    guard.mark(made.results)
+    small.mark(made.results)
     made.results.synthetic.write_bytes(bytes(whole - 1024))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
     planner.check_folder(made)

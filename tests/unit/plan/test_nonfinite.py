@@ -4,8 +4,10 @@ import os
 
 import numpy as np
 import pytest
-from shardwise import multiply, nonfinite, sizes
+from shardwise import multiply
 from shardwise.errors import InputError, IntegrityError
+from shardwise.files import pieces
+from shardwise.plan import nonfinite
 
 from tests import factories
 from tests.factories import copied, leftovers, save, stack
@@ -29,7 +31,7 @@ def with_wild(shape, value=np.nan, dtype="float32", at=(4, 2, 1)):
 @pytest.fixture
 def small(monkeypatch):
     """Slabs so small that tiny matrices take many."""
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 339)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 339)
 
 
 @pytest.fixture

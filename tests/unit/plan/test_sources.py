@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import plan
-from shardwise import sources as sourcess
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import direct, lookup, npy
-from shardwise.sources import StackReader, check_product, right_of, stack_of
+from shardwise.plan import plan, sources
+from shardwise.plan import stack as stacks
+from shardwise.plan.sources import check_product, right_of, stack_of
+from shardwise.plan.stack import StackReader
 
 from tests.factories import noise, save, settings, stack
 
@@ -447,7 +448,7 @@ def reads(monkeypatch):
         names.append(path.name)
         return read(path)
 
-    monkeypatch.setattr(sourcess, "read_header_and_status", counted)
+    monkeypatch.setattr(sources, "read_header_and_status", counted)
     return names
 
 
@@ -542,7 +543,7 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
         for _ in range(3):  # one after the other, as matrices that were converted are kept
             low = data.draw(st.integers(0, whole.nbytes - 1))
             high = data.draw(st.integers(low + 1, whole.nbytes))
-            buffer = direct.aligned_empty(high - low + sourcess.SPARE_BYTES)
+            buffer = direct.aligned_empty(high - low + stacks.SPARE_BYTES)
             views = stacked.read_bytes(reader, buffer, low, high)
             assert b"".join(v.tobytes() for v in views) == whole.tobytes()[low:high]
 
@@ -558,7 +559,7 @@ def test_a_slab_of_files_of_any_length_fits_its_buffer(tmp_path):
     stacked = StackReader(parts, (side, side + 1), "float32")
     with direct.ExtentReader() as reader:
         for low, high in ((0, whole.nbytes), (999, 9_999_999), (whole.nbytes - 5, whole.nbytes)):
-            buffer = direct.aligned_empty(high - low + sourcess.SPARE_BYTES)
+            buffer = direct.aligned_empty(high - low + stacks.SPARE_BYTES)
             views = stacked.read_bytes(reader, buffer, low, high)
             np.testing.assert_array_equal(np.concatenate(views), whole[low:high])
 

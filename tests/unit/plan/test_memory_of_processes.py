@@ -7,9 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import ledger, planner, sizes
-from shardwise.problem import STATISTICS
-from shardwise.sizes import MIB
+from shardwise import ledger
+from shardwise.files.paths import STATISTICS
+from shardwise.plan import memory, planner
+from shardwise.units import MIB
 
 from tests import factories
 from tests.factories import command, copied, save, settings
@@ -36,7 +37,7 @@ def peak(words):
 OWN_MIB = 150
 """What the interpreter takes with NumPy; the model grants it more, which the rest may not use."""
 
-GENEROUS = sizes.PYTHON_BYTES - OWN_MIB * MIB
+GENEROUS = memory.PYTHON_BYTES - OWN_MIB * MIB
 
 
 def multiply(made, *words):
@@ -68,9 +69,10 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[2])
-from shardwise import multiply, planfile
+from shardwise import multiply
+from shardwise.plan import plan
 
-plan = planfile.load(Path(sys.argv[1]))
+plan = plan.load(Path(sys.argv[1]))
 session, left = multiply.Session(plan, 0), list(plan.shards)
 begun = [session.begin(left.pop())]
 
@@ -128,7 +130,7 @@ def test_copying_stays_within_its_model(tmp_path, order):
     path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
     made = factories.plan(tmp_path, input=str(path), shards=1)
     words = command("shard", "--plan", made.results.plan, "--shard", "00000")
-    assert peak(words) <= sizes.copy_memory(made.problem) - GENEROUS
+    assert peak(words) <= memory.copy_memory(made.problem) - GENEROUS
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +156,7 @@ def test_ranks_that_merge_stay_within_their_model(tmp_path, dtype, names):
     made = factories.computed(factories.plan(tmp_path, input=str(path), **over))
     ledger.write(made)
     words = command("reduce", "--plan", made.results.plan, "--ranks", 2, "--statistics", *names)
-    most = sizes.REDUCE_RANK_BYTES if names == ["sum"] else sizes.REDUCE_RANK_BYTES + 32 * MIB
+    most = memory.REDUCE_RANK_BYTES if names == ["sum"] else memory.REDUCE_RANK_BYTES + 32 * MIB
     assert peak(words) <= most
 
 
@@ -177,7 +179,7 @@ def test_the_reduce_stays_within_its_model(tmp_path, keep, dim, matrices, names)
     made = factories.computed(factories.plan(tmp_path, input=str(path), **over))
     ledger.write(made)
     words = command("reduce", "--plan", made.results.plan, "--ranks", 1, "--statistics", *names)
-    assert peak(words) <= sizes.REDUCE_RANK_BYTES
+    assert peak(words) <= memory.REDUCE_RANK_BYTES
     total = np.load(made.results.statistic("sum"), mmap_mode="r")
     assert (total[:: dim // 4] == matrices).all()
 
@@ -186,4 +188,4 @@ def test_the_model_of_a_small_machine_is_no_bluff():
     """A laptop's demo is asked for less than a laptop has."""
     made, _ = planner.make(settings())
     assert max(row.memory for row in made.shards.values()) < 2048 * MIB
-    assert resource.getpagesize() < sizes.PYTHON_BYTES
+    assert resource.getpagesize() < memory.PYTHON_BYTES

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise import sizes
 from shardwise.errors import some
-from shardwise.files import direct
-from shardwise.identity import InputFiles
-from shardwise.plan import Source
-from shardwise.planfile import Plan
-from shardwise.sources import SPARE_BYTES, StackReader
+from shardwise.files import direct, pieces
+from shardwise.plan.identity import InputFiles
+from shardwise.plan.plan import Plan, Source
+from shardwise.plan.stack import SPARE_BYTES, StackReader
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def find(
     if dtype.kind not in "fc":
         return None
     stack = StackReader(sources, shape, plan.dtype, inputs)  # type: ignore[arg-type]
-    step = max(1, sizes.SLAB_BYTES // dtype.itemsize) * dtype.itemsize
+    step = max(1, pieces.SLAB_BYTES // dtype.itemsize) * dtype.itemsize
     buffer = direct.aligned_empty(min(step, (stop - start) * nbytes) + SPARE_BYTES)
     with direct.ExtentReader(opened=stack.inputs.compare) as files:
         for low in range(start * nbytes, stop * nbytes, step):

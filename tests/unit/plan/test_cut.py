@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import plan, sizes
-from shardwise.problem import LEVELS, Problem
+from shardwise.plan import cut, memory
+from shardwise.plan.problem import LEVELS, Problem
 
 # Distinct primes: a lost or swapped dimension changes every count.
 M, K, P, N = 3, 5, 7, 11
@@ -33,7 +33,7 @@ def problem(product, dtype="float32", shared=False, matrices=N):
 def test_every_matrix_is_in_exactly_one_shard(matrices, data):
     """The shards hold 0 … N-1 once each, in order, and their sizes differ by at most one."""
     shards = data.draw(st.integers(1, matrices))
-    runs = plan.cut(matrices, shards)
+    runs = cut.cut(matrices, shards)
     held = [i for start, stop in runs for i in range(start, stop)]
     sizes = {stop - start for start, stop in runs}
     assert held == list(range(matrices))
@@ -46,15 +46,15 @@ def test_every_matrix_is_in_exactly_one_shard(matrices, data):
 def test_impossible_cuts_are_refused(matrices, shards):
     """No shard is empty, and there is at least one."""
     with pytest.raises(ValueError, match=f"cannot cut {matrices} matrices into {shards}"):
-        plan.cut(matrices, shards)
+        cut.cut(matrices, shards)
 
 
 @given(st.integers(1, 5000), st.integers(1, 10**6), st.integers(1, 10**9))
 def test_auto_makes_the_fewest_shards_that_fit(matrices, matrix_bytes, shard_bytes):
     """Under auto the count is the least with total/count within shard_bytes, up to the limits."""
     total = matrices * matrix_bytes
-    shards = plan.shard_count(matrices, total, "auto", shard_bytes)
-    limit = min(matrices, plan.MAX_AUTO_SHARDS)
+    shards = cut.shard_count(matrices, total, "auto", shard_bytes)
+    limit = min(matrices, cut.MAX_AUTO_SHARDS)
     assert 1 <= shards <= limit
     assert shards * shard_bytes >= total or shards == limit
     assert shards == 1 or (shards - 1) * shard_bytes < total
@@ -63,21 +63,21 @@ def test_auto_makes_the_fewest_shards_that_fit(matrices, matrix_bytes, shard_byt
 @given(st.integers(1, 2000), st.integers(1, 64), st.integers(1, 4096))
 def test_auto_shards_stay_within_shard_bytes(matrices, matrix_bytes, shard_bytes):
     """No shard exceeds shard_bytes, unless one matrix does or the count is at its limit."""
-    shards = plan.shard_count(matrices, matrices * matrix_bytes, "auto", shard_bytes)
-    largest = max(stop - start for start, stop in plan.cut(matrices, shards)) * matrix_bytes
-    if shards < min(matrices, plan.MAX_AUTO_SHARDS):
+    shards = cut.shard_count(matrices, matrices * matrix_bytes, "auto", shard_bytes)
+    largest = max(stop - start for start, stop in cut.cut(matrices, shards)) * matrix_bytes
+    if shards < min(matrices, cut.MAX_AUTO_SHARDS):
         # One matrix more than the mean is what an uneven cut costs.
         assert largest < shard_bytes + matrix_bytes
 
 
 def test_a_number_of_shards_is_taken_as_it_is():
     """A count in the config wins over shard_bytes, even past the limit of auto."""
-    assert plan.shard_count(10**6, 10**12, 5000, 1) == 5000
+    assert cut.shard_count(10**6, 10**12, 5000, 1) == 5000
 
 
 def test_auto_keeps_the_number_of_jobs_payable():
     """A petabyte in shards of a byte is still at most a thousand shards."""
-    assert plan.shard_count(10**9, 10**15, "auto", 1) == plan.MAX_AUTO_SHARDS
+    assert cut.shard_count(10**9, 10**15, "auto", 1) == cut.MAX_AUTO_SHARDS
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_auto_keeps_the_number_of_jobs_payable():
 )
 def test_ids_are_zero_padded_decimals(count, first, last):
     """Ids have five digits, or as many as the largest needs, and sort like numbers."""
-    ids = plan.shard_ids(count)
+    ids = cut.shard_ids(count)
     assert (ids[0], ids[-1], len(ids)) == (first, last, count)
     assert ids == sorted(ids)
 
@@ -112,7 +112,7 @@ def test_bytes_of_one_problem(product, dtype):
 def test_the_table_counts_every_byte(product, dtype, keep):
     """Rows add up to the whole input and, for products, to the whole output."""
     own = problem(product, dtype)
-    rows = plan.table(own, 4, keep, cuda=False)
+    rows = cut.table(own, 4, keep, cuda=False)
     m, _, p = FACTORS[product]
     whole = sum(own.left[0] * own.left[1] * ITEM[dtype] for _ in range(N))
     assert sum(row.bytes for row in rows) == whole
@@ -123,15 +123,15 @@ def test_the_table_counts_every_byte(product, dtype, keep):
     else:
         assert made == [(row.stop - row.start) * m * p * PRODUCT_ITEM[dtype] for row in rows]
     for cuda in (False, True):
-        for row in plan.table(own, 4, keep, cuda):
+        for row in cut.table(own, 4, keep, cuda):
             count = row.stop - row.start
-            assert row.memory == sizes.task_memory(own, count, keep, cuda)
-            asked = sizes.device_memory(own, count, keep) if cuda else 0
+            assert row.memory == memory.task_memory(own, count, keep, cuda)
+            asked = memory.device_memory(own, count, keep) if cuda else 0
             assert row.device_memory == asked
 
 
 def test_run_times_grow_with_work():
     """The time limit starts above zero and grows with bytes and with work."""
-    assert plan.minutes(0) > 0
-    assert plan.minutes(10**12) > plan.minutes(0)
-    assert plan.minutes(0, 10**15) > plan.minutes(0)
+    assert cut.minutes(0) > 0
+    assert cut.minutes(10**12) > cut.minutes(0)
+    assert cut.minutes(0, 10**15) > cut.minutes(0)

@@ -1,4 +1,4 @@
-"""The process in which a user's function is tried before any job: see `functions.probe`.
+"""The process in which a user's function is tried before any job: see `user_function.probe`.
 
 It reads one line of JSON and a matrix, has a child call the function, and prints as JSON how the
 child has ended. NumPy and the user's file are loaded in the child alone.
@@ -40,12 +40,12 @@ def _try(spec: str, matrix: bytes) -> dict[str, Any]:
     """What a function makes of a matrix, or why it makes nothing."""
     import numpy as np
 
-    from shardwise import functions
+    from shardwise.plan import user_function
 
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         block = np.load(io.BytesIO(matrix), allow_pickle=False)
-        made = functions.call(functions.load(spec), np, block, 0)
+        made = user_function.call(user_function.load(spec), np, block, 0)
     except KeyboardInterrupt as error:  # no terminal can reach this session
         return {"code": InputError.exit_code, "words": f"product: {spec} failed: {error!r}"}
     except MemoryError:

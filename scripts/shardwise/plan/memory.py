@@ -6,23 +6,13 @@ from dtype and shapes alone, because it decides the bits. Slabs and batches chan
 may shrink where memory is short.
 """
 
-import math
 from collections.abc import Iterator
 
-from shardwise.problem import ITEM_BYTES, LEVELS, Problem, Shape
+from shardwise.files import pieces
+from shardwise.plan.problem import ITEM_BYTES, LEVELS, Problem, Shape
+from shardwise.units import MIB
 
-MIB = 1024**2
-
-SLAB_BYTES = 32 * MIB
-"""A piece of a file, and one copy to or from a device."""
-
-CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
-"""What is hashed at once, at most: it stays in a cache, and several readers can share a row.
-
-A rank of the reduce holds sums of as many numbers, whatever their bytes.
-"""
-
-SHARD_PIECES = SLAB_BYTES, SLAB_BYTES
+SHARD_PIECES = pieces.SLAB_BYTES, pieces.SLAB_BYTES
 """Row and piece of the checksum of what a task reads: a slab, as nobody shares its hashing.
 
 Each piece costs its thread a turn with Python's lock: with 1 MiB a shard in the page cache took 8 %
@@ -269,34 +259,9 @@ def result_bytes(problem: Problem, count: int, keep: str) -> int:
     return partial_bytes(problem) if keep == "sum" else count * problem.product_bytes
 
 
-def natural_row(shape: tuple[int, ...], item: int) -> int:
-    """Bytes of one array of a stack, or plane of a sum; of one or two axes, of the whole array."""
-    return math.prod(shape[1:] if len(shape) > 2 else shape) * item
-
-
-def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
-    """Bytes of a row and of a piece of the checksum of a file (see `checksum.PieceChecksum`).
-
-    Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit it are both row and piece.
-    A longer array is a row of its own. So no piece holds a part of one array and a part of another.
-
-    Parameters
-    ----------
-    row_bytes
-        Bytes of one array of the file.
-    item
-        Bytes of a number; those of float16 and narrower ones make shorter pieces.
-    """
-    row, most = max(1, row_bytes), min(CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS * item)
-    if row > most:
-        return row, most
-    group = most // row * row
-    return group, group
-
-
 def slabs(total_bytes: int, most: int) -> int:
     """Slabs that a stream of bytes makes use of."""
-    return min(most, -(-total_bytes // SLAB_BYTES))
+    return min(most, -(-total_bytes // pieces.SLAB_BYTES))
 
 
 def slabs_within(
@@ -309,7 +274,7 @@ def slabs_within(
     spare = task_memory(problem, count, keep, cuda) - memory
     if spare <= 0:
         return most
-    left = max(0, slab_memory(problem, count, keep) - spare) // (SLAB_BYTES + MIB)
+    left = max(0, slab_memory(problem, count, keep) - spare) // (pieces.SLAB_BYTES + MIB)
     read = max(FEWEST_SLABS, left * 2 // 3 // factors)
     return min(most[0], read), min(most[1], max(FEWEST_SLABS, left // 3))
 
@@ -320,7 +285,7 @@ def slab_memory(problem: Problem, count: int, keep: str) -> int:
     right = 0 if problem.shared_right else count * problem.right_bytes
     out = result_bytes(problem, count, keep)
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
-    return (read + slabs(out, WRITE_SLABS)) * (SLAB_BYTES + MIB)
+    return (read + slabs(out, WRITE_SLABS)) * (pieces.SLAB_BYTES + MIB)
 
 
 def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
@@ -337,7 +302,7 @@ def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
     lefts, rights = (
         converted_bytes(shape, problem.item) for shape in (problem.left, problem.right or (0, 0))
     )
-    converted = 2 * (SLAB_BYTES + lefts + rights)
+    converted = 2 * (pieces.SLAB_BYTES + lefts + rights)
     work = max(host, CUDA_BYTES + shared) if cuda else host
     return PYTHON_BYTES + slab_memory(problem, count, keep) + converted + work
 
@@ -366,8 +331,8 @@ def converted_bytes(shape: Shape, item: int) -> int:
 
 def copy_memory(problem: Problem) -> int:
     """Host bytes that materializing a shard needs at most: slabs, and matrices being converted."""
-    converted = SLAB_BYTES + 2 * converted_bytes(problem.left, problem.item)
-    return PYTHON_BYTES + COPY_SLABS * (SLAB_BYTES + MIB) + converted
+    converted = pieces.SLAB_BYTES + 2 * converted_bytes(problem.left, problem.item)
+    return PYTHON_BYTES + COPY_SLABS * (pieces.SLAB_BYTES + MIB) + converted
 
 
 def reduce_memory(ranks: int) -> int:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import bins, sizes
-from shardwise.problem import ITEM_BYTES, Problem
-from shardwise.sizes import MIB
+from shardwise import bins
+from shardwise.files import pieces
+from shardwise.plan import memory
+from shardwise.plan.problem import ITEM_BYTES, Problem
+from shardwise.units import MIB
 
 # Distinct primes: a lost or swapped dimension changes every count.
 M, K, P, N = 3, 5, 7, 11
@@ -59,39 +61,39 @@ def problems(draw):
 def test_a_call_depends_on_dtype_and_shapes_alone(own, matrices):
     """How many matrices there are changes neither what a call multiplies nor a batch."""
     other = replace(own, matrices=matrices)
-    assert sizes.call_matrices(own) == sizes.call_matrices(other) >= 1
+    assert memory.call_matrices(own) == memory.call_matrices(other) >= 1
     for cuda in (True, False):
-        assert sizes.batch_matrices(own, cuda) == sizes.batch_matrices(other, cuda) >= 1
+        assert memory.batch_matrices(own, cuda) == memory.batch_matrices(other, cuda) >= 1
 
 
 def test_the_sizes_of_slabs_and_of_host_batches_change_no_call(monkeypatch):
     """They may shrink where memory is short; a call decides the bits, so it may not."""
     own = problem("A @ B", scale=20)
-    before = sizes.call_matrices(own)
-    monkeypatch.setattr(sizes, "SLAB_BYTES", 1)
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", 1)
-    assert sizes.call_matrices(own) == before
+    before = memory.call_matrices(own)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 1)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 1)
+    assert memory.call_matrices(own) == before
 
 
 @given(problems())
 def test_a_batch_is_whole_calls_of_at_most_its_bytes(own):
     """As many calls as fit BATCH_BYTES; a call that is more than one matrix fits as well."""
-    call, batch = sizes.call_matrices(own), sizes.batch_matrices(own, cuda=True)
+    call, batch = memory.call_matrices(own), memory.batch_matrices(own, cuda=True)
     assert batch % call == 0
-    biggest = sizes._largest(own)
-    assert batch * biggest <= sizes.BATCH_BYTES or batch == call
-    assert call * biggest <= sizes.BATCH_BYTES or call == 1
-    assert (batch + call) * biggest > sizes.BATCH_BYTES
-    if biggest >= sizes.LARGE_BYTES:
+    biggest = memory._largest(own)
+    assert batch * biggest <= memory.BATCH_BYTES or batch == call
+    assert call * biggest <= memory.BATCH_BYTES or call == 1
+    assert (batch + call) * biggest > memory.BATCH_BYTES
+    if biggest >= memory.LARGE_BYTES:
         assert call == 1
-    assert call <= sizes.MOST_IN_CALL
+    assert call <= memory.MOST_IN_CALL
     assert call < 256 or call % 256 == 0
 
 
 @given(problems())
 def test_a_call_begins_at_an_aligned_byte(own):
     """Many small matrices to a call: each call begins at a multiple of 256 bytes."""
-    call = sizes.call_matrices(own)
+    call = memory.call_matrices(own)
     if call >= 256:
         for nbytes in (own.matrix_bytes, own.product_bytes, own.right_bytes):
             assert call * nbytes % 256 == 0
@@ -103,20 +105,20 @@ def test_the_largest_matrix_is_counted_as_it_is_multiplied(own):
     wide = 8 if "int" in own.dtype and not own.result else own.item
     shapes = [own.left] + ([own.right] if own.right and not own.shared_right else [])
     factors = [rows * columns * wide for rows, columns in shapes]
-    assert sizes._largest(own) == max(*factors, own.product_bytes)
+    assert memory._largest(own) == max(*factors, own.product_bytes)
 
 
 @given(problems(), st.integers(1, 10**6), st.booleans())
 def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     """From what is planned, in ever smaller whole calls, to a single batch of one call."""
-    steps = list(sizes.ladder(own, count, cuda))
-    call = sizes.call_matrices(own) if cuda else 1
+    steps = list(memory.ladder(own, count, cuda))
+    call = memory.call_matrices(own) if cuda else 1
     batches, matrices = steps[0]
-    assert matrices <= sizes.batch_matrices(own, cuda)
-    assert batches <= sizes.BATCHES
+    assert matrices <= memory.batch_matrices(own, cuda)
+    assert batches <= memory.BATCHES
     assert (batches - 1) * matrices < count  # no batch that would never be filled
     assert all(n % call == 0 and n >= call for _, n in steps)
-    needed = [b * sizes.batch_bytes(own, n) for b, n in steps]
+    needed = [b * memory.batch_bytes(own, n) for b, n in steps]
     assert needed == sorted(set(needed), reverse=True)
     assert steps[-1] == (1, call)
     assert len(steps) < 40
@@ -126,8 +128,8 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
 def test_the_first_step_holds_a_short_shard_in_one_batch(count, cuda):
     """A shard shorter than a batch gets one of its own length, rounded up to whole calls."""
     own = problem("A @ A")
-    most = sizes.batch_matrices(own, cuda)
-    batches, matrices = next(sizes.ladder(own, min(count, most), cuda))
+    most = memory.batch_matrices(own, cuda)
+    batches, matrices = next(memory.ladder(own, min(count, most), cuda))
     assert batches == 1
     assert matrices >= min(count, most)
 
@@ -138,9 +140,9 @@ def test_the_first_step_holds_a_short_shard_in_one_batch(count, cuda):
 @given(st.integers(1, 10**12), st.integers(1, 50))
 def test_no_more_slabs_than_there_are_bytes_for(total, most):
     """A short stream has as many slabs as it fills."""
-    found = sizes.slabs(total, most)
+    found = memory.slabs(total, most)
     assert 1 <= found <= most
-    assert found == most or (found - 1) * sizes.SLAB_BYTES < total <= found * sizes.SLAB_BYTES
+    assert found == most or (found - 1) * pieces.SLAB_BYTES < total <= found * pieces.SLAB_BYTES
 
 
 def slabs_of(own, count, read, write):
@@ -148,8 +150,8 @@ def slabs_of(own, count, read, write):
     streams = [count * own.matrix_bytes]
     if own.right and not own.shared_right:
         streams.append(count * own.right_bytes)
-    held = sum(min(read, sizes.slabs(nbytes, 10**9)) for nbytes in streams) + write
-    return held * (sizes.SLAB_BYTES + MIB)
+    held = sum(min(read, memory.slabs(nbytes, 10**9)) for nbytes in streams) + write
+    return held * (pieces.SLAB_BYTES + MIB)
 
 
 @given(
@@ -158,33 +160,35 @@ def slabs_of(own, count, read, write):
 )  # fmt: skip
 def test_slabs_stay_within_the_memory_given(own, count, keep, cuda, share):
     """Whatever a task is given, its slabs fit beside the rest, unless they are at their least."""
-    planned = sizes.task_memory(own, count, keep, cuda)
-    others = planned - sizes.slab_memory(own, count, keep)
-    given_ = int(others + share * sizes.slab_memory(own, count, keep))
-    read, write = sizes.slabs_within(own, count, keep, cuda, given_)
-    out = sizes.result_bytes(own, count, keep)
-    assert 1 <= read <= sizes.slabs(count * own.matrix_bytes, sizes.READ_SLABS)
-    assert 1 <= write <= sizes.slabs(out, sizes.WRITE_SLABS)
-    least = read <= sizes.FEWEST_SLABS and write <= sizes.FEWEST_SLABS
+    planned = memory.task_memory(own, count, keep, cuda)
+    others = planned - memory.slab_memory(own, count, keep)
+    given_ = int(others + share * memory.slab_memory(own, count, keep))
+    read, write = memory.slabs_within(own, count, keep, cuda, given_)
+    out = memory.result_bytes(own, count, keep)
+    assert 1 <= read <= memory.slabs(count * own.matrix_bytes, memory.READ_SLABS)
+    assert 1 <= write <= memory.slabs(out, memory.WRITE_SLABS)
+    least = read <= memory.FEWEST_SLABS and write <= memory.FEWEST_SLABS
     assert others + slabs_of(own, count, read, write) <= given_ or least
 
 
 @given(problems(), st.integers(1, 10**6), st.sampled_from(KEEPS), st.booleans())
 def test_all_slabs_are_used_where_the_plan_is_granted(own, count, keep, cuda):
     """With the memory of the plan, or more, the slabs are those that the plan counts."""
-    planned = sizes.task_memory(own, count, keep, cuda)
+    planned = memory.task_memory(own, count, keep, cuda)
     for more in (0, 10**9):
-        read, write = sizes.slabs_within(own, count, keep, cuda, planned + more)
-        assert read == sizes.slabs(count * own.matrix_bytes, sizes.READ_SLABS)
-        assert slabs_of(own, count, sizes.READ_SLABS, write) == sizes.slab_memory(own, count, keep)
+        read, write = memory.slabs_within(own, count, keep, cuda, planned + more)
+        assert read == memory.slabs(count * own.matrix_bytes, memory.READ_SLABS)
+        assert slabs_of(own, count, memory.READ_SLABS, write) == memory.slab_memory(
+            own, count, keep
+        )
 
 
 @given(problems(), st.integers(1, 10**6))
 def test_with_nothing_to_spare_work_still_overlaps(own, count):
     """At the least there are two slabs each, or as many as are filled."""
-    read, write = sizes.slabs_within(own, count, "products", False, 1)
-    assert read == sizes.slabs(count * own.matrix_bytes, sizes.FEWEST_SLABS)
-    assert write == sizes.slabs(count * own.product_bytes, sizes.FEWEST_SLABS)
+    read, write = memory.slabs_within(own, count, "products", False, 1)
+    assert read == memory.slabs(count * own.matrix_bytes, memory.FEWEST_SLABS)
+    assert write == memory.slabs(count * own.product_bytes, memory.FEWEST_SLABS)
 
 
 # The pieces of a checksum.
@@ -193,7 +197,7 @@ def test_with_nothing_to_spare_work_still_overlaps(own, count):
 @given(st.integers(0, 2**44))
 def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
     """At most a MiB, as many whole rows as fit it, and never parts of two."""
-    row, piece = sizes.checksum_pieces(row_bytes)
+    row, piece = pieces.checksum_pieces(row_bytes)
     assert 1 <= piece <= min(row, MIB)
     if row_bytes > MIB:
         assert (row, piece) == (row_bytes, MIB)
@@ -210,7 +214,7 @@ def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
 )  # fmt: skip
 def test_the_natural_row_of_a_file(shape, row):
     """One of its arrays; a matrix alone is one as a whole."""
-    assert sizes.natural_row(shape, 4) == row
+    assert pieces.natural_row(shape, 4) == row
 
 
 # What is written.
@@ -222,9 +226,9 @@ def test_partial_sums_are_the_planes(product, dtype):
     """The plan, which loads no NumPy, counts the bytes of the planes that are written."""
     own = problem(product, dtype)
     planes = bins.plane_shape(own.product_shape, own.product_dtype)
-    assert sizes.partial_bytes(own) == 8 * np.prod(planes)
-    assert sizes.result_bytes(own, 13, "sum") == sizes.partial_bytes(own)
-    assert sizes.result_bytes(own, 13, "products") == 13 * own.product_bytes
+    assert memory.partial_bytes(own) == 8 * np.prod(planes)
+    assert memory.result_bytes(own, 13, "sum") == memory.partial_bytes(own)
+    assert memory.result_bytes(own, 13, "products") == 13 * own.product_bytes
 
 
 # The memory model.
@@ -249,7 +253,7 @@ def held_by_work(own, batch, keep):
         return held + (left + right + shared) * 8  # one matrix, widened
     m, k, p = FACTORS[own.product]
     item = 16 if "complex" in own.dtype else 8
-    proven = sizes.proof_matrices(own, batch)
+    proven = memory.proof_matrices(own, batch)
     return held + proven * (k + m + p) * item * 4 + proven * (k + m) * 8  # vectors, and moduli
 
 
@@ -264,21 +268,21 @@ CASES = [
 @pytest.mark.parametrize("unit", [1, 5000])
 def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
     """Beside the fixed costs, the model covers every array of a task at once."""
-    monkeypatch.setattr(sizes, "HOST_BATCH_BYTES", unit)
-    monkeypatch.setattr(sizes, "SLAB_BYTES", unit)
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", unit)
+    monkeypatch.setattr(pieces, "SLAB_BYTES", unit)
     for own in CASES:
-        batch = min(N, sizes.batch_matrices(own, cuda=False))
+        batch = min(N, memory.batch_matrices(own, cuda=False))
         left, right, _, out = shapes_of(own)
         one = left * own.item + right * own.item + out * own.product_item
-        whole = sizes.partial_bytes(own) if keep == "sum" else N * out * own.product_item
+        whole = memory.partial_bytes(own) if keep == "sum" else N * out * own.product_item
         slabs = [
-            (N * left * own.item, sizes.READ_SLABS),
-            (N * right * own.item, sizes.READ_SLABS),
-            (whole, sizes.WRITE_SLABS),
+            (N * left * own.item, memory.READ_SLABS),
+            (N * right * own.item, memory.READ_SLABS),
+            (whole, memory.WRITE_SLABS),
         ]
         held = sum(min(most, -(-nbytes // unit)) for nbytes, most in slabs) * (unit + MIB)
-        held += sizes.BATCHES * batch * one + held_by_work(own, batch, keep)
-        variable = sizes.task_memory(own, N, keep, cuda=False) - sizes.PYTHON_BYTES
+        held += memory.BATCHES * batch * one + held_by_work(own, batch, keep)
+        variable = memory.task_memory(own, N, keep, cuda=False) - memory.PYTHON_BYTES
         assert variable >= held, own
 
 
@@ -287,39 +291,41 @@ def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
 @pytest.mark.parametrize("product", FACTORS)
 def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
     """Batches of A, B and products, padded copies of a call, vectors, and the sum."""
-    monkeypatch.setattr(sizes, "BATCH_BYTES", 50 * MIB)
+    monkeypatch.setattr(memory, "BATCH_BYTES", 50 * MIB)
     for scale, shared in ((1, False), (67, False), (67, True)):
         own = problem(product, dtype, shared and product == "A @ B", scale, matrices=10**8)
-        batch = sizes.batch_matrices(own, cuda=True)
+        batch = memory.batch_matrices(own, cuda=True)
         left, right, shared_, out = shapes_of(own)
-        held = sizes.BATCHES * batch * (left + right + out) * own.item + shared_ * own.item
-        if sizes.padded(own):
-            pad = {key: r * c for key, (r, c) in sizes.padded_shapes(own).items()}
-            held += sizes.call_matrices(own) * sum(pad.values()) * own.item
+        held = memory.BATCHES * batch * (left + right + out) * own.item + shared_ * own.item
+        if memory.padded(own):
+            pad = {key: r * c for key, (r, c) in memory.padded_shapes(own).items()}
+            held += memory.call_matrices(own) * sum(pad.values()) * own.item
         m, k, p = (side * scale for side in FACTORS[product])
-        held += sizes.proof_matrices(own, batch) * 4 * (m + k + p) * 8
+        held += memory.proof_matrices(own, batch) * 4 * (m + k + p) * 8
         if keep == "sum":
             held += bins.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
-        asked = sizes.device_memory(own, own.matrices, keep)
-        assert asked - sizes.DEVICE_BYTES >= held
+        asked = memory.device_memory(own, own.matrices, keep)
+        assert asked - memory.DEVICE_BYTES >= held
 
 
 def test_a_device_costs_host_memory():
     """A task that may use CUDA asks for its context where that is more than NumPy's batches."""
     own = problem("A @ B", shared=True)
-    slabs = sizes.task_memory(own, N, "sum", cuda=True) - sizes.CUDA_BYTES - own.right_bytes
-    assert sizes.task_memory(own, N, "sum", cuda=False) < slabs + sizes.CUDA_BYTES
+    slabs = memory.task_memory(own, N, "sum", cuda=True) - memory.CUDA_BYTES - own.right_bytes
+    assert memory.task_memory(own, N, "sum", cuda=False) < slabs + memory.CUDA_BYTES
     large = problem("A @ B", shared=True, scale=2003)  # 3 GB: NumPy's batches are more
     for cuda in (True, False):
-        assert sizes.task_memory(large, N, "sum", cuda) == sizes.task_memory(large, N, "sum", False)
+        assert memory.task_memory(large, N, "sum", cuda) == memory.task_memory(
+            large, N, "sum", False
+        )
 
 
 def test_widened_integers_are_counted():
     """Narrow integers whose products are tiny: the widened copies of one matrix are the memory."""
     own = Problem(10**6, (1, 10_007), "A @ B", "int8", (10_007, 1))
-    batch = sizes.batch_matrices(own, cuda=False)
-    variable = sizes.task_memory(own, 10**6, "products", cuda=False) - sizes.PYTHON_BYTES
-    slabs = sizes.slab_memory(own, 10**6, "products")
+    batch = memory.batch_matrices(own, cuda=False)
+    variable = memory.task_memory(own, 10**6, "products", cuda=False) - memory.PYTHON_BYTES
+    slabs = memory.slab_memory(own, 10**6, "products")
     assert variable - slabs >= 2 * batch * 2 * 10_007 + batch * 2 * 10_007 * 8
 
 
@@ -330,28 +336,28 @@ def test_widened_integers_are_counted():
 def test_memory_is_bounded_by_slabs_not_by_the_stack(product, dtype, matrices, keep):
     """However many small matrices a shard holds, its task stays under 3 GiB, or 10 on a device."""
     own = problem(product, dtype, matrices=matrices)
-    assert sizes.task_memory(own, matrices, keep, cuda=True) < 3072 * MIB
-    assert sizes.device_memory(own, matrices, keep) < 10_240 * MIB
+    assert memory.task_memory(own, matrices, keep, cuda=True) < 3072 * MIB
+    assert memory.device_memory(own, matrices, keep) < 10_240 * MIB
     one = replace(own, matrices=1)
-    assert sizes.copy_memory(own) == sizes.copy_memory(one)
+    assert memory.copy_memory(own) == memory.copy_memory(one)
 
 
 @pytest.mark.parametrize("product", FACTORS)
 def test_one_huge_matrix_is_a_batch(product):
     """A matrix larger than any batch still goes through, alone, in slabs as ever."""
     own = problem(product, "float64", scale=1201)
-    assert sizes.batch_matrices(own, cuda=False) == sizes.batch_matrices(own, cuda=True) == 1
-    assert list(sizes.ladder(own, 3, cuda=True)) == [(2, 1), (1, 1)]
+    assert memory.batch_matrices(own, cuda=False) == memory.batch_matrices(own, cuda=True) == 1
+    assert list(memory.ladder(own, 3, cuda=True)) == [(2, 1), (1, 1)]
     held = own.matrix_bytes + own.right_bytes + own.product_bytes
-    slabs = sizes.slab_memory(own, 1, "products")
-    assert sizes.task_memory(own, 1, "products", cuda=False) - slabs > held
-    assert sizes.device_memory(own, 1, "products") > held
+    slabs = memory.slab_memory(own, 1, "products")
+    assert memory.task_memory(own, 1, "products", cuda=False) - slabs > held
+    assert memory.device_memory(own, 1, "products") > held
 
 
 @given(st.integers(1, 10_000))
 def test_each_rank_of_the_reduce_is_given_the_same(ranks):
     """What a rank takes depends on neither the matrices nor their number."""
-    assert sizes.reduce_memory(ranks) == sizes.PYTHON_BYTES + ranks * 256 * MIB
+    assert memory.reduce_memory(ranks) == memory.PYTHON_BYTES + ranks * 256 * MIB
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -359,9 +365,9 @@ def test_each_rank_of_the_reduce_is_given_the_same(ranks):
 def test_copying_holds_its_slabs(dtype, side):
     """Slabs are under way, and rows of a matrix in another order are converted beside them."""
     own = replace(problem("A @ A", dtype), left=(side, side), matrices=10**9)
-    asked = sizes.copy_memory(own) - sizes.PYTHON_BYTES
-    converted = min(max(sizes.SLAB_BYTES, own.matrix_bytes), sizes.CONVERTED_BYTES)
-    assert asked >= sizes.COPY_SLABS * sizes.SLAB_BYTES + converted
+    asked = memory.copy_memory(own) - memory.PYTHON_BYTES
+    converted = min(max(pieces.SLAB_BYTES, own.matrix_bytes), memory.CONVERTED_BYTES)
+    assert asked >= memory.COPY_SLABS * pieces.SLAB_BYTES + converted
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -370,7 +376,7 @@ def test_synthesizing_asks_for_what_is_drawn(dtype):
     dim = 20_011
     own = replace(problem("A @ A", dtype), left=(dim, dim))
     drawn = dim * dim * 8  # what numpy.random returns, beside the narrowed copy
-    assert sizes.synthetic_memory(own) - sizes.PYTHON_BYTES >= drawn + own.matrix_bytes
+    assert memory.synthetic_memory(own) - memory.PYTHON_BYTES >= drawn + own.matrix_bytes
 
 
 # Padding.
@@ -382,7 +388,7 @@ def test_padded_rows_are_aligned_and_hold_the_matrix(own):
     for key, given_ in (("left", own.left), ("right", own.right), ("out", own.product_shape)):
         if not given_:
             continue
-        shape = sizes.padded_shapes(own)[key]
+        shape = memory.padded_shapes(own)[key]
         step = max(1, 16 // own.item)
         assert all(0 <= long - side < step for long, side in zip(shape, given_, strict=True))
         assert shape[1] * own.item % 16 == 0
@@ -407,7 +413,7 @@ def test_padded_rows_are_aligned_and_hold_the_matrix(own):
 )
 def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
     """Where a row of a factor or a product is no multiple of 16 bytes, and copies are worth it."""
-    assert sizes.padded(own) is needed
+    assert memory.padded(own) is needed
 
 
 @pytest.mark.parametrize(
@@ -422,7 +428,7 @@ def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
 )
 def test_large_symmetric_products_are_told(own, half):
     """A product of A with its own transpose, from a number of rows on."""
-    assert sizes.symmetric(own) is half
+    assert memory.symmetric(own) is half
 
 
 @pytest.mark.parametrize("dtype", ["float16", "complex128", "int8"])
@@ -430,6 +436,8 @@ def test_large_symmetric_products_are_told(own, half):
 def test_the_proof_of_tiny_matrices_takes_no_more_than_a_batch(dtype, side):
     """Its vectors are larger than the matrices themselves; so they are proven in groups."""
     own = Problem(10**9, (side, side), "A @ A", dtype)
-    matrices = sizes.batch_matrices(own, cuda=True)
-    assert 1 <= sizes.proof_matrices(own, matrices) <= matrices
-    assert sizes.device_memory(own, 10**9, "products") < sizes.DEVICE_BYTES + 8 * sizes.BATCH_BYTES
+    matrices = memory.batch_matrices(own, cuda=True)
+    assert 1 <= memory.proof_matrices(own, matrices) <= matrices
+    assert (
+        memory.device_memory(own, 10**9, "products") < memory.DEVICE_BYTES + 8 * memory.BATCH_BYTES
+    )

@@ -14,21 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, functions, host, planfile, receipts, sizes, synthetic
-from shardwise import plan as counts
+from shardwise import ALGORITHM, host, receipts, synthetic
 from shardwise.bins import MAX_TERMS
-from shardwise.config import NO_PLAN, Settings, check_statistics, function_parts
 from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.lookup import refuse_undecodable
 from shardwise.files.paths import CACHE, Results
-from shardwise.guard import mark, refuse_links, refuse_strangers
+from shardwise.files.small import mark, refuse_links
 from shardwise.partial import refuse_foreign
-from shardwise.plan import Shard, Source, Stack
-from shardwise.planfile import Plan
-from shardwise.problem import Problem, Shape
-from shardwise.sources import StackReader, check_product, right_of, stack_of
+from shardwise.plan import cut, memory, user_function
+from shardwise.plan import plan as plans
+from shardwise.plan.config import NO_PLAN, Settings
+from shardwise.plan.plan import Plan, Shard, Source, Stack, refuse_strangers
+from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
+from shardwise.plan.sources import check_product, right_of, stack_of
+from shardwise.plan.stack import StackReader
 from shardwise.units import human_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -62,13 +63,13 @@ def make(
     """
     results = Results(Path(settings.results))
     _refuse_path(results.root)
-    headers = cache and cache / f"{planfile.digest(settings.input)}.json"
+    headers = cache and cache / f"{plans.digest(settings.input)}.json"
     left = stack_of(settings, results.synthetic, headers)
     right, shared = right_of(settings, left)
     check_product(settings.product, left, right)
     given = [s for s in left.sources if settings.input is not None]
     _refuse_names(results, [*given, *(right.sources if right else ())])
-    function = functions.content_digest(settings.product) if _is_function(settings) else None
+    function = user_function.content_digest(settings.product) if _is_function(settings) else None
     result, result_dtype = (
         _tried(settings, function, left, cache, log) if function else (None, None)
     )
@@ -85,7 +86,7 @@ def make(
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right, function)
-    own = {key: getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER}
+    own = {key: getattr(settings, key) for key in plans.SETTINGS_THAT_MATTER}
     facts = {
         "dtype": left.dtype,
         "problem": asdict(problem),
@@ -95,10 +96,10 @@ def make(
         "synthetic": settings.synthetic if settings.input is None else None,
         "bytes": _bytes_on_disk(rows, settings),
     }
-    facts["digest"] = planfile.digest([facts, [vars(row) for row in rows]])
+    facts["digest"] = plans.digest([facts, [vars(row) for row in rows]])
     # For people, and behind the digest: no shard is computed again where only these change.
     facts["config"] = planned(settings)
-    facts["config_digest"] = planfile.digest(facts["config"])
+    facts["config_digest"] = plans.digest(facts["config"])
     shards = {row.shard: row for row in rows}
     plan = Plan(results, shards, problem, left.dtype, facts["settings"], facts)
     return plan, list(left.sources)
@@ -117,17 +118,17 @@ def _tried(
     settings: Settings, function: str, left: Stack, cache: Path | None, log: logging.Logger
 ) -> tuple[Shape, str]:
     """Shape and element type of what a user's function makes of a matrix, tried once a content."""
-    key = planfile.digest([settings.product, function, left.shape, left.dtype])
+    key = plans.digest([settings.product, function, left.shape, left.dtype])
     known = cache and cache / f"function-{key}.json"
-    entry = planfile.kept(known) if known else None
+    entry = small.kept(known) if known else None
     if entry is not None:
         return tuple(entry["shape"]), entry["dtype"]
     # As one text: Snakemake's logger prints messages as they are.
     log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
-    shape, dtype = functions.probe(settings.product, _first_matrix(settings, left))
+    shape, dtype = user_function.probe(settings.product, _first_matrix(settings, left))
     if known:
         with commit(known) as file:
-            file.write(planfile.to_keep({"shape": shape, "dtype": dtype}))
+            file.write(small.to_keep({"shape": shape, "dtype": dtype}))
     return shape, dtype
 
 
@@ -143,8 +144,8 @@ def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
 def write(plan: Plan, sources: list[Source]) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
     tables = {
-        plan.results.sources: planfile.to_tsv(sources, Source),
-        plan.results.plan: planfile.to_tsv(plan.shards.values(), Shard),
+        plan.results.sources: plans.to_tsv(sources, Source),
+        plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
     }
     made = {"versions": receipts.loaded(), "commit": host.announced(), "time": time.time(),
             "host": socket.gethostname()}  # fmt: skip
@@ -153,7 +154,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
     for path, raw in tables.items():
         with commit(path) as file:
             file.write(raw)
-    checked = {**tables, plan.results.plan_facts: planfile.dumps(facts)}
+    checked = {**tables, plan.results.plan_facts: plans.dumps(facts)}
     checksums = {path.name: small.checksum(raw) for path, raw in checked.items()}
     with commit(plan.results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
@@ -261,7 +262,7 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
 
 def _refuse_number(problem: Problem, settings: Settings) -> None:
     """Refuse more products than a sum takes; the squares of `std` are sums of twice as many."""
-    counted = settings.keep == "products" or sizes.exact_sum(problem, settings.reproducible)
+    counted = settings.keep == "products" or memory.exact_sum(problem, settings.reproducible)
     most = MAX_TERMS // 2 if "std" in settings.reduce["statistics"] else MAX_TERMS
     if counted and problem.matrices > most:
         raise InputError(
@@ -274,14 +275,14 @@ def _rows(
     settings: Settings, problem: Problem, left: Stack, right: Stack | None, function: str | None
 ) -> list[Shard]:
     total = problem.matrices * problem.matrix_bytes
-    shards = counts.shard_count(problem.matrices, total, settings.shards, settings.shard_bytes)
-    if counts.MAX_SHARDS < shards <= problem.matrices:
+    shards = cut.shard_count(problem.matrices, total, settings.shards, settings.shard_bytes)
+    if cut.MAX_SHARDS < shards <= problem.matrices:
         raise InputError(
-            f"shards: {shards} is more than the {counts.MAX_SHARDS} that a plan may have; use "
+            f"shards: {shards} is more than the {cut.MAX_SHARDS} that a plan may have; use "
             "fewer, or auto"
         )
     try:
-        rows = counts.table(problem, shards, settings.keep, cuda=settings.backend != "numpy")
+        rows = cut.table(problem, shards, settings.keep, cuda=settings.backend != "numpy")
     except ValueError as error:
         raise InputError(
             f"shards: {short(shards)} is more than the {problem.matrices} matrices of the input; "
@@ -290,17 +291,17 @@ def _rows(
     common = [
         ALGORITHM["multiply"],
         asdict(replace(problem, matrices=0)),  # how many there are changes no product
-        [getattr(settings, key) for key in planfile.SETTINGS_THAT_MATTER],
+        [getattr(settings, key) for key in plans.SETTINGS_THAT_MATTER],
         [[s.path, s.identity] for s in right.sources] if right else [],
         function,
     ]
-    return _with_digests(rows, left, planfile.digest(common))
+    return _with_digests(rows, left, plans.digest(common))
 
 
 def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     """Rows with the digests that say when a shard has to be copied, and computed, again.
 
-    They are the `planfile.digest` of ``[version, start, stop, dtype, files]``, and of ``[common,
+    They are the `plan.digest` of ``[version, start, stop, dtype, files]``, and of ``[common,
     matrices]``. A plan may have a hundred thousand rows, so what they share becomes text once.
     """
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
@@ -308,10 +309,8 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     done = []
     for row in rows:
         files = one or _files_text(left.between(row.start, row.stop))
-        matrices = planfile.digest_of_text(
-            f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]"
-        )
-        fingerprint = planfile.digest_of_text(f'["{common}", "{matrices}"]')
+        matrices = plans.digest_of_text(f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]")
+        fingerprint = plans.digest_of_text(f'["{common}", "{matrices}"]')
         done.append(Shard(**{**vars(row), "matrices": matrices, "fingerprint": fingerprint}))
     return done
 

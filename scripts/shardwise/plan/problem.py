@@ -1,6 +1,51 @@
 """What is computed, as numbers: shapes, element types, bytes of one matrix and one product."""
 
+import re
 from dataclasses import dataclass
+
+from shardwise.errors import InputError
+from shardwise.files.paths import STATISTICS
+
+_FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
+
+
+def function_parts(product: str) -> tuple[str, str] | None:
+    """File and name of a product ``file.py:function``; None where it is no such product."""
+    match = _FUNCTION.fullmatch(product)
+    return (match[1], match[2]) if match else None
+
+
+def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> None:
+    """Refuse statistics that the products cannot give.
+
+    Parameters
+    ----------
+    names
+        As ``reduce.statistics`` has them.
+    keep
+        ``products`` or ``sum``.
+    dtype
+        Element type of the products, where it is known.
+
+    Raises
+    ------
+    InputError
+        With the reason, and what to do.
+    """
+    lost = [name for name in names if name in NEEDS_PRODUCTS]
+    if keep == "sum" and lost:
+        raise InputError(
+            f"reduce.statistics: {', '.join(lost)}: needs every product, but under keep: sum a "
+            "shard holds only the sum of its products; use keep: products, or only sum and mean"
+        )
+    unordered = [name for name in names if name in NEEDS_ORDER]
+    if dtype and "complex" in dtype and unordered:
+        raise InputError(
+            f"reduce.statistics: {', '.join(unordered)}: the products are {dtype}, and complex "
+            "numbers have no order; leave these out, or make real products, for instance with a "
+            "function of your own"
+        )
+
 
 Shape = tuple[int, ...]
 
@@ -14,10 +59,6 @@ ITEM_BYTES = {
 
 LEVELS = {"float64": 4, "complex128": 4, "float16": 3, "float32": 3, "complex64": 3}
 """Levels of a sum that no order changes, by the dtype of its terms (see bins.py)."""
-
-
-STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "all", "any")
-"""What can be computed over all products, element by element (see statistics.py)."""
 
 OF_SUMS = "sum", "mean"
 """Those of them that the sums of shards are enough for."""

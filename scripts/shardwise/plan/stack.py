@@ -1,0 +1,211 @@
+"""A stack of matrices, read from the files that the plan names."""
+
+import os
+import sys
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from shardwise.errors import InputError, IntegrityError
+from shardwise.files.direct import PAGE, SHORT_BYTES, Extent, ExtentReader
+from shardwise.files.npy import Header, read_header_and_status, read_matrices
+from shardwise.files.paths import for_bash
+from shardwise.plan import memory
+from shardwise.plan.identity import InputFiles, is_as_planned
+from shardwise.plan.plan import Source
+
+
+def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
+    """The header of a file that the plan knows; a change since then is no fault of the user's."""
+    path = Path(source.path)
+    try:
+        _refuse_replaced(source, os.stat(path))  # first: what else is wrong follows from it
+        header, status = read_header_and_status(path)
+        _refuse_replaced(source, status)
+        return header, status
+    except OSError as error:
+        raise IntegrityError(
+            f"{path}: cannot be read any more: {error.strerror}; bring it back, or {_cure(source)}"
+        ) from error
+    except InputError as error:
+        raise IntegrityError(f"{error}; {_cure(source)}") from error
+
+
+def _refuse_replaced(source: Source, status: os.stat_result) -> None:
+    if not is_as_planned(source, status):
+        raise IntegrityError(
+            f"{source.path}: has changed since the plan was made; run snakemake again"
+        )
+
+
+def _cure(source: Source) -> str:
+    """What to do about a file that is not what the plan says; a copy of ours has no identity."""
+    if source.identity:
+        return "run snakemake again"
+    return f"rm {for_bash(Path(source.path).with_suffix('.json'))}, then snakemake as before"
+
+
+_Part = tuple[Path, Header, int, int]
+
+SPARE_BYTES = 128 * PAGE
+"""Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent."""
+
+
+class StackReader:
+    """Reads matrices of a stack, whatever files they lie in; from any thread.
+
+    Parameters
+    ----------
+    inputs
+        Where to note the files that are read; None for a note of its own. Those that a receipt
+        vouches for are not noted.
+    """
+
+    def __init__(
+        self, sources: Iterable[Source], shape: tuple[int, int], dtype: str,
+        inputs: InputFiles | None = None,
+    ) -> None:  # fmt: skip
+        self.inputs = inputs or InputFiles()
+        self._sources = sorted(sources, key=lambda source: source.first)
+        self._firsts = [source.first for source in self._sources]
+        self._shape = shape
+        self._dtype = np.dtype(dtype)
+        self._matrix_bytes = self._dtype.itemsize * shape[0] * shape[1]
+        self._header: tuple[str, Header] | None = None
+        self._converting = threading.Lock()
+        self._converted: tuple[int, int, np.ndarray] | None = None
+        self._space: np.ndarray | None = None
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``.
+
+        Raises
+        ------
+        IntegrityError
+            Where a file is not the one that was planned for.
+        """
+        block = np.empty((stop - start, *self._shape), self._dtype)
+        self._fill(block, self._parts(start, stop))
+        return block
+
+    def read_bytes(
+        self, reader: ExtentReader, buffer: np.ndarray, low: int, high: int
+    ) -> list[np.ndarray]:
+        """Bytes ``low`` to ``high`` of the stack, as little-endian elements in C order.
+
+        Parameters
+        ----------
+        buffer
+            Begins at a page; room for the bytes and :data:`SPARE_BYTES`.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Views of the buffer that follow each other in the stack.
+
+        Raises
+        ------
+        IntegrityError
+            Where a file is not the one that was planned for.
+        """
+        size = self._matrix_bytes
+        start, stop = low // size, -(-high // size)
+        parts = self._parts(start, stop)
+        if not all(not header.fortran and header.little_endian for _, header, _, _ in parts):
+            view = buffer[: high - low]
+            if size > memory.CONVERTED_BYTES:
+                self._convert_rows(view, low)
+            else:
+                self._convert(view, low, parts, start, stop)
+            return [view]
+        extents, at = [], start * size
+        for path, header, first, last in parts:
+            begin, end = max(low, at), min(high, at + (last - first) * size)
+            offset = header.offset + first * size + begin - at
+            extents.append(Extent(str(path), offset, end - begin))
+            at += (last - first) * size
+        # Short ones are not read directly anyway; so a buffer needs little room to spare.
+        packed = min(extent.nbytes for extent in extents[1:-1] or extents[:1]) < SHORT_BYTES
+        return reader.read(extents, buffer, packed)
+
+    def _convert(
+        self, view: np.ndarray, low: int, parts: list[_Part], start: int, stop: int
+    ) -> None:
+        """Bytes of matrices in another order, by way of whole matrices in memory.
+
+        One thread at a time, and the matrices are kept: the next bytes may be of the same one.
+        """
+        with self._converting:
+            if self._converted is None or self._converted[:2] != (start, stop):
+                self._converted = None
+                # Its memory is kept: the allocator would hold one such block for every thread.
+                if self._space is None or len(self._space) < stop - start:
+                    self._space = None
+                    self._space = np.empty((stop - start, *self._shape), self._dtype)
+                block = self._space[: stop - start]
+                self._fill(block, parts)
+                if sys.byteorder == "big":
+                    block.byteswap(inplace=True)
+                self._converted = (start, stop, block.reshape(-1).view(np.uint8))
+            at = low - start * self._matrix_bytes
+            np.copyto(view, self._converted[2][at : at + view.nbytes])
+
+    def _convert_rows(self, view: np.ndarray, low: int) -> None:
+        """The same where a matrix is large: by way of some of its rows."""
+        (rows, columns), done = self._shape, 0
+        row = self._dtype.itemsize * columns
+        height = max(1, memory.CONVERTED_BYTES // row)
+        while done < view.nbytes:
+            matrix, byte = divmod(low + done, self._matrix_bytes)
+            first = byte // row // height * height
+            with self._converting:
+                if self._converted is None or self._converted[:2] != (matrix, first):
+                    self._converted = None
+                    block = np.empty((1, min(height, rows - first), columns), self._dtype)
+                    ((path, header, own, _),) = self._parts(matrix, matrix + 1)
+                    read_matrices(path, header, own, own + 1, block, first)
+                    if sys.byteorder == "big":
+                        block.byteswap(inplace=True)
+                    self._converted = (matrix, first, block.reshape(-1).view(np.uint8))
+                raw = self._converted[2][byte - first * row :][: view.nbytes - done]
+                np.copyto(view[done : done + raw.nbytes], raw)
+            done += raw.nbytes
+
+    def _parts(self, start: int, stop: int) -> list[_Part]:
+        """The files that hold some matrices, checked, in the order of the stack."""
+        first = bisect_right(self._firsts, start) - 1
+        parts, found = [], start
+        for source in islice(self._sources, max(0, first), None):
+            low, high = max(start, source.first), min(stop, source.first + source.count)
+            if low >= high:
+                break
+            header = self._checked_header(source)
+            parts.append((Path(source.path), header, low - source.first, high - source.first))
+            found += high - low
+        if found != stop:
+            raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
+        return parts
+
+    def _fill(self, block: np.ndarray, parts: list[_Part]) -> None:
+        at, opened = 0, self.inputs.compare
+        for path, header, low, high in parts:
+            read_matrices(path, header, low, high, block[at : at + high - low], opened=opened)
+            at += high - low
+
+    def _checked_header(self, source: Source) -> Header:
+        known = self._header  # another thread may set it to another file at any time
+        if known is None or known[0] != source.path:
+            header, status = _planned_header(source)
+            if source.identity:
+                self.inputs.note(source.path, status)
+            if header.shape[-2:] != self._shape or header.native != self._dtype:
+                raise IntegrityError(
+                    f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "
+                    f"made for {self._shape} of {self._dtype.name}; {_cure(source)}"
+                )
+            known = self._header = (source.path, header)
+        return known[1]
