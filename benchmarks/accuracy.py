@@ -33,7 +33,7 @@ def stack(condition: float, dtype: str, terms: int = TERMS, seed: int = 0) -> np
 
 def ours(numbers: np.ndarray) -> float:
     """The binned sum, rounded once."""
-    from shardwise.bins import BinnedSum, rounded
+    from shardwise.numerics.binned import BinnedSum, rounded
 
     total = BinnedSum(np, (1,), numbers.dtype.name)
     total.add(numbers)

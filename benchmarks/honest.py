@@ -132,12 +132,12 @@ def multiplied(
     xp: Any, cell: Cell, left: Any, right: Any, seed: int, group: int | None = None
 ) -> Batch:
     """Products of factors that are there, and their checker."""
-    from shardwise import proof
+    from shardwise.numerics import freivalds
     from shardwise.plan import memory
 
     problem, count = cell.problem(len(left)), len(left)
     product, compute = products(xp, cell, left, right)
-    checker = proof.Checker(
+    checker = freivalds.Checker(
         xp, cell.product, cell.left, cell.right, cell.dtype, compute, seed,
         group or memory.proof_matrices(problem, count),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def multiplication(
     xp: Any, cell: Cell, left: Any, right: Any
 ) -> tuple[Callable[[], None], Any, str]:
     """A call of the engine's kernel, where it leaves the products, and its arithmetic."""
-    from shardwise import kernels
+    from shardwise.numerics import gemm
     from shardwise.plan import memory
 
     problem, count = cell.problem(len(left)), len(left)
@@ -170,7 +170,7 @@ def multiplication(
         larger[:count] = stack
         return larger
 
-    kernel = kernels.kernel(xp, problem, "tf32" if cell.arithmetic == "tf32" else "ieee")
+    kernel = gemm.kernel(xp, problem, "tf32" if cell.arithmetic == "tf32" else "ieee")
     out = xp.zeros((whole, *problem.product_shape), problem.product_dtype)
     a, b = padded(left), padded(right)
     # NumPy multiplies in float32 there: its products are as good as tf32's and better.

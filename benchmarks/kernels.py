@@ -116,7 +116,7 @@ def torch_bmm(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
 
 def ours(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Multiply, int]:
     """The kernel of Shardwise; nothing else here knows how it is called."""
-    from shardwise.kernels import kernel
+    from shardwise.numerics.gemm import kernel
     from shardwise.plan.memory import call_matrices
     from shardwise.plan.problem import Problem
 

@@ -52,11 +52,11 @@ class Stack:
     @property
     def array_bytes(self) -> int:
         """Bytes of one product, or of the planes of one sum."""
-        from shardwise import bins
+        from shardwise.numerics import binned
 
         if self.keep == "products":
             return self.dim**2 * np.dtype(self.dtype).itemsize
-        return 8 * int(np.prod(bins.plane_shape((self.dim, self.dim), self.dtype)))
+        return 8 * int(np.prod(binned.plane_shape((self.dim, self.dim), self.dtype)))
 
     @property
     def arrays(self) -> int:
@@ -170,10 +170,10 @@ def fabricate(plan: Any) -> None:
 
 def random_planes(problem: Any, terms: int, seed: int) -> np.ndarray:
     """The planes of a sum of matrices of normal numbers."""
-    from shardwise import bins
+    from shardwise.numerics import binned
 
     shape = (terms, *problem.product_shape)
-    added = bins.BinnedSum(np, problem.product_shape, problem.product_dtype)
+    added = binned.BinnedSum(np, problem.product_shape, problem.product_dtype)
     added.add(harness.normal(np, shape, problem.product_dtype, seed))
     return added.planes()
 

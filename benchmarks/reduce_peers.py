@@ -37,11 +37,11 @@ def files_of(plan: Any, most: int | None = None) -> Files:
 
 def arrays_in(plan: Any, path: Path) -> Any:
     """What is to be added of a file: its products, mapped, or the one sum that its planes hold."""
-    from shardwise import bins
+    from shardwise.numerics import binned
 
     mapped = np.asarray(np.load(path, mmap_mode="r"))
     if plan.settings["keep"] == "sum":
-        return bins.rounded(mapped, plan.problem.product_dtype)[np.newaxis]
+        return binned.rounded(mapped, plan.problem.product_dtype)[np.newaxis]
     return mapped
 
 

@@ -173,11 +173,11 @@ class Bench:
 
 def result_row(job: Job, path: Path) -> np.ndarray | None:
     """First row of the last product, or of the sum; None where the file holds something else."""
-    from shardwise import bins
+    from shardwise.numerics import binned
 
     result = np.load(path, mmap_mode="r")
     if job.keep == "sum" and result.dtype == np.int64:  # the planes of a sum
-        return bins.rounded(np.array(result[:, :1]), job.dtype)[0]
+        return binned.rounded(np.array(result[:, :1]), job.dtype)[0]
     whole = (job.dim, job.dim) if job.keep == "sum" else (job.matrices, job.dim, job.dim)
     if result.shape != whole:
         return None

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shardwise import bins, multiply, receipts, shard, synthetic
+from shardwise import multiply, receipts, shard, synthetic
+from shardwise.numerics import binned
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
@@ -111,7 +112,9 @@ def products(made: Plan) -> np.ndarray:
 
 def partials(made: Plan) -> np.ndarray:
     """The partial sums of a plan under ``reproducible: true``, one a shard, rounded."""
-    return np.stack([bins.rounded(planes, made.problem.product_dtype) for planes in products(made)])
+    return np.stack(
+        [binned.rounded(planes, made.problem.product_dtype) for planes in products(made)]
+    )
 
 
 def results(made: Plan) -> np.ndarray:

@@ -16,13 +16,14 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from shardwise import ALGORITHM, ledger, quarantine, receipts, witness
-from shardwise.bins import plane_shape
+from shardwise import ALGORITHM, ledger, quarantine, receipts
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import padded_header, read_header
 from shardwise.files.paths import Results
+from shardwise.numerics import reference
+from shardwise.numerics.binned import plane_shape
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
@@ -360,7 +361,7 @@ def _receipt(
     }  # fmt: skip
     proof = {"method": "freivalds", "vectors": 4, "seed": row.start}
     told = {"contribution": -31.05, "reference": -31.05, "mass": 464.9, "tolerance": 0.0002,
-            "host": "all", "seed": witness.SEED}  # fmt: skip
+            "host": "all", "seed": reference.SEED}  # fmt: skip
     gpu = machine.uuid is not None
     return {
         "shard": row.shard, "start": row.start, "stop": row.stop, "fingerprint": row.fingerprint,

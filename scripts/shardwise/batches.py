@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import canary, proof, witness
-from shardwise.bins import BinnedSum, plane_shape
 from shardwise.errors import BadMatrix, InputError, TryAgain, WrongProduct
 from shardwise.files.checksum import raw_bytes
-from shardwise.kernels import kernel
+from shardwise.numerics import canary, end_to_end, freivalds, reference, tolerances
+from shardwise.numerics.binned import BinnedSum, plane_shape
+from shardwise.numerics.gemm import kernel
 from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
+from shardwise.records import account
 from shardwise.timeline import Span
 from shardwise.units import human_bytes
 
@@ -36,7 +37,7 @@ class Report:
         How far products are from those of their factors, in units of the tolerance. One number
         where the products were added up before.
     forms
-        What `witness.Tally` adds up; a row for each ratio.
+        What `reference.Tally` adds up; a row for each ratio.
     """
 
     first: int
@@ -96,9 +97,9 @@ class Worker:
         self._seed = int.from_bytes(os.urandom(6))
         self.proof = None
         if provable:
-            self.proof = {"method": "freivalds", "vectors": proof.VECTORS, "seed": self._seed}
+            self.proof = {"method": "freivalds", "vectors": tolerances.VECTORS, "seed": self._seed}
         self._function = self._kernel = self._checker = None
-        self.tally = witness.Tally(start, every)
+        self.tally = reference.Tally(start, every)
         if problem.result:
             self._function = user_function.load(problem.product, plan.facts["function"])
             self.compute = problem.product_dtype
@@ -168,7 +169,7 @@ class Worker:
         elif self._sums:
             self._total = BinnedSum(xp, problem.product_shape, problem.product_dtype)
         if self._kernel:
-            self._checker = proof.Checker(
+            self._checker = freivalds.Checker(
                 xp, problem.product, problem.left, problem.right, problem.dtype,
                 self.compute, self._seed, memory.proof_matrices(problem, self.matrices),
                 self.matrices if self._in_gemm else 0,
@@ -346,7 +347,7 @@ class Worker:
             )
         self.tally.add(report.first, report.forms)
 
-    def witness(self) -> witness.Account | str:
+    def witness(self) -> account.Account | str:
         """What the products of the shard come to on the device, or why nothing is known.
 
         Raises
@@ -360,10 +361,10 @@ class Worker:
         if not self.proof:
             return "verify: false"
         total, rows, bound = self.tally.total(), self.tally.rows, self._checker.bound
-        tolerance = witness.product_bound(problem, total, rows, bound)
+        tolerance = end_to_end.product_bound(problem, total, rows, bound)
         if not np.isfinite([*total, tolerance]).all():
             return "a product, or what proves it, is not finite in double precision"
-        return witness.Account.of(total, tolerance)
+        return account.Account.of(total, tolerance)
 
     def _product(self, report: Report, i: int) -> str:
         """A product by name, or the sum of all of a batch."""

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import receipts, witness
+from shardwise import receipts
 from shardwise.errors import IntegrityError, short
 from shardwise.files import pieces as piecess
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
+from shardwise.records import account
 
 COLUMNS = {
     "shard": str, "start": int, "stop": int, "rows": int, "dtype": str, "bytes": int,
@@ -71,7 +72,7 @@ def check_receipt(plan: Plan, shard: str) -> dict[str, Any]:
         facts, cells = receipt["file"], ledger_row(receipt)
         item = ITEM_BYTES[facts["dtype"]]
         pieces = piecess.checksum_pieces(piecess.natural_row(tuple(facts["shape"]), item), item)
-        witness.account(receipt, plan.problem)
+        account.account(receipt, plan.problem)
     except _MALFORMED as error:
         raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
     for key, kind in COLUMNS.items():

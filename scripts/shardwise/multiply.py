@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import batches, devices, grants, judge, live, quarantine, receipts, witness
+from shardwise import batches, devices, grants, judge, live, quarantine, receipts
 from shardwise.batches import Report, Worker
 from shardwise.errors import (
     BadMatrix,
@@ -42,6 +42,8 @@ from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.files.paths import for_bash
 from shardwise.lanes import CudaLane, HostLane
+from shardwise.numerics import end_to_end
+from shardwise.numerics import reference as references
 from shardwise.nvml import Gauge
 from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import memory as plan_memory
@@ -49,6 +51,7 @@ from shardwise.plan import nonfinite
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
+from shardwise.records import account
 from shardwise.shard import factors_digest, materialize, reference_of
 from shardwise.telemetry import Recorder
 
@@ -106,7 +109,7 @@ class Reading:
     watch: Stopwatch
     inputs: InputFiles
     right_checksum: PieceChecksum | None
-    reference: witness.Reference | None = None
+    reference: references.Reference | None = None
     feeds: list[Feed] = field(default_factory=list)
 
     @property
@@ -212,7 +215,7 @@ class Session:
         reading = Reading(shard, copy, slabs, checksum, files, stack, watch, inputs, right)
         known = copy is not None and copy.reference is not None
         if not known and not batches.in_gemm(plan):  # there single matrices have no numbers
-            reading.reference = reference_of(plan, shard, witness.sample_every(count))
+            reading.reference = reference_of(plan, shard, references.sample_every(count))
         _start_feeds(plan, reading, self._lane)
         return reading
 
@@ -661,13 +664,13 @@ def _witness(plan: Plan, reading: Reading, worker: Worker) -> dict[str, Any]:
     return {"witness": replace(own, host=host).told()}
 
 
-def _compared_with_copy(plan: Plan, reading: Reading, own: witness.Account, rows: int) -> str:
+def _compared_with_copy(plan: Plan, reading: Reading, own: account.Account, rows: int) -> str:
     """Compare the shard's reference with that of its copy; for how many matrices that is."""
     shard, copied = reading.shard, reading.copy.reference
     if copied is None:
         return "none"
     in_turn = shard.stop - shard.start if batches.in_gemm(plan) else 0
-    if witness.differ(plan.problem, own.reference, copied, own.mass, rows, in_turn):
+    if end_to_end.differ(plan.problem, own.reference, copied, own.mass, rows, in_turn):
         raise WrongInput(
             f"shard {shard.shard}: the matrices that the device has multiplied are not those that "
             f"were copied; nothing was written. {_SUSPECT}. If this comes again on another device, "
@@ -684,7 +687,7 @@ def _compared_by_sample(plan: Plan, reading: Reading, worker: Worker) -> str:
     for i, own in found.items():
         mass = worker.tally.masses[i]
         values = reading.reference.values[i // reading.reference.every]
-        if witness.differ(plan.problem, own, values, mass, 1):
+        if end_to_end.differ(plan.problem, own, values, mass, 1):
             raise WrongInput(
                 f"shard {shard.shard}: the device has multiplied another matrix "
                 f"{shard.start + i} than was read; nothing was written. {_SUSPECT}"
@@ -732,7 +735,7 @@ def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
     """What the receipt of the shard's copy says; None where this plan has no whole one."""
     try:
         receipt = judge.check_copy(plan, shard.shard)
-        reference = witness.reference_in(receipt, plan.problem, factors_digest(plan))
+        reference = account.reference_in(receipt, plan.problem, factors_digest(plan))
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None
     return _Copy(receipt["file"]["checksum"], reference)

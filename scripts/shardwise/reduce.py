@@ -23,33 +23,25 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import (
-    ALGORITHM,
-    devices,
-    ledger,
-    quarantine,
-    receipts,
-    statistics,
-    telemetry,
-    useful,
-)
-from shardwise import witness as witnesses
-from shardwise.bins import plane_shape, rounded
+from shardwise import ALGORITHM, devices, ledger, quarantine, receipts, telemetry, useful
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.npy import read_header
 from shardwise.files.paths import STATISTICS
+from shardwise.numerics import reference, statistics
+from shardwise.numerics.binned import plane_shape, rounded
+from shardwise.numerics.rows import Rows
+from shardwise.numerics.scalars import Scalars
 from shardwise.outputs import Outputs
 from shardwise.partial import Partial, Record, alone
 from shardwise.peers import Peers
 from shardwise.plan import memory, nonfinite
 from shardwise.plan import plan as plans
-from shardwise.plan import problem as problems
+from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan, Shard
 from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
-from shardwise.rows import Rows
-from shardwise.scalars import Scalars
+from shardwise.records import account as accounts
 from shardwise.scan import File, Part, Scan
 from shardwise.units import human_bytes
 
@@ -114,7 +106,7 @@ def run(
 def _loaded(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
     plan = plans.load(plan_file)
-    problems.check_statistics(names, plan.settings["keep"], plan.problem.product_dtype)
+    plan_problem.check_statistics(names, plan.settings["keep"], plan.problem.product_dtype)
     return plan
 
 
@@ -165,12 +157,10 @@ class _Job:
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
         self._makers, self._energy = receipts.makers(found), telemetry.energy(found)  # on rank 0
         self._expected = peers.broadcast(own).reshape(-1, 16)
-        self._accounts = [
-            witnesses.account(receipt, plan.problem) for receipt in found
-        ]  # on rank 0
+        self._accounts = [accounts.account(receipt, plan.problem) for receipt in found]  # on rank 0
         facts = [
             plan.facts["digest"], names, ALGORITHM["reduce"], self._expected.tobytes().hex(),
-            witnesses.SEED,
+            reference.SEED,
         ]  # fmt: skip
         self.partial = Partial(plan.results.partial, plans.digest(facts))
         self._outputs = Outputs(self.partial, plan.problem, names)
@@ -178,7 +168,7 @@ class _Job:
         self._finished: list[int] = []
         self._begun: set[int] = set()  # stripes with a record of this rank
         self._scalars = Scalars(plan.problem.matrices, plan.problem.product_shape[1])
-        self._form = witnesses.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
+        self._form = reference.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._resume()
 
     def _resume(self) -> None:
@@ -409,7 +399,7 @@ class _Job:
             why = "the sum is not finite"
         if why is not None:
             return {"end_to_end": None, "no_end_to_end": why}
-        own = witnesses.judged(self._plan.problem, self._accounts, found, self._plain())
+        own = accounts.judged(self._plan.problem, self._accounts, found, self._plain())
         if math.isnan(own.off):
             return {"end_to_end": None, "no_end_to_end": "its numbers are too large for float64"}
         facts = {"shards": own.shards, "off": own.off, "host": own.host}
@@ -428,8 +418,8 @@ class _Job:
             log.error("reduce: the sum does not come to what the receipts say; reading all again")
         with peers.telling():
             for i in range(peers.rank, len(wrong), peers.size):
-                own = witnesses.account({"witness": told[i]}, problem)
-                wrong[i] = not witnesses.fits(problem, own, self._form_of(i), self._plain())
+                own = accounts.account({"witness": told[i]}, problem)
+                wrong[i] = not accounts.fits(problem, own, self._form_of(i), self._plain())
         found = np.flatnonzero(peers.xor(wrong)).tolist()
         if found:
             raise self._damaged(found, "its file does not come to what its receipt says")
@@ -446,7 +436,7 @@ class _Job:
         array, planes = np.load(path, "r", allow_pickle=False), adds_planes(self._plan)
         elements = math.prod(shape)
         rows = array.reshape(self._layout.rows[shard], -1)
-        total = witnesses.SumForm(shape, problem.sum_dtype)
+        total = reference.SumForm(shape, problem.sum_dtype)
         step = memory.REDUCE_BATCH_BYTES // 8 // max(1, len(rows) if planes else 1)
         for row in [rows] if planes else rows:
             for low in range(0, elements, step):

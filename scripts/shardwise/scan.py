@@ -21,8 +21,8 @@ import numpy as np
 from shardwise.files import direct
 from shardwise.files.checksum import piece_digest
 from shardwise.files.direct import Extent, ExtentReader
+from shardwise.numerics.rows import Rows
 from shardwise.portions import Batch, Layout
-from shardwise.rows import Rows
 
 AHEAD = 3
 """Batches that are read ahead."""

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import receipts, witness
+from shardwise import receipts
 from shardwise.files import direct, pieces
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.lanes import HostLane
+from shardwise.numerics import reference as references
 from shardwise.pipeline import Stopwatch, Taker
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
+from shardwise.records import account
 
 
 def materialize(
@@ -49,7 +51,7 @@ def materialize(
     path = plan.results.shard(shard_id)
     attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
     # The slower types are sampled by the task that multiplies: a copy is to run as fast as a disk.
-    reference = reference_of(plan, shard) if plan.dtype in witness.KEEPS_UP else None
+    reference = reference_of(plan, shard) if plan.dtype in references.KEEPS_UP else None
     # Only an earlier attempt can have left something: else the folder need not be listed.
     with commit(path, sweep=attempt > 1) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES) as writer:
@@ -79,7 +81,7 @@ def factors_digest(plan: Plan) -> str:
     return plans.digest([plan.problem.product, plan.facts["right_sources"]])
 
 
-def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> witness.Reference | None:
+def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> references.Reference | None:
     """Who takes the CPU's own number of a shard's matrices, or of one in ``every``, in one pass.
 
     None where nothing is proven, or where each matrix has a B of its own: that is not read with A.
@@ -92,13 +94,13 @@ def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> witness.
     if problem.right:
         sources = tuple(Source(**source) for source in plan.facts["right_sources"])
         right = _right_vector(sources, problem.right, plan.dtype)
-    return witness.Reference(problem, shard.stop - shard.start, every, right)
+    return references.Reference(problem, shard.stop - shard.start, every, right)
 
 
 @lru_cache(maxsize=1)
 def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: str) -> np.ndarray:
     """``B r`` of the one B that serves all; a process takes it once."""
-    stack, found = StackReader(sources, shape, dtype), witness.RightVector(shape, dtype)
+    stack, found = StackReader(sources, shape, dtype), references.RightVector(shape, dtype)
     total = shape[0] * shape[1] * np.dtype(dtype).itemsize
     buffer = direct.aligned_empty(min(pieces.SLAB_BYTES, total) + SPARE_BYTES)
     with stack.inputs.unchanged(), direct.ExtentReader(opened=stack.inputs.compare) as files:
@@ -108,7 +110,7 @@ def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: st
     return found.value()
 
 
-def _witness(plan: Plan, reference: witness.Reference | None) -> dict[str, Any] | None:
+def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, Any] | None:
     """What the receipt of a copy says of its matrices; None where nothing can be said."""
     if reference is None:
         return None
@@ -116,8 +118,8 @@ def _witness(plan: Plan, reference: witness.Reference | None) -> dict[str, Any] 
     if not np.isfinite(total).all():
         return None
     return {
-        "reference": witness.told(total),
-        "seed": witness.SEED,
+        "reference": account.told(total),
+        "seed": references.SEED,
         "factors": factors_digest(plan),
     }
 

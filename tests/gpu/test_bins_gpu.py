@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from shardwise.bins import BinnedSum
+from shardwise.numerics.binned import BinnedSum
 
 KINDS = ("float16", "float32", "float64", "complex64", "complex128", "int64")
 SHAPES = ((19, 7, 37), (1, 33, 31), (8, 1, 1), (3, 128, 129))

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from shardwise import bins, multiply, receipts
+from shardwise import multiply, receipts
 from shardwise.multiply import load_backend
+from shardwise.numerics import binned
 from shardwise.plan import memory
 
 from tests import factories
@@ -63,6 +64,6 @@ def test_a_large_matrix_is_one_batch(tmp_path, side, product, keep):
         rows = slice(low, low + ROWS)
         own = found[0, rows]
         if keep == "sum":
-            own = bins.rounded(np.ascontiguousarray(found[:, rows]), "float32")
+            own = binned.rounded(np.ascontiguousarray(found[:, rows]), "float32")
         np.testing.assert_array_equal(own, expected(product, x, y, rows))
     pool.free_all_blocks()

@@ -9,11 +9,12 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import kernels, multiply, proof
-from shardwise.bins import BinnedSum
+from shardwise import multiply
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files import pieces
 from shardwise.multiply import load_backend
+from shardwise.numerics import gemm, tolerances
+from shardwise.numerics.binned import BinnedSum
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
@@ -117,7 +118,7 @@ def kernel_case(xp, product, shape, dtype, precision="ieee", matrices=3):
     """Products of a batch, with the exact ones of its first two matrices and their moduli."""
     problem = problem_of(product, shape, dtype)
     block, other, out = batch_of(xp, problem, matrices)
-    run = kernels.kernel(xp, problem, precision)
+    run = gemm.kernel(xp, problem, precision)
     run.multiply(block, other, out, matrices)
     reference = factories.REFERENCES[product]
     pair = [None if x is None else x[:2] for x in (block, other)]
@@ -169,7 +170,7 @@ def test_tf32_is_used_where_it_is_asked_for(product, shape, dtype):
     assert run.compute == "tf32"
     error = abs(wide(out[:2]) - exact)
     k, p = problem.factor_shapes[0][1], problem.product_shape[1]
-    relative, absolute = proof.tolerance(k, p, dtype, "tf32")
+    relative, absolute = tolerances.tolerance(k, p, dtype, "tf32")
     assert bool((error <= relative * moduli + absolute).all())
     assert float(xp.linalg.norm(error) / xp.linalg.norm(exact)) > 4 * 2**-24 * k**0.5
 
@@ -185,7 +186,7 @@ def test_sums_inside_the_gemm_are_right(xp, product, shape, dtype):
     make = factories.noise
     block = xp.asarray(make((6, *problem.left), dtype))
     other = xp.asarray(make((6, *problem.right), dtype, seed=1)) if problem.right else None
-    (total,) = kernels.kernel(xp, problem, "ieee").accumulate(block, other)
+    (total,) = gemm.kernel(xp, problem, "ieee").accumulate(block, other)
     reference = factories.REFERENCES[product]
     exact = reference(wide(block), wide(other)).sum(axis=0)
     moduli = reference(abs(wide(block)), None if other is None else abs(wide(other))).sum(axis=0)
@@ -245,7 +246,7 @@ def test_bits_do_not_depend_on_slabs_and_batches(tmp_path, backend, product, kee
 @pytest.mark.parametrize("keep", ["products", "sum"])
 def test_a_wrong_product_ends_the_shard(tmp_path, backend, keep, monkeypatch):
     """A device that errs by one element: nothing is committed."""
-    honest = kernels.kernel
+    honest = gemm.kernel
 
     def erring(xp, problem, precision):
         run = honest(xp, problem, precision)
@@ -259,7 +260,7 @@ def test_a_wrong_product_ends_the_shard(tmp_path, backend, keep, monkeypatch):
         return run
 
     monkeypatch.setattr("shardwise.batches.kernel", erring)
-    monkeypatch.setattr("shardwise.canary.check", lambda *_: None)  # it would tell first
+    monkeypatch.setattr("shardwise.numerics.canary.check", lambda *_: None)  # it would tell first
     made = factories.plan(
         tmp_path, factories.noise(SQUARE), backend=backend, keep=keep, materialize=False, shards=1
     )
@@ -376,7 +377,7 @@ def test_overflow_is_named(tmp_path, backend):
 PRECISION = """
 import sys
 import numpy as np
-from shardwise.kernels import kernel
+from shardwise.numerics.gemm import kernel
 from shardwise.multiply import load_backend
 from shardwise.plan.problem import Problem
 xp, _ = load_backend("cupy")

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 from shardwise import batches as batchess
-from shardwise import kernels as batches
-from shardwise import multiply, proof, quarantine, witness
+from shardwise import multiply, quarantine
 from shardwise.errors import IntegrityError
+from shardwise.numerics import freivalds, gemm, reference, tolerances
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
@@ -60,13 +60,13 @@ def size(array):
 
 def expected(a, b, c, dtype, compute, group=2):
     """The ratios by their formula, from whole stacks."""
-    relative, absolute = proof.tolerance(a.shape[-1], b.shape[-1], dtype, compute)
-    r = proof.vectors(SEED, b.shape[-1], False)
+    relative, absolute = tolerances.tolerance(a.shape[-1], b.shape[-1], dtype, compute)
+    r = tolerances.vectors(SEED, b.shape[-1], False)
     gap = size(wide(c) @ r - wide(a) @ (wide(b) @ r))
     bound = relative * (size(wide(a)) @ size(wide(b)).sum(axis=-1, keepdims=True)) + absolute
     rows = (gap / bound).max(axis=2)
     found = rows.max(axis=1)
-    for low in range(0, len(c) if dtype in proof.CLOSER_LOOK else 0, group):
+    for low in range(0, len(c) if dtype in freivalds.CLOSER_LOOK else 0, group):
         i, row = np.unravel_index(rows[low : low + group].argmax(), rows[:group].shape)
         found[low + i] = max(found[low + i], closely(a, b, c, low + i, row, dtype, compute))
     return found
@@ -75,7 +75,7 @@ def expected(a, b, c, dtype, compute, group=2):
 def closely(a, b, c, i, row, dtype, compute):
     """How far the elements of one row are off, in units of their own tolerance."""
     b = b[i] if b.ndim == 3 else b
-    relative, absolute = proof.tolerance(a.shape[-1], 1, dtype, compute)
+    relative, absolute = tolerances.tolerance(a.shape[-1], 1, dtype, compute)
     gap = size(wide(c)[i, row] - wide(a)[i, row] @ wide(b))
     return (gap / (relative * (size(wide(a))[i, row] @ size(wide(b))) + absolute)).max()
 
@@ -93,7 +93,7 @@ def case(product, dtype, dim):
 def checker(xp, product, left, right, dtype, compute, group=2):
     """A checker of a case; two at a time leave one over."""
     right_shape = None if right is None else right.shape[-2:]
-    return proof.Checker(xp, product, left.shape[1:], right_shape, dtype, compute, SEED, group)
+    return freivalds.Checker(xp, product, left.shape[1:], right_shape, dtype, compute, SEED, group)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 2])
@@ -151,7 +151,7 @@ def test_one_right_factor_serves_all(xp, dtype):
 
 
 @pytest.mark.parametrize("kind", ["honest", "tile", "tf32"])
-@pytest.mark.parametrize("dtype", proof.CLOSER_LOOK)
+@pytest.mark.parametrize("dtype", freivalds.CLOSER_LOOK)
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
     """Far below the tolerance of its rows; so is a float32 product that was computed as tf32."""
@@ -260,7 +260,7 @@ def test_the_forms_are_those_of_their_definition(xp, product, dtype, dim, paddin
     check.check(*there, on(xp, padded(result, padding), result.shape))
     found = to_host(xp, check.forms)
     one, other = (
-        witness.weights(side, n, False) for side, n in (("l", a.shape[1]), ("r", b.shape[2]))
+        reference.weights(side, n, False) for side, n in (("l", a.shape[1]), ("r", b.shape[2]))
     )
     own = [
         x[:, None]
@@ -278,11 +278,11 @@ def test_forms_of_sums_and_of_integers(xp, dtype):
     left = make((N, 7, 7), dtype, 3)
     whole = left @ left
     together = 0 if dtype == "int64" else N
-    check = proof.Checker(xp, "A @ A", (7, 7), None, dtype, dtype, SEED, 2, together)
+    check = freivalds.Checker(xp, "A @ A", (7, 7), None, dtype, dtype, SEED, 2, together)
     given = whole.sum(axis=0, keepdims=True) if together else whole
     check.check(xp.asarray(left), None, xp.asarray(given))
     found = to_host(xp, check.forms)
-    one, other = (witness.weights(side, 7, dtype == "int64") for side in "lr")
+    one, other = (reference.weights(side, 7, dtype == "int64") for side in "lr")
     expected = (given @ other) @ one
     if dtype == "int64":
         np.testing.assert_array_equal(found, np.stack([expected, expected], axis=1))
@@ -299,7 +299,7 @@ def test_forms_of_sums_and_of_integers(xp, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtype, product, way):
     """Before any product, and no device is blamed; asked for, tf32 is computed."""
-    honest = batches.kernel
+    honest = gemm.kernel
 
     def lower(xp, problem, precision):
         run = honest(xp, problem, "tf32")
@@ -329,10 +329,10 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
 
 UNDER_OVERRIDE = """
 import cupy
-from shardwise import canary, kernels
+from shardwise.numerics import canary, gemm
 from shardwise.plan.problem import Problem
 
-run = kernels.kernel(cupy, Problem(4, (256, 256), "A @ A", "float32", None), "ieee")
+run = gemm.kernel(cupy, Problem(4, (256, 256), "A @ A", "float32", None), "ieee")
 left, out = cupy.zeros((4, 256, 256), "float32"), cupy.zeros((4, 256, 256), "float32")
 canary.check(lambda: run.multiply(left, None, out, 4) or out, [left], run.compute)
 """

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import yaml
 from shardwise import collectives
-from shardwise.bins import BinnedSum, plane_shape
 from shardwise.files.checksum import PieceChecksum
+from shardwise.numerics.binned import BinnedSum, plane_shape
 from shardwise.plan import config
 from shardwise.plan.plan import SETTINGS_THAT_MATTER
 from shardwise.plan.problem import ITEM_BYTES

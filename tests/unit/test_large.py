@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import pytest
 from shardwise import batches, multiply
-from shardwise.bins import BinnedSum
 from shardwise.errors import InputError, TryAgain
 from shardwise.files import pieces
 from shardwise.lanes import HostLane
+from shardwise.numerics.binned import BinnedSum
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.problem import Problem
 
@@ -86,7 +86,7 @@ from shardwise.plan import plan
 
 plan = plan.load(Path(sys.argv[1]))
 own = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-import numba, shardwise.bins_cpu
+import numba, shardwise.numerics.binned_cpu
 before = own()
 multiply.run_shard(plan, "00000")
 print(own() - before)

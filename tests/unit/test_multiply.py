@@ -8,10 +8,11 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise import bins, devices, kernels, lanes, multiply, receipts, shard
+from shardwise import devices, lanes, multiply, receipts, shard
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
+from shardwise.numerics import binned, gemm
 from shardwise.plan import memory
 
 from tests import factories
@@ -135,7 +136,7 @@ def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
     whole = (left.astype(wide) @ left.astype(wide)).astype(wide)
     files = products(made)
     assert files.dtype == np.int64
-    assert files.shape[1:] == bins.plane_shape((3, 3), made.problem.product_dtype)
+    assert files.shape[1:] == binned.plane_shape((3, 3), made.problem.product_dtype)
     for row, planes in zip(made.shards.values(), files, strict=True):
         facts = receipts.read(made.results.receipt(row.shard))
         assert facts["keep"] == "sum"
@@ -198,7 +199,7 @@ def test_matrices_larger_than_a_slab_and_a_batch(tmp_path, monkeypatch, material
     if keep == "products":
         assert products(made).tobytes() == (left @ right).tobytes()
     else:
-        whole = bins.BinnedSum(np, (31, 7), "float64")
+        whole = binned.BinnedSum(np, (31, 7), "float64")
         whole.add(left[:2] @ right[:2])
         assert products(made)[0].tobytes() == whole.planes().tobytes()
 
@@ -478,7 +479,7 @@ def test_a_copy_of_another_range_is_made_again(tmp_path):
 def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     """A device that computes wrong numbers is suspected by matrix, and nothing is committed."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 8 * 8 * np.dtype(dtype).itemsize)
-    kind = kernels.Integers if "int" in dtype else kernels.NumpyKernel
+    kind = gemm.Integers if "int" in dtype else gemm.NumpyKernel
     multiply_batch, done = kind.multiply, []
 
     def faulty(self, block, other, out, count):
@@ -498,7 +499,7 @@ def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_a_wrong_sum_inside_the_gemm_is_refused(tmp_path, monkeypatch, product, dtype):
     """Under reproducible: false the sum of a batch is proven as one product."""
-    accumulate = kernels.NumpyKernel.accumulate
+    accumulate = gemm.NumpyKernel.accumulate
 
     def faulty(self, block, other):
         total = accumulate(self, block, other)
@@ -509,7 +510,7 @@ def test_a_wrong_sum_inside_the_gemm_is_refused(tmp_path, monkeypatch, product, 
     right = stack((6, 8, 8), dtype, 1) if product == "A @ B" else None
     over = {"product": product, "keep": "sum", "reproducible": False, "shards": 2}
     made = factories.plan(tmp_path, left, right, materialize=False, **over)
-    monkeypatch.setattr(kernels.NumpyKernel, "accumulate", faulty)
+    monkeypatch.setattr(gemm.NumpyKernel, "accumulate", faulty)
     told = refusal(made, IntegrityError, "00001")
     assert "the sum of the products 3 to 5 is wrong: Freivalds' check" in told
 

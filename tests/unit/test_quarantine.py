@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import devices, kernels, leases, multiply, progress, quarantine, receipts, standing
+from shardwise import devices, leases, multiply, progress, quarantine, receipts, standing
 from shardwise import errors as failures
 from shardwise.errors import (
     Disproven,
@@ -26,6 +26,7 @@ from shardwise.errors import (
     WrongProduct,
 )
 from shardwise.files.paths import Results
+from shardwise.numerics import gemm
 from shardwise.nvml import Device
 from shardwise.quarantine import Entry
 
@@ -413,13 +414,13 @@ def test_what_nvml_says_blames_the_device(monkeypatch, before, now, why):
 
 def wrong(monkeypatch) -> None:
     """Let NumPy's products be off by one."""
-    honest = kernels.NumpyKernel.multiply
+    honest = gemm.NumpyKernel.multiply
 
     def multiply_batch(self, block, other, out, count):
         honest(self, block, other, out, count)
         out[0, 0, 0] += 1
 
-    monkeypatch.setattr(kernels.NumpyKernel, "multiply", multiply_batch)
+    monkeypatch.setattr(gemm.NumpyKernel, "multiply", multiply_batch)
 
 
 def test_a_failed_proof_on_a_gpu_asks_for_another_one(tmp_path, monkeypatch):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import bins, ledger, reduce
+from shardwise import ledger, reduce
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces
 from shardwise.files.checksum import file_checksum
-from shardwise.plan import memory, plan
+from shardwise.plan import memory, plan, problem
 
 from tests import factories
 from tests.factories import (
@@ -393,9 +393,9 @@ def test_more_products_than_bins_count_are_refused(tmp_path, monkeypatch):
     """The reduce counts the products of all shards."""
     over = {"keep": "sum", "shards": 2, "materialize": False}
     made = computed(factories.plan(tmp_path, stack((5, 2, 2)), **over))
-    monkeypatch.setattr(bins, "MAX_TERMS", 5)
+    monkeypatch.setattr(problem, "MAX_TERMS", 5)
     np.testing.assert_array_equal(summed_alone(made), (stack((5, 2, 2)) @ stack((5, 2, 2))).sum(0))
-    monkeypatch.setattr(bins, "MAX_TERMS", 4)
+    monkeypatch.setattr(problem, "MAX_TERMS", 4)
     with pytest.raises(InputError, match="the sum is of more than 4 products"):
         summed_alone(made)
 

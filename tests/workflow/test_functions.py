@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.bins import BinnedSum, rounded
+from shardwise.numerics.binned import BinnedSum, rounded
 
 from tests import processes
 from tests.factories import SCRIPTS

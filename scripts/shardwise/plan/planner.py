@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from shardwise import ALGORITHM, host, receipts, synthetic
-from shardwise.bins import MAX_TERMS
 from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
@@ -27,7 +26,7 @@ from shardwise.plan import cut, memory, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.plan import Plan, Shard, Source, Stack, refuse_strangers
-from shardwise.plan.problem import Problem, Shape, check_statistics, function_parts
+from shardwise.plan.problem import MAX_TERMS, Problem, Shape, check_statistics, function_parts
 from shardwise.plan.sources import check_product, right_of, stack_of
 from shardwise.plan.stack import StackReader
 from shardwise.units import human_bytes

@@ -204,3 +204,7 @@ class Problem:
             return 2 * m * k * max(m, k)
         (m, k), (_, p) = self.factor_shapes
         return 2 * m * k * p
+
+
+MAX_TERMS = 2**31
+"""The most arrays that one sum takes."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import bins
 from shardwise.files import pieces
+from shardwise.numerics import binned
 from shardwise.plan import memory
 from shardwise.plan.problem import ITEM_BYTES, Problem
 from shardwise.units import MIB
@@ -225,7 +225,7 @@ def test_the_natural_row_of_a_file(shape, row):
 def test_partial_sums_are_the_planes(product, dtype):
     """The plan, which loads no NumPy, counts the bytes of the planes that are written."""
     own = problem(product, dtype)
-    planes = bins.plane_shape(own.product_shape, own.product_dtype)
+    planes = binned.plane_shape(own.product_shape, own.product_dtype)
     assert memory.partial_bytes(own) == 8 * np.prod(planes)
     assert memory.result_bytes(own, 13, "sum") == memory.partial_bytes(own)
     assert memory.result_bytes(own, 13, "products") == 13 * own.product_bytes
@@ -246,7 +246,7 @@ def held_by_work(own, batch, keep):
     left, right, shared, out = shapes_of(own)
     held = shared * own.item
     if keep == "sum":
-        held += bins.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
+        held += binned.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
     if own.result:
         return held + batch * (left * own.item + out * own.product_item)
     if "int" in own.dtype:
@@ -303,7 +303,7 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
         m, k, p = (side * scale for side in FACTORS[product])
         held += memory.proof_matrices(own, batch) * 4 * (m + k + p) * 8
         if keep == "sum":
-            held += bins.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
+            held += binned.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
         asked = memory.device_memory(own, own.matrices, keep)
         assert asked - memory.DEVICE_BYTES >= held
 

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from shardwise.bins import BinnedSum, double_double, plane_shape, rounded
 from shardwise.errors import InputError
+from shardwise.numerics.binned import BinnedSum, double_double, plane_shape, rounded
+from shardwise.numerics.rows import Rows
 from shardwise.plan.problem import NEEDS_ORDER
-from shardwise.rows import Rows
 
 _COLUMNS = 2**15  # elements of the result at a time: with some rows they fit a core's cache
 _BLOCK = 2**18  # elements of all rows at a time

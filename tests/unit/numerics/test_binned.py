@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import bins, bins_cpu
-from shardwise.bins import LIMIT, BinnedSum, plane_shape, rounded
 from shardwise.errors import InputError
+from shardwise.numerics import binned as numerics_binned
+from shardwise.numerics import binned_cpu
+from shardwise.numerics.binned import LIMIT, BinnedSum, plane_shape, rounded
+from shardwise.numerics.rows import Rows
+from shardwise.plan import problem
 from shardwise.plan.problem import LEVELS
-from shardwise.rows import Rows
 
 from tests.factories import FLOATS, SCRIPTS, noise
 from tests.workspace import REPO
@@ -427,9 +429,9 @@ def test_the_compiled_merge_is_that_of_numpy(levels, seed, width, beyond, tops):
     own, other = (any_planes(random, levels, top, width + beyond) for top in tops)
     other.flags.writeable = False
     expected = own.copy()
-    bins._merge_reals(expected[1:, :width], expected[0, :width], other[:, :width])
+    numerics_binned._merge_reals(expected[1:, :width], expected[0, :width], other[:, :width])
     heads, sums = own[0].astype(np.int16), own[1:]
-    bins_cpu.merge_reals(other[:, :width], heads, sums)
+    binned_cpu.merge_reals(other[:, :width], heads, sums)
     np.testing.assert_array_equal(heads, expected[0])
     np.testing.assert_array_equal(sums, expected[1:])
 
@@ -495,7 +497,7 @@ def test_integers_beyond_int64_that_cancel(fits):
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_more_terms_than_the_accumulators_hold_are_refused(dtype, monkeypatch):
     """The limit counts arrays that are added and those behind merged planes."""
-    monkeypatch.setattr(bins, "MAX_TERMS", 5)
+    monkeypatch.setattr(problem, "MAX_TERMS", 5)
     stack = np.ones((3, 1), dtype)
     total = binned(stack)
     total.add(stack[:2])
@@ -555,7 +557,7 @@ def test_two_numbers_hold_more_than_a_hundred_bits(dtype, data):
     """As high and low part a sum is as good as exact, and NaN and infinities stand in the high."""
     stack = data.draw(columns(dtype))
     planes = binned(stack).planes()
-    high, low = bins.double_double(planes)
+    high, low = numerics_binned.double_double(planes)
     np.testing.assert_array_equal(np.isfinite(high), np.isfinite(rounded(planes, dtype)))
     for column, *parts in zip(stack.T.tolist(), high.tolist(), low.tolist(), strict=True):
         if math.isfinite(parts[0]):
@@ -568,7 +570,7 @@ def test_two_numbers_hold_more_than_a_hundred_bits(dtype, data):
 
 def test_numba_is_imported_late():
     """A task on a GPU, which adds by kernels of its own, does not pay for it."""
-    line = "import sys, shardwise.multiply, shardwise.bins; sys.exit('numba' in sys.modules)"
+    line = "import sys, shardwise.multiply, shardwise.numerics.binned; sys.exit('numba' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
     assert (
         subprocess.run([sys.executable, "-c", line], check=False, env=environment).returncode == 0

@@ -1,7 +1,8 @@
 """Scalars of ``summary.json``: what the statistics say over all elements of all products.
 
-They are formed from the results of :mod:`~shardwise.statistics`, a stripe of the elements at a
-time, in float64. Stripes are put together in the order of the elements, so ranks change no bit.
+They are formed from the results of :mod:`~shardwise.numerics.statistics`, a stripe of the elements
+at a time, in float64. Stripes are put together in the order of the elements, so ranks change no
+bit.
 """
 
 import json

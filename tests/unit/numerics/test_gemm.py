@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import kernels
+from shardwise.numerics import gemm
 from shardwise.plan.problem import Problem
 
 from tests.factories import FLOATS, INTEGERS, PRODUCTS, REFERENCES, noise, stack
@@ -28,7 +28,7 @@ def multiplied(product, left, right=None, spare=2):
     other = right
     if right is not None and not shared:
         other = np.concatenate([right, np.zeros((spare, *shape), right.dtype)])
-    kernel = kernels.kernel(np, own, "ieee")
+    kernel = gemm.kernel(np, own, "ieee")
     # Batches are whole, and only the first matrices of the last one count.
     kernel.multiply(padded, other, out, len(left))
     return out[: len(left)], out[len(left) :]
@@ -91,7 +91,7 @@ def test_float16_is_accumulated_in_float32():
 def test_a_kernel_says_what_it_accumulates_in(dtype, compute, precision):
     """NumPy has no tf32: asked for it, float32 is computed, and said to be, in float32."""
     own = problem("A @ A", dtype, np.zeros((2, 3, 3)))
-    assert kernels.kernel(np, own, precision).compute == compute
+    assert gemm.kernel(np, own, precision).compute == compute
 
 
 # Integers.
@@ -159,7 +159,7 @@ def accumulated(product, left, right=None):
     shared = right is not None and right.ndim == 2
     shape = None if right is None else right.shape[-2:]
     own = problem(product, left.dtype.name, left, shape, shared)
-    (total,) = kernels.kernel(np, own, "ieee").accumulate(left, right)
+    (total,) = gemm.kernel(np, own, "ieee").accumulate(left, right)
     return total
 
 
@@ -191,7 +191,7 @@ def test_the_sum_is_rounded_as_one_inner_product(product, dtype):
     inner = 9 * (left.shape[1] if product == "A.T @ A" else left.shape[2])
     unit = Fraction(1, 2**53 if dtype == "float64" else 2**24)
     gamma = inner * unit / (1 - inner * unit)
-    a, b = kernels.factors(product, left, right)
+    a, b = gemm.factors(product, left, right)
     exact = [[Fraction(0)] * total.shape[1] for _ in range(total.shape[0])]
     moduli = [row[:] for row in exact]
     for x, y in zip(a, b, strict=True):

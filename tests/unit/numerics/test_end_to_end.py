@@ -7,24 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import (
-    batches,
-    bins,
-    devices,
-    lanes,
-    ledger,
-    multiply,
-    proof,
-    quarantine,
-    receipts,
-    reduce,
-    statistics,
-    witness,
-)
+from shardwise import batches, devices, lanes, ledger, multiply, quarantine, receipts, reduce
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
+from shardwise.numerics import binned, end_to_end, freivalds, reference, statistics
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
+from shardwise.records import account as accounts
 
 from tests import factories
 from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, stack
@@ -93,7 +82,8 @@ def direct(problem, left, right=None):
     integer = "int" in problem.dtype
     m, p = problem.product_shape
     found = (
-        witness.weights("l", m, integer) @ (product @ witness.weights("r", p, integer))[..., None]
+        reference.weights("l", m, integer)
+        @ (product @ reference.weights("r", p, integer))[..., None]
     )
     return found[:, 0]
 
@@ -114,18 +104,18 @@ def test_the_number_of_the_cpu_is_that_of_the_definition(dtype, product, n, m, k
     vector = None
     if product == "A @ B":
         right = make((k, 4), dtype, 9)
-        found = witness.RightVector(right.shape, dtype)
+        found = reference.RightVector(right.shape, dtype)
         found.update(0, [checksum.raw_bytes(right)])
         vector = found.value()
     problem = problem_of(product, dtype, left, right)
     every = data.draw(st.integers(1, 3))
-    own = witness.Reference(problem, n, every, vector)
+    own = reference.Reference(problem, n, every, vector)
     raw = checksum.raw_bytes(left)
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, raw.nbytes), max_size=6))), raw.nbytes]
     runs = list(pairwise(cuts))
     for low, high in data.draw(st.permutations(runs)):
         own.update(low, [raw[low:high]])
-    summed, single = (witness.Reference(problem, n, each, vector) for each in (None, 1))
+    summed, single = (reference.Reference(problem, n, each, vector) for each in (None, 1))
     for each in (summed, single):
         each.update(0, [raw])
     close = 0 if "int" in dtype else 1e-12
@@ -156,20 +146,20 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
     if not (np.isfinite(left).all() and np.isfinite(result).all()):
         return
     problem = problem_of(product, dtype, left)
-    check = proof.Checker(np, product, left.shape[1:], None, dtype, compute, seed, 2)
+    check = freivalds.Checker(np, product, left.shape[1:], None, dtype, compute, seed, 2)
     assert (check.check(left, None, result) <= 1).all()
-    tally = witness.Tally(0, 1)
+    tally = reference.Tally(0, 1)
     tally.add(0, check.forms)
-    own, single = witness.Reference(problem, 3), witness.Reference(problem, 3, 1)
+    own, single = reference.Reference(problem, 3), reference.Reference(problem, 3, 1)
     for each in (own, single):
         each.update(0, [checksum.raw_bytes(left)])
-    tolerance = witness.product_bound(problem, tally.total(), tally.rows, check.bound)
-    account = witness.Account.of(tally.total(), tolerance)
-    assert not witness.differ(problem, account.reference, own.total(), account.mass, 3)
-    assert not witness.differ(problem, tally.references[0], single.values[0], tally.masses[0], 1)
-    total = witness.SumForm((d, d), problem.sum_dtype)
+    tolerance = end_to_end.product_bound(problem, tally.total(), tally.rows, check.bound)
+    account = accounts.Account.of(tally.total(), tolerance)
+    assert not end_to_end.differ(problem, account.reference, own.total(), account.mass, 3)
+    assert not end_to_end.differ(problem, tally.references[0], single.values[0], tally.masses[0], 1)
+    total = reference.SumForm((d, d), problem.sum_dtype)
     total.add(result.astype(problem.sum_dtype).sum(axis=0).reshape(-1), 0)
-    verdict = witness.judged(problem, [account], total.value(), plain=True)
+    verdict = accounts.judged(problem, [account], total.value(), plain=True)
     assert verdict.off <= 1
     assert verdict.wrong == []
 
@@ -177,19 +167,19 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
 def test_subnormal_factors_are_no_false_alarm():
     """The weights round subnormal numbers of B; what A makes of that stays within the tolerance."""
     left, right = np.full((2, 6, 6), 1e300), np.full((2, 6, 6), 5e-324)
-    check = proof.Checker(np, "A @ B", (6, 6), (6, 6), "float64", "float64", 0, 2)
+    check = freivalds.Checker(np, "A @ B", (6, 6), (6, 6), "float64", "float64", 0, 2)
     assert (check.check(left, right, left @ right) <= 1).all()
 
 
 def test_weights_never_change():
     """Receipts of different days and versions are compared: the first weights of each kind."""
-    assert witness.weights("l", 3, True).tolist() == LEFT
-    real = witness.weights("r", 4096, False)
+    assert reference.weights("l", 3, True).tolist() == LEFT
+    real = reference.weights("r", 4096, False)
     assert (np.abs(real) >= 0.5).all()
     assert (np.abs(real) < 1).all()
     assert abs(np.sign(real).mean()) < 0.05
-    assert (witness.weights("r", 9, False) == real[:9]).all()
-    assert (witness.weights("l", 9, False) != real[:9]).all()
+    assert (reference.weights("r", 9, False) == real[:9]).all()
+    assert (reference.weights("l", 9, False) != real[:9]).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -242,7 +232,7 @@ def test_a_receipt_changed_with_its_file_is_named(tmp_path):
     forge(made, "00002", lambda array: array.__setitem__((0, 1, 2), 50))
     receipt = made.results.receipt("00002")
     facts = json.loads(receipt.read_bytes())
-    form = witness.SumForm((5, 5), "float64")
+    form = reference.SumForm((5, 5), "float64")
     form.add(np.load(made.results.product("00002")).astype("float64").sum(axis=0).reshape(-1), 0)
     facts["witness"]["contribution"] = form.value().item()
     receipts.write(receipt, facts)
@@ -256,7 +246,7 @@ def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monke
     made, results = computed(tmp_path, kind), statistics.Total.results
 
     def flipped(self, matrices):
-        self._sum = bins.BinnedSum(np, (self._width,), self._dtype)
+        self._sum = binned.BinnedSum(np, (self._width,), self._dtype)
         return results(self, matrices)
 
     monkeypatch.setattr(statistics.Total, "results", flipped)

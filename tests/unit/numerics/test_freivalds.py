@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import kernels, proof, witness
+from shardwise.numerics import freivalds, gemm, reference, tolerances
 from shardwise.plan.problem import Problem
 
 from tests.factories import FLOATS, PRODUCTS, noise, stack
@@ -18,7 +18,7 @@ SMALL |= {"complex64": 1e-30, "complex128": 1e-30}
 def ratio(left, right, product, compute, seed=0):
     """The residuals of a stack of products."""
     shapes = (left.shape[1:], right.shape[-2:])
-    checker = proof.Checker(np, "A @ B", *shapes, product.dtype.name, compute, seed, group=2)
+    checker = freivalds.Checker(np, "A @ B", *shapes, product.dtype.name, compute, seed, group=2)
     return checker.check(left, right, product)
 
 
@@ -26,7 +26,7 @@ def honest(left, right):
     """Products by the kernel, with the dtype they were accumulated in."""
     shapes = left.shape[1:], right.shape[-2:]
     problem = Problem(len(left), shapes[0], "A @ B", left.dtype.name, shapes[1])
-    run = kernels.kernel(np, problem, "ieee")
+    run = gemm.kernel(np, problem, "ieee")
     product = np.empty((len(left), *problem.product_shape), problem.product_dtype)
     with np.errstate(all="ignore"):
         run.multiply(left, right, product, len(left))
@@ -154,7 +154,7 @@ def test_tf32_passes_its_own_tolerance():
     """Factors cut to 11 bits pass as tf32; an error of three times its bound does not."""
     left, right = noise((4, 64, 64), "float32", 5), noise((4, 64, 64), "float32", 6)
     product = honest(truncated(left), truncated(right))[0]
-    relative, absolute = proof.tolerance(64, 64, "float32", "tf32")
+    relative, absolute = tolerances.tolerance(64, 64, "float32", "tf32")
     size = abs(left[1, 7].astype("float64")) @ abs(right[1].astype("float64")).sum(axis=1)
     assert (ratio(left, right, product, "tf32") <= 1.0).all()
     product[1, 7, 9] += 3 * (relative * size + absolute)
@@ -188,18 +188,18 @@ def test_one_right_factor_serves_all():
 
 def test_vectors_are_signs_or_any_integers():
     """±1 for floats, any int64 for integers, by their seed; and last the fixed weights."""
-    signs, whole = proof.vectors(1, 1000, False), proof.vectors(1, 1000, True)
+    signs, whole = tolerances.vectors(1, 1000, False), tolerances.vectors(1, 1000, True)
     assert set(np.unique(signs[:, :-1])) == {-1.0, 1.0}
     assert abs(signs.mean()) < 0.1
     for found in (signs, whole):
-        fixed = witness.weights("r", 1000, found.dtype.kind == "i")
+        fixed = reference.weights("r", 1000, found.dtype.kind == "i")
         np.testing.assert_array_equal(found[:, -1], fixed)
     assert whole.dtype == np.int64
     assert whole.max() > 2**60
     assert whole.min() < -(2**60)
-    assert signs.shape == whole.shape == (1000, proof.VECTORS)
-    assert (proof.vectors(1, 1000, False) == signs).all()
-    again = proof.vectors(2, 1000, False) != signs
+    assert signs.shape == whole.shape == (1000, tolerances.VECTORS)
+    assert (tolerances.vectors(1, 1000, False) == signs).all()
+    again = tolerances.vectors(2, 1000, False) != signs
     assert again[:, :-1].any(axis=0).all()
     assert not again[:, -1].any()
 
@@ -211,16 +211,16 @@ def test_an_error_that_cancels_is_missed_no_more_often_than_promised():
     """
     left, right = np.zeros((1, 1, 1)), np.zeros((1, 1, 2))
     product = np.array([[[1.0, 1.0]]])
-    signs = (proof.vectors(seed, 2, False)[:, :-1] for seed in range(2000))
+    signs = (tolerances.vectors(seed, 2, False)[:, :-1] for seed in range(2000))
     missed = sum(not (product[0] @ own).any() for own in signs)
-    assert 0 < missed <= 2000 * 2.0 ** (1 - proof.VECTORS) * 1.5
+    assert 0 < missed <= 2000 * 2.0 ** (1 - tolerances.VECTORS) * 1.5
     assert all(ratio(left, right, product, "float64", seed)[0] > 1.0 for seed in range(100))
 
 
 @pytest.mark.parametrize(("dtype", "compute"), [("float16", "tensor"), ("float32", "float32")])
 def test_the_tolerance_of_a_long_sum_is_a_bound(dtype, compute):
     """It grows with the length and stays positive, also past the inverse of the unit roundoff."""
-    bounds = [proof.tolerance(2**n, 4, dtype, compute)[0] for n in range(16, 30)]
+    bounds = [tolerances.tolerance(2**n, 4, dtype, compute)[0] for n in range(16, 30)]
     assert bounds[0] > 0
     assert bounds == sorted(set(bounds))
 
@@ -230,7 +230,9 @@ def test_a_wrong_sum_of_millions_of_products_is_found(dtype):
     """A batch of tiny matrices added up in one product is proven against a tolerance above 0."""
     left, count = stack((6, 4, 4), dtype, 3), 2**24
     total = left.astype("float32") @ left.astype("float32")
-    check = proof.Checker(np, "A @ A", (4, 4), None, dtype, "float32", 0, group=4, together=count)
+    check = freivalds.Checker(
+        np, "A @ A", (4, 4), None, dtype, "float32", 0, group=4, together=count
+    )
     assert check.check(left, None, total.sum(axis=0, keepdims=True))[0] <= 1.0
     assert not check.check(left, None, np.full((1, 4, 4), 1e6, "float32"))[0] <= 1.0
 
@@ -240,13 +242,13 @@ def closely(left, right, product, compute):
     wide = [x.astype("complex128") for x in (left, right, product)]
     a, b = (abs(x.real) + abs(x.imag) for x in wide[:2])
     gap = wide[2] - wide[0] @ wide[1]
-    relative, absolute = proof.tolerance(len(left), 1, product.dtype.name, compute)
+    relative, absolute = tolerances.tolerance(len(left), 1, product.dtype.name, compute)
     return ((abs(gap.real) + abs(gap.imag)) / (relative * (a @ b) + absolute)).max()
 
 
 @pytest.mark.parametrize("group", [1, 2, 3])
 @pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("dtype", proof.CLOSER_LOOK)
+@pytest.mark.parametrize("dtype", freivalds.CLOSER_LOOK)
 def test_the_worst_row_is_compared_by_elements(dtype, product, group):
     """An element below the tolerance of its row is found, and the ratio is that of the formula."""
     own, other = noise((3, 90, 90), dtype, 1), noise((3, 90, 90), dtype, 2)
@@ -254,7 +256,7 @@ def test_the_worst_row_is_compared_by_elements(dtype, product, group):
     right = {"A @ A.T": own.swapaxes(1, 2), "A @ B": other}.get(product, own)
     result, compute = honest(left, right)
     given, shape = (other, (90, 90)) if product == "A @ B" else (None, None)
-    check = proof.Checker(np, product, (90, 90), shape, dtype, compute, 3, group)
+    check = freivalds.Checker(np, product, (90, 90), shape, dtype, compute, 3, group)
     relative, absolute = check.bound
     row = abs(left[1, 70]).astype("float64") @ abs(right[1]).astype("float64").sum(axis=1)
     result[1, 70, 8] += (relative * row + absolute) / 2
@@ -290,7 +292,7 @@ def test_large_products_hide_no_ordinary_error(large, kind):
     if kind == "element":
         i, j = np.unravel_index(np.argmin(abs(abs(wrong[0]) - LARGE_DIM**0.5)), wrong[0].shape)
         wrong[0, i, j] = 0  # a typical one
-        relative, _ = proof.tolerance(LARGE_DIM, LARGE_DIM, "float32", "float32")
+        relative, _ = tolerances.tolerance(LARGE_DIM, LARGE_DIM, "float32", "float32")
         assert relative * (abs(left[0, i]) @ abs(right[0]).sum(axis=1)) > LARGE_DIM**0.5
     elif kind == "tile":
         wrong[0, 300:332, 500:532] = 0

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from shardwise import canary, kernels
 from shardwise.batches import Worker
 from shardwise.errors import IntegrityError, WrongProduct
 from shardwise.lanes import HostLane
+from shardwise.numerics import canary, gemm
 from shardwise.plan.problem import Problem
 
 from tests import factories
@@ -23,7 +23,7 @@ def cut(numbers, bits):
 def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
     """Check a kernel that takes spoiled factors, or leaves spoiled products."""
     problem = Problem(2, (5, 7), "A @ B", dtype, (7, 3))
-    run = kernels.kernel(np, problem, "ieee")
+    run = gemm.kernel(np, problem, "ieee")
     factors = [stack((2, *shape), dtype) for shape in problem.factor_shapes]
     out = np.full((2, *problem.product_shape), np.nan, problem.product_dtype)
 

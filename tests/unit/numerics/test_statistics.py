@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import statistics
-from shardwise.bins import BinnedSum
 from shardwise.errors import InputError
 from shardwise.files.paths import STATISTICS
+from shardwise.numerics import statistics
+from shardwise.numerics.binned import BinnedSum
+from shardwise.numerics.rows import Rows
 from shardwise.plan.problem import NEEDS_ORDER, statistic_dtype
-from shardwise.rows import Rows
 
 from tests.factories import FLOATS, noise, stack
 

@@ -22,9 +22,9 @@ from llvmlite import ir
 from numba import types, uint64
 from numba.extending import intrinsic
 
-from shardwise import compiled
+from shardwise.numerics import compiled
+from shardwise.numerics.rows import Rows
 from shardwise.plan.problem import LEVELS
-from shardwise.rows import Rows
 
 _TILE = 1024  # elements of a visit
 _BLOCK = 64  # rows that pass one tile before it is the next tile's turn

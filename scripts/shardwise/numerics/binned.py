@@ -54,14 +54,12 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError
+from shardwise.numerics.rows import Rows
+from shardwise.plan import problem
 from shardwise.plan.problem import LEVELS
-from shardwise.rows import Rows
 
 LIMIT = 2.0**960
 """Modulus from which a finite number counts as infinite."""
-
-MAX_TERMS = 2**31
-"""The most arrays that one sum takes."""
 
 _LEVEL_BITS, _NAN, _PLUS, _MINUS = 0xFF, 0x100, 0x200, 0x400
 _LOW = 0xFFFFFFFF
@@ -190,20 +188,22 @@ class BinnedSum:
         self._add_rows(Rows(flat, start + rounds * long, last, 1, last))
 
     def _add_rows(self, rows: Rows) -> None:
-        from shardwise import bins_cpu  # imports numba, which a task on a GPU does not need
+        from shardwise.numerics import (
+            binned_cpu,  # imports numba, which a task on a GPU does not need
+        )
 
         if not rows.n * rows.width:
             return
         if self._heads is None:
-            bins_cpu.add_integers(rows, self._flat)
+            binned_cpu.add_integers(rows, self._flat)
         else:
-            bins_cpu.add_reals(rows, self._heads, self._flat[1:])
+            binned_cpu.add_reals(rows, self._heads, self._flat[1:])
 
     def _count(self, terms: int) -> None:
         self._terms += terms
-        if self._terms > MAX_TERMS:
+        if self._terms > problem.MAX_TERMS:
             raise InputError(
-                f"the sum is of more than {MAX_TERMS} products, which is the most that one sum "
+                f"the sum is of more than {problem.MAX_TERMS} products, which is the most that one sum "
                 "takes; split the input"
             )
 
@@ -238,9 +238,9 @@ class BinnedSum:
         if self._heads is None:
             self._flat[:, : self._numbers] += others
             return
-        from shardwise import bins_cpu  # as above
+        from shardwise.numerics import binned_cpu  # as above
 
-        bins_cpu.merge_reals(others, self._heads, self._flat[1:])
+        binned_cpu.merge_reals(others, self._heads, self._flat[1:])
 
     def planes(self) -> Any:
         """The state, as it goes into a file: the same bits for the same arrays in any order.
@@ -286,10 +286,10 @@ def rounded(planes: np.ndarray, dtype: str) -> np.ndarray:
     flat = planes.reshape(len(planes), math.prod(planes.shape[1:]))
     if dtype == "int64":
         return _whole(flat).reshape(planes.shape[1:])
-    from shardwise import bins_cpu  # here: tasks on a GPU do without numba
+    from shardwise.numerics import binned_cpu  # here: tasks on a GPU do without numba
 
     total = np.empty(planes.shape[1:])
-    bins_cpu.round_reals(flat, total.reshape(flat.shape[1]))
+    binned_cpu.round_reals(flat, total.reshape(flat.shape[1]))
     return total.view(np.complex128)[..., 0] if "complex" in dtype else total
 
 
@@ -327,7 +327,7 @@ def double_double(planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _kernel(xp: Any, dtype: np.dtype) -> Any:
     """The kernel of bins.cu that adds arrays of a dtype; cupy compiles it once."""
-    source = Path(__file__).with_name("bins.cu").read_text("utf-8")
+    source = Path(__file__).with_name("binned.cu").read_text("utf-8")
     # Neither option changes a sum or a difference; the second is there for whoever adds a product.
     module = xp.RawModule(code=source, options=("-std=c++17", "-fmad=false"))
     name = f"float{4 * dtype.itemsize}" if dtype.kind == "c" else dtype.name

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import statistics
 from shardwise.files.paths import STATISTICS
+from shardwise.numerics import statistics
+from shardwise.numerics.rows import Rows
+from shardwise.numerics.scalars import Scalars
 from shardwise.plan.problem import NEEDS_ORDER
-from shardwise.rows import Rows
-from shardwise.scalars import Scalars
 
 from tests.factories import FLOATS, noise, stack
 

@@ -8,32 +8,32 @@ import sys
 import numpy as np
 import pytest
 from numba import types
-from shardwise import bins_cpu, compiled
-from shardwise.bins import BinnedSum
+from shardwise.numerics import binned_cpu, compiled
+from shardwise.numerics.binned import BinnedSum
 
 from tests.factories import SCRIPTS
 
 LOOPS = {
     "integers": """
-from shardwise import bins_cpu
-from shardwise.bins import BinnedSum
+from shardwise.numerics import binned_cpu
+from shardwise.numerics.binned import BinnedSum
 
 total = BinnedSum(np, (3,), "int64")
 total.add(np.ones((20, 3), "int64"))
 assert total.planes().tolist() == [[0] * 3, [20] * 3]
-made = bins_cpu._integers()
+made = binned_cpu._integers()
 """,
     "rounding": """
-from shardwise import bins, bins_cpu
+from shardwise.numerics import binned, binned_cpu
 
-planes = np.zeros(bins.plane_shape((3,), "float64"), "int64")
-assert bins.rounded(planes, "float64").tolist() == [0] * 3
-made = bins_cpu._rounding()
+planes = np.zeros(binned.plane_shape((3,), "float64"), "int64")
+assert binned.rounded(planes, "float64").tolist() == [0] * 3
+made = binned_cpu._rounding()
 """,
 }
 """Programs that use one loop each."""
 
-START = "import numpy as np\nfrom shardwise import compiled\n"
+START = "import numpy as np\nfrom shardwise.numerics import compiled\n"
 END = """
 (signature,) = made.signatures
 print(compiled.folder(made.py_func, signature), sum(made.stats.cache_hits.values()))
@@ -63,15 +63,15 @@ def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):
     """Another function, another signature or another processor: other code, in another place."""
     monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path))
     writable, readonly = (types.Array(types.int64, 1, "C", readonly=r) for r in (False, True))
-    one = compiled.folder(bins_cpu._add_integers, (writable,))
-    assert one == compiled.folder(bins_cpu._add_integers, (writable,))
+    one = compiled.folder(binned_cpu._add_integers, (writable,))
+    assert one == compiled.folder(binned_cpu._add_integers, (writable,))
     others = [
-        compiled.folder(bins_cpu._add_reals, (writable,)),
-        compiled.folder(bins_cpu._round_reals, (writable,)),
-        compiled.folder(bins_cpu._add_integers, (readonly,)),
+        compiled.folder(binned_cpu._add_reals, (writable,)),
+        compiled.folder(binned_cpu._round_reals, (writable,)),
+        compiled.folder(binned_cpu._add_integers, (readonly,)),
     ]
     monkeypatch.setattr(compiled.llvmlite.binding, "get_host_cpu_name", lambda: "another")
-    others.append(compiled.folder(bins_cpu._add_integers, (writable,)))
+    others.append(compiled.folder(binned_cpu._add_integers, (writable,)))
     assert len({one, *others}) == 5
     assert {path.parent for path in (one, *others)} == {tmp_path}
 
@@ -79,14 +79,14 @@ def test_each_variant_has_a_folder_of_its_own(tmp_path, monkeypatch):
 def test_loops_run_where_nothing_can_be_kept(monkeypatch):
     """Without a folder to write in, a loop is compiled and used all the same."""
     monkeypatch.setattr(compiled, "folder", lambda function, signature: None)
-    bins_cpu._integers.cache_clear()
+    binned_cpu._integers.cache_clear()
     try:
         total = BinnedSum(np, (1,), "int64")
         total.add(np.array([[1], [2], [3]]))
         assert total.planes().tolist() == [[0], [6]]
-        assert not bins_cpu._integers().stats.cache_path
+        assert not binned_cpu._integers().stats.cache_path
     finally:
-        bins_cpu._integers.cache_clear()
+        binned_cpu._integers.cache_clear()
 
 
 @pytest.mark.parametrize("loop", LOOPS)

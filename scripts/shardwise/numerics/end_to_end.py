@@ -1,0 +1,112 @@
+"""The end-to-end proof: a number of every product, followed from the input to the sum.
+
+``l`` and ``r`` are fixed weights, the same for all shards. Three numbers are taken of each product:
+
+- the *contribution* ``lᵀ C r``, from the product as it was computed,
+- the *reference* ``lᵀ A (B r)``, from its factors: on the device, and on the CPU from the bytes
+  that were first read (:class:`Reference`),
+- the *mass* ``|l|ᵀ |A| (|B| 1)``, to which rounding is relative; a complex modulus is
+  ``|re| + |im|``.
+
+They are added up over batches and shards. Contributions are linear in the products, so ``lᵀ S r``
+of the final sum S is what they all come to. docs/verification.md derives the tolerances.
+Floating-point numbers are taken in double precision; integers modulo 2⁶⁴, exactly.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from shardwise.plan.problem import Problem
+
+_UNIT = 2.0**-53
+_PAIRWISE = 64
+"""More additions than a number meets while NumPy adds up a row (in pairs of blocks of 128)."""
+
+
+def gamma(n: float, u: float = _UNIT) -> float:
+    """γ(n) = n u / (1 - n u): the bound of n roundings (Higham, chapter 3)."""
+    return n * u / (1 - n * u)
+
+
+# Tolerances.
+
+
+def smallest(problem: Problem, rows: int) -> float:
+    """What underflow may add to the sum of so many numbers, with a wide margin."""
+    (m, k), (_, p) = problem.factor_shapes
+    return 4 * (rows + 1) * m * (2 * k + p + 1) * float(np.finfo("float64").tiny)
+
+
+def product_bound(
+    problem: Problem, total: np.ndarray, rows: int, bound: tuple[float, float]
+) -> float:
+    """How far contributions may be from references: Freivalds' tolerance, weighed with ``|l|``.
+
+    Parameters
+    ----------
+    total, rows
+        Of the forms, as :class:`Tally` has them.
+    bound
+        Relative and absolute tolerance of an element of ``C r``, see `tolerances.tolerance`.
+    """
+    if total.dtype.kind == "i":
+        return 0.0
+    m = problem.product_shape[0]
+    relative, absolute = bound
+    relative = 1.01 * (relative + 2 * gamma(m + _PAIRWISE))
+    return relative * float(total[-1]) + rows * m * absolute + smallest(problem, rows)
+
+
+def reference_bound(problem: Problem, mass: float, rows: int, in_turn: int = 0) -> float:
+    """How far the CPU's references may be from the device's: both are sums in double precision.
+
+    Parameters
+    ----------
+    in_turn
+        How many matrices at most the device has added up one after the other, not in pairs.
+    """
+    (m, k), (_, p) = problem.factor_shapes
+    return 2.02 * gamma(m + 2 * k + p + _PAIRWISE + in_turn) * mass + smallest(problem, rows)
+
+
+def sum_bound(problem: Problem, size: float, plain: bool) -> float:
+    """How far ``lᵀ S r`` may be from all contributions.
+
+    Parameters
+    ----------
+    size
+        A bound of ``|l|ᵀ |C| |r|`` over all products.
+    plain
+        Whether products were added in double precision, not in bins.
+    """
+    (m, p), n = problem.product_shape, problem.matrices
+    roundings = 2 * (m + p + _PAIRWISE) + 16 + (n if plain else 0)
+    return (1.01 * gamma(roundings) + n * 2.0**-64) * size + smallest(problem, n)
+
+
+def gap(one: Any, other: Any) -> float:
+    """How far two numbers are apart, ``|re| + |im|``; of integers 0, or infinite."""
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype.kind == "i":
+        return 0.0 if (one == other).all() else math.inf
+    with np.errstate(all="ignore"):
+        return float(np.abs(one - other).sum())
+
+
+def differ(
+    problem: Problem,
+    one: np.ndarray,
+    other: np.ndarray,
+    mass: float,
+    rows: int,
+    in_turn: int = 0,
+) -> bool:
+    """Whether two references of the same matrices are further apart than their rounding.
+
+    Where one is not finite, nothing is known. Parameters as those of :func:`reference_bound`.
+    """
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return False
+    return gap(one, other) > reference_bound(problem, mass, rows, in_turn)

@@ -1,0 +1,218 @@
+"""Freivalds' check on a device, with kernels of our own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.numerics.freivalds_host import _together
+from shardwise.numerics.tolerances import VECTORS
+
+
+class _Device:
+    """Floating point on a GPU, by the kernels of ``numerics/freivalds.cu``.
+
+    float16, float32 and complex64 cannot leave the range of float64, in which all sums are taken:
+    moduli are below 2¹²⁸, and sums over k and p below k p 2²⁵⁶; the smallest products are 2⁻²⁹⁸.
+    float64 and complex128 can, though their product does not: the matrices where that happened
+    are checked once more, scaled. The kernels decide which, so that no one waits for the device.
+    """
+
+    _BLOCK = 256  # threads of a block, as in proof.cu
+
+    def __init__(
+        self,
+        xp: Any,
+        signs: np.ndarray,
+        left: np.ndarray,
+        bound: tuple[float, float],
+        close: tuple[float, float] | None,
+        dtype: str,
+        floor: float,
+        group: int,
+        inner: int,
+        summed: str | None,
+    ) -> None:
+        self._xp = xp
+        (self._relative, self._absolute), self._close = bound, close
+        own = _module(xp, dtype, floor)
+        names = ("rows_times", "columns_times", "largest", "mark", "take_row", "compare_row")
+        self._kernels = {name: own.get_function(name) for name in names}
+        other = own if summed in (None, dtype) else _module(xp, summed, floor)
+        self._kernels["compare"] = other.get_function("compare")
+        self._together = group if summed else 0
+        # As many threads as run at once at the registers these kernels take.
+        attributes = xp.cuda.Device().attributes
+        self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
+        self._parts = 2 if "complex" in dtype else 1
+        self._planes = VECTORS * self._parts + 1
+        self._signs = xp.asarray(self._as_planes(signs))
+        # Lengths are even, and what lies past a vector stays 0: kernels read pairs.
+        lengths = [n + n % 2 for n in (inner, len(left))]
+        self._found = [xp.zeros((group, self._planes, n)) for n in lengths]
+        self._own = xp.zeros((group, self._parts, lengths[1]))  # C r of the last vector
+        padded = np.zeros((lengths[1], 2))
+        padded[: len(left)] = np.stack([left, np.abs(left)], axis=1)
+        self._left = xp.asarray(padded)
+        # Of the closer look: B times a row of A, and which matrix and row.
+        self._row, self._where = xp.zeros_like(self._signs), xp.zeros(2, xp.int64)
+        self._again = xp.zeros(group + 1, xp.int32)
+        self._tops: list[Any] = []
+        if dtype in ("float64", "complex128") and not self._together:
+            self._tops = [xp.zeros(group), xp.zeros(group)]
+
+    def _as_planes(self, columns: np.ndarray) -> np.ndarray:
+        """Vectors as the kernels read them: real parts, imaginary parts (0), moduli (1)."""
+        length = len(columns)
+        planes = np.zeros((1, self._planes, length + length % 2))
+        planes[0, :VECTORS, :length] = columns.T
+        planes[0, -1, :length] = 1.0
+        return planes
+
+    def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[Any, Any]:
+        n = len(product)
+        ratio, spots = self._xp.zeros(n), self._xp.zeros(n, "uint64") if self._close else 0
+        forms = self._forms(self._round(steps, product, ratio, [0, 0], None, spots), n)
+        if self._close:
+            self._closer_look(steps, product, ratio, spots.max())
+        if self._tops:
+            self._again.fill(0)
+            self._launch("mark", -(-n // self._BLOCK), n, ratio, self._again)
+            tops = [
+                self._largest(stack, top, self._marked(stack, n))
+                for (stack, _), top in zip(steps, self._tops, strict=True)
+            ]
+            self._round(steps, product, ratio, tops, self._again, 0)
+        return ratio, forms
+
+    def _closer_look(
+        self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, spot: Any
+    ) -> None:
+        """Raise the ratio of the matrix of the worst row to that of its worst element."""
+        (first, turned), (second, across) = steps
+        _, rows, cols, *distances = _geometry(product)
+        inner = second.shape[1 if across else 2]
+        a = self._found[0][:1]  # of use no more
+        self._launch(
+            "take_row",
+            -(-inner // self._BLOCK),
+            *(second, inner, *_geometry(second)[3:], np.int32(across), rows, spot),
+            *(a, a.shape[2], self._where),
+        )
+        where = self._where if len(first) > 1 else 0
+        self._times(first[:1], not turned, a, self._row, 0, 0, where)
+        self._launch(
+            "compare_row",
+            -(-cols // self._BLOCK),
+            *(product, cols, *distances, self._row, self._row.shape[2], *self._close),
+            *(self._where, ratio),
+        )
+
+    def _forms(self, v: Any, n: int) -> Any:
+        """The forms of n products, of the planes of A (B r) and of what `compare` has left."""
+        weighed, own = (
+            (x.reshape(-1, x.shape[2]) @ self._left).reshape(n, -1, 2) for x in (v, self._own[:n])
+        )
+        reference, mass = weighed[:, VECTORS - 1 : -1 : VECTORS, 0], weighed[:, -1:, 1]
+        return self._xp.concatenate([own[:, :, 0], reference, mass], axis=1)
+
+    def _round(
+        self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, tops: list[Any], only: Any,
+        spot: Any,
+    ) -> Any:  # fmt: skip
+        """Raise the ratios; with ``tops`` scaled, and with ``only`` of the marked matrices.
+
+        What names the worst row of all is left in ``spot``, unless that is 0.
+
+        Returns
+        -------
+        array
+            The planes of A (B r), ``(n, planes, rows)``.
+        """
+        if self._together:
+            (v,) = _together(steps, self._together, lambda part: [self._taken(part, tops, only)])
+        else:
+            v = self._taken(steps, tops, only)
+        size, blocks = self._teams(product)
+        self._launch(
+            "compare",
+            blocks,
+            *(product, *_geometry(product)),
+            *(self._signs, self._signs.shape[2], v, v.shape[2], self._relative, self._absolute),
+            *(np.int32(size), tops[1], tops[0], int(len(steps[0][0]) > 1)),
+            *(0 if only is None else only, ratio, self._own if only is None else 0, spot),
+        )
+        return v
+
+    def _taken(self, steps: list[tuple[Any, bool]], tops: list[Any], only: Any) -> Any:
+        """The planes of vectors and moduli after all steps, in scratch memory."""
+        v, n = self._signs, max(len(stack) for stack, _ in steps)
+        for (stack, transposed), found, top in zip(steps, self._found, tops, strict=True):
+            marked = 0 if only is None else self._marked(stack, n)
+            self._times(stack, transposed, v, found[: len(stack)], top, marked)
+            v = found[: len(stack)]
+        return v
+
+    def _marked(self, stack: Any, n: int) -> Any:
+        """One mark for each matrix of a stack; of one that serves all, whether any is marked."""
+        return self._again if len(stack) == n else self._again[n:]
+
+    def _times(
+        self, stack: Any, transposed: bool, v: Any, found: Any, top: Any, only: Any, where: Any = 0
+    ) -> None:
+        matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
+        operands = (stack, *_geometry(stack), v, v.shape[2], matrix_of_v, found, found.shape[2])
+        if not transposed:
+            size, blocks = self._teams(stack)
+            self._launch("rows_times", blocks, *operands, np.int32(size), top, only, where)
+            return
+        n, rows, cols = stack.shape
+        threads = n * -(-cols * self._parts // 2)  # of a chunk of rows; each takes two numbers
+        chunk = max(32, -(-rows // max(1, self._threads // threads)))
+        chunk += chunk % 2
+        chunks = -(-rows // chunk)
+        if chunks > 1:
+            found.fill(0)
+        blocks = -(-threads * chunks // self._BLOCK)
+        self._launch("columns_times", blocks, *operands, chunk, top, only, where)
+
+    def largest(self, stack: Any) -> Any:
+        return self._largest(stack, self._xp.zeros(len(stack)), 0)
+
+    def _largest(self, stack: Any, top: Any, only: Any) -> Any:
+        top.fill(0)
+        size, blocks = self._teams(stack)
+        self._launch("largest", blocks, stack, *_geometry(stack), np.int32(size), only, top)
+        return top
+
+    def _teams(self, stack: Any) -> tuple[int, int]:
+        """Threads that share some rows of a matrix, and blocks of threads.
+
+        Few, so that little is spent on adding up what they found, but enough to fill the device.
+        """
+        n, rows, cols = stack.shape
+        teams = n * -(-rows // (4 // self._parts))
+        size = 4
+        while size < 32 and 64 * size <= cols:
+            size *= 2
+        while size < self._BLOCK and 2 * size * teams <= self._threads and 16 * size <= cols:
+            size *= 2
+        return size, -(-teams * size // self._BLOCK)
+
+    def _launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
+        self._kernels[kernel]((blocks,), (self._BLOCK,), arguments)
+
+
+def _module(xp: Any, dtype: str, floor: float) -> Any:
+    """The kernels of ``numerics/freivalds.cu`` for a dtype; cupy keeps what it has compiled."""
+    options = ("-std=c++17", f"-D{dtype.upper()}", *(("-DTF32",) if floor else ()))
+    return xp.RawModule(code=Path(__file__).with_name("freivalds.cu").read_text(), options=options)
+
+
+def _geometry(stack: Any) -> tuple[int, int, int, int, int]:
+    """Matrices, rows, columns, and the distances of rows and of matrices, in elements."""
+    item = stack.dtype.itemsize
+    matrix, row, element = stack.strides
+    if stack.shape[2] > 1 and element != item:
+        raise ValueError(f"elements of a row lie {element} bytes apart; they must be adjacent")
+    return (*stack.shape, row // item, matrix // item)

@@ -1,0 +1,193 @@
+"""Freivalds' check on the host, with NumPy."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from shardwise.numerics.tolerances import _TINY
+
+_BLOCK = 2**15
+"""Elements that NumPy widens at once: they stay in a core's cache."""
+
+
+def _groups(
+    steps: list[tuple[Any, bool]], count: int, group: int
+) -> Iterator[tuple[int, list[tuple[Any, bool]]]]:
+    """The steps of so many matrices at a time; one that serves all is in each."""
+    for low in range(0, count, group):
+        yield (
+            low,
+            [(s if len(s) == 1 else s[low : low + group], transposed) for s, transposed in steps],
+        )
+
+
+def _together(steps: list[tuple[Any, bool]], group: int, taken: Callable) -> Any:
+    """What is taken of the steps of all groups, added up over the matrices."""
+    total = None
+    for _, part in _groups(steps, max(len(stack) for stack, _ in steps), group):
+        own = [x.sum(axis=0, keepdims=True) for x in taken(part)]
+        total = own if total is None else [x + y for x, y in zip(total, own, strict=True)]
+    return total
+
+
+def _forms(xp: Any, left: Any, own: Any, found: Any, size: Any) -> Any:
+    """What `reference.Tally` adds up, from C r, A (B r) and their moduli, each ``(n, rows, .)``."""
+    pair = [(x[..., -1] * left).sum(axis=-1)[:, np.newaxis] for x in (own, found)]
+    if size is not None:
+        moduli = size.reshape(len(own), -1)
+        pair = [x.view("float64") for x in pair] + [moduli @ xp.abs(left)[:, np.newaxis]]
+    return xp.concatenate(pair, axis=1)
+
+
+class _Host:
+    """Floating point on NumPy, a cache-sized block at a time."""
+
+    def __init__(
+        self,
+        signs: np.ndarray,
+        left: np.ndarray,
+        bound: tuple[float, float],
+        close: tuple[float, float] | None,
+        dtype: str,
+        floor: float,
+        together: int,
+    ) -> None:
+        self._wide = np.dtype("complex128" if "complex" in dtype else "float64")
+        self._parts = self._wide.itemsize // 8
+        self._signs = signs.astype(self._wide)[np.newaxis]
+        self._ones, self._left = np.ones((1, len(signs), 1)), left
+        (self._relative, self._absolute), self._close = bound, close
+        # What an element of the moduli counts for at least, see `tolerance`.
+        self._least = _TINY * self._parts if dtype == self._wide else 0.0
+        self._floor, self._together = floor, together
+
+    def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[np.ndarray, np.ndarray]:
+        with np.errstate(all="ignore"):
+            ratio, forms = self._ratio(steps, product, np.ones(len(product)))
+            again = np.flatnonzero(~np.isfinite(ratio))
+            if again.size and product.dtype == self._wide and not self._together:
+                ratio[again] = self._scaled(steps, product, again)
+        return ratio, forms
+
+    def _scaled(self, steps: list[tuple[Any, bool]], product: Any, which: Any) -> np.ndarray:
+        """The ratios where sums of the check, not the product, left the range of float64.
+
+        Powers of two, so without rounding, make the moduli of the factors about 1.
+        """
+        several = len(which) < len(product)
+        stacks = [stack[which] if several and len(stack) > 1 else stack for stack, _ in steps]
+        roots = [_root(self.largest(stack)) for stack in stacks]
+        scaled = [_Scaled(stack, root) for stack, root in zip(stacks, roots, strict=True)]
+        root = np.broadcast_to(roots[0] * roots[1], (len(which), 1, 1))
+        turned = [(stack, steps[i][1]) for i, stack in enumerate(scaled)]
+        own = _Scaled(product[which] if several else product, root)
+        return self._ratio(turned, own, (root * root).ravel())[0]
+
+    def _ratio(
+        self, steps: list[tuple[Any, bool]], product: Any, scale: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self._together:
+            found, size = _together(steps, self._together, self._taken)
+        else:
+            found, size = self._taken(steps)
+        own = self._times(product, False, self._signs, None)[0]
+        gap = self._moduli(own - found)
+        absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
+        bound = self._relative * size + absolute
+        # Within an infinite bound nothing is proven.
+        rows = np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=2)
+        ratio = rows.max(axis=1)
+        if self._close:
+            i, row = np.unravel_index(np.argmax(rows), rows.shape)  # NaN is the largest
+            ratio[i] = np.maximum(ratio[i], self._closer_look(steps, product, int(i), int(row)))
+        return ratio, _forms(np, self._left, own, found, size)
+
+    def _closer_look(
+        self, steps: list[tuple[Any, bool]], product: Any, i: int, row: int
+    ) -> np.floating:
+        """How far the elements of one row of product i are off, in units of their tolerance."""
+        (first, turned), (second, across) = steps
+        a = (second[i, :, row] if across else second[i, row]).astype(self._wide).reshape(1, -1, 1)
+        size = np.maximum(np.abs(a.view("float64")), self._floor).sum(axis=2, keepdims=True)
+        b = first if len(first) == 1 else first[i : i + 1]
+        found, size = self._times(b, not turned, a, size)
+        gap = self._moduli(product[i, row].astype(self._wide) - found[0, :, 0])
+        relative, absolute = self._close
+        return (gap / (relative * size[0, :, 0] + absolute)).max()
+
+    def _moduli(self, numbers: np.ndarray) -> np.ndarray:
+        return np.abs(numbers.view("float64")).reshape(*numbers.shape, self._parts).sum(axis=-1)
+
+    def _taken(self, steps: list[tuple[Any, bool]]) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors after all steps, and the moduli."""
+        found, size = self._signs, self._ones
+        for stack, transposed in steps:
+            found, size = self._times(stack, transposed, found, size)
+        return found, size
+
+    def _times(
+        self, stack: Any, transposed: bool, v: np.ndarray, size: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Products of a stack with vectors, and of its moduli with ``size`` unless that is None."""
+        n, rows, cols = stack.shape
+        shape = (n, cols if transposed else rows)
+        found, moduli = np.zeros((*shape, v.shape[2]), self._wide), np.zeros((*shape, 1))
+        if size is not None:  # once for the real and once for the imaginary parts
+            size = np.repeat(size, 1 if transposed else self._parts, axis=1)
+        for part, band in _blocks(n, rows, cols):
+            block = stack[part, band].astype(self._wide, copy=False)
+            which = part if len(v) > 1 else slice(None)
+            if transposed:
+                found[part] += block.transpose(0, 2, 1) @ v[which, band]
+            else:
+                found[part, band] = block @ v[which]
+            if size is None:
+                continue
+            own = np.abs(block.view("float64"))
+            if self._floor:
+                np.maximum(own, self._floor, out=own)
+            if transposed:
+                both = own.transpose(0, 2, 1) @ size[which, band]
+                moduli[part] += both.reshape(len(both), cols, -1).sum(axis=2, keepdims=True)
+            else:
+                moduli[part, band] = own @ size[which]
+        return found, moduli + (rows if transposed else cols) * self._least
+
+    def largest(self, stack: Any) -> np.ndarray:
+        n, rows, cols = stack.shape
+        largest = np.zeros(n)
+        for part, band in _blocks(n, rows, cols):
+            block = np.abs(stack[part, band].astype(self._wide, copy=False).view("float64"))
+            np.maximum(largest[part], block.max(axis=(1, 2)), out=largest[part])
+        return largest
+
+
+def _blocks(n: int, rows: int, cols: int) -> Iterator[tuple[slice, slice]]:
+    """Cut a stack into blocks of about ``_BLOCK`` elements: matrices, and rows of each."""
+    matrices, band = max(1, _BLOCK // (rows * cols)), max(1, min(rows, _BLOCK // cols))
+    for first in range(0, n, matrices):
+        for low in range(0, rows, band):
+            yield slice(first, first + matrices), slice(low, low + band)
+
+
+def _root(largest: np.ndarray) -> np.ndarray:
+    """A power of two that, applied twice, makes moduli about 1; shape ``(n, 1, 1)``."""
+    _, exponent = np.frexp(largest)
+    exponent = np.where(np.isfinite(largest), np.clip(exponent, -1000, 1000), 0)
+    return np.exp2(-(exponent // 2))[:, np.newaxis, np.newaxis]
+
+
+class _Scaled:
+    """A stack times the squares of powers of two, a block at a time: a copy might not fit."""
+
+    def __init__(self, stack: np.ndarray, root: np.ndarray) -> None:
+        self._stack, self._root = stack, root
+        self.shape = stack.shape
+
+    def __len__(self) -> int:
+        return len(self._stack)
+
+    def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
+        root = self._root[place[0]]
+        return self._stack[place] * root * root  # the whole factor may be out of range
