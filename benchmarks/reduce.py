@@ -130,8 +130,8 @@ def fabricate(plan: Any) -> None:
 
     Products are normal numbers, not computed from anything; sums are of matrices of normal numbers.
     """
-    from shardwise import ledger, receipts
     from shardwise.files import commit, npy
+    from shardwise.records import ledger, receipts
 
     problem, sums = plan.problem, plan.settings["keep"] == "sum"
     dtype = np.dtype("int64" if sums else problem.product_dtype)

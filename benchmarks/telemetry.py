@@ -51,7 +51,8 @@ def work(xp, block):
 @contextmanager
 def silence() -> Iterator[None]:
     """Let shards be computed without timeline, telemetry and live file."""
-    from shardwise import live, timeline
+    from shardwise import live
+    from shardwise.records import timeline
 
     class Nothing:
         def __init__(self, *arguments: Any) -> None:
@@ -168,7 +169,8 @@ def watched(uuid: str, session: Any) -> dict[str, list[float]]:
 
 def agreement(options: argparse.Namespace, folder: Path) -> None:
     """The table of our samples beside those of nvidia-smi."""
-    from shardwise import multiply, receipts
+    from shardwise import multiply
+    from shardwise.records import receipts
 
     plan = planned(folder / "long", 16, 4096, False, options.times)
     session = multiply.Session(plan, 0)

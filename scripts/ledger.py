@@ -2,8 +2,9 @@
 
 from argparse import Namespace
 
-from shardwise import cli, ledger
+from shardwise import cli
 from shardwise.plan import plan as plans
+from shardwise.records import ledger
 
 
 def main(options: Namespace) -> None:

@@ -3,11 +3,12 @@
 from argparse import Namespace
 from pathlib import Path
 
-from shardwise import cli, standing
+from shardwise import cli
 from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.files.paths import CACHE
 from shardwise.plan import config, planner
 from shardwise.plan.plan import Plan, load_facts
+from shardwise.records import standing
 
 
 def main(options: Namespace) -> None:

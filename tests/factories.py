@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shardwise import multiply, receipts, shard, synthetic
+from shardwise import multiply, shard, synthetic
 from shardwise.numerics import binned
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
+from shardwise.records import receipts
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from shardwise import ALGORITHM, ledger, quarantine, receipts
+from shardwise import ALGORITHM, quarantine
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
@@ -27,6 +27,7 @@ from shardwise.numerics.binned import plane_shape
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
+from shardwise.records import ledger, receipts
 from shardwise.units import clock
 
 from tests import factories

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from shardwise import ledger, multiply, reduce
+from shardwise import multiply, reduce
 from shardwise.files import paths, pieces
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
 from shardwise.plan.problem import NEEDS_ORDER
+from shardwise.records import ledger
 
 from tests import factories
 

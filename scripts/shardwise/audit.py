@@ -16,7 +16,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from shardwise import judge, ledger, receipts
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
 from shardwise.factors import Factor
 from shardwise.files.checksum import file_checksum
@@ -25,6 +24,7 @@ from shardwise.files.paths import STATISTICS, Results, for_bash
 from shardwise.plan import plan as plans
 from shardwise.plan.identity import identity_of, is_as_planned
 from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.records import judge, ledger, receipts
 from shardwise.units import human_bytes
 
 _MOST_NAMED = 5

@@ -16,7 +16,7 @@ from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 from shardwise.records import account
-from shardwise.timeline import Span
+from shardwise.records.timeline import Span
 from shardwise.units import human_bytes
 
 _INT64_MAX = 2**63 - 1

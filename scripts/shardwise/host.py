@@ -6,9 +6,13 @@ computed again because of it: what counts for that is `shardwise.ALGORITHM`.
 """
 
 import os
+import platform
 import subprocess
+import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+
+from shardwise import __version__
 
 VARIABLE = "SHARDWISE_CODE"
 
@@ -46,3 +50,21 @@ def _git(root: Path, *words: str) -> str:
         timeout=_SECONDS, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
     )  # fmt: skip
     return done.stdout.strip()
+
+
+_PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
+
+
+def job_number() -> str | None:
+    """The scheduler's number of the job that this process is of; None where there is none."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
+
+
+def loaded() -> dict[str, str]:
+    """The versions of Python, of this project, and of the packages that this process computes with.
+
+    What is not loaded has computed nothing.
+    """
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
+    known = {name: version for name, version in found.items() if version}
+    return {"shardwise": __version__, "python": platform.python_version(), **known}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.files.direct import PAGE, aligned_empty
-from shardwise.timeline import Span
+from shardwise.records.timeline import Span
 from shardwise.units import human_bytes
 
 

@@ -19,7 +19,7 @@ from shardwise.files.commit import commit
 from shardwise.observation import DONE, RUNNING, STATES, Device, Observation, Sighting
 from shardwise.observe import verdict
 from shardwise.quarantine import CPU
-from shardwise.timeline import PHASES, STAGES
+from shardwise.records.timeline import PHASES, STAGES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of what :func:`text` makes."""

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import batches, devices, grants, judge, live, quarantine, receipts
+from shardwise import batches, devices, grants, live, quarantine
+from shardwise import host as this_host
 from shardwise.batches import Report, Worker
 from shardwise.errors import (
     BadMatrix,
@@ -51,7 +52,7 @@ from shardwise.plan import nonfinite
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
-from shardwise.records import account
+from shardwise.records import account, judge, receipts
 from shardwise.shard import factors_digest, materialize, reference_of
 from shardwise.telemetry import Recorder
 
@@ -269,7 +270,7 @@ class Session:
             "started": watch.timeline.unix,
             "node": devices.node(),
             "process": os.getpid(),
-            "job": receipts.job(),
+            "job": this_host.job_number(),
             "device": {key: self.device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }

@@ -49,11 +49,11 @@ class Timeline:
     Attributes
     ----------
     held
-        Seconds by phase (`shardwise.timeline.PHASES`). Each moment counts once, so they add up to
-        the seconds from ``started`` to ``finished``.
+        Seconds by phase (`shardwise.records.timeline.PHASES`). Each moment counts once, so they
+        add up to the seconds from ``started`` to ``finished``.
     busy
-        Seconds by stage (`shardwise.timeline.STAGES`) in which that stage was at work; stages
-        overlap.
+        Seconds by stage (`shardwise.records.timeline.STAGES`) in which that stage was at work;
+        stages overlap.
     work
         By stage, what it did: bytes; under ``compute`` floating-point operations.
     """

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise import judge, ledger, logs, quarantine, receipts
+from shardwise import quarantine
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
@@ -33,6 +33,7 @@ from shardwise.observation import (
 )
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
+from shardwise.records import judge, ledger, logs, receipts
 from shardwise.sightings import FRESH_SECONDS, SKEW_SECONDS, Sightings, stamped
 
 __all__ = [

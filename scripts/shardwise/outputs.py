@@ -6,7 +6,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from shardwise import receipts
 from shardwise.errors import writing
 from shardwise.files import pieces
 from shardwise.files.checksum import piece_digest
@@ -17,6 +16,7 @@ from shardwise.partial import Partial, Record, refuse_foreign
 from shardwise.peers import Peers
 from shardwise.plan.problem import Problem, statistic_dtype
 from shardwise.portions import share
+from shardwise.records import receipts
 
 
 class Outputs:

@@ -17,7 +17,7 @@ import numpy as np
 from shardwise.files.direct import PAGE, ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.plan.stack import SPARE_BYTES, StackReader
-from shardwise.timeline import CHECK, COMPUTE, DOWNLOAD, READ, UPLOAD, WRITE, Span, Timeline
+from shardwise.records.timeline import CHECK, COMPUTE, DOWNLOAD, READ, UPLOAD, WRITE, Span, Timeline
 
 
 class Taker(Protocol):

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise import logs, quarantine
-from shardwise.dispatch import jobs, missing
+from shardwise import quarantine
+from shardwise.dispatch import jobs
+from shardwise.records import logs, missing
 
 _SECONDS_BETWEEN_LINES = 1.0
 _FOLLOW_SECONDS = 1.0
@@ -162,7 +163,7 @@ class Listener(logging.Handler):
         What is whole is read from the files. Snakemake's events may be incomplete: a quiet mode
         leaves some out, and a signal ends the process before others.
         """
-        from shardwise import standing  # here: jobs do not need it
+        from shardwise.records import standing  # here: jobs do not need it
 
         run = self._run
         if not run.began:

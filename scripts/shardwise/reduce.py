@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, devices, ledger, quarantine, receipts, telemetry, useful
+from shardwise import ALGORITHM, devices, quarantine, telemetry, useful
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces as piecess
 from shardwise.files import small
@@ -42,6 +42,7 @@ from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan, Shard
 from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
 from shardwise.records import account as accounts
+from shardwise.records import ledger, receipts
 from shardwise.scan import File, Part, Scan
 from shardwise.units import human_bytes
 

@@ -15,7 +15,7 @@ from typing import Any
 from shardwise.errors import one_line
 from shardwise.observation import DONE, Observation, Sighting
 from shardwise.plan.plan import Plan
-from shardwise.timeline import PHASES, STAGES, Span, length, union
+from shardwise.records.timeline import PHASES, STAGES, Span, length, union
 from shardwise.units import decimal, number
 
 FEWEST_SHARDS, FEWEST_SECONDS = 3, 3.0

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import receipts
 from shardwise.files import direct, pieces
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
@@ -19,7 +18,7 @@ from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
-from shardwise.records import account
+from shardwise.records import account, receipts
 
 
 def materialize(

@@ -2,7 +2,7 @@
 
 The first of these rules that fits decides:
 
-1. *done*: the judge takes its receipt (`shardwise.judge`). No element is read.
+1. *done*: the judge takes its receipt (`shardwise.records.judge`). No element is read.
 2. *running*: its live file was renewed within :data:`FRESH_SECONDS`.
 3. *damaged*: something else lies under the name of its receipt, or its product does not fit the
    receipt, and no task has begun the shard since.
@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise import judge, ledger, live, logs, receipts, units
+from shardwise import live, units
 from shardwise.errors import IntegrityError, one_line
 from shardwise.files import small
 from shardwise.observation import (
@@ -41,8 +41,9 @@ from shardwise.observation import (
     Timeline,
 )
 from shardwise.plan.plan import Plan, Shard
+from shardwise.records import judge, ledger, logs, receipts
+from shardwise.records.timeline import PHASES, STAGES
 from shardwise.telemetry import SUMMED
-from shardwise.timeline import PHASES, STAGES
 
 FRESH_SECONDS = 30.0
 """A task that lives gives a sign within this time: it renews its live file every 2 s."""

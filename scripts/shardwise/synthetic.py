@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import receipts
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.plan.plan import Plan
+from shardwise.records import receipts
 
 INTEGER_LIMIT = 9
 

@@ -22,7 +22,7 @@ from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
 from shardwise import ALGORITHM, grants, host, useful
-from shardwise.dispatch import final, jobs, missing, recipe, slurm_run, uge_run
+from shardwise.dispatch import final, jobs, recipe, slurm_run, uge_run
 from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import CACHE, STATISTICS, Results
@@ -31,10 +31,11 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard, Source, Stack
 from shardwise.processes import leftovers
+from shardwise.records import missing
 from shardwise.units import MIB
 
 if TYPE_CHECKING:
-    from shardwise.standing import Standing
+    from shardwise.records.standing import Standing
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -172,7 +173,7 @@ class Run:
 
     def _compared(self) -> "Standing":
         """Compare the folder with the plan, and have Snakemake make again what does not fit."""
-        from shardwise import standing  # here: jobs do not need it
+        from shardwise.records import standing  # here: jobs do not need it
 
         found = standing.look(self.plan, self.reduce["statistics"], jobs=self.rule_for_all is None)
         if self.rule_for_all:

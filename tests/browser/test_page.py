@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise import receipts
 from shardwise.observe import Observer
+from shardwise.records import receipts
+from shardwise.records.timeline import PHASES
 from shardwise.report import page as report
-from shardwise.timeline import PHASES
 
 from tests import pretend
 from tests.browser.devtools import Browser, Page

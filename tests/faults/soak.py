@@ -17,8 +17,8 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from shardwise.dispatch import missing
 from shardwise.plan import plan
+from shardwise.records import missing
 
 from tests import factories, fake_devices, processes
 from tests.workspace import REPO, Finished, Workspace

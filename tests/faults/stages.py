@@ -9,14 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from shardwise import ledger, multiply, receipts, reduce, shard, synthetic
-from shardwise.dispatch import jobs, missing, submitted, tally
+from shardwise import multiply, reduce, shard, synthetic
+from shardwise.dispatch import jobs, submitted, tally
 from shardwise.errors import ShardwiseError
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
+from shardwise.records import ledger, missing, receipts
 from shardwise.workflow import Run
 
 from tests import factories

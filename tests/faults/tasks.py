@@ -31,8 +31,8 @@ def main() -> int:
 def _missing(file: str) -> list[str]:
     """The shards without a whole product."""
     from shardwise import multiply  # noqa: F401 - imported once, for all forks
-    from shardwise.dispatch import missing
     from shardwise.plan import plan
+    from shardwise.records import missing
 
     return missing.missing(plan.load(Path(file)))
 

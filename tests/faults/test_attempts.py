@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import batches, ledger, multiply, receipts
-from shardwise.dispatch import missing
+from shardwise import batches, multiply
 from shardwise.errors import TryAgain
 from shardwise.files import npy
 from shardwise.files.checksum import file_checksum
+from shardwise.records import ledger, missing, receipts
 
 from tests import factories
 from tests.factories import noise

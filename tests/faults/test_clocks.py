@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import ledger, multiply, receipts, reduce
-from shardwise.dispatch import missing
+from shardwise import multiply, reduce
 from shardwise.plan.plan import Plan
+from shardwise.records import ledger, missing, receipts
 
 from tests import factories
 

@@ -7,10 +7,10 @@ import subprocess
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import ledger, multiply, reduce
-from shardwise.dispatch import missing
+from shardwise import multiply, reduce
 from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.plan import plan
+from shardwise.records import ledger, missing
 
 from tests import factories
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from shardwise import multiply, receipts
+from shardwise import multiply
 from shardwise.multiply import load_backend
 from shardwise.numerics import binned
 from shardwise.plan import memory
+from shardwise.records import receipts
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu

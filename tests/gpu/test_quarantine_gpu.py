@@ -6,7 +6,8 @@ import subprocess
 import numpy as np
 import pytest
 from shardwise import nvml as devices
-from shardwise import quarantine, receipts
+from shardwise import quarantine
+from shardwise.records import receipts
 
 from tests import factories
 from tests.gpu.conftest import HAS_DRIVER, needs_gpu

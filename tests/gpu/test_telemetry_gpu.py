@@ -6,9 +6,10 @@ import subprocess
 from dataclasses import asdict
 
 import pytest
-from shardwise import multiply, receipts
+from shardwise import multiply
 from shardwise.nvml import Gauge
-from shardwise.timeline import STAGES
+from shardwise.records import receipts
+from shardwise.records.timeline import STAGES
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu

@@ -25,14 +25,15 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise import ledger, metrics, observation, observe, partial, receipts
-from shardwise.dispatch import jobs, missing, submitted
+from shardwise import metrics, observation, observe, partial
+from shardwise.dispatch import jobs, submitted
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
 from shardwise.plan import config, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
+from shardwise.records import ledger, missing, receipts
 
 from tests import factories, pretend
 from tests.hostile.mutate import MOST_BYTES, mutated

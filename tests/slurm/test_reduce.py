@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import ledger
 from shardwise.files import pieces
 from shardwise.plan import plan
+from shardwise.records import ledger
 
 from tests import factories, impatient
 from tests.slurm.cluster import SlurmCluster

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import ledger
 from shardwise.plan.plan import Plan
+from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.uge.cluster import UgeCluster

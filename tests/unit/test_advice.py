@@ -15,7 +15,7 @@ from shardwise.observation import DONE, Device, Observation, Sighting, Timeline
 from shardwise.observe import Observer
 from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.problem import Problem
-from shardwise.timeline import PHASES, STAGES
+from shardwise.records.timeline import PHASES, STAGES
 
 from tests import pretend
 

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import receipts
-from shardwise.dispatch import array, missing, recipe, slurm, submitted, tally, uge
+from shardwise.dispatch import array, recipe, slurm, submitted, tally, uge
 from shardwise.dispatch.submitted import Array, Fate, Tasks
 from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
 from shardwise.files.paths import Results
+from shardwise.records import missing, receipts
 
 from tests import factories
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import audit, host, ledger, multiply, receipts, reduce
+from shardwise import audit, host, multiply, reduce
 from shardwise.errors import InputError
 from shardwise.files import pieces
 from shardwise.plan.config import NO_PLAN
+from shardwise.records import ledger, receipts
 
 from tests import factories
 

@@ -209,9 +209,9 @@ def test_fabricated_files_are_what_multiply_leaves(
 ) -> None:
     """The ledger takes the receipts, the checksums are true, and no two products are equal."""
     import reduce as benchmark
-    from shardwise import ledger
     from shardwise.files import checksum as checksums
     from shardwise.files import pieces as piecess
+    from shardwise.records import ledger
 
     stack = benchmark.Stack("float32", 8, keep, gib)
     plan = stack.plan(tmp_path / "files")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import grants, launch, ledger
+from shardwise import grants, launch
 from shardwise.errors import InputError
+from shardwise.records import ledger
 
 from tests import factories
 from tests.factories import run, stack

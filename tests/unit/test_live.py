@@ -6,10 +6,11 @@ import time
 from contextlib import suppress
 
 import pytest
-from shardwise import live, multiply, observation, observe, receipts
+from shardwise import live, multiply, observation, observe
 from shardwise.files.paths import Results
 from shardwise.nvml import Sample
 from shardwise.plan import memory
+from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import noise, stack

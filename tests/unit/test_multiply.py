@@ -8,12 +8,13 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise import devices, lanes, multiply, receipts, shard
+from shardwise import devices, lanes, multiply, shard
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.numerics import binned, gemm
 from shardwise.plan import memory
+from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import (

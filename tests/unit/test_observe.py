@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from shardwise import ledger, multiply, sightings
+from shardwise import multiply, sightings
 from shardwise.files.paths import Results
 from shardwise.observation import DAMAGED, DONE, FAILED, RUNNING, STATES, WAITING, Observation
 from shardwise.observe import Observer, verdict
-from shardwise.timeline import PHASES
+from shardwise.records import ledger
+from shardwise.records.timeline import PHASES
 
 from tests import factories, pretend
 

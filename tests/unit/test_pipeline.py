@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import batches, multiply, receipts
+from shardwise import batches, multiply
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit as commits
 from shardwise.files import pieces as piecess
@@ -22,6 +22,7 @@ from shardwise.pipeline import Drain, Feed, Stopwatch
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Source
 from shardwise.plan.stack import StackReader
+from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import copied, leftovers, noise, save, stack

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise import receipts
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Event
 from shardwise.dispatch.tally import Tally
@@ -27,6 +26,7 @@ from shardwise.errors import (
 )
 from shardwise.plan import plan
 from shardwise.plan.plan import Plan
+from shardwise.records import receipts
 
 from tests import factories, fake_devices, processes
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from shardwise import progress
-from shardwise.dispatch import missing
 from shardwise.progress import Failure, Follower, Listener, explain, rerun_command, shard_failures
+from shardwise.records import missing
 
 from tests import factories
 

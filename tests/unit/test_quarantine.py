@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import devices, leases, multiply, progress, quarantine, receipts, standing
+from shardwise import devices, leases, multiply, progress, quarantine
 from shardwise import errors as failures
 from shardwise.errors import (
     Disproven,
@@ -29,6 +29,7 @@ from shardwise.files.paths import Results
 from shardwise.numerics import gemm
 from shardwise.nvml import Device
 from shardwise.quarantine import Entry
+from shardwise.records import receipts, standing
 
 from tests import factories, fake_devices
 from tests.unit.test_pool import fake_uuid, planned, pooled, receipt

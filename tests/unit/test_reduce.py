@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import ledger, reduce
+from shardwise import reduce
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces
 from shardwise.files.checksum import file_checksum
 from shardwise.plan import memory, plan, problem
+from shardwise.records import ledger
 
 from tests import factories
 from tests.factories import (

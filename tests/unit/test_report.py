@@ -10,9 +10,9 @@ import pytest
 from shardwise.advice import Advice
 from shardwise.observation import Device, Failure
 from shardwise.observe import Observer
+from shardwise.records.timeline import PHASES
 from shardwise.report import page as report
 from shardwise.report import rates, timeline, words, work
-from shardwise.timeline import PHASES
 
 from tests import factories, pretend
 

@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import ledger, reduce
+from shardwise import reduce
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files import pieces
 from shardwise.files.paths import STATISTICS
 from shardwise.partial import Partial, Record, alone
 from shardwise.plan import memory, planner
+from shardwise.records import ledger
 
 from tests import factories
 from tests.factories import ROOT, SCRIPTS, noise

@@ -7,13 +7,14 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import multiply, receipts, shard
+from shardwise import multiply, shard
 from shardwise.errors import IntegrityError, TryAgain
 from shardwise.files import commit, direct
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
 from shardwise.plan import memory
+from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import leftovers, noise, save, stack

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, batches, ledger, live, multiply, nvml, receipts, reduce, telemetry
+from shardwise import audit, batches, live, multiply, nvml, reduce, telemetry
 from shardwise.nvml import Gauge, Sample
+from shardwise.records import ledger, receipts
 from shardwise.telemetry import Recorder
 
 from tests import factories

@@ -23,13 +23,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from shardwise.dispatch import missing, recipe, slurm, submitted, uge
+from shardwise.dispatch import recipe, slurm, submitted, uge
 from shardwise.dispatch.recipe import Recipe
 from shardwise.dispatch.submitted import Array, Tasks
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.progress import explain
+from shardwise.records import missing
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from shardwise import logs
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.paths import Results
+from shardwise.records import logs
 
 _CODES = (InputError.exit_code, IntegrityError.exit_code)
 

@@ -20,13 +20,13 @@ from typing import Any
 from shardwise import cli, devices, grants, launch, quarantine
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Crew, Event, start_fork_server
-from shardwise.dispatch.missing import describe, missing
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.plan.plan import Plan
 from shardwise.processes.hangs import WARNED_AFTER
+from shardwise.records.missing import describe, missing
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from shardwise import devices, quarantine
 from shardwise.dispatch.crew import Crew, Event
-from shardwise.dispatch.missing import describe, missing
 from shardwise.dispatch.schedule import Dealer
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.plan.plan import Plan
+from shardwise.records.missing import describe, missing
 
 log = logging.getLogger(__name__)
 

@@ -188,9 +188,7 @@ class BinnedSum:
         self._add_rows(Rows(flat, start + rounds * long, last, 1, last))
 
     def _add_rows(self, rows: Rows) -> None:
-        from shardwise.numerics import (
-            binned_cpu,  # imports numba, which a task on a GPU does not need
-        )
+        from shardwise.numerics import binned_cpu
 
         if not rows.n * rows.width:
             return

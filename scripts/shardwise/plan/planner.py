@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, host, receipts, synthetic
+from shardwise import ALGORITHM, host, synthetic
 from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
@@ -146,7 +146,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
         plan.results.sources: plans.to_tsv(sources, Source),
         plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
     }
-    made = {"versions": receipts.loaded(), "commit": host.announced(), "time": time.time(),
+    made = {"versions": host.loaded(), "commit": host.announced(), "time": time.time(),
             "host": socket.gethostname()}  # fmt: skip
     facts = {**plan.facts, "made": made}
     mark(plan.results)

@@ -7,6 +7,7 @@ from statistics import median
 from markupsafe import Markup, escape
 
 from shardwise.observation import DONE, RUNNING
+from shardwise.records.timeline import PHASES
 from shardwise.report import words
 from shardwise.report.parts import (
     WIDTH,
@@ -20,7 +21,6 @@ from shardwise.report.parts import (
     trim,
 )  # fmt: skip
 from shardwise.report.work import Bar, Run
-from shardwise.timeline import PHASES
 from shardwise.units import number
 
 STRAGGLER = 1.5

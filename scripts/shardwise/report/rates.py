@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from shardwise.records.timeline import STAGES, Span, length, union
 from shardwise.report import words
 from shardwise.report.parts import Figure, Table
 from shardwise.report.work import Bar, Run
-from shardwise.timeline import STAGES, Span, length, union
 from shardwise.units import number
 
 MOST_NODES = 24

@@ -7,6 +7,7 @@ from functools import cached_property
 from markupsafe import Markup, escape
 
 from shardwise.observation import RUNNING
+from shardwise.records.timeline import PHASES, length
 from shardwise.report import words
 from shardwise.report.parts import (
     WIDTH,
@@ -18,7 +19,6 @@ from shardwise.report.parts import (
     time_ticks,
 )  # fmt: skip
 from shardwise.report.work import Bar, DeviceWork, Run, held_by
-from shardwise.timeline import PHASES, length
 
 MOST_BARS = 3000
 """Bars of a page; with more, all devices are drawn in merged columns."""

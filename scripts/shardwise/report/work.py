@@ -7,8 +7,8 @@ from functools import cached_property
 from statistics import median
 
 from shardwise.observation import DONE, RUNNING, Device, Observation, Sighting
+from shardwise.records.timeline import PHASES, Span, length, union
 from shardwise.report import words
-from shardwise.timeline import PHASES, Span, length, union
 from shardwise.units import number
 
 _BREAK_SHARE = 0.25

@@ -19,7 +19,7 @@ from shardwise.observation import (
     Verdict,
 )
 from shardwise.observe import verdict
-from shardwise.timeline import length, union
+from shardwise.records.timeline import length, union
 
 SCHEMA = 2
 """Of what :meth:`Look.json` gives."""

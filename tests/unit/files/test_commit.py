@@ -16,7 +16,6 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import ledger
 from shardwise.errors import IntegrityError, TryAgain
 from shardwise.files import checksum as checksums
 from shardwise.files import direct as direct_io
@@ -24,6 +23,7 @@ from shardwise.files import npy, pieces
 from shardwise.files.checksum import PieceChecksum, file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter, read_header, read_matrices
+from shardwise.records import ledger
 
 from tests import factories
 from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, noise, save, stack

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import launch, ledger, outputs, partial, workflow
+from shardwise import launch, outputs, partial, workflow
 from shardwise.dispatch import array, crew, submitted
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit, npy
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import config, plan, planner
+from shardwise.records import ledger
 
 from tests import factories
 

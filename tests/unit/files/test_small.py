@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from shardwise import logs
 from shardwise.errors import IntegrityError
 from shardwise.files import small
+from shardwise.records import logs
 
 
 def opened() -> int:

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import batches, devices, lanes, ledger, multiply, quarantine, receipts, reduce
+from shardwise import batches, devices, lanes, multiply, quarantine, reduce
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
 from shardwise.numerics import binned, end_to_end, freivalds, reference, statistics
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 from shardwise.records import account as accounts
+from shardwise.records import ledger, receipts
 
 from tests import factories
 from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, stack

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import ledger
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory, planner
+from shardwise.records import ledger
 from shardwise.units import MIB
 
 from tests import factories

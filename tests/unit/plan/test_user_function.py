@@ -12,13 +12,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise import ledger, multiply, receipts
+from shardwise import multiply
 from shardwise import synthetic as synthetics
 from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
 from shardwise.files import pieces
 from shardwise.files.commit import umask
 from shardwise.plan import config, memory, planner, user_function
 from shardwise.plan.problem import LEVELS, Problem, product_dtype, sum_dtype
+from shardwise.records import ledger, receipts
 
 from tests import factories, processes
 from tests.factories import computed, copied, leftovers, partials, products, settings, stack

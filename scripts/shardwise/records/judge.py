@@ -3,7 +3,7 @@
 Ledger and reduce, watch, page, metrics and audit all ask it about products, and tasks about copies,
 so that none of them takes what another refuses. It looks at receipts, headers and sizes, and leaves
 the elements to whoever reads them anyway. The receipts that it returns need no further checks.
-`shardwise.dispatch.missing` has a quicker look, which passes no receipt that the judge refuses.
+`shardwise.records.missing` has a quicker look, which passes no receipt that the judge refuses.
 """
 
 import math
@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import receipts
 from shardwise.errors import IntegrityError, short
 from shardwise.files import pieces as piecess
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
-from shardwise.records import account
+from shardwise.records import account, receipts
 
 COLUMNS = {
     "shard": str, "start": int, "stop": int, "rows": int, "dtype": str, "bytes": int,
@@ -48,7 +47,7 @@ def check_product(plan: Plan, shard: str) -> dict[str, Any]:
     ------
     IntegrityError
         Where it is not. `OtherPlan` where the receipt is of another plan; `NoReceipt` and
-        `UnknownSchema` as :func:`shardwise.receipts.read` raises them.
+        `UnknownSchema` as :func:`shardwise.records.receipts.read` raises them.
     """
     receipt = check_receipt(plan, shard)
     receipts.check_file(plan.results.product(shard), receipt["file"])

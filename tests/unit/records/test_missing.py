@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from shardwise.dispatch import missing
 from shardwise.plan import plan, planner
+from shardwise.records import missing
 
 from tests import factories
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise import ALGORITHM, judge, ledger, receipts
-from shardwise.dispatch import missing
+from shardwise import ALGORITHM
 from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.files.paths import STATISTICS, Results
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
+from shardwise.records import judge, ledger, missing, receipts
 
 _READ_BYTES = 1 << 28
 """Results of so many bytes or fewer are read and compared with the summary's checksums."""

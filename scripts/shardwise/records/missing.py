@@ -1,8 +1,9 @@
 """Which shards of a plan are still to be computed: those without a whole product of this plan.
 
-A quick look beside the judge (`shardwise.judge`): standard library only, and few calls to the disk
-per shard, as it looks at every shard of a large plan before a run says its first word. What it
-takes for whole in a receipt, the judge takes, too; to that end it checks the receipt's own digest.
+A quick look beside the judge (`shardwise.records.judge`): standard library only, and few calls to
+the disk per shard, as it looks at every shard of a large plan before a run says its first word.
+What it takes for whole in a receipt, the judge takes, too; to that end it checks the receipt's own
+digest.
 """
 
 import hashlib

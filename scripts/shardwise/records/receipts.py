@@ -2,10 +2,8 @@
 
 import json
 import os
-import platform
 import socket
 import stat
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, __version__, devices, host
+from shardwise import ALGORITHM, devices, host
 from shardwise.errors import IntegrityError, TryAgain, short, writing
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit, temporary_for
 from shardwise.files.npy import DATA_OFFSET, padded_header
 from shardwise.files.small import open_own
+from shardwise.host import job_number, loaded
 
 SCHEMA = 1
-
-_PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
 
 _DEVICE, _SOFTWARE = ("name", "uuid"), ("algorithm", "commit", "versions")
 _Values = tuple[Any, ...]
@@ -149,7 +146,7 @@ def note_start(path: Path) -> int:
     written by the one that succeeds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{job() or ''}\n"
+    line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{job_number() or ''}\n"
     with writing(path), open_own(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
@@ -162,21 +159,6 @@ def starts(path: Path) -> int:
     with suppress(OSError):
         return path.read_bytes().count(b"\n")
     return 0
-
-
-def job() -> str | None:
-    """The scheduler's number of the job that this process is of; None where there is none."""
-    return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
-
-
-def loaded() -> dict[str, str]:
-    """The versions of Python, of this project, and of the packages that this process computes with.
-
-    What is not loaded has computed nothing.
-    """
-    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
-    known = {name: version for name, version in found.items() if version}
-    return {"shardwise": __version__, "python": platform.python_version(), **known}
 
 
 def makers(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -285,7 +267,7 @@ def provenance(
         "commit": host.announced(),
         "host": socket.gethostname(),
         "node": devices.node(),
-        "job": job(),
+        "job": job_number(),
         "process": os.getpid(),
         "started": started,
         "finished": time.time() if finished is None else finished,

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from shardwise import judge
 from shardwise.errors import IntegrityError
 from shardwise.files import small
 from shardwise.files.commit import commit, remove_leftovers
 from shardwise.files.paths import for_bash
 from shardwise.plan.plan import Plan
+from shardwise.records import judge
 
 _MOST_NAMED = 20
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, judge, ledger, multiply, observation, observe, receipts, reduce
-from shardwise.dispatch import missing
+from shardwise import audit, multiply, observation, observe, reduce
 from shardwise.errors import IntegrityError
 from shardwise.plan import plan
+from shardwise.records import judge, ledger, missing, receipts
 
 from tests import factories
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import multiply, receipts, timeline
+from shardwise import multiply
 from shardwise.files import pieces
 from shardwise.plan import memory
-from shardwise.timeline import CHECK, STAGES, Spans, Timeline
+from shardwise.records import receipts, timeline
+from shardwise.records.timeline import CHECK, STAGES, Spans, Timeline
 
 from tests import factories
 
