@@ -32,7 +32,7 @@ LOOKERS := doctor report watch verify
 ifneq ($(filter-out help clean $(LOOKERS),$(MAKECMDGOALS)),)
 ifeq ($(origin CUDA),undefined)
 CUDA := $(shell PYTHONPATH=scripts $(PYTHON) -c "import sys; sys.version_info < (3, 11) and sys.exit(2); \
-  from shardwise.devices import cuda_extra as c; print(c())")
+  from shardwise.devices.choose import cuda_extra as c; print(c())")
 ifneq ($(.SHELLSTATUS),0)
 $(error $(python_needed))
 endif

@@ -149,12 +149,12 @@ def need_gpu(tiny: bool) -> None:
 
     Where nobody has chosen a device, it is the first: all that is compared has to share one.
     """
-    from shardwise import devices
+    from shardwise.devices import choose
 
     if tiny:
         return
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    if devices.driver_cuda_version() is None:
+    if choose.driver_cuda_version() is None:
         sys.stderr.write("no NVIDIA driver here: run on a GPU node, or try --tiny on NumPy\n")
         sys.exit(2)
 

@@ -238,9 +238,9 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
     """Measure in a folder that is removed afterwards."""
     options = arguments().parse_args()
-    from shardwise import devices
+    from shardwise.devices import choose
 
-    uuids = [] if options.tiny else [device.uuid for device in devices.candidates()]
+    uuids = [] if options.tiny else [device.uuid for device in choose.candidates()]
     xp = harness.array_module(options.tiny)
     options.folder.mkdir(parents=True, exist_ok=True)
     budget = harness.Budget(options.minutes)

@@ -8,7 +8,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from shardwise import cli, quarantine
+from shardwise import cli
+from shardwise.devices import quarantine
 from shardwise.doctor import report, settings
 from shardwise.errors import InputError
 from shardwise.files.paths import Results

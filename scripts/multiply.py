@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardwise import cli, devices, launch, units, useful
+from shardwise import cli, launch, units, useful
+from shardwise.devices import choose
 from shardwise.dispatch import apart, tally, task
 from shardwise.errors import InputError
 from shardwise.plan import memory
@@ -141,8 +142,8 @@ def _add_task(arguments: ArgumentParser) -> None:
         type=cli.seconds,
         metavar="SECONDS",
         help="how long to wait for a free GPU, counted from the last time that one changed hands; "
-        f"then the task ends with 75; left out: {devices.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
-        f"or Grid Engine, whose run time is limited, {devices.WAIT_SECONDS:.0f} elsewhere and "
+        f"then the task ends with 75; left out: {choose.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
+        f"or Grid Engine, whose run time is limited, {choose.WAIT_SECONDS:.0f} elsewhere and "
         "behind tasks of the same job",
     )
 

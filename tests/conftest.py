@@ -1,7 +1,7 @@
 """What holds for all tests."""
 
 import pytest
-from shardwise import leases
+from shardwise.devices import leases
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from shardwise import devices, nvml
+from shardwise.devices import choose, nvml
 from shardwise.errors import TryAgain
 
 CHILD = """
@@ -38,12 +38,12 @@ def main() -> None:
         os.setgroups([])
         os.setgid(given["uid"])
         os.setuid(given["uid"])
-    devices.POLL_SECONDS = 0.02
+    choose.POLL_SECONDS = 0.02
     if given["start"] == "stdin":
         sys.stdin.read()
     found = [nvml.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]
     try:
-        taken = devices.take(50, given["limit"], lambda: found, given["environ"])
+        taken = choose.take(50, given["limit"], lambda: found, given["environ"])
     except TryAgain as error:
         say(f"{error}")
         sys.exit(error.exit_code)

@@ -16,7 +16,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from shardwise import ALGORITHM, quarantine
+from shardwise import ALGORITHM
+from shardwise.devices import quarantine
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum

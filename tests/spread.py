@@ -22,10 +22,10 @@ import os
 import time
 from pathlib import Path
 
-from shardwise import devices
+from shardwise import host
 
 here = Path(__file__).parent
-uses = here / "uses" / (devices.node() + " " + os.environ.get("CUDA_VISIBLE_DEVICES", "no device"))
+uses = here / "uses" / (host.node() + " " + os.environ.get("CUDA_VISIBLE_DEVICES", "no device"))
 
 def square(xp, block):
     if not uses.parent.exists():  # the trial, when the plan is made

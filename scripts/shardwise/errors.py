@@ -1,8 +1,12 @@
 """The ways a stage can fail, and the exit code that each of them ends with."""
 
 import errno
+import logging
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import (
+    Iterable,
+    Iterator,
+)
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -133,3 +137,18 @@ def writing(path: Path | str) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
+
+
+log = logging.getLogger(__name__)
+
+
+def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
+    """The exceptions by which cupy tells that a device is lost, busy or full; none of NumPy."""
+    if not hasattr(xp, "cuda"):
+        return ()
+    return (
+        xp.cuda.memory.OutOfMemoryError,
+        xp.cuda.runtime.CUDARuntimeError,
+        xp.cuda.driver.CUDADriverError,
+        xp.cuda.cublas.CUBLASError,
+    )

@@ -5,8 +5,10 @@ every executor and scheduler here passes on. A stage that is run by hand knows n
 computed again because of it: what counts for that is `shardwise.ALGORITHM`.
 """
 
+import logging
 import os
 import platform
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -68,3 +70,21 @@ def loaded() -> dict[str, str]:
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     known = {name: version for name, version in found.items() if version}
     return {"shardwise": __version__, "python": platform.python_version(), **known}
+
+
+log = logging.getLogger(__name__)
+
+
+def node() -> str:
+    """The name of this machine, or of the Slurm node that it stands for."""
+    return os.environ.get("SLURMD_NODENAME", socket.gethostname())
+
+
+def job(environ: Mapping[str, str]) -> str | None:
+    """The scheduler's job that a process belongs to, such as ``slurm 7``; None outside of one."""
+    if "SLURM_JOB_ID" in environ:
+        return f"slurm {environ['SLURM_JOB_ID']}"
+    if "JOB_ID" in environ and "SGE_ROOT" in environ:
+        task = environ.get("SGE_TASK_ID", "undefined")  # which all tasks of an array job have
+        return f"grid engine {environ['JOB_ID']}" + (f".{task}" if task != "undefined" else "")
+    return None

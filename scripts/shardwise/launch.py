@@ -23,7 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardwise import grants, useful
+from shardwise import useful
+from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import leftovers
 

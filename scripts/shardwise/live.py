@@ -18,8 +18,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from shardwise.nvml import Sample
-from shardwise.telemetry import Recorder
+from shardwise.devices.gauge import Sample
+from shardwise.devices.telemetry import Recorder
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.devices.quarantine import CPU
 from shardwise.errors import one_line
 from shardwise.files.commit import commit
 from shardwise.observation import DONE, RUNNING, STATES, Device, Observation, Sighting
 from shardwise.observe import verdict
-from shardwise.quarantine import CPU
 from shardwise.records.timeline import PHASES, STAGES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

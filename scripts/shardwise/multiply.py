@@ -20,9 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import batches, devices, grants, live, quarantine
-from shardwise import host as this_host
+from shardwise import batches, errors, live
+from shardwise import host as shardwise_host
 from shardwise.batches import Report, Worker
+from shardwise.devices import choose, grants, quarantine
+from shardwise.devices.gauge import Gauge
+from shardwise.devices.telemetry import Recorder
 from shardwise.errors import (
     BadMatrix,
     DeviceFailed,
@@ -45,7 +48,6 @@ from shardwise.files.paths import for_bash
 from shardwise.lanes import CudaLane, HostLane
 from shardwise.numerics import end_to_end
 from shardwise.numerics import reference as references
-from shardwise.nvml import Gauge
 from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import memory as plan_memory
 from shardwise.plan import nonfinite
@@ -54,7 +56,6 @@ from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import account, judge, receipts
 from shardwise.shard import factors_digest, materialize, reference_of
-from shardwise.telemetry import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class Session:
         Host bytes that the task may take, or None for what the plan says.
     wait
         Seconds to wait for a free device while no lease of one changes hands, or None for what
-        :func:`devices.wait_seconds` says.
+        :func:`choose.wait_seconds` says.
     choice
         Which device to look at first, where this is one of several workers.
 
@@ -157,7 +158,7 @@ class Session:
 
     def __init__(
         self, plan: Plan, needed: int, memory: int | None = None, wait: float | None = None,
-        choice: devices.Choice | None = None,
+        choice: choose.Choice | None = None,
     ) -> None:  # fmt: skip
         self._plan, self._memory = plan, memory
         # First of all: a task that waits for a device must not hold memory meanwhile.
@@ -168,11 +169,11 @@ class Session:
         except Quarantined:
             raise
         except DeviceFailed as error:
-            self.device = {"uuid": devices.own()}
+            self.device = {"uuid": choose.own()}
             raise self._blamed(error, None) from error
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
-            self._versions = {} if self._xp is np else devices.versions(self._xp)
+            self._versions = {} if self._xp is np else choose.versions(self._xp)
             batches.refuse_too_large(plan, self._xp is not np, self._lane.total())
         self._gauge: Gauge | None = None
         if self._xp is not np:
@@ -268,9 +269,9 @@ class Session:
             "shard": name,
             "attempt": attempt,
             "started": watch.timeline.unix,
-            "node": devices.node(),
+            "node": shardwise_host.node(),
             "process": os.getpid(),
-            "job": this_host.job_number(),
+            "job": shardwise_host.job_number(),
             "device": {key: self.device.get(key) for key in ("name", "uuid")},
             "matrices": shard.stop - shard.start,
         }
@@ -287,7 +288,7 @@ class Session:
             if self.device.get("uuid") is None:
                 raise
             raise Misled(str(error)) from error
-        except (WrongProduct, DeviceFailed, *devices.device_errors(self._xp)) as error:
+        except (WrongProduct, DeviceFailed, *errors.device_errors(self._xp)) as error:
             raise self._blamed(error, shard) from error
         except OSError as error:
             if error.errno != errno.EBADF or not self._plan.problem.result:
@@ -302,7 +303,7 @@ class Session:
         uuid = self.device.get("uuid")
         ours = isinstance(error, ShardwiseError)
         said = f"{error}" if ours else f"device {uuid}: {error}; nothing was written"
-        why = devices.fault(error, uuid)
+        why = choose.fault(error, uuid)
         if why is not None:
             entry = quarantine.note(self._plan.results, uuid, why, shard)
         disproven = isinstance(error, WrongProduct)
@@ -342,7 +343,7 @@ class Session:
 
 def load_backend(
     requested: str, needed: int = 0, wait: float | None = None,
-    choice: devices.Choice | None = None, barred: Callable[[], Mapping[str, str]] = dict,
+    choice: choose.Choice | None = None, barred: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """The array module to compute with, on a device of this process, and facts about that.
 
@@ -354,11 +355,11 @@ def load_backend(
         Bytes of device memory that the task is going to take.
     wait
         Seconds to wait for a free device while no lease of one changes hands, or None for what
-        :func:`devices.wait_seconds` says.
+        :func:`choose.wait_seconds` says.
     choice
-        Which device to look at first, as :func:`devices.take` has it.
+        Which device to look at first, as :func:`choose.take` has it.
     barred
-        Which devices are in quarantine, as :func:`devices.take` has it.
+        Which devices are in quarantine, as :func:`choose.take` has it.
 
     Raises
     ------
@@ -369,15 +370,15 @@ def load_backend(
         taken does not work.
     """
     if not _on_gpu(requested):
-        return np, {"name": "CPU", "granted": devices.granted()}
-    taken = devices.take(needed, wait, choice=choice, barred=barred)
+        return np, {"name": "CPU", "granted": choose.granted()}
+    taken = choose.take(needed, wait, choice=choice, barred=barred)
     cupy = array_module(requested)
     try:
         cupy.cuda.Device(0).use()
         cupy.zeros(1)
-        found = devices.cuda_uuid(cupy)
-        facts = devices.facts(cupy, taken)
-    except devices.device_errors(cupy) as error:
+        found = choose.cuda_uuid(cupy)
+        facts = choose.facts(cupy, taken)
+    except errors.device_errors(cupy) as error:
         raise DeviceFailed(str(_no_device(error))) from error
     if taken.device.uuid.startswith("GPU-") and found != taken.device.uuid:
         raise RuntimeError(f"CUDA was in use on {found} before {taken.device.uuid} was taken")
@@ -397,7 +398,7 @@ def array_module(requested: str) -> Any:
         raise _no_cupy(str(error)) from error
     try:
         cupy.cuda.runtime.getDeviceCount()
-    except devices.device_errors(cupy) as error:
+    except errors.device_errors(cupy) as error:
         raise _no_device(error) from error
     return cupy
 
@@ -406,7 +407,7 @@ def _on_gpu(requested: str) -> bool:
     """Whether a GPU computes; refuses what cannot work here, before any device is waited for."""
     if requested == "numpy":
         return False
-    if devices.driver_cuda_version() is None:
+    if choose.driver_cuda_version() is None:
         if requested == "cupy":
             raise InputError(
                 "backend: cupy needs an NVIDIA driver, but libcuda.so.1 was not found here; "
@@ -427,7 +428,7 @@ def _no_device(error: BaseException) -> TryAgain:
 
 
 def _no_cupy(reason: str) -> InputError:
-    major = (devices.driver_cuda_version() or 0) // 1000
+    major = (choose.driver_cuda_version() or 0) // 1000
     return InputError(
         f"there is an NVIDIA driver (CUDA {major}) but cupy cannot be imported ({reason}); "
         f"install it with: make install CUDA={major}, or set backend: numpy"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise import quarantine
+from shardwise.devices import quarantine
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 
@@ -29,7 +29,7 @@ class Device:
     uuid
         Of a GPU; None for a CPU.
     node
-        As :func:`shardwise.devices.node` names it.
+        As :func:`shardwise.host.node` names it.
     """
 
     name: str

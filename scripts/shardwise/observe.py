@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise import quarantine
+from shardwise.devices import quarantine
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash

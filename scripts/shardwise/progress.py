@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise import quarantine
+from shardwise.devices import quarantine
 from shardwise.dispatch import jobs
 from shardwise.records import logs, missing
 

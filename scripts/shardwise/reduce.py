@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, devices, quarantine, telemetry, useful
+from shardwise import ALGORITHM, host, useful
+from shardwise.devices import quarantine, telemetry
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces as piecess
 from shardwise.files import small
@@ -453,7 +454,7 @@ class _Job:
     def _nodes(self) -> dict[str, int]:
         """How many ranks each node has, by its name."""
         names = np.zeros((self._peers.size, _NAME_BYTES), np.uint8)
-        own = np.frombuffer(devices.node().encode()[:_NAME_BYTES], np.uint8)
+        own = np.frombuffer(host.node().encode()[:_NAME_BYTES], np.uint8)
         names[self._peers.rank, : len(own)] = own
         rows = self._peers.xor(names)
         return dict(Counter(row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in rows))

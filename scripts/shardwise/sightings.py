@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise import live, units
+from shardwise.devices.telemetry import SUMMED
 from shardwise.errors import IntegrityError, one_line
 from shardwise.files import small
 from shardwise.observation import (
@@ -43,7 +44,6 @@ from shardwise.observation import (
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import judge, ledger, logs, receipts
 from shardwise.records.timeline import PHASES, STAGES
-from shardwise.telemetry import SUMMED
 
 FRESH_SECONDS = 30.0
 """A task that lives gives a sign within this time: it renews its live file every 2 s."""

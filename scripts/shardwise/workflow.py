@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, grants, host, useful
+from shardwise import ALGORITHM, host, useful
+from shardwise.devices import grants
 from shardwise.dispatch import final, jobs, recipe, slurm_run, uge_run
 from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, some
 from shardwise.files import small
@@ -645,12 +646,13 @@ def _refuse_too_large(workflow: Any, run: Run, rules: Collection[str]) -> None:
     here = workflow.local_exec and run.dispatch in ("jobs", "pool") and not workflow.touch
     if not here or not {"multiply", "pool"}.intersection(rules):
         return
-    from shardwise import batches, devices, lanes  # here: jobs do not need them, nor NumPy
+    from shardwise import batches, lanes
+    from shardwise.devices import choose  # here: jobs do not need them, nor NumPy
 
     backend = run.plan.settings["backend"]
-    cuda = backend != "numpy" and devices.driver_cuda_version() is not None
+    cuda = backend != "numpy" and choose.driver_cuda_version() is not None
     with suppress(TryAgain):  # no device here is the tasks' affair
-        total = devices.largest_memory(backend) if cuda else lanes.HostLane().total()
+        total = choose.largest_memory(backend) if cuda else lanes.HostLane().total()
         batches.refuse_too_large(run.plan, cuda, total)
 
 

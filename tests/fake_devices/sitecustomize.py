@@ -13,7 +13,7 @@ class _Patch(importlib.abc.MetaPathFinder):
     def __init__(self):
         self._changes = {
             "shardwise.multiply": _change_multiply,
-            "shardwise.devices": _change_devices,
+            "shardwise.devices.choose": _change_devices,
         }
 
     def find_spec(self, name, path=None, target=None):
@@ -45,16 +45,16 @@ def _change_devices(module):
 def _load_backend(requested, needed=0, wait=None, choice=None, barred=dict):
     """As `multiply.load_backend`, but with a fake device and NumPy."""
     import numpy
-    from shardwise import devices
+    from shardwise.devices import choose
 
-    taken = devices.take(needed, wait, choice=choice, barred=barred)
+    taken = choose.take(needed, wait, choice=choice, barred=barred)
     facts = {"name": taken.device.name, "uuid": taken.device.uuid}
     return numpy, facts | {"source": taken.source, "granted": taken.granted}
 
 
 def _present():
-    from shardwise.devices import node
-    from shardwise.nvml import Device
+    from shardwise.devices.nvml import Device
+    from shardwise.host import node
 
     host = node()
     return [

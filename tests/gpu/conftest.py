@@ -1,7 +1,7 @@
 """The same tests on NumPy and on cupy, the latter where there is a GPU."""
 
 import pytest
-from shardwise.devices import driver_cuda_version
+from shardwise.devices.choose import driver_cuda_version
 from shardwise.multiply import load_backend
 
 HAS_DRIVER = driver_cuda_version() is not None

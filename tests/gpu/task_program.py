@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 
-from shardwise import devices, multiply
+from shardwise import multiply
+from shardwise.devices import choose
 from shardwise.errors import TryAgain
 
 DIM = 4096
@@ -23,7 +24,7 @@ def main() -> None:
     """Live as the argument says."""
     given = {"seconds": 0, "take": 0, "limit": 120, "kill": False, "records": None, "lease": True}
     given |= json.loads(sys.argv[1])
-    devices.POLL_SECONDS = 0.1
+    choose.POLL_SECONDS = 0.1
     try:
         if given["lease"]:
             cupy, _ = multiply.load_backend("cupy", given["take"], given["limit"])
@@ -32,7 +33,7 @@ def main() -> None:
     except TryAgain as error:
         say(str(error))
         sys.exit(error.exit_code)
-    began, uuid = time.monotonic(), devices.cuda_uuid(cupy)
+    began, uuid = time.monotonic(), choose.cuda_uuid(cupy)
     room = cupy.empty(given["take"], "u1")
     matrix = cupy.ones((DIM, DIM), "float32")
     ended = threading.Thread(target=end, args=(given, uuid, began))

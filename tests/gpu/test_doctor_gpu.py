@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shardwise import nvml as devices
+from shardwise.devices import nvml
 
 from tests.factories import run
 from tests.gpu.conftest import needs_gpu
@@ -40,7 +40,7 @@ def test_every_device_is_named_and_computes(tmp_path: Path) -> None:
     levels = {finding["name"]: finding["level"] for finding in found}
     assert (levels["driver"], levels["cupy"]) == ("ok", "ok")
     told = {f["facts"]["uuid"]: f for f in found if "works" in f["facts"]}
-    present = devices.present()
+    present = nvml.present()
     assert list(told) == [device.uuid for device in present]
     for device in present:
         facts = told[device.uuid]["facts"]
@@ -50,7 +50,7 @@ def test_every_device_is_named_and_computes(tmp_path: Path) -> None:
 
 def test_memory_that_is_held_is_told(tmp_path: Path) -> None:
     """By the process that holds it; in a container that hides processes, as held by none."""
-    uuid = devices.present()[0].uuid
+    uuid = nvml.present()[0].uuid
     holding = subprocess.Popen(
         [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": uuid},

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shardwise import nvml as devices
+from shardwise.devices import nvml
 
 from tests import factories
 from tests.gpu.conftest import HAS_DRIVER
@@ -58,7 +58,7 @@ def start(environment):
 
 def free(uuid):
     """Bytes that are free on a device now."""
-    return next(device.free for device in devices.present() if device.uuid == uuid)
+    return next(device.free for device in nvml.present() if device.uuid == uuid)
 
 
 def test_never_two_tasks_on_a_gpu(start, tmp_path):
@@ -75,7 +75,7 @@ def test_never_two_tasks_on_a_gpu(start, tmp_path):
         for _ in range(32)
     ]
     said = [task.communicate()[0].split() for task in tasks]
-    uuids = {device.uuid for device in devices.present()}
+    uuids = {device.uuid for device in nvml.present()}
     assert {uuid for (uuid,) in said} == uuids
     ends = {task.returncode for task in tasks}
     assert ends == {0, -signal.SIGKILL}
@@ -84,7 +84,7 @@ def test_never_two_tasks_on_a_gpu(start, tmp_path):
 
 def test_a_gpu_that_another_program_fills_is_left_alone(start):
     """Tasks go elsewhere; with this one only, they wait, then try again; later they get it."""
-    here = devices.present()
+    here = nvml.present()
     uuid = here[0].uuid
     room = here[0].free - here[0].memory // 20
     other = start(visible=uuid, stays=True, lease=False, take=room)
@@ -104,7 +104,7 @@ def test_a_gpu_that_another_program_fills_is_left_alone(start):
 
 def test_after_a_kill_the_memory_comes_back(start):
     """A task that dies by SIGKILL in the middle of a product leaves nothing on the device."""
-    uuid = devices.present()[0].uuid
+    uuid = nvml.present()[0].uuid
     before = free(uuid)
     take = min(8 * GIB, before // 2)
     task = start(visible=uuid, stays=True, take=take)
@@ -117,7 +117,7 @@ def test_after_a_kill_the_memory_comes_back(start):
 
 def test_the_gpu_is_the_one_that_is_meant(start):
     """By number, by UUID and by the beginning of one, and several in another order."""
-    here = devices.present()
+    here = nvml.present()
     uuids = [device.uuid for device in here]
     meant = {str(device.index): {device.uuid} for device in here}
     meant |= {uuid: {uuid} for uuid in uuids} | {uuids[-1][:-4]: {uuids[-1]}}
@@ -130,13 +130,14 @@ def test_the_gpu_is_the_one_that_is_meant(start):
 
 SEEN = """
 import json, sys
-from shardwise import devices, multiply
+from shardwise import multiply
+from shardwise.devices import choose
 cupy = multiply.array_module("cupy")
 seen = []
 for number in range(cupy.cuda.runtime.getDeviceCount()):
     cupy.cuda.Device(number).use()
     found = cupy.cuda.runtime.getDeviceProperties(number)
-    seen.append([number, devices.cuda_uuid(cupy), found["name"].decode(), found["totalGlobalMem"]])
+    seen.append([number, choose.cuda_uuid(cupy), found["name"].decode(), found["totalGlobalMem"]])
 sys.stdout.write(json.dumps(seen))
 """
 
@@ -146,7 +147,7 @@ def test_nvml_and_cuda_agree(environment):
     done = subprocess.run(
         [sys.executable, "-c", SEEN], env=environment, capture_output=True, text=True, check=True
     )
-    seen, here = json.loads(done.stdout), devices.present()
+    seen, here = json.loads(done.stdout), nvml.present()
     assert [row[:3] for row in seen] == [[d.index, d.uuid, d.name] for d in here]
     for (*_, memory), device in zip(seen, here, strict=True):
         assert 0.9 * device.memory <= memory <= device.memory

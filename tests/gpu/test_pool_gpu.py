@@ -5,7 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise import nvml as devices
+from shardwise.devices import nvml
 from shardwise.records import receipts
 
 from tests import factories
@@ -50,7 +50,7 @@ def square(xp, block):
 
 def here():
     """The GPUs of this machine; none without a driver."""
-    return devices.present() if HAS_DRIVER else []
+    return nvml.present() if HAS_DRIVER else []
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 from shardwise import batches as batchess
-from shardwise import multiply, quarantine
+from shardwise import multiply
+from shardwise.devices import quarantine
 from shardwise.errors import IntegrityError
 from shardwise.numerics import freivalds, gemm, reference, tolerances
 

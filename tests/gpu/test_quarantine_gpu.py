@@ -5,8 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise import nvml as devices
-from shardwise import quarantine
+from shardwise.devices import nvml, quarantine
 from shardwise.records import receipts
 
 from tests import factories
@@ -91,13 +90,11 @@ def planned(folder, backend):
     return factories.plan(folder, left, backend=backend, shards=SHARDS), left @ left
 
 
-@pytest.mark.skipif(
-    not HAS_DRIVER or len(devices.present()) < 2, reason="no two NVIDIA GPUs are here"
-)
+@pytest.mark.skipif(not HAS_DRIVER or len(nvml.present()) < 2, reason="no two NVIDIA GPUs are here")
 def test_the_shard_goes_to_the_other_gpu(tmp_path, pooled):
     """One wrong element: the GPU is named and left out, no product of it is kept after that."""
     made, expected = planned(tmp_path, "cupy")
-    uuid = devices.present()[0].uuid
+    uuid = nvml.present()[0].uuid
     done = pooled(made, uuid)
     assert done.returncode == 0, done.stderr
     assert "is wrong: Freivalds' check" in done.stderr
@@ -113,7 +110,7 @@ def test_the_shard_goes_to_the_other_gpu(tmp_path, pooled):
 def test_the_only_gpu_is_refused_until_it_is_cleared(tmp_path, pooled):
     """Two pools end with 75; once the entry is cleared, the same GPU computes all."""
     made, expected = planned(tmp_path, "cupy")
-    uuid = devices.present()[0].uuid
+    uuid = nvml.present()[0].uuid
     for said in ("no device is left", "each device that this task may take is in quarantine"):
         refused = pooled(made, uuid, visible=uuid)
         assert refused.returncode == 75

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 from shardwise import multiply
-from shardwise.nvml import Gauge
+from shardwise.devices.gauge import Gauge
 from shardwise.records import receipts
 from shardwise.records.timeline import STAGES
 

@@ -508,7 +508,7 @@ def through(script: str, *words: str) -> tuple[int, str]:
     try:
         with (
             mock.patch.object(sys, "argv", line),
-            mock.patch("shardwise.devices.driver_cuda_version", return_value=None),
+            mock.patch("shardwise.devices.choose.driver_cuda_version", return_value=None),
             contextlib.redirect_stderr(told),
         ):
             root.handlers = []

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise import leases
+from shardwise.devices import leases
+from shardwise.devices.leases import Holder
+from shardwise.devices.nvml import Device, Process
 from shardwise.doctor import gpus, holders
 from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding, ask_all
 from shardwise.errors import TryAgain
-from shardwise.leases import Holder
-from shardwise.nvml import Device, Process
 
 GIB = 2**30
 RIGHT = json.dumps({"cuda": 12080}) + "\n" + json.dumps({"sum": 256.0**3}) + "\n"
@@ -300,7 +300,7 @@ def test_what_is_logged_while_devices_are_listed_is_told() -> None:
     """A device that does not answer is left out with a warning."""
 
     def listed() -> tuple[str, list[Device]]:
-        gpus.logging.getLogger("shardwise.nvml").warning("GPU %d does not answer", 1)
+        gpus.logging.getLogger("shardwise.devices.nvml").warning("GPU %d does not answer", 1)
         return "570.1", [device(0)]
 
     found = look(driver_and_devices=listed)

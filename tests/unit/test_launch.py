@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import grants, launch
+from shardwise import launch
+from shardwise.devices import grants
 from shardwise.errors import InputError
 from shardwise.records import ledger
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 from shardwise import live, multiply, observation, observe
+from shardwise.devices.gauge import Sample
 from shardwise.files.paths import Results
-from shardwise.nvml import Sample
 from shardwise.plan import memory
 from shardwise.records import receipts
 

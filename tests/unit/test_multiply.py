@@ -8,7 +8,8 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise import devices, lanes, multiply, shard
+from shardwise import lanes, multiply, shard
+from shardwise.devices import choose
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
@@ -608,7 +609,7 @@ def test_a_failure_keeps_an_earlier_result(tmp_path):
 
 def test_cupy_without_a_driver_is_bad_config(monkeypatch):
     """backend: cupy on a machine without a driver says what to do; auto falls back with a word."""
-    monkeypatch.setattr(devices, "driver_cuda_version", lambda: None)
+    monkeypatch.setattr(choose, "driver_cuda_version", lambda: None)
     with pytest.raises(InputError, match="backend: cupy needs an NVIDIA driver"):
         multiply.load_backend("cupy")
     assert multiply.load_backend("auto")[0] is np

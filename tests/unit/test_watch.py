@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import watch
 from shardwise import observation as observe
+from shardwise.devices.quarantine import Entry
 from shardwise.files.paths import Results
 from shardwise.observation import Device, Failure, Observation, Sighting
-from shardwise.quarantine import Entry
 from shardwise.watching import frame, pace, views
 from shardwise.watching.pace import Look
 

@@ -21,8 +21,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from shardwise.devices import Choice, node
+from shardwise.devices.choose import Choice
 from shardwise.errors import InputError
+from shardwise.host import node
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.processes import contain
 from shardwise.processes.hangs import WARNED_AFTER, Hang, Watch
@@ -114,7 +115,7 @@ class Crew(AbstractContextManager):
     memory
         Host bytes that each of them may take, or None for what the plan says.
     wait
-        Seconds to wait for a free device, as :func:`shardwise.devices.take` has it.
+        Seconds to wait for a free device, as :func:`shardwise.devices.choose.take` has it.
     share
         Number of this crew among those of this node, and how many there are: worker k looks first
         at device ``share[0] + k * share[1]`` of those it may take. None: at device k.

@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from shardwise import cli, devices, grants, launch, quarantine
+from shardwise import cli, host, launch
+from shardwise.devices import choose, grants, quarantine
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Crew, Event, start_fork_server
 from shardwise.dispatch.seats import Seat, View, seated, shown
@@ -51,7 +52,7 @@ def ranks(options: Namespace) -> Any:
     """
 
     def fitting() -> int:
-        return devices.workers("auto") if options.workers == "device" else 1
+        return choose.workers("auto") if options.workers == "device" else 1
 
     # Before MPI, so that nothing of it, not even its environment, reaches the workers.
     return launch.ranks(options, fitting, start_fork_server)
@@ -79,7 +80,8 @@ def run(
     memory
         Host bytes that all workers of a node may take together, or None for what the plan says.
     wait
-        Seconds that a worker waits for a free device, as :func:`shardwise.devices.take` has it.
+        Seconds that a worker waits for a free device, as :func:`shardwise.devices.choose.take` has
+        it.
     limit
         Seconds after which a worker that hangs is killed, as `hangs` defines it, and after which a
         rank without a sign of life counts as lost.
@@ -114,9 +116,9 @@ def _views(comm: Any, plan: Plan) -> list[View]:
     from mpi4py import MPI
 
     found, granted, trouble = None, False, None
-    if plan.settings["backend"] != "numpy" and devices.driver_cuda_version() is not None:
+    if plan.settings["backend"] != "numpy" and choose.driver_cuda_version() is not None:
         try:
-            here, barred = [d.uuid for d in devices.candidates()], quarantine.barred(plan.results)
+            here, barred = [d.uuid for d in choose.candidates()], quarantine.barred(plan.results)
             found = [uuid for uuid in here if uuid not in barred]
             out = [barred[uuid] for uuid in here if uuid in barred]
             trouble = f"left out, as in quarantine: {'; '.join(out)}" if out else None
@@ -128,7 +130,7 @@ def _views(comm: Any, plan: Plan) -> list[View]:
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     number = node.allreduce(comm.rank, MPI.MIN)
     node.Free()
-    return comm.allgather(View(number, devices.node(), found, granted, trouble))
+    return comm.allgather(View(number, host.node(), found, granted, trouble))
 
 
 def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:

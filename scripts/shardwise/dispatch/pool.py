@@ -9,7 +9,8 @@ import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
-from shardwise import devices, quarantine
+from shardwise import host
+from shardwise.devices import choose, quarantine
 from shardwise.dispatch.crew import Crew, Event
 from shardwise.dispatch.schedule import Dealer
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
@@ -292,7 +293,8 @@ def run(
     memory
         Host bytes that all workers may take together, or None for what the plan says of each.
     wait
-        Seconds that a worker waits for a free device, as :func:`shardwise.devices.take` has it.
+        Seconds that a worker waits for a free device, as :func:`shardwise.devices.choose.take` has
+        it.
     most
         Devices to use at most; 0: all that there are for this job.
     limit
@@ -313,14 +315,14 @@ def run(
         tally = Tally(plan, shards, retries)
         leader = Leader(plan, tally)
         backend, barred = plan.settings["backend"], quarantine.barred(plan.results)
-        for said in devices.left_out(backend, barred):
+        for said in choose.left_out(backend, barred):
             tally.note(f"left out, as in quarantine: {said}")
-        here = devices.workers(backend, barred)
+        here = choose.workers(backend, barred)
         workers = min(here, most or here, len(shards))
         own = memory and memory // workers
         with Crew(plan.results.plan, workers, own, wait, None, plan.function, limit) as crew:
             for worker in crew.living:
-                leader.expect(worker, devices.node())
+                leader.expect(worker, host.node())
             lead(crew, leader, tally)
         leader.finish()
 

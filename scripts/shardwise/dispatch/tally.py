@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from shardwise import grants
+from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
@@ -244,7 +244,7 @@ def _held(file: BinaryIO, results: Results) -> str:
 
 def _sign(file: BinaryIO) -> None:
     """Say who holds the lock; others read it where they are refused."""
-    job = grants.job(os.environ)
+    job = host.job(os.environ)
     words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}"
     words += f", {job}" if job else ""
     # The lock is what counts: a full disk costs the signature, nothing else.

@@ -20,7 +20,8 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import shardwise
-from shardwise import cli, devices, errors, multiply
+from shardwise import cli, errors, multiply
+from shardwise.devices import choose
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
@@ -34,7 +35,7 @@ from shardwise.processes import contain
 log = logging.getLogger(__name__)
 
 
-def main(pipe: Connection, worker: int, task: Task, choice: devices.Choice) -> None:
+def main(pipe: Connection, worker: int, task: Task, choice: choose.Choice) -> None:
     """Work until the parent says otherwise: by SIGTERM, or by its death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
     signal.signal(signal.SIGTERM, cli.terminate)
@@ -53,7 +54,7 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _work(wire: "_Wire", task: Task, choice: devices.Choice) -> None:
+def _work(wire: "_Wire", task: Task, choice: choose.Choice) -> None:
     """Take a device and shards until the device fails."""
     threading.Thread(target=wire.listen, daemon=True).start()
     logs = _Logs(task)

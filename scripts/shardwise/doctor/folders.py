@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwise import quarantine
-from shardwise.devices import SCHEDULER_CLIENTS
+from shardwise.devices import quarantine
+from shardwise.devices.choose import SCHEDULER_CLIENTS
 from shardwise.doctor.findings import Ask, Deadline, Finding, ask, fault, note, ok
 from shardwise.files.paths import Results
 from shardwise.units import human_bytes

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise import devices, grants, leases, nvml
+from shardwise import host
+from shardwise.devices import choose, grants, leases, nvml
+from shardwise.devices.nvml import Device
 from shardwise.doctor import holders
 from shardwise.doctor.findings import (
     FAULT,
@@ -29,14 +31,13 @@ from shardwise.doctor.findings import (
     refused,
 )
 from shardwise.errors import ShardwiseError
-from shardwise.nvml import Device
 from shardwise.units import human_bytes
 
 _NAMES = re.compile(r"cupy(?:-cuda(\d+)x)?", re.IGNORECASE)
 
 _PRODUCT = """
 import json, os, sys
-from shardwise import leases
+from shardwise.devices import leases
 from shardwise.errors import TryAgain
 how, uuid = sys.argv[1:]
 sys.argv = ["doctor"]  # what the lease names
@@ -70,7 +71,7 @@ def installed() -> dict[str, str]:
 class Machine:
     """What this machine says of its GPUs; tests say something else."""
 
-    cuda: Callable[[], int | None] = devices.driver_cuda_version
+    cuda: Callable[[], int | None] = choose.driver_cuda_version
     driver_and_devices: Callable[[], tuple[str, list[Device]]] = nvml.driver_and_devices
     holder: Callable[[str], leases.Holder | None] = leases.holder
     person: Callable[[int], holders.Person | None] = holders.describe
@@ -143,11 +144,11 @@ def _cupy(found: dict[str, str], driver: int | None, backend: str) -> Iterator[F
     """The cupy that is installed, beside what the driver runs."""
     shown = ", ".join(f"{name} {version}" for name, version in found.items())
     facts = {"packages": found}
-    fitting = [major for major in devices.CUDA_MAJORS if driver and major <= driver // 1000]
+    fitting = [major for major in choose.CUDA_MAJORS if driver and major <= driver // 1000]
     again = f"make clean, then make install CUDA={fitting[-1]}" if fitting else ""
     if driver is not None and not fitting:
         cure = "ask the admin for a newer driver, or set backend: numpy"
-        text = f"cupy needs a driver for CUDA {devices.CUDA_MAJORS[0]} or newer"
+        text = f"cupy needs a driver for CUDA {choose.CUDA_MAJORS[0]} or newer"
         yield fault("cupy", text, cure, **facts)
     elif len(found) > 1:
         yield fault("cupy", f"several are installed, in each other's way: {shown}", again, **facts)
@@ -186,7 +187,7 @@ def _devices(
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
     # What a scheduler has granted to this job alone, only its own tasks wait for.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
-    job = grants.job(machine.environ) if alone else None
+    job = host.job(machine.environ) if alone else None
     held = {device.uuid: machine.holder(device.uuid) for device in present}
     leased = {uuid for uuid, lease in held.items() if lease and (not alone or lease.job == job)}
     hindrances = {
@@ -201,7 +202,7 @@ def _devices(
         usable = found.level == OK
         free += usable
         yield replace(found, facts={**found.facts, "usable": usable})
-        if alone and device in ours and (obstacle := devices.obstacle(device, 0)):
+        if alone and device in ours and (obstacle := choose.obstacle(device, 0)):
             text = f"{obstacle}; a task does not wait for what is granted"
             yield note(holders.name(device), text)
         yield from holders.held(device, held[device.uuid], machine.person)
@@ -234,7 +235,7 @@ def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> F
         return ok("leases", text, **facts)
     text = (
         "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
-        f"hands for {devices.wait_seconds(grants.job(environ)) / 60:.0f} minutes"
+        f"hands for {choose.wait_seconds(host.job(environ)) / 60:.0f} minutes"
     )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 
@@ -263,7 +264,7 @@ def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: 
         return "it is not granted here"
     if leased:
         return "it is leased"
-    return None if alone else devices.obstacle(device, 0)
+    return None if alone else choose.obstacle(device, 0)
 
 
 def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Finding:

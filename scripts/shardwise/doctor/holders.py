@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise import nvml
+from shardwise.devices import nvml
+from shardwise.devices.leases import Holder, user_name
+from shardwise.devices.nvml import Device, Process
 from shardwise.doctor.findings import Finding, note
-from shardwise.leases import Holder, user_name
-from shardwise.nvml import Device, Process
 from shardwise.units import clock, human_bytes
 
 UNLISTED_BYTES = 512 * 1024**2

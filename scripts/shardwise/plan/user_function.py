@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.devices import device_errors
-from shardwise.errors import InputError, IntegrityError, Terminated, of_code, short
+from shardwise.errors import InputError, IntegrityError, Terminated, device_errors, of_code, short
 from shardwise.files.commit import umask
 from shardwise.files.lookup import absent
 from shardwise.files.small import refuse_special

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, devices, host
+from shardwise import ALGORITHM, host
 from shardwise.errors import IntegrityError, TryAgain, short, writing
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
@@ -146,7 +146,7 @@ def note_start(path: Path) -> int:
     written by the one that succeeds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"{time.time():.3f}\t{devices.node()}\t{os.getpid()}\t{job_number() or ''}\n"
+    line = f"{time.time():.3f}\t{host.node()}\t{os.getpid()}\t{job_number() or ''}\n"
     with writing(path), open_own(path, "a+b") as file:
         file.write(line.encode())
         file.flush()
@@ -266,7 +266,7 @@ def provenance(
         "versions": {**loaded(), **(versions or {})},
         "commit": host.announced(),
         "host": socket.gethostname(),
-        "node": devices.node(),
+        "node": host.node(),
         "job": job_number(),
         "process": os.getpid(),
         "started": started,

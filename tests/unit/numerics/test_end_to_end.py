@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import batches, devices, lanes, multiply, quarantine, reduce
+from shardwise import batches, lanes, multiply, reduce
+from shardwise.devices import choose, quarantine
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
 from shardwise.numerics import binned, end_to_end, freivalds, reference, statistics
@@ -294,7 +295,7 @@ def test_a_wrong_number_of_a_copy_bars_no_device(tmp_path, monkeypatch):
     made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
     misnumbered(made)
     monkeypatch.setattr(multiply, "load_backend", lambda *_: (np, {"uuid": "GPU-0"}))
-    monkeypatch.setattr(devices, "present", lambda: [])  # whoever asks is told that it is lost
+    monkeypatch.setattr(choose, "present", lambda: [])  # whoever asks is told that it is lost
     with pytest.raises(Misled, match=r"rm .*shards/00000\.json, then snakemake") as error:
         multiply.run_shard(made, "00000")
     assert error.value.exit_code == 75

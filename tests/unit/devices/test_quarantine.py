@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import devices, leases, multiply, progress, quarantine
-from shardwise import errors as failures
+from shardwise import errors as shardwise_errors
+from shardwise import host, multiply, progress
+from shardwise.devices import choose, leases, quarantine
+from shardwise.devices.nvml import Device
+from shardwise.devices.quarantine import Entry
 from shardwise.errors import (
     Disproven,
     InputError,
@@ -27,8 +30,6 @@ from shardwise.errors import (
 )
 from shardwise.files.paths import Results
 from shardwise.numerics import gemm
-from shardwise.nvml import Device
-from shardwise.quarantine import Entry
 from shardwise.records import receipts, standing
 
 from tests import factories, fake_devices
@@ -56,7 +57,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
     held: dict = {}
     monkeypatch.setattr(leases, "_HELD", held)
-    monkeypatch.setattr(devices, "_taken", [])
+    monkeypatch.setattr(choose, "_taken", [])
     yield
     for descriptor in held.values():
         os.close(descriptor)
@@ -80,7 +81,7 @@ def test_what_is_noted_is_read_again(results):
     noted = [put(results, A), put(results, MIG, shard=None), put(results, None)]
     assert quarantine.entries(results, lambda: NOON) == noted
     assert [entry.uuid for entry in noted] == [A, MIG, "CPU"]
-    assert noted[0].host == devices.node()
+    assert noted[0].host == host.node()
     assert noted[0].expires == NOON + DAY
     assert len(results.quarantine.read_text().splitlines()) == 4
     assert "(shard 00003)" in str(noted[0])
@@ -175,7 +176,7 @@ def test_a_device_has_one_entry_under_all_names_of_its_node(results, monkeypatch
 WRITE = """
 import sys
 from pathlib import Path
-from shardwise import quarantine
+from shardwise.devices import quarantine
 from shardwise.files.paths import Results
 for number in range(100):
     quarantine.note(Results(Path(sys.argv[1])), f"GPU-{sys.argv[2]}-{number}", "why", str(number))
@@ -262,13 +263,13 @@ def test_a_journal_that_is_no_file(results, caplog):
 
 def take(environ, barred, node=NODE, **given):
     """Take a device of a node, of which some are in quarantine."""
-    return devices.take(GIB, listed=lambda: node, environ=dict(environ), barred=barred, **given)
+    return choose.take(GIB, listed=lambda: node, environ=dict(environ), barred=barred, **given)
 
 
 @pytest.mark.parametrize(
     "environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}, SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"}]
 )
-@pytest.mark.parametrize("choice", [None, devices.Choice(0)])
+@pytest.mark.parametrize("choice", [None, choose.Choice(0)])
 def test_another_device_is_taken(alone, environ, choice):
     """Of several, one that is not in quarantine, at once."""
     assert take(environ, lambda: {A: "bad"}, choice=choice).device.uuid == B
@@ -311,7 +312,7 @@ class Clock(SimpleNamespace):
 def test_a_granted_device_in_quarantine_is_held_for_a_while(alone, monkeypatch, limit, held):
     """So that the scheduler does not give it to the next job at once."""
     clock = Clock()
-    monkeypatch.setattr(devices, "time", clock)
+    monkeypatch.setattr(choose, "time", clock)
     with pytest.raises(Quarantined):
         take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"}, limit=limit)
     assert clock.now == held
@@ -320,7 +321,7 @@ def test_a_granted_device_in_quarantine_is_held_for_a_while(alone, monkeypatch, 
 def test_a_device_that_is_cleared_meanwhile_is_taken(alone, monkeypatch):
     """A job that holds one looks every second."""
     clock = Clock()
-    monkeypatch.setattr(devices, "time", clock)
+    monkeypatch.setattr(choose, "time", clock)
     taken = take(
         SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"} if clock.now < 10 else {}
     )
@@ -337,14 +338,14 @@ def test_a_device_that_fails_while_it_is_waited_for_is_not_taken(alone, monkeypa
 
 def test_workers_are_counted_without_it(monkeypatch):
     """One is left in any case, which says why it has no device."""
-    monkeypatch.setattr(devices, "driver_cuda_version", lambda: 12000)
-    monkeypatch.setattr(devices, "present", lambda: NODE)
+    monkeypatch.setattr(choose, "driver_cuda_version", lambda: 12000)
+    monkeypatch.setattr(choose, "present", lambda: NODE)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert devices.workers("auto", {A: "bad"}) == 1
-    assert devices.workers("auto", [A, B]) == 1
-    assert devices.workers("auto", ["GPU-of-elsewhere"]) == 2
-    assert devices.left_out("auto", {"GPU-of-elsewhere": "far", B: "bad"}) == ["bad"]
-    assert devices.left_out("numpy", {B: "bad"}) == []
+    assert choose.workers("auto", {A: "bad"}) == 1
+    assert choose.workers("auto", [A, B]) == 1
+    assert choose.workers("auto", ["GPU-of-elsewhere"]) == 2
+    assert choose.left_out("auto", {"GPU-of-elsewhere": "far", B: "bad"}) == ["bad"]
+    assert choose.left_out("numpy", {B: "bad"}) == []
 
 
 # What is a reason.
@@ -367,8 +368,8 @@ def taken(monkeypatch, errors: int | None, now: list[Device] | ShardwiseError) -
             raise now
         return now
 
-    monkeypatch.setattr(devices, "_taken", [devices.Taken(device, "lease", None)])
-    monkeypatch.setattr(devices, "present", present)
+    monkeypatch.setattr(choose, "_taken", [choose.Taken(device, "lease", None)])
+    monkeypatch.setattr(choose, "present", present)
 
 
 @pytest.mark.parametrize(
@@ -388,11 +389,11 @@ def taken(monkeypatch, errors: int | None, now: list[Device] | ShardwiseError) -
 def test_which_errors_blame_the_device(monkeypatch, error, why):
     """Those that only a device causes, and a failed proof; not that it is busy or full."""
     taken(monkeypatch, 0, NODE)
-    assert devices.fault(error, A) == why
+    assert choose.fault(error, A) == why
     caused = RuntimeError("cannot begin")
     caused.__cause__ = error
     if isinstance(error, CudaError):
-        assert devices.fault(caused, A) == why
+        assert choose.fault(caused, A) == why
 
 
 @pytest.mark.parametrize(
@@ -409,7 +410,7 @@ def test_which_errors_blame_the_device(monkeypatch, error, why):
 def test_what_nvml_says_blames_the_device(monkeypatch, before, now, why):
     """Memory errors that are new, and a device that is gone, after an error that may mean all."""
     taken(monkeypatch, before, now)
-    found = devices.fault(CudaError(719), A)
+    found = choose.fault(CudaError(719), A)
     assert found is None if why is None else found.startswith(why)
 
 
@@ -456,7 +457,7 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
     taken(monkeypatch, 0, NODE[1:])
 
     def fail(*_):
-        raise failures.DeviceFailed("no usable device") from CudaError(719)
+        raise shardwise_errors.DeviceFailed("no usable device") from CudaError(719)
 
     monkeypatch.setattr(multiply, "load_backend", fail)
     made = factories.plan(tmp_path, factories.stack((2, 6, 6)), shards=1, materialize=False)

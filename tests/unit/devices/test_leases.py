@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from shardwise import leases
+from shardwise.devices import leases
 from shardwise.errors import TryAgain
 
 from tests import factories
@@ -20,7 +20,7 @@ from tests.processes import until
 from tests.uses import one_at_a_time, recorded
 
 UUID = "GPU-8f1a6c4e-0000-4000-8000-000000000001"
-PROGRAM = [sys.executable, "-S", str(Path(__file__).parents[1] / "lease_program.py")]
+PROGRAM = [sys.executable, "-S", str(Path(__file__).parents[2] / "lease_program.py")]
 
 
 @pytest.fixture

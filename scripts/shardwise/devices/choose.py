@@ -8,19 +8,17 @@ import logging
 import os
 import random
 import shutil
-import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise import grants, leases
+from shardwise import host
+from shardwise.devices import grants, leases
+from shardwise.devices.grants import Grant
+from shardwise.devices.nvml import Device, driver_version, present
 from shardwise.errors import Quarantined, ShardwiseError, TryAgain, WrongProduct
-from shardwise.grants import Grant
-from shardwise.nvml import Device, Process, driver_version, present
 from shardwise.units import human_bytes
-
-__all__ = ["Device", "Process", "present"]  # of nvml.py, and a part of this module's face
 
 log = logging.getLogger(__name__)
 
@@ -126,18 +124,6 @@ def cuda_extra() -> str:
         return str(fitting[-1]) if fitting else "none"
     login_node = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
     return str(CUDA_MAJORS[0]) if login_node else "none"
-
-
-def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
-    """The exceptions by which cupy tells that a device is lost, busy or full; none of NumPy."""
-    if not hasattr(xp, "cuda"):
-        return ()
-    return (
-        xp.cuda.memory.OutOfMemoryError,
-        xp.cuda.runtime.CUDARuntimeError,
-        xp.cuda.driver.CUDADriverError,
-        xp.cuda.cublas.CUBLASError,
-    )
 
 
 def fault(error: BaseException, uuid: str | None) -> str | None:
@@ -264,11 +250,6 @@ def largest_memory(backend: str) -> int | None:
     return max((device.memory for device in _of_workers(backend)), default=None)
 
 
-def node() -> str:
-    """The name of this machine, or of the Slurm node that it stands for."""
-    return os.environ.get("SLURMD_NODENAME", socket.gethostname())
-
-
 def take(
     needed: int,
     limit: float | None = None,
@@ -310,7 +291,7 @@ def take(
     if not found:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
     source = grant.source if grant else "lease"
-    job = grants.job(environ)
+    job = host.job(environ)
     hold = 0.0 if source == "lease" else HOLD_SECONDS if limit is None else min(limit, HOLD_SECONDS)
     healthy = _healthy(found, barred, hold)
     order = choice.order if choice else _freest_first

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pynvml
 import pytest
-from shardwise import devices, grants, leases, multiply, nvml
+from shardwise import multiply
+from shardwise.devices import choose, grants, leases, nvml
+from shardwise.devices.nvml import Device, Process
 from shardwise.errors import InputError, TryAgain
-from shardwise.nvml import Device, Process
 
 GIB = 2**30
 A, B, C = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
@@ -28,7 +29,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
     held: dict = {}
     monkeypatch.setattr(leases, "_HELD", held)
-    monkeypatch.setattr(devices, "_taken", [])
+    monkeypatch.setattr(choose, "_taken", [])
     yield
     for descriptor in held.values():
         os.close(descriptor)
@@ -37,7 +38,7 @@ def alone(tmp_path, monkeypatch):
 def take(environ, node=NODE, **given):
     """Take a device of a node, and what of the environment the task is left with."""
     environ = dict(environ)
-    taken = devices.take(given.pop("needed", GIB), listed=lambda: node, environ=environ, **given)
+    taken = choose.take(given.pop("needed", GIB), listed=lambda: node, environ=environ, **given)
     return taken, environ
 
 
@@ -89,7 +90,7 @@ def test_the_device_is_the_one_that_is_meant(environ, uuid, source, granted):
 )
 def test_what_was_granted_is_known_without_a_gpu(environ, said):
     """For the receipt of a shard that NumPy computes, on a node that may have no device."""
-    assert devices.granted(environ) == said
+    assert choose.granted(environ) == said
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_a_process_keeps_its_device():
 )
 def test_a_granted_device_is_kept_from_strangers_only(monkeypatch, caplog, other, said):
     """The scheduler has decided: neither another's lease nor processes make the task wait."""
-    monkeypatch.setattr(devices, "time", Clock([]))
+    monkeypatch.setattr(choose, "time", Clock([]))
     monkeypatch.setattr(leases, "take", lambda uuid, job: False)
     monkeypatch.setattr(leases, "holder", lambda uuid: other)
     full = [Device(A, "Fake", 0, 16 * GIB, 0)]
@@ -217,7 +218,7 @@ def test_the_freest_device_comes_first():
 def test_a_device_that_others_fill_is_left_alone(device, needed, why):
     """Of what the plan says, or of half the device if that is less, all must be free."""
     memory, free, mode, processes = device
-    found = devices.obstacle(Device(A, "Fake", 0, memory, free, mode, processes), needed)
+    found = choose.obstacle(Device(A, "Fake", 0, memory, free, mode, processes), needed)
     assert found is None if why is None else why in found
 
 
@@ -226,7 +227,7 @@ class Clock:
 
     def __init__(self, events):
         self.now, self.events = 1000.0, events
-        self.strftime, self.localtime = devices.time.strftime, devices.time.localtime
+        self.strftime, self.localtime = choose.time.strftime, choose.time.localtime
 
     def monotonic(self):
         """Seconds since some time."""
@@ -256,7 +257,7 @@ def holder(pid, job=None):
 
 def waiting(monkeypatch, events, limit=600.0, node=NODE[:1], environ=None):
     """Take a device while things happen: pairs of a time in seconds and what is called then."""
-    monkeypatch.setattr(devices, "time", clock := Clock(events))
+    monkeypatch.setattr(choose, "time", clock := Clock(events))
     try:
         return take(environ or {}, node, limit=limit)[0].device.uuid, clock.now - 1000
     except TryAgain as error:
@@ -303,13 +304,13 @@ def test_tasks_of_one_job_take_turns_on_its_device(monkeypatch, other, caplog, e
     assert waiting(monkeypatch, [(100, other.clear)], 300, filled, environ)[0] == A
     assert caplog.messages[0].startswith(f"waiting for a free device: {A} ")
 
-    devices._taken.clear()
+    choose._taken.clear()
     other[A] = holder(6, job)
     handed_on = [(100, lambda: other.update({A: holder(7, "slurm 8")}))]
     assert waiting(monkeypatch, handed_on, 300, filled, environ)[0] == A
     assert "but leased to process 7 of ana" in caplog.messages[-1]
 
-    devices._taken.clear()
+    choose._taken.clear()
     other[A] = holder(8, job)
     said, seconds = waiting(monkeypatch, [], 300, filled, environ)
     assert "no lease changed hands for 300 s" in said
@@ -320,7 +321,7 @@ def test_the_lease_names_the_job():
     """So that its other tasks know that it is one of theirs; there is none outside of clusters."""
     take(SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert leases.holder(A).job == "slurm 7"
-    devices._taken.clear()
+    choose._taken.clear()
     take({"CUDA_VISIBLE_DEVICES": "1"})
     assert leases.holder(B).job is None
 
@@ -331,7 +332,7 @@ def test_the_lease_names_the_job():
 def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, limit):
     """In a cluster's job, whose run time is limited, the wait ends before the job does."""
     other.update({A: holder(5), B: holder(6)})
-    monkeypatch.setattr(devices, "time", Clock([]))
+    monkeypatch.setattr(choose, "time", Clock([]))
     with pytest.raises(TryAgain, match=f"no lease changed hands for {limit} s"):
         take(environ | {"CUDA_VISIBLE_DEVICES": "0,1"})
 
@@ -339,7 +340,7 @@ def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, li
 def test_tasks_of_the_same_job_are_waited_for_as_elsewhere(monkeypatch, other):
     """A run within one job, such as an interactive one: its shards may take their time."""
     other.update({A: holder(5), B: holder(6, "slurm 7")})
-    monkeypatch.setattr(devices, "time", Clock([]))
+    monkeypatch.setattr(choose, "time", Clock([]))
     with pytest.raises(TryAgain, match="no lease changed hands for 3600 s"):
         take(SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"})
 
@@ -376,20 +377,20 @@ def test_devices_that_are_all_leased_are_not_listed_again(monkeypatch, other):
     """Only for a message, and once a lease has ended: the first time, then at 0, 60, 120, 150 s."""
     other[A] = holder(5)
     times = []
-    monkeypatch.setattr(devices, "time", clock := Clock([(150, other.clear)]))
+    monkeypatch.setattr(choose, "time", clock := Clock([(150, other.clear)]))
 
     def listed():
         times.append(clock.now - 1000)
         return NODE[:1]
 
-    devices.take(GIB, 600, listed, {})
+    choose.take(GIB, 600, listed, {})
     assert times == [pytest.approx(at, abs=3.1) for at in (0, 0, 60, 120, 150)]
 
 
 def test_only_what_may_be_used_is_waited_for(monkeypatch, other):
     """With the variable set, a device that is free but not named stays untouched."""
     other[A] = holder(5)
-    monkeypatch.setattr(devices, "time", Clock([]))
+    monkeypatch.setattr(choose, "time", Clock([]))
     with pytest.raises(TryAgain, match=A):
         take({"CUDA_VISIBLE_DEVICES": "0"}, limit=10)
 
@@ -533,8 +534,8 @@ def test_a_missing_binding_is_explained(monkeypatch):
 
 def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
     """Whoever has to install something must not wait for a device first."""
-    monkeypatch.setattr(devices, "driver_cuda_version", lambda: 13000)
-    monkeypatch.setattr(devices, "take", lambda *_: pytest.fail("took a device"))
+    monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
+    monkeypatch.setattr(choose, "take", lambda *_: pytest.fail("took a device"))
     monkeypatch.setattr(multiply.importlib.util, "find_spec", lambda name: None)
     for backend in ("auto", "cupy"):
         with pytest.raises(InputError, match="make install CUDA=13, or set backend: numpy"):
@@ -588,11 +589,11 @@ class Cupy:
 
 def load(monkeypatch, cupy):
     """Load the GPU backend on a machine whose driver and cupy are not real."""
-    monkeypatch.setattr(devices, "driver_cuda_version", lambda: 13000)
+    monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
     monkeypatch.setattr(multiply.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: cupy.driver)
-    monkeypatch.setattr(devices, "present", lambda: NODE)
+    monkeypatch.setattr(choose.ctypes, "CDLL", lambda name: cupy.driver)
+    monkeypatch.setattr(choose, "present", lambda: NODE)
     ours = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
     for name in (*grants_of(os.environ), *ours):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
@@ -660,9 +661,9 @@ def test_cupy_follows_the_driver_or_the_schedulers_client(
     monkeypatch: pytest.MonkeyPatch, driver: int | None, client: str | None, extra: str
 ) -> None:
     """The driver's own CUDA version; on a login node the older one; elsewhere none."""
-    monkeypatch.setattr(devices, "driver_cuda_version", lambda: driver)
-    monkeypatch.setattr(devices.shutil, "which", lambda name: client)
-    assert devices.cuda_extra() == extra
+    monkeypatch.setattr(choose, "driver_cuda_version", lambda: driver)
+    monkeypatch.setattr(choose.shutil, "which", lambda name: client)
+    assert choose.cuda_extra() == extra
 
 
 @pytest.mark.parametrize(
@@ -719,17 +720,17 @@ DEVICES = [Device(f"GPU-{i}", "H200", i, 100, 100) for i in range(4)]
 )
 def test_a_worker_looks_at_its_own_device_first(prefer, without, order):
     """The others follow in their order, around; those that are left out do not come."""
-    choice = devices.Choice(prefer, without)
+    choice = choose.Choice(prefer, without)
     assert [device.index for device in choice.order(DEVICES[::-1])] == order
     assert choice.order([]) == []
 
 
 def test_no_device_is_left_but_those_that_failed(monkeypatch):
     """Who may take none at all does not wait for any."""
-    monkeypatch.setattr(devices, "_taken", [])
-    choice = devices.Choice(0, tuple(device.uuid for device in DEVICES))
+    monkeypatch.setattr(choose, "_taken", [])
+    choice = choose.Choice(0, tuple(device.uuid for device in DEVICES))
     with pytest.raises(TryAgain, match="no device is left but those that failed: GPU-0, GPU-1"):
-        devices.take(0, listed=lambda: DEVICES, environ={}, choice=choice)
+        choose.take(0, listed=lambda: DEVICES, environ={}, choice=choice)
 
 
 @pytest.mark.parametrize(
@@ -742,18 +743,18 @@ def test_no_device_is_left_but_those_that_failed(monkeypatch):
 )
 def test_candidates_are_what_was_granted(environ, found):
     """All devices of the node where nobody has chosen."""
-    assert [d.index for d in devices.candidates(lambda: DEVICES, environ)] == found
+    assert [d.index for d in choose.candidates(lambda: DEVICES, environ)] == found
 
 
 def test_a_worker_for_each_device(monkeypatch):
     """One on NumPy, where there is no driver, and where a driver has no device: it will say so."""
-    monkeypatch.setattr(devices, "driver_cuda_version", lambda: 12000)
-    monkeypatch.setattr(devices, "present", lambda: DEVICES)
+    monkeypatch.setattr(choose, "driver_cuda_version", lambda: 12000)
+    monkeypatch.setattr(choose, "present", lambda: DEVICES)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert devices.workers("auto") == devices.workers("cupy") == 4
-    assert devices.workers("numpy") == 1
-    monkeypatch.setattr(devices, "present", list)
-    assert devices.workers("cupy") == 1
-    monkeypatch.setattr(devices, "driver_cuda_version", lambda: None)
-    monkeypatch.setattr(devices, "present", lambda: DEVICES)
-    assert devices.workers("auto") == 1
+    assert choose.workers("auto") == choose.workers("cupy") == 4
+    assert choose.workers("numpy") == 1
+    monkeypatch.setattr(choose, "present", list)
+    assert choose.workers("cupy") == 1
+    monkeypatch.setattr(choose, "driver_cuda_version", lambda: None)
+    monkeypatch.setattr(choose, "present", lambda: DEVICES)
+    assert choose.workers("auto") == 1

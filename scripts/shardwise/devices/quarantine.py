@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shardwise import devices
+from shardwise import host as this_host
 from shardwise.errors import InputError
 from shardwise.files.paths import Results
 from shardwise.units import clock
@@ -55,7 +55,7 @@ class Entry:
     time, expires
         Seconds of Unix time: when the device failed, and until when it is left alone.
     host
-        The node, as :func:`shardwise.devices.node` names it. It is for people, as the same node
+        The node, as :func:`shardwise.host.node` names it. It is for people, as the same node
         has other names outside of Slurm or in a container; a UUID is unique everywhere.
     uuid
         Of a GPU (``GPU-…``) or of an instance of one (``MIG-…``), or :data:`CPU`.
@@ -107,7 +107,7 @@ def note(
     why = " ".join(why.split())[:_WHY_CHARACTERS]
     began = now()
     until = began + _hours() * 3600
-    entry = Entry(began, devices.node(), uuid or CPU, why, shard or _NOBODY, until)
+    entry = Entry(began, this_host.node(), uuid or CPU, why, shard or _NOBODY, until)
     try:
         _append(results.quarantine, [entry])
     except OSError as error:
@@ -162,7 +162,7 @@ def clear(
 
 def clearing(results: Results, uuid: str | None = None) -> str:
     """The command that takes a device, or all, out of quarantine."""
-    script = Path(__file__).parents[1] / "doctor.py"
+    script = Path(__file__).parents[2] / "doctor.py"
     words = [sys.executable, str(script), "--results", str(results.root.absolute())]
     return shlex.join([*words, "--clear-quarantine", *([uuid] if uuid else [])])
 

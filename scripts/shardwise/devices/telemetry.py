@@ -1,6 +1,7 @@
 """What a device did during a shard: samples of its gauge, their summary, and energy in joules.
 
-See docs/telemetry.md for what the numbers mean. Standard library only, as in `shardwise.nvml`.
+See docs/telemetry.md for what the numbers mean. Standard library only, as in
+`shardwise.devices.nvml`.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from shardwise.nvml import Sample
+from shardwise.devices.gauge import Sample
 from shardwise.units import number
 
 MOST_ROWS = 7200
@@ -37,7 +38,7 @@ _MOST_JOULES = 1e15  # what a power station makes in a day
 
 
 class Source(Protocol):
-    """What is sampled: `nvml.Gauge`."""
+    """What is sampled: `gauge.Gauge`."""
 
     def sample(self, thorough: bool = True) -> Sample:
         """What the device does now."""

@@ -40,7 +40,7 @@ _HELD: dict[Path, int] = {}
 class Holder:
     """Who took a lease: process id and user on its machine, when (Unix seconds), and for what.
 
-    ``job`` is the scheduler's job that it belongs to, as :func:`grants.job` names it.
+    ``job`` is the scheduler's job that it belongs to, as :func:`host.job` names it.
     """
 
     pid: int

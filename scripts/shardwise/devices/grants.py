@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from shardwise.devices.nvml import Device
 from shardwise.errors import TryAgain
-from shardwise.nvml import Device
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -81,16 +81,6 @@ def _number(resources: Mapping[str, str], name: str) -> int:
     """A resource that is a number; 1 where it is none, or an expression of Snakemake's."""
     word = resources.get(name, "")
     return max(1, int(word)) if word.isdecimal() else 1
-
-
-def job(environ: Mapping[str, str]) -> str | None:
-    """The scheduler's job that a process belongs to, such as ``slurm 7``; None outside of one."""
-    if "SLURM_JOB_ID" in environ:
-        return f"slurm {environ['SLURM_JOB_ID']}"
-    if "JOB_ID" in environ and "SGE_ROOT" in environ:
-        task = environ.get("SGE_TASK_ID", "undefined")  # which all tasks of an array job have
-        return f"grid engine {environ['JOB_ID']}" + (f".{task}" if task != "undefined" else "")
-    return None
 
 
 def variables(environ: Mapping[str, str]) -> list[str]:

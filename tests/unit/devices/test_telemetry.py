@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, batches, live, multiply, nvml, reduce, telemetry
-from shardwise.nvml import Gauge, Sample
+from shardwise import audit, batches, live, multiply, reduce
+from shardwise.devices import gauge as gauges
+from shardwise.devices import telemetry
+from shardwise.devices.gauge import Gauge, Sample
+from shardwise.devices.telemetry import Recorder
 from shardwise.records import ledger, receipts
-from shardwise.telemetry import Recorder
 
 from tests import factories
 
@@ -67,7 +69,7 @@ def driver(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: asked.append("init"))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
     seconds = itertools.count()
-    monkeypatch.setattr(nvml, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(gauges, "monotonic", lambda: float(next(seconds)))
     return SimpleNamespace(answers=answers, asked=asked)
 
 
@@ -146,7 +148,7 @@ def test_an_answer_serves_for_a_moment(driver, monkeypatch):
     """Two shards that follow each other fast ask once; who wants the link asks anew."""
     gauge = Gauge(WHOLE)
     for at, thorough, times in ((5.0, False, 1), (5.2, False, 1), (5.26, False, 2), (5.3, True, 3)):
-        monkeypatch.setattr(nvml, "monotonic", lambda at=at: at)
+        monkeypatch.setattr(gauges, "monotonic", lambda at=at: at)
         assert gauge.sample(thorough).utilisation == 0.5
         assert driver.asked.count("GetUtilizationRates") == times
     assert gauge.sample(thorough=False).pcie_sent_bytes_per_second is None
@@ -158,7 +160,7 @@ def test_the_counter_of_energy_is_asked_once_a_second(driver, monkeypatch):
     driver.answers["GetTotalEnergyConsumption"] = lambda gpu: next(counted)
     gauge, found = Gauge(WHOLE), []
     for at in (10.0, 10.4, 10.8, 11.0, 11.2, 12.0):
-        monkeypatch.setattr(nvml, "monotonic", lambda at=at: at)
+        monkeypatch.setattr(gauges, "monotonic", lambda at=at: at)
         found.append(round(gauge.sample().energy_joules, 3))
     # 250.5 W from 5000.25 J on, then from 5100.25 J, which is less than was told before.
     assert found == [5000.25, 5100.45, 5200.65, 5200.65, 5200.65, 5300.25]
@@ -447,5 +449,5 @@ def test_every_quantity_of_the_receipt_is_explained():
     """docs/telemetry.md names each key, each column and each reason of a throttle."""
     page = (factories.ROOT / "docs" / "telemetry.md").read_text()
     recorder = Recorder(SimpleNamespace(), 0.0)
-    named = [*recorder.told(None), *Sample.__dataclass_fields__, *nvml.THROTTLES.values()]
+    named = [*recorder.told(None), *Sample.__dataclass_fields__, *gauges.THROTTLES.values()]
     assert [name for name in named if f"`{name}`" not in page] == []

@@ -1,0 +1,228 @@
+"""What NVML says about the GPUs of a node, through NVIDIA's own binding.
+
+The binding is imported late: on a machine without a GPU nothing here is needed.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import InputError, TryAgain
+
+log = logging.getLogger(__name__)
+
+MEMINFO = Path("/proc/meminfo")
+MODULE = Path("/sys/module/nvidia/version")
+
+_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that computes on a device, with the bytes it takes there, where NVML tells."""
+
+    pid: int
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, or an instance of one that is cut by MIG, as NVML sees it now.
+
+    ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; an instance has
+    that of its GPU. ``memory`` and ``free`` are bytes, of the whole machine where GPU and CPU share
+    one memory; ``mode`` is the compute mode. ``reserved`` are bytes that the driver keeps for
+    itself, where it tells; ``others`` are processes that draw, or compute by MPS. ``errors`` counts
+    memory errors of the GPU that could not be corrected, since its driver was loaded; an instance
+    has those of its GPU.
+    """
+
+    uuid: str
+    name: str
+    index: int
+    memory: int
+    free: int
+    mode: str = "default"
+    processes: tuple[Process, ...] = ()
+    reserved: int | None = None
+    others: tuple[Process, ...] = ()
+    errors: int | None = None
+
+
+def present() -> list[Device]:
+    """All devices of this node that may compute, in the order of their PCI addresses.
+
+    A GPU that is cut by MIG is not among them, its instances are.
+
+    Raises
+    ------
+    TryAgain
+        Where the driver cannot be asked.
+    InputError
+        Where its Python binding is missing.
+    """
+    with _started() as nvml:
+        return _present(nvml)
+
+
+def driver_version() -> str:
+    """The driver's version, such as ``570.86.15``; `unknown` where nothing says it.
+
+    The kernel's module says it at once; to start NVML takes a task 70 ms.
+    """
+    with suppress(OSError):
+        return MODULE.read_text().strip()
+    try:
+        with _started() as nvml:
+            return nvml.nvmlSystemGetDriverVersion()
+    except (TryAgain, InputError):
+        return "unknown"
+
+
+def driver_and_devices() -> tuple[str, list[Device]]:
+    """The driver's version, such as ``570.86.15``, and all devices as :func:`present` has them."""
+    with _started() as nvml:
+        return nvml.nvmlSystemGetDriverVersion(), _present(nvml)
+
+
+def _present(nvml: Any) -> list[Device]:
+    found: list[Device] = []
+    index = 0
+    for number in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            found += _devices_of(nvml, handle, index)
+        except nvml.NVMLError_NoPermission:
+            continue  # not given to this container or job: CUDA does not count it either
+        except nvml.NVMLError as error:
+            _leave_out(index, str(error))
+        index += 1
+    return found
+
+
+@contextmanager
+def _started() -> Iterator[Any]:
+    """The module of NVML, ready for questions; its errors become ours."""
+    try:
+        import pynvml
+    except ImportError as error:
+        raise InputError(f"nvidia-ml-py cannot be imported ({error}); run: make install") from error
+    try:
+        pynvml.nvmlInit()
+        try:
+            yield pynvml
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise TryAgain(
+            f"there is an NVIDIA driver but no usable device: NVML says {error}; {_cure(error)}"
+        ) from error
+
+
+def _cure(error: Exception) -> str:
+    """What to do about an error of NVML."""
+    cures = {
+        "NVMLError_LibraryNotFound": "libnvidia-ml.so.1 is missing: install the driver's library "
+        "of management, or give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "NVMLError_LibRmVersionMismatch": "the driver was upgraded while its old module is loaded: "
+        "reboot this node, or load the new module",
+        "NVMLError_DriverNotLoaded": "the driver's module is not loaded: run on a GPU node, or set "
+        "backend: numpy",
+    }
+    return cures.get(type(error).__name__, "try again, or ask the administrator to look at it")
+
+
+@functools.cache
+def _leave_out(index: int, error: str) -> None:
+    """Say once that a device does not answer: the others may."""
+    log.warning("GPU %d does not answer (%s) and is left out; it may need a reset", index, error)
+
+
+def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
+    """A GPU, or its instances where it is cut by MIG."""
+    mode = _MODES.get(_answer(nvml, nvml.nvmlDeviceGetComputeMode, handle, 0), "unknown")
+    errors = _answer(nvml, lambda gpu: _errors(nvml, gpu), handle, None)
+    cut, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, (nvml.NVML_DEVICE_MIG_DISABLE, None))
+    if cut != nvml.NVML_DEVICE_MIG_ENABLE:
+        return [_device(nvml, handle, index, mode, errors)]
+    found = []
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            found.append(_device(nvml, instance, index, mode, errors))
+    return found
+
+
+def _errors(nvml: Any, handle: Any) -> int:
+    return _ecc(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+
+
+def _ecc(nvml: Any, handle: Any, kind: int) -> int:
+    return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)
+
+
+def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -> Device:
+    memory, free = _memory(nvml, handle)
+    return Device(
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        index=index,
+        memory=memory,
+        free=free,
+        mode=mode,
+        processes=_processes(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle),
+        reserved=_answer(nvml, lambda h: _reserved(nvml, h), handle, None),
+        others=_others(nvml, handle),
+        errors=errors,
+    )
+
+
+def _processes(nvml: Any, question: Callable[[Any], Any], handle: Any) -> tuple[Process, ...]:
+    found = _answer(nvml, question, handle, ())
+    return tuple(Process(process.pid, process.usedGpuMemory) for process in found)
+
+
+def unlisted(used: int, listed: Iterable[Process]) -> int | None:
+    """Bytes in use on a device that no process has of those that are listed.
+
+    Left by one that died, or of another container. None where a process does not tell its own.
+    """
+    taken = {process.pid: process.memory for process in listed}
+    return None if None in taken.values() else used - sum(taken.values())
+
+
+def _others(nvml: Any, handle: Any) -> tuple[Process, ...]:
+    """Those that draw, or compute by MPS."""
+    return (
+        *_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
+        *_processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
+    )
+
+
+def _reserved(nvml: Any, handle: Any) -> int | None:
+    found = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return found.reserved if found.total else None
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Bytes of a device, and how many of them are free."""
+    with suppress(nvml.NVMLError_NotSupported):
+        found = nvml.nvmlDeviceGetMemoryInfo(handle)
+        if found.total:
+            return found.total, found.free
+    # A GPU that shares the memory of the CPU has none of its own to tell of.
+    lines = (line.split() for line in MEMINFO.read_text().splitlines())
+    kib = {name: int(count) for name, count, *_ in lines}
+    return kib["MemTotal:"] * 1024, kib["MemAvailable:"] * 1024
+
+
+def _answer(nvml: Any, question: Callable[[Any], Any], handle: Any, otherwise: Any) -> Any:
+    """What NVML says of a device, where it says anything: kinds of GPU and drivers differ."""
+    try:
+        return question(handle)
+    except nvml.NVMLError:
+        return otherwise
