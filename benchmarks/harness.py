@@ -134,11 +134,12 @@ def machine() -> str:
 
 def array_module(tiny: bool) -> Any:
     """NumPy in a tiny run, else cupy; without a GPU the process ends with 2."""
-    from shardwise import errors, multiply
+    from shardwise import errors
+    from shardwise.multiply import backend
 
     need_gpu(tiny)
     try:
-        return multiply.array_module("numpy" if tiny else "cupy")
+        return backend.array_module("numpy" if tiny else "cupy")
     except errors.ShardwiseError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -352,12 +352,13 @@ class Shardwise(Peer):
     """Ours: ``run_shard`` on a plan of one shard that is read in place."""
 
     def __init__(self, tiny: bool) -> None:
-        from shardwise import multiply
+        from shardwise.multiply import backend as backends
+        from shardwise.multiply import session
         from shardwise.plan import plan
 
         harness.need_gpu(tiny)
-        self._xp = multiply.load_backend("numpy" if tiny else "cupy")[0]
-        self._multiply, self._planfile = multiply, plan
+        self._xp = backends.load_backend("numpy" if tiny else "cupy")[0]
+        self._multiply, self._planfile = session, plan
 
     def prepare(self, job: Job) -> None:
         """Write the plan."""

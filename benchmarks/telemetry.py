@@ -51,7 +51,7 @@ def work(xp, block):
 @contextmanager
 def silence() -> Iterator[None]:
     """Let shards be computed without timeline, telemetry and live file."""
-    from shardwise import live
+    from shardwise.multiply import live
     from shardwise.records import timeline
 
     class Nothing:
@@ -105,9 +105,9 @@ def cost(
     plan: Any, rounds: int, turns: int, budget: harness.Budget
 ) -> list[list[tuple[float, float]]]:
     """Seconds of each round, with all of it and without, in turns that begin in turn."""
-    from shardwise import multiply
+    from shardwise.multiply import session as sessions
 
-    session, found = multiply.Session(plan, 0), [[], []]
+    session, found = sessions.Session(plan, 0), [[], []]
     for _ in range(2):
         timed(session)
     for number in range(rounds):
@@ -169,11 +169,11 @@ def watched(uuid: str, session: Any) -> dict[str, list[float]]:
 
 def agreement(options: argparse.Namespace, folder: Path) -> None:
     """The table of our samples beside those of nvidia-smi."""
-    from shardwise import multiply
+    from shardwise.multiply import session as sessions
     from shardwise.records import receipts
 
     plan = planned(folder / "long", 16, 4096, False, options.times)
-    session = multiply.Session(plan, 0)
+    session = sessions.Session(plan, 0)
     session.finish(session.begin("00000"))  # a first one compiles
     seen = watched(session.device["uuid"], session)
     receipt = receipts.read(plan.results.receipt("00000"))

@@ -42,7 +42,7 @@ def main(options: Namespace) -> int | None:
 
 
 def _compute(shard: str, options: Namespace, plan: Plan) -> None:
-    from shardwise.multiply import run_shard
+    from shardwise.multiply.job import run_shard
 
     run_shard(plan, shard, _memory(options), options.device_wait)
 

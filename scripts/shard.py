@@ -2,7 +2,8 @@
 
 from argparse import Namespace
 
-from shardwise import cli, shard
+from shardwise import cli
+from shardwise.multiply import copy
 from shardwise.plan import plan as plans
 
 
@@ -10,7 +11,7 @@ def main(options: Namespace) -> None:
     """Materialize one shard."""
     plan = plans.load(options.plan, options.shard)
     plans.expect(plan, plan.shard(options.shard).matrices, options.digest)
-    shard.materialize(plan, options.shard)
+    copy.materialize(plan, options.shard)
     cli.log.info("%s written", plan.results.shard(options.shard))
 
 

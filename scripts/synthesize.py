@@ -2,8 +2,9 @@
 
 from argparse import Namespace
 
-from shardwise import cli, synthetic
+from shardwise import cli
 from shardwise.errors import InputError
+from shardwise.multiply import synthetic
 from shardwise.plan import plan as plans
 
 

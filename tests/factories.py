@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shardwise import multiply, shard, synthetic
+from shardwise.multiply import copy, job, synthetic
 from shardwise.numerics import binned
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
@@ -86,14 +86,14 @@ def copied(made: Plan) -> Plan:
         synthetic.write(made)
     if made.settings["materialize"]:
         for shard_id in made.shards:
-            shard.materialize(made, shard_id)
+            copy.materialize(made, shard_id)
     return made
 
 
 def computed(made: Plan) -> Plan:
     """The same plan, all its shards multiplied."""
     for shard_id in copied(made).shards:
-        multiply.run_shard(made, shard_id)
+        job.run_shard(made, shard_id)
     return made
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from shardwise import multiply, reduce
+from shardwise import reduce
 from shardwise.files import paths, pieces
 from shardwise.files.paths import STATISTICS
+from shardwise.multiply import job
 from shardwise.plan import memory
 from shardwise.plan.problem import NEEDS_ORDER
 from shardwise.records import ledger
@@ -65,7 +66,7 @@ def computed(folder: Path, stack: np.ndarray, product: str, chosen: dict, backen
     shards = list(factories.copied(made).shards)
     np.random.default_rng(chosen["seed"]).shuffle(shards)
     for shard in shards:
-        multiply.run_shard(made, shard)
+        job.run_shard(made, shard)
     ledger.write(made)
     return made.results.plan
 

@@ -15,7 +15,7 @@ from shardwise.collectives import average, broadcast, shard_indices, total
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
-from shardwise.multiply import array_module
+from shardwise.multiply.backend import array_module
 
 CLASSES = 10
 HELD_OUT = 6

@@ -111,7 +111,8 @@ class Sighting:
     progress
         Share of its matrices that are multiplied, 0 to 1, where a task at work says so.
     gauge
-        What its device does now, where a task at work says so: keys as `shardwise.live` has them.
+        What its device does now, where a task at work says so: keys as `shardwise.multiply.live`
+        has them.
     failure
         Of its last attempt; None where that goes on or has succeeded.
     process

@@ -26,10 +26,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise import live, units
+from shardwise import units
 from shardwise.devices.telemetry import SUMMED
 from shardwise.errors import IntegrityError, one_line
 from shardwise.files import small
+from shardwise.multiply import live
 from shardwise.observation import (
     DAMAGED,
     DONE,

@@ -646,14 +646,14 @@ def _refuse_too_large(workflow: Any, run: Run, rules: Collection[str]) -> None:
     here = workflow.local_exec and run.dispatch in ("jobs", "pool") and not workflow.touch
     if not here or not {"multiply", "pool"}.intersection(rules):
         return
-    from shardwise import batches, lanes
     from shardwise.devices import choose  # here: jobs do not need them, nor NumPy
+    from shardwise.multiply import batch, lanes
 
     backend = run.plan.settings["backend"]
     cuda = backend != "numpy" and choose.driver_cuda_version() is not None
     with suppress(TryAgain):  # no device here is the tasks' affair
         total = choose.largest_memory(backend) if cuda else lanes.HostLane().total()
-        batches.refuse_too_large(run.plan, cuda, total)
+        batch.refuse_too_large(run.plan, cuda, total)
 
 
 def _heed_interrupts(run: Run) -> None:

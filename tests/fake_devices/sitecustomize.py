@@ -12,7 +12,7 @@ class _Patch(importlib.abc.MetaPathFinder):
 
     def __init__(self):
         self._changes = {
-            "shardwise.multiply": _change_multiply,
+            "shardwise.multiply.session": _change_multiply,
             "shardwise.devices.choose": _change_devices,
         }
 
@@ -43,7 +43,7 @@ def _change_devices(module):
 
 
 def _load_backend(requested, needed=0, wait=None, choice=None, barred=dict):
-    """As `multiply.load_backend`, but with a fake device and NumPy."""
+    """As `backend.load_backend`, but with a fake device and NumPy."""
     import numpy
     from shardwise.devices import choose
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from shardwise import multiply, reduce, shard, synthetic
+from shardwise import reduce
 from shardwise.dispatch import jobs, submitted, tally
 from shardwise.errors import ShardwiseError
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
+from shardwise.multiply import copy as copies
+from shardwise.multiply import job, session, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
 from shardwise.records import ledger, missing, receipts
@@ -58,13 +60,13 @@ def _plan(folder: Path) -> plans.Plan:
 
 
 def _copied(folder: Path) -> None:
-    shard.materialize(_plan(folder), "00001")
+    copies.materialize(_plan(folder), "00001")
 
 
 def _multiplied(folder: Path, *names: str) -> None:
     for name in names or ("00000", "00001"):
         with jobs.working(_plan(folder).results):
-            multiply.run_shard(_plan(folder), name)
+            job.run_shard(_plan(folder), name)
 
 
 def _last(folder: Path) -> None:
@@ -216,7 +218,7 @@ def _untrue_products(plan: plans.Plan) -> Iterator[str]:
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = plan.results.shard(name)
-        known = multiply._known_copy(plan, plan.shards[name])
+        known = session._known_copy(plan, plan.shards[name])
         facts = receipts.read(plan.results.shard_receipt(name))["file"] if known else None
         if known and copy.exists() and not _vouches(facts, copy):
             yield f"the receipt of copy {name} vouches for another file"

@@ -30,7 +30,7 @@ def main() -> int:
 
 def _missing(file: str) -> list[str]:
     """The shards without a whole product."""
-    from shardwise import multiply  # noqa: F401 - imported once, for all forks
+    from shardwise.multiply import session  # noqa: F401 - imported once, for all forks
     from shardwise.plan import plan
     from shardwise.records import missing
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import batches, multiply
 from shardwise.errors import TryAgain
 from shardwise.files import npy
 from shardwise.files.checksum import file_checksum
+from shardwise.multiply import batch, job
 from shardwise.records import ledger, missing, receipts
 
 from tests import factories
@@ -48,20 +48,20 @@ def interleaved(monkeypatch, made, order, products):
 
     def attempt(name):
         try:
-            multiply.run_shard(made, "00000")
+            job.run_shard(made, "00000")
             ends[name] = "whole"
         except TryAgain as error:
             ends[name] = str(error)
 
     monkeypatch.setattr(npy.os, "replace", in_turn)
-    worked = batches.Worker.work
+    worked = batch.Worker.work
 
     def own(self, *words):
         report, block = worked(self, *words)
         block.view("float32")[:] *= products[threading.current_thread().name]
         return report, block
 
-    monkeypatch.setattr(batches.Worker, "work", own)
+    monkeypatch.setattr(batch.Worker, "work", own)
     real = receipts.write_for
 
     def last(*words):
@@ -106,7 +106,7 @@ def test_a_receipt_never_vouches_for_the_other_attempts_file(tmp_path, monkeypat
     assert whole or any("another attempt" in end for end in ends.values())
     assert "whole" in ends.values() or not whole
     if not whole:
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     ledger.write(made)
     product = factories.products(made)
     factors = {1, products["b"]} if whole else {1}

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import multiply, reduce
+from shardwise import reduce
+from shardwise.multiply import job
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, missing, receipts
 
@@ -28,7 +29,7 @@ def multiplied(made: Plan) -> list[str]:
     """Multiply what is missing, as a run does; which shards that were."""
     lacking = missing.standing(made).missing
     for name in lacking:
-        multiply.run_shard(made, name)
+        job.run_shard(made, name)
     return lacking
 
 
@@ -58,7 +59,7 @@ def test_files_of_tomorrow_are_files(planned: Plan) -> None:
     """Two of three shards are whole, and of tomorrow: the third is multiplied, and each once."""
     own = planned.results
     for name in ("00000", "00001"):
-        multiply.run_shard(planned, name)
+        job.run_shard(planned, name)
         ahead(own.product(name), own.receipt(name), own.shard(name), own.shard_receipt(name))
     found = missing.standing(planned)
     assert (found.missing, found.newest) == (["00002"], "00001")

@@ -7,8 +7,9 @@ import subprocess
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import multiply, reduce
+from shardwise import reduce
 from shardwise.errors import IntegrityError, ShardwiseError
+from shardwise.multiply import job
 from shardwise.plan import plan
 from shardwise.records import ledger, missing
 
@@ -82,7 +83,7 @@ def repaired(made, error):
         path = made.results.product(shard)
         if path.is_dir():  # no rename replaces a folder: the user is told, and removes it
             path.rmdir()
-        multiply.run_shard(made, shard)
+        job.run_shard(made, shard)
     ledger.write(made)
     return summed(made)
 
@@ -115,7 +116,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
     said = "00001"
     for _ in range(2):
         for shard in missing.missing(made):
-            multiply.run_shard(made, shard)
+            job.run_shard(made, shard)
         try:
             ledger.write(made)
             total = summed(made)
@@ -135,11 +136,11 @@ def test_a_damaged_copy_is_refused(made, harm, seed):
     harm(made.results.shard("00001"), seed)
     said = "00001"
     try:
-        multiply.run_shard(made, "00001")
+        job.run_shard(made, "00001")
     except ShardwiseError as error:
         said = str(error)
         made.results.shard_receipt("00001").unlink()
-        multiply.run_shard(made, "00001")
+        job.run_shard(made, "00001")
     assert "00001" in said
     assert made.results.product("00001").read_bytes() == before
 

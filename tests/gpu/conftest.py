@@ -2,7 +2,7 @@
 
 import pytest
 from shardwise.devices.choose import driver_cuda_version
-from shardwise.multiply import load_backend
+from shardwise.multiply.backend import load_backend
 
 HAS_DRIVER = driver_cuda_version() is not None
 needs_gpu = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")

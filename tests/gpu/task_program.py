@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 
-from shardwise import multiply
 from shardwise.devices import choose
 from shardwise.errors import TryAgain
+from shardwise.multiply import backend
 
 DIM = 4096
 
@@ -27,9 +27,9 @@ def main() -> None:
     choose.POLL_SECONDS = 0.1
     try:
         if given["lease"]:
-            cupy, _ = multiply.load_backend("cupy", given["take"], given["limit"])
+            cupy, _ = backend.load_backend("cupy", given["take"], given["limit"])
         else:
-            cupy = multiply.array_module("cupy")
+            cupy = backend.array_module("cupy")
     except TryAgain as error:
         say(str(error))
         sys.exit(error.exit_code)

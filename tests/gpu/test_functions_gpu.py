@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from shardwise import multiply
 from shardwise.errors import InputError, TryAgain
+from shardwise.multiply import backend as backends
+from shardwise.multiply import job
 from shardwise.plan import user_function
 
 from tests import factories
@@ -27,7 +28,7 @@ def test_a_function_computes_on_the_backend(tmp_path, backend, keep, dtype):
     over = {"product": write(tmp_path, line), "backend": backend, "keep": keep, "shards": 2}
     made = factories.copied(factories.plan(tmp_path, left, **over))
     for shard_id in made.shards:
-        multiply.run_shard(made, shard_id)
+        job.run_shard(made, shard_id)
     expected = np.cumsum(left.astype(made.problem.sum_dtype), axis=1)[:, ::2]
     if keep == "sum":
         expected = np.stack([expected[:3].sum(axis=0), expected[3:].sum(axis=0)])
@@ -58,7 +59,7 @@ def test_a_result_never_shares_memory_with_its_block(tmp_path, xp):
 @needs_gpu
 def test_an_array_in_host_memory_is_refused(tmp_path):
     """With cupy, a NumPy array is a mistake that is named."""
-    cupy = multiply.load_backend("cupy")[0]
+    cupy = backends.load_backend("cupy")[0]
     function = user_function.load(write(tmp_path, "return np.ones(block.shape)"))
     with pytest.raises(InputError, match=r"returned a numpy\.ndarray .* return a cupy\.ndarray"):
         user_function.call(function, cupy, cupy.ones((1, 2, 2)), 0)
@@ -71,4 +72,4 @@ def test_lack_of_device_memory_is_no_fault_of_the_function(tmp_path):
     over = {"product": write(tmp_path, line), "backend": "cupy", "shards": 1}
     made = factories.copied(factories.plan(tmp_path, factories.stack((2, 3, 3)), **over))
     with pytest.raises(TryAgain, match="device GPU-"):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from shardwise import multiply
-from shardwise.multiply import load_backend
+from shardwise.multiply import job
+from shardwise.multiply.backend import load_backend
 from shardwise.numerics import binned
 from shardwise.plan import memory
 from shardwise.records import receipts
@@ -57,7 +57,7 @@ def test_a_large_matrix_is_one_batch(tmp_path, side, product, keep):
     pool = xp.get_default_memory_pool()
     pool.free_all_blocks()
     before = pool.total_bytes()
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     assert pool.total_bytes() - before <= needed - memory.DEVICE_BYTES
     assert receipts.read(made.results.receipt("00000"))["witness"] is not None
     found = np.load(made.results.product("00000"), mmap_mode="r")

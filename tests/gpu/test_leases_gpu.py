@@ -130,9 +130,9 @@ def test_the_gpu_is_the_one_that_is_meant(start):
 
 SEEN = """
 import json, sys
-from shardwise import multiply
+from shardwise.multiply import backend
 from shardwise.devices import choose
-cupy = multiply.array_module("cupy")
+cupy = backend.array_module("cupy")
 seen = []
 for number in range(cupy.cuda.runtime.getDeviceCount()):
     cupy.cuda.Device(number).use()

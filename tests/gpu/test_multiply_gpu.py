@@ -9,10 +9,10 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import multiply
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files import pieces
-from shardwise.multiply import load_backend
+from shardwise.multiply import job
+from shardwise.multiply.backend import load_backend
 from shardwise.numerics import gemm, tolerances
 from shardwise.numerics.binned import BinnedSum
 from shardwise.plan import memory
@@ -73,7 +73,7 @@ def test_products_are_right(tmp_path, backend, product, shape, dtype):
     made = factories.plan(
         tmp_path, left, right, backend=backend, product=product, materialize=False, shards=1
     )
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     found = factories.products(made)
     reference = factories.REFERENCES[product]
     exact = reference(wide(left), wide(right))
@@ -200,7 +200,7 @@ def shards_of(folder, left, shards, **over):
     """The files of all shards of a plan, and the plan."""
     made = factories.plan(folder, left, shards=shards, materialize=False, **over)
     for shard_id in made.shards:
-        multiply.run_shard(made, shard_id)
+        job.run_shard(made, shard_id)
     return made, [np.load(made.results.product(shard_id)) for shard_id in made.shards]
 
 
@@ -259,13 +259,13 @@ def test_a_wrong_product_ends_the_shard(tmp_path, backend, keep, monkeypatch):
         run.multiply = wrong
         return run
 
-    monkeypatch.setattr("shardwise.batches.kernel", erring)
+    monkeypatch.setattr("shardwise.multiply.batch.kernel", erring)
     monkeypatch.setattr("shardwise.numerics.canary.check", lambda *_: None)  # it would tell first
     made = factories.plan(
         tmp_path, factories.noise(SQUARE), backend=backend, keep=keep, materialize=False, shards=1
     )
     with pytest.raises(IntegrityError, match="matrix 1 is wrong"):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     assert not made.results.product("00000").exists()
     assert not made.results.receipt("00000").exists()
 
@@ -349,7 +349,7 @@ def test_nonfinite_input_is_refused_by_name(tmp_path, backend, value, position):
     left[position, 3, 2] = value
     made = factories.plan(tmp_path, left, backend=backend, materialize=False, shards=1)
     with pytest.raises(InputError, match=f"matrix {position} holds NaN or Inf"):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
 
 
 def test_nonfinite_input_is_computed_where_allowed(tmp_path, backend):
@@ -359,7 +359,7 @@ def test_nonfinite_input_is_computed_where_allowed(tmp_path, backend):
     made = factories.plan(
         tmp_path, left, backend=backend, nonfinite="allow", materialize=False, shards=1
     )
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     found = np.isnan(factories.products(made))
     assert found.any(axis=(1, 2)).tolist() == [False, False, True, False]
     np.testing.assert_array_equal(found[2], np.isnan(left[2] @ left[2]))
@@ -370,7 +370,7 @@ def test_overflow_is_named(tmp_path, backend):
     left = np.full((2, 8, 8), 1000, np.float16)
     made = factories.plan(tmp_path, left, backend=backend, materialize=False, shards=1)
     with pytest.raises(InputError, match="matrix 0 overflows float16"):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
 
 
 # float32 products of a 1024 x 1024 matrix, and how far their norm is from that in float64.
@@ -378,7 +378,7 @@ PRECISION = """
 import sys
 import numpy as np
 from shardwise.numerics.gemm import kernel
-from shardwise.multiply import load_backend
+from shardwise.multiply.backend import load_backend
 from shardwise.plan.problem import Problem
 xp, _ = load_backend("cupy")
 a = np.random.default_rng(0).standard_normal((64, 1024, 1024), np.float32)

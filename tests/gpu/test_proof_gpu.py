@@ -6,10 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import batches as batchess
-from shardwise import multiply
 from shardwise.devices import quarantine
 from shardwise.errors import IntegrityError
+from shardwise.multiply import batch, job
 from shardwise.numerics import freivalds, gemm, reference, tolerances
 
 from tests import factories
@@ -308,7 +307,7 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
             run.compute = problem.compute_dtype  # as it was asked
         return run
 
-    monkeypatch.setattr(batchess, "kernel", lower)
+    monkeypatch.setattr(batch, "kernel", lower)
     left = factories.stack((4, 192, 192), dtype)
     over = {"keep": "sum", "reproducible": False} if way == "sum" else {}
     for precision in ("ieee", "tf32"):
@@ -320,10 +319,10 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
         )  # fmt: skip
         (shard,) = made.shards
         if precision == "tf32":
-            multiply.run_shard(made, shard)
+            job.run_shard(made, shard)
             continue
         with pytest.raises(IntegrityError, match="lower precision than") as refused:
-            multiply.run_shard(made, shard)
+            job.run_shard(made, shard)
         assert refused.value.exit_code == 3
         assert not quarantine.entries(made.results)
 

@@ -44,7 +44,7 @@ def change(module):
 
 class Patch(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name != "shardwise.batches":
+        if name != "shardwise.multiply.batch":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -6,8 +6,9 @@ import subprocess
 from dataclasses import asdict
 
 import pytest
-from shardwise import multiply
 from shardwise.devices.gauge import Gauge
+from shardwise.multiply import backend
+from shardwise.multiply import session as sessions
 from shardwise.records import receipts
 from shardwise.records.timeline import STAGES
 
@@ -41,7 +42,7 @@ def long_session(tmp_path, times):
         tmp_path, left, backend="cupy", product=f"{own}:work", keep="sum", shards=1,
         materialize=False,
     )  # fmt: skip
-    return made, multiply.Session(made, 0)
+    return made, sessions.Session(made, 0)
 
 
 def beside(uuid: str, work) -> dict[str, list[float]]:
@@ -101,7 +102,7 @@ def test_the_time_of_a_tiny_shard_adds_up(tmp_path, keep):
     """It has two samples, no file, and every stage some time."""
     left = factories.noise((64, 128, 128), "float32")
     made = factories.plan(tmp_path, left, backend="cupy", keep=keep, shards=1, materialize=False)
-    session = multiply.Session(made, 0)
+    session = sessions.Session(made, 0)
     for _ in range(2):
         session.finish(session.begin("00000"))
     receipt = receipts.read(made.results.receipt("00000"))
@@ -116,7 +117,7 @@ def test_the_time_of_a_tiny_shard_adds_up(tmp_path, keep):
 
 def test_a_whole_gpu_answers_what_it_must():
     """Memory, and on a data centre's GPU all else; nothing raises."""
-    device = multiply.load_backend("cupy")[1]
+    device = backend.load_backend("cupy")[1]
     found = Gauge(device["uuid"]).sample()
     assert found.memory_total_bytes > found.memory_bytes > 0
     if re.search("[ABH][12]00", device["name"]):

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import audit, host, multiply, reduce
+from shardwise import audit, host, reduce
 from shardwise.errors import InputError
 from shardwise.files import pieces
+from shardwise.multiply import job
 from shardwise.plan.config import NO_PLAN
 from shardwise.records import ledger, receipts
 
@@ -107,7 +108,7 @@ def test_an_unfinished_run_is_no_damage(tmp_path):
     made = factories.plan(tmp_path, factories.stack((6, 4, 4)), shards=3)
     root = made.results.root
     factories.copied(made)
-    multiply.run_shard(made, "00001")
+    job.run_shard(made, "00001")
     made.results.product("00002").write_bytes(b"half a file, as a killed writer cannot leave it")
     found = audit.look(root)
     assert found.code == 75

@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from shardwise import multiply, sightings
+from shardwise import sightings
 from shardwise.files.paths import Results
+from shardwise.multiply import job
 from shardwise.observation import DAMAGED, DONE, FAILED, RUNNING, STATES, WAITING, Observation
 from shardwise.observe import Observer, verdict
 from shardwise.records import ledger
@@ -597,5 +598,5 @@ def test_a_user_function_is_unproven(tmp_path):
     function.write_text("def twice(xp, block):\n    return 2 * block\n")
     plan = factories.plan(tmp_path, factories.stack((2, 2, 2)), product=f"{function}:twice")
     for shard in factories.copied(plan).shards:
-        multiply.run_shard(plan, shard)
+        job.run_shard(plan, shard)
     assert [one.proven for one in Observer(plan.results.root).look().shards.values()] == [False]

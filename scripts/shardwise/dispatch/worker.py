@@ -20,13 +20,14 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import shardwise
-from shardwise import cli, errors, multiply
+from shardwise import cli, errors
 from shardwise.devices import choose
 from shardwise.dispatch import jobs
 from shardwise.dispatch.crew import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
 from shardwise.files.paths import Results
+from shardwise.multiply import session as sessions
 from shardwise.plan import plan as plans
 from shardwise.plan import user_function
 from shardwise.plan.plan import Plan
@@ -66,7 +67,7 @@ def _work(wire: "_Wire", task: Task, choice: choose.Choice) -> None:
             os.dup2(2, 1)  # what it prints
         needed = max(shard.device_memory for shard in plan.shards.values())
         with jobs.working(plan.results):
-            session = multiply.Session(plan, needed, task.memory, task.wait, choice)
+            session = sessions.Session(plan, needed, task.memory, task.wait, choice)
             _Worker(plan, logs, wire, session).work()
     except Exception as error:
         code, words = cli.explain(error)
@@ -103,9 +104,9 @@ class _Worker:
         The device, and what is kept on it.
     """
 
-    def __init__(self, plan: Plan, logs: "_Logs", wire: _Wire, session: multiply.Session) -> None:
+    def __init__(self, plan: Plan, logs: "_Logs", wire: _Wire, session: sessions.Session) -> None:
         self._plan, self._logs, self._wire, self._session = plan, logs, wire, session
-        self._begun: SimpleQueue[tuple[str, Future[multiply.Reading]]] = SimpleQueue()
+        self._begun: SimpleQueue[tuple[str, Future[sessions.Reading]]] = SimpleQueue()
         self._ahead = ThreadPoolExecutor(1, "ahead")
         self._device = session.device.get("uuid")
 
@@ -126,11 +127,11 @@ class _Worker:
             shard = self._wire.assigned.get()
             self._begun.put((shard, self._ahead.submit(self._begin, shard)))
 
-    def _begin(self, shard: str) -> multiply.Reading:
+    def _begin(self, shard: str) -> sessions.Reading:
         with self._logs.of(shard, new=True):
             return self._session.begin(shard)
 
-    def _finish(self, shard: str, begun: "Future[multiply.Reading]") -> bool:
+    def _finish(self, shard: str, begun: "Future[sessions.Reading]") -> bool:
         """Compute a shard and tell the parent; whether the device can still be used."""
         try:
             reading = begun.result()
@@ -165,7 +166,7 @@ class _Worker:
         log.warning("the function has left threads running: %s", threads)
         return f"product: your function {self._plan.function} left threads running"
 
-    def _release(self, reading: multiply.Reading) -> None:
+    def _release(self, reading: sessions.Reading) -> None:
         """Once the slabs are free, ask for the next shard."""
         reading.release()
         self._wire.send("read", reading.shard.shard)

@@ -2,7 +2,7 @@
 
 A library may compute in fewer digits than it was asked for: cuBLAS has switches that turn float32
 into tf32, and says nothing. Those of the environment that are known are taken away
-(`multiply.array_module`); of others, or of a library in the place of cuBLAS, nobody would hear, as
+(`backend.array_module`); of others, or of a library in the place of cuBLAS, nobody would hear, as
 in large matrices that hides below the tolerance of the proof (proof.py). So before its first batch
 a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere, by the very kernel that
 the batches get. The product has to be c² rounded to its dtype, exactly; where ε is lost it is 1.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, host, synthetic
+from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
@@ -22,7 +22,7 @@ from shardwise.files.lookup import refuse_undecodable
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
 from shardwise.partial import refuse_foreign
-from shardwise.plan import cut, memory, user_function
+from shardwise.plan import cut, memory, synthetic, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.plan import Plan, Shard, Source, Stack, refuse_strangers

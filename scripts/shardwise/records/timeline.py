@@ -18,7 +18,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 READ, UPLOAD, COMPUTE, DOWNLOAD, WRITE = "read", "upload", "compute", "download", "write"
@@ -164,3 +164,53 @@ def union(spans: Iterable[Span]) -> list[Span]:
 def length(spans: Iterable[Span]) -> float:
     """Seconds of spans that do not overlap."""
     return sum(ended - began for began, ended in spans)
+
+
+_STAGES = {
+    "read": READ,
+    "checksum": CHECK,
+    "witness": CHECK,
+    "upload": UPLOAD,
+    "multiply": COMPUTE,
+    "download": DOWNLOAD,
+    "write": WRITE,
+}
+"""What a timeline calls the stages of a stopwatch; whatever waits is at work nowhere."""
+
+
+class Stopwatch:
+    """Seconds that each stage was busy, added up over its threads, and when that was.
+
+    Attributes
+    ----------
+    timeline
+        Begins with the stopwatch.
+    matrices
+        How many were multiplied and looked at, for who asks meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.timeline = Timeline()
+        self.matrices = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Note that a stage was busy."""
+        with self._lock:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    def note(self, stage: str, span: Span, work: int = 0) -> None:
+        """Note when a stage was busy, by `time.perf_counter`, and what it did meanwhile."""
+        began, ended = span
+        self.add(stage, ended - began)
+        if stage in _STAGES:
+            self.timeline.note(_STAGES[stage], began, ended, work)
+
+    def timed(self, stage: str, work: Callable[[], Any], nbytes: int = 0) -> Any:
+        """Do something, and note how long it took, and how many bytes it moved."""
+        began = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.note(stage, (began, time.perf_counter()), nbytes)

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pynvml
 import pytest
-from shardwise import multiply
 from shardwise.devices import choose, grants, leases, nvml
 from shardwise.devices.nvml import Device, Process
 from shardwise.errors import InputError, TryAgain
+from shardwise.multiply import backend as backends
 
 GIB = 2**30
 A, B, C = (f"GPU-{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
@@ -536,11 +536,11 @@ def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
     """Whoever has to install something must not wait for a device first."""
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
     monkeypatch.setattr(choose, "take", lambda *_: pytest.fail("took a device"))
-    monkeypatch.setattr(multiply.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
     for backend in ("auto", "cupy"):
         with pytest.raises(InputError, match="make install CUDA=13, or set backend: numpy"):
-            multiply.load_backend(backend)
-    assert multiply.load_backend("numpy")[0] is np
+            backends.load_backend(backend)
+    assert backends.load_backend("numpy")[0] is np
 
 
 class Driver:
@@ -590,7 +590,7 @@ class Cupy:
 def load(monkeypatch, cupy):
     """Load the GPU backend on a machine whose driver and cupy are not real."""
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
-    monkeypatch.setattr(multiply.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(choose.ctypes, "CDLL", lambda name: cupy.driver)
     monkeypatch.setattr(choose, "present", lambda: NODE)
@@ -598,7 +598,7 @@ def load(monkeypatch, cupy):
     for name in (*grants_of(os.environ), *ours):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
         monkeypatch.delenv(name)
-    return multiply.load_backend("auto", GIB, 0.1)
+    return backends.load_backend("auto", GIB, 0.1)
 
 
 def grants_of(environ):
@@ -643,7 +643,7 @@ def test_an_error_of_cuda_means_try_again(monkeypatch):
         load(monkeypatch, cupy)
     cupy.cuda.runtime.getDeviceCount = fail
     with pytest.raises(TryAgain, match="no usable device: out of order"):
-        multiply.array_module("cupy")
+        backends.array_module("cupy")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import errors as shardwise_errors
-from shardwise import host, multiply, progress
+from shardwise import host, progress
 from shardwise.devices import choose, leases, quarantine
 from shardwise.devices.nvml import Device
 from shardwise.devices.quarantine import Entry
@@ -29,6 +29,8 @@ from shardwise.errors import (
     WrongProduct,
 )
 from shardwise.files.paths import Results
+from shardwise.multiply import backend
+from shardwise.multiply import job as multiply_job
 from shardwise.numerics import gemm
 from shardwise.records import receipts, standing
 
@@ -428,11 +430,11 @@ def wrong(monkeypatch) -> None:
 def test_a_failed_proof_on_a_gpu_asks_for_another_one(tmp_path, monkeypatch):
     """The shard may be tried elsewhere: 75, with the device and the command that clears it."""
     taken(monkeypatch, 0, NODE)
-    monkeypatch.setattr(multiply, "load_backend", lambda *_: (np, {"uuid": A}))
+    monkeypatch.setattr(backend, "load_backend", lambda *_: (np, {"uuid": A}))
     made = factories.plan(tmp_path, factories.stack((4, 6, 6)), shards=2, materialize=False)
     wrong(monkeypatch)
     with pytest.raises(Disproven, match="product of matrix 2 is wrong") as error:
-        multiply.run_shard(made, "00001")
+        multiply_job.run_shard(made, "00001")
     assert error.value.exit_code == 75
     assert f"--clear-quarantine {A}" in str(error.value)
     (entry,) = quarantine.entries(made.results)
@@ -446,10 +448,10 @@ def test_a_failed_proof_on_the_cpu_is_noted_and_final(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         wrong(patch)
         with pytest.raises(WrongProduct) as error:
-            multiply.run_shard(made, "00000")
+            multiply_job.run_shard(made, "00000")
     assert error.value.exit_code == 3
     assert [entry.uuid for entry in quarantine.entries(made.results)] == ["CPU"]
-    multiply.run_shard(made, "00000")
+    multiply_job.run_shard(made, "00000")
 
 
 def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
@@ -459,10 +461,10 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
     def fail(*_):
         raise shardwise_errors.DeviceFailed("no usable device") from CudaError(719)
 
-    monkeypatch.setattr(multiply, "load_backend", fail)
+    monkeypatch.setattr(backend, "load_backend", fail)
     made = factories.plan(tmp_path, factories.stack((2, 6, 6)), shards=1, materialize=False)
     with pytest.raises(Quarantined, match="no usable device"):
-        multiply.run_shard(made, "00000")
+        multiply_job.run_shard(made, "00000")
     (entry,) = quarantine.entries(made.results)
     assert (entry.uuid, entry.shard) == (A, "-")
 
@@ -471,17 +473,17 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
 
 # Products of the devices that a file names fail their proof.
 DISPROVE = """
-from shardwise import batches
+from shardwise.multiply import batch
 from shardwise.errors import WrongProduct
-honest = batches.Worker.examine
+honest = batch.Worker.examine
 
 def examine(self, *words):
     if os.environ['CUDA_VISIBLE_DEVICES'] in (HERE / 'bad').read_text():
         raise WrongProduct('the product is wrong')
     honest(self, *words)
 
-if honest.__name__ == 'examine' and honest.__module__ == batches.__name__:
-    batches.Worker.examine = examine
+if honest.__name__ == 'examine' and honest.__module__ == batch.__name__:
+    batch.Worker.examine = examine
 """
 
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, batches, live, multiply, reduce
+from shardwise import audit, reduce
 from shardwise.devices import gauge as gauges
 from shardwise.devices import telemetry
 from shardwise.devices.gauge import Gauge, Sample
 from shardwise.devices.telemetry import Recorder
+from shardwise.multiply import batch, job, live, session
 from shardwise.records import ledger, receipts
 
 from tests import factories
@@ -343,13 +344,13 @@ def test_the_energy_of_a_run_is_that_of_its_shards(told, expected):
 def on_a_device(monkeypatch, driver):
     """Let NumPy pass for a device with a driver: its sessions have a gauge, and short shards."""
     monkeypatch.setattr(live, "_EVERY", 1000.0)  # on a busy machine, too
-    begin = multiply.Session.__init__
+    begin = session.Session.__init__
 
     def beginning(self, *arguments, **named):
         begin(self, *arguments, **named)
         self._gauge = Gauge(WHOLE)
 
-    monkeypatch.setattr(multiply.Session, "__init__", beginning)
+    monkeypatch.setattr(session.Session, "__init__", beginning)
 
 
 def test_a_receipt_tells_what_the_device_did(tmp_path, monkeypatch, driver):
@@ -369,7 +370,7 @@ def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
     """One row each, within the shard's own seconds; a rerun puts its own in their place."""
     on_a_device(monkeypatch, driver)
     monkeypatch.setattr(live, "_EVERY", 0.01)
-    work, links = batches.Worker.work, driver.asked
+    work, links = batch.Worker.work, driver.asked
 
     def until_sampled(*arguments):
         before = links.count("GetPcieThroughput")
@@ -377,11 +378,11 @@ def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
             time.sleep(0.005)
         return work(*arguments)
 
-    monkeypatch.setattr(batches.Worker, "work", until_sampled)
+    monkeypatch.setattr(batch.Worker, "work", until_sampled)
     made = factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1, materialize=False)
     path, seen = made.results.telemetry("00000"), []
     for _ in range(2):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
         receipt = receipts.read(made.results.receipt("00000"))
         told, rows = receipt["telemetry"], path.read_text().splitlines()[1:]
         assert told["file"] == path.name
@@ -410,7 +411,7 @@ def test_the_summary_has_the_energy_of_the_run(tmp_path, monkeypatch, driver):
     for shard in made.shards:
         if shard == "00001":
             on_a_device(monkeypatch, driver)
-        multiply.run_shard(made, shard)
+        job.run_shard(made, shard)
     for _ in range(2):
         ledger.write(made)
         reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])

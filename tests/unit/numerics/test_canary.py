@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from shardwise.batches import Worker
 from shardwise.errors import IntegrityError, WrongProduct
-from shardwise.lanes import HostLane
+from shardwise.multiply.batch import Worker
+from shardwise.multiply.lanes import HostLane
 from shardwise.numerics import canary, gemm
 from shardwise.plan.problem import Problem
 

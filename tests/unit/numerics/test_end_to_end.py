@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import batches, lanes, multiply, reduce
+from shardwise import reduce
 from shardwise.devices import choose, quarantine
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
+from shardwise.multiply import backend, batch, job, lanes
 from shardwise.numerics import binned, end_to_end, freivalds, reference, statistics
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
@@ -192,7 +193,7 @@ def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, dtype):
     found = reduced(made)["end_to_end"]
     assert found["shards"] == 3
     assert found["off"] <= 1
-    sampled = "none" if batches.in_gemm(made) else "some"
+    sampled = "none" if batch.in_gemm(made) else "some"
     slow = dtype in ("float16", "int16")
     assert found["host"] == f"{sampled if slow or kind == 'uncopied' else 'all'} of 3"
 
@@ -206,7 +207,7 @@ def test_a_copy_outlives_another_product(tmp_path):
             tmp_path, right=right, input=str(tmp_path / "input.npy"), shards=2,
             **{"product": "A @ B", **over},
         )  # fmt: skip
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
         own = receipts.read(made.results.receipt("00000"))
         assert own["witness"]["host"] == "1 of 3"
 
@@ -275,7 +276,7 @@ def test_a_device_that_was_given_another_matrix_is_found(tmp_path, kind, monkeyp
     if kind == "fast":  # a lone shard is one batch
         monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 10**6)
     with pytest.raises(WrongInput, match=r"shard 00000: .* Suspect the device") as error:
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     assert error.value.exit_code == 3
     assert not made.results.receipt("00000").exists()
     assert not quarantine.entries(made.results)
@@ -294,10 +295,10 @@ def test_a_wrong_number_of_a_copy_bars_no_device(tmp_path, monkeypatch):
     """It may be the host that took it wrongly: a GPU ends with 75, and is not in quarantine."""
     made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
     misnumbered(made)
-    monkeypatch.setattr(multiply, "load_backend", lambda *_: (np, {"uuid": "GPU-0"}))
+    monkeypatch.setattr(backend, "load_backend", lambda *_: (np, {"uuid": "GPU-0"}))
     monkeypatch.setattr(choose, "present", lambda: [])  # whoever asks is told that it is lost
     with pytest.raises(Misled, match=r"rm .*shards/00000\.json, then snakemake") as error:
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     assert error.value.exit_code == 75
     assert not quarantine.entries(made.results)
     assert not made.results.receipt("00000").exists()
@@ -311,7 +312,7 @@ def test_a_copy_whose_receipt_has_changed_is_made_again(tmp_path):
     number = f'"reference": {json.loads(before)["witness"]["reference"]}'
     assert before.count(number) == 1
     receipt.write_text(before.replace(number, '"reference": 1.5'))
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     assert number in receipt.read_text()
     said = json.loads(made.results.receipt("00000").read_bytes())["witness"]
     assert said["host"] == "all"
@@ -372,7 +373,7 @@ def test_a_copy_whose_receipt_has_no_number_is_used_all_the_same(tmp_path):
     del facts["witness"]
     receipts.write(receipt, facts)
     before = made.results.shard("00000").stat().st_mtime_ns
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     assert made.results.shard("00000").stat().st_mtime_ns == before
     said = json.loads(made.results.receipt("00000").read_bytes())["witness"]
     assert said["host"] == "1 of 4"

@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 import pytest
-from shardwise import multiply, shard
 from shardwise.errors import IntegrityError
 from shardwise.files import direct, pieces
+from shardwise.multiply import copy, job
 from shardwise.plan import identity, planner, sources
 from shardwise.plan import plan as plan_plan
 from shardwise.plan.stack import StackReader
@@ -71,11 +71,11 @@ HOW = {"in place": "has changed while", "replaced": "has changed while", "remove
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("stage", [shard.materialize, multiply.run_shard])
+@pytest.mark.parametrize("stage", [copy.materialize, job.run_shard])
 def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage, order, how):
     """Whoever reads it, in whatever order it lies: it is named, and nothing is committed."""
     monkeypatch.setattr(pieces, "SLAB_BYTES", 800)
-    in_place = stage is multiply.run_shard
+    in_place = stage is job.run_shard
     array = ORDERS[order](stack((50, 10, 10)))
     made = factories.plan(tmp_path, array, shards=1, materialize=not in_place)
     path = tmp_path / "input.npy"
@@ -95,7 +95,7 @@ def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, share
     made = factories.plan(tmp_path, stack((6, 17, 9)), right, **over)
     path = tmp_path / "right.npy"
     meanwhile[str(path)] = lambda: edited(path)
-    assert f"{path}: has changed while it was read" in refusal(multiply.run_shard, made)
+    assert f"{path}: has changed while it was read" in refusal(job.run_shard, made)
 
 
 def test_the_copys_own_reference_reads_b(tmp_path, meanwhile):
@@ -105,8 +105,8 @@ def test_the_copys_own_reference_reads_b(tmp_path, meanwhile):
     made = factories.plan(tmp_path, stack((6, 17, 9)), right, **over)
     path = tmp_path / "right.npy"
     meanwhile[str(path)] = lambda: edited(path)
-    shard._right_vector.cache_clear()
-    assert "right.npy: has changed while it was read" in refusal(shard.materialize, made)
+    copy._right_vector.cache_clear()
+    assert "right.npy: has changed while it was read" in refusal(copy.materialize, made)
 
 
 def test_the_synthetic_stack_may_not_change_either(tmp_path, meanwhile):
@@ -116,7 +116,7 @@ def test_the_synthetic_stack_may_not_change_either(tmp_path, meanwhile):
     copied(made)
     path = made.results.synthetic
     meanwhile[str(path)] = lambda: edited(path)
-    assert "has changed while it was read" in refusal(multiply.run_shard, made)
+    assert "has changed while it was read" in refusal(job.run_shard, made)
 
 
 def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
@@ -142,7 +142,7 @@ def test_a_link_that_leads_elsewhere_for_a_moment(tmp_path, monkeypatch):
                 leads_to(one)
 
     monkeypatch.setattr(direct._File, "_open_buffered", meanwhile)
-    assert "has changed while it was read" in refusal(multiply.run_shard, made)
+    assert "has changed while it was read" in refusal(job.run_shard, made)
 
 
 def test_an_input_that_only_others_read_is_left_alone(tmp_path, meanwhile):
@@ -151,9 +151,9 @@ def test_an_input_that_only_others_read_is_left_alone(tmp_path, meanwhile):
         save(tmp_path / "in" / f"{i}.npy", stack((3, 3), seed=i))
     made = factories.plan(tmp_path, input=str(tmp_path / "in"), shards=2, materialize=False)
     meanwhile[str(tmp_path / "in" / "0.npy")] = lambda: edited(tmp_path / "in" / "3.npy")
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     with pytest.raises(IntegrityError, match=r"3.npy: has changed since the plan was made"):
-        multiply.run_shard(made, "00001")
+        job.run_shard(made, "00001")
 
 
 # Between two runs.
@@ -195,8 +195,8 @@ def test_files_that_change_places_are_noticed(tmp_path, folder, change):
     made = factories.plan(tmp_path, **over)
     change(folder[1], folder[2])
     with pytest.raises(IntegrityError, match=r"1.npy: has changed since the plan was made"):
-        multiply.run_shard(made, "00001")
-    multiply.run_shard(made, "00000")
+        job.run_shard(made, "00001")
+    job.run_shard(made, "00000")
     again = factories.plan(tmp_path, **over)
     prints = [[row.fingerprint for row in plan.shards.values()] for plan in (made, again)]
     assert [a == b for a, b in zip(*prints, strict=True)] == [True, False, False, True]
@@ -210,7 +210,7 @@ def test_b_that_is_replaced_is_noticed(tmp_path):
     made = factories.plan(tmp_path, stack((4, 3, 3)), stack((3, 3)), **over)
     edited(tmp_path / "right.npy")
     with pytest.raises(IntegrityError, match=r"right.npy: has changed since the plan was made"):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     paths = {"input": str(tmp_path / "input.npy"), "right": str(tmp_path / "right.npy")}
     again, _ = planner.make(factories.settings(results=str(tmp_path / "results"), **paths, **over))
     assert again.shards["00000"].fingerprint != made.shards["00000"].fingerprint

@@ -69,11 +69,11 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[2])
-from shardwise import multiply
+from shardwise.multiply import session
 from shardwise.plan import plan
 
 plan = plan.load(Path(sys.argv[1]))
-session, left = multiply.Session(plan, 0), list(plan.shards)
+session, left = session.Session(plan, 0), list(plan.shards)
 begun = [session.begin(left.pop())]
 
 def ahead():

@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 import pytest
-from shardwise import multiply
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces
+from shardwise.multiply import job
 from shardwise.plan import nonfinite
 
 from tests import factories
@@ -16,7 +16,7 @@ from tests.factories import copied, leftovers, save, stack
 def refusal(made, shard_id="00001", kind=InputError):
     """How a shard ends, of which nothing may be committed."""
     with pytest.raises(kind) as caught:
-        multiply.run_shard(copied(made), shard_id)
+        job.run_shard(copied(made), shard_id)
     assert (list(made.results.root.glob("products/*")), leftovers(made.results.root)) == ([], [])
     return str(caught.value)
 
@@ -137,7 +137,7 @@ def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
         file.seek(-4, os.SEEK_END)
         file.write(np.float32(np.nan).tobytes())
     with pytest.raises(IntegrityError) as caught:
-        multiply.run_shard(made, "00001")
+        job.run_shard(made, "00001")
     told = str(caught.value)
     assert f"{path}: is damaged: matrix 5 holds NaN or Inf there, but none in the input" in told
     assert "rm " in told
@@ -156,6 +156,6 @@ def test_an_input_that_is_gone_by_now(tmp_path):
     made = copied(factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=True))
     (tmp_path / "input.npy").unlink()
     with pytest.raises(InputError) as caught:
-        multiply.run_shard(made, "00001")
+        job.run_shard(made, "00001")
     told = str(caught.value)
     assert f"matrix 4 holds NaN or Inf: matrix 4 of {tmp_path}/input.npy; correct it" in told

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise import multiply
-from shardwise import synthetic as synthetics
 from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
 from shardwise.files import pieces
 from shardwise.files.commit import umask
+from shardwise.multiply import job
 from shardwise.plan import config, memory, planner, user_function
+from shardwise.plan import synthetic as plan_synthetic
 from shardwise.plan.problem import LEVELS, Problem, product_dtype, sum_dtype
 from shardwise.records import ledger, receipts
 
@@ -499,7 +499,7 @@ def test_the_first_matrix_is_the_one_tried(tmp_path, write, synthetic):
     recipe = {"matrices": 4, "dim": 3, "dtype": "int16", "seed": 5}
     over = {"product": spec, "synthetic": recipe}
     if synthetic:
-        first = synthetics.matrix(5, 0, 3, np.dtype("int16"))
+        first = plan_synthetic.matrix(5, 0, 3, np.dtype("int16"))
         made, _ = planner.make(settings(**over))
     else:
         left = stack((4, 3, 3), seed=2)
@@ -680,8 +680,8 @@ def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
     )
     left = np.arange(10.0)[:, np.newaxis, np.newaxis] * np.ones((2, 2))
     made = copied(factories.plan(tmp_path, left, product=write(text), shards=2))
-    multiply.run_shard(made, "00000")
-    told = refusal(multiply.run_shard, made, "00001")
+    job.run_shard(made, "00000")
+    told = refusal(job.run_shard, made, "00001")
     assert "failed on matrices 8 to 9: ValueError: 2" in told
     assert not made.results.receipt("00001").exists()
     assert not leftovers(tmp_path)
@@ -703,12 +703,12 @@ def test_nonfinite_numbers_are_refused_or_allowed(tmp_path, write):
     left = stack((6, 3, 3), "float64")
     left[4, 1, 1] = 1e200
     over = {"product": write(body("return block * block")), "shards": 1}
-    told = refusal(multiply.run_shard, copied(factories.plan(tmp_path, left, **over)), "00000")
+    told = refusal(job.run_shard, copied(factories.plan(tmp_path, left, **over)), "00000")
     assert "mine.py:own made NaN or Inf of matrix 4, which is finite" in told
     made = computed(factories.plan(tmp_path, left, nonfinite="allow", **over))
     assert np.isinf(products(made)[4, 1, 1])
     left[2, 0, 0] = np.nan
-    told = refusal(multiply.run_shard, copied(factories.plan(tmp_path, left, **over)), "00000")
+    told = refusal(job.run_shard, copied(factories.plan(tmp_path, left, **over)), "00000")
     assert "input: matrix 2 holds NaN or Inf" in told
 
 
@@ -716,7 +716,7 @@ def test_a_job_refuses_a_function_edited_after_planning(tmp_path, write):
     """Results never stand under the fingerprint of another text."""
     made = copied(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=1))
     write(DOUBLE.replace("2", "3"))
-    told = refusal(multiply.run_shard, made, "00000", error=IntegrityError)
+    told = refusal(job.run_shard, made, "00000", error=IntegrityError)
     assert "mine.py: has changed since the plan was made" in told
     assert not made.results.product("00000").exists()
 

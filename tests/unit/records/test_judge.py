@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, multiply, observation, observe, reduce
+from shardwise import audit, observation, observe, reduce
 from shardwise.errors import IntegrityError
+from shardwise.multiply import job, session
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, missing, receipts
 
@@ -235,11 +236,11 @@ def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
     made = plan.load(tmp_path / "results" / "plan.tsv")
     row, path = made.shards[SHARD], made.results.shard_receipt(SHARD)
     raw = path.read_bytes()
-    assert multiply._known_copy(made, row) is not None
+    assert session._known_copy(made, row) is not None
     for changed in list(changes(raw))[::97]:
         place(path, changed)
-        assert multiply._known_copy(made, row) is None
-    multiply.run_shard(made, SHARD)
+        assert session._known_copy(made, row) is None
+    job.run_shard(made, SHARD)
     assert judge.check_copy(made, SHARD)["file"] == json.loads(raw)["file"]
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import multiply
 from shardwise.files import pieces
+from shardwise.multiply import job
+from shardwise.multiply import session as sessions
 from shardwise.plan import memory
 from shardwise.records import receipts, timeline
 from shardwise.records.timeline import CHECK, STAGES, Spans, Timeline
@@ -140,7 +141,7 @@ KINDS = {
 
 def receipt_of(plan) -> dict:
     """The receipt of the one shard of a plan, once computed."""
-    multiply.run_shard(plan, "00000")
+    job.run_shard(plan, "00000")
     return receipts.read(plan.results.receipt("00000"))
 
 
@@ -192,7 +193,7 @@ def test_nobody_counts_the_operations_of_a_function(tmp_path):
 def test_the_time_of_a_shard_that_waits_for_another_is_waiting(tmp_path):
     """One that is begun ahead has nothing at work while the one before is computed."""
     plan = factories.plan(tmp_path, factories.stack((8, 4, 4)), shards=2, materialize=False)
-    session = multiply.Session(plan, 0)
+    session = sessions.Session(plan, 0)
     first, second = session.begin("00000"), session.begin("00001")
     time.sleep(0.3)
     session.finish(first)

@@ -11,14 +11,15 @@ import numpy as np
 from shardwise.files import direct, pieces
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
-from shardwise.lanes import HostLane
+from shardwise.multiply.lanes import HostLane
+from shardwise.multiply.pipeline import Taker
 from shardwise.numerics import reference as references
-from shardwise.pipeline import Stopwatch, Taker
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
 from shardwise.records import account, receipts
+from shardwise.records.timeline import Stopwatch
 
 
 def materialize(

@@ -4,10 +4,8 @@ Reads, uploads, work, downloads and writes of different slabs go on side by side
 slabs is fixed before, so memory is too: whoever is ahead waits for a slab.
 """
 
-import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Protocol
@@ -17,7 +15,7 @@ import numpy as np
 from shardwise.files.direct import PAGE, ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.plan.stack import SPARE_BYTES, StackReader
-from shardwise.records.timeline import CHECK, COMPUTE, DOWNLOAD, READ, UPLOAD, WRITE, Span, Timeline
+from shardwise.records.timeline import Stopwatch
 
 
 class Taker(Protocol):
@@ -29,56 +27,6 @@ class Taker(Protocol):
 
 Takers = Mapping[str, Taker]
 """Takers by the names of what they do, as a stopwatch notes it."""
-
-
-_STAGES = {
-    "read": READ,
-    "checksum": CHECK,
-    "witness": CHECK,
-    "upload": UPLOAD,
-    "multiply": COMPUTE,
-    "download": DOWNLOAD,
-    "write": WRITE,
-}
-"""What a timeline calls the stages of a stopwatch; whatever waits is at work nowhere."""
-
-
-class Stopwatch:
-    """Seconds that each stage was busy, added up over its threads, and when that was.
-
-    Attributes
-    ----------
-    timeline
-        Begins with the stopwatch.
-    matrices
-        How many were multiplied and looked at, for who asks meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.timeline = Timeline()
-        self.matrices = 0.0
-        self._lock = threading.Lock()
-
-    def add(self, stage: str, seconds: float) -> None:
-        """Note that a stage was busy."""
-        with self._lock:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-
-    def note(self, stage: str, span: Span, work: int = 0) -> None:
-        """Note when a stage was busy, by `time.perf_counter`, and what it did meanwhile."""
-        began, ended = span
-        self.add(stage, ended - began)
-        if stage in _STAGES:
-            self.timeline.note(_STAGES[stage], began, ended, work)
-
-    def timed(self, stage: str, work: Callable[[], Any], nbytes: int = 0) -> Any:
-        """Do something, and note how long it took, and how many bytes it moved."""
-        began = time.perf_counter()
-        try:
-            return work()
-        finally:
-            self.note(stage, (began, time.perf_counter()), nbytes)
 
 
 class Feed:

@@ -6,9 +6,11 @@ import time
 from contextlib import suppress
 
 import pytest
-from shardwise import live, multiply, observation, observe
+from shardwise import observation, observe
 from shardwise.devices.gauge import Sample
 from shardwise.files.paths import Results
+from shardwise.multiply import job, live
+from shardwise.multiply import session as sessions
 from shardwise.plan import memory
 from shardwise.records import receipts
 
@@ -192,7 +194,7 @@ def test_matrices_are_counted_as_they_come_through(tmp_path, monkeypatch):
     """At the end all of them are, whatever the size of a batch."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 3 * 512)
     made = factories.plan(tmp_path, noise((7, 8, 8)), shards=1, materialize=False)
-    session = multiply.Session(made, 0)
+    session = sessions.Session(made, 0)
     reading = session.begin("00000")
     session.finish(reading)
     assert reading.watch.matrices == pytest.approx(7)
@@ -209,7 +211,7 @@ def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
 
     monkeypatch.setattr(live, "AtWork", Noted)
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1)
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     (name, copying), (other, computing) = told
     assert name == other == "00000.json"
     assert copying == computing
@@ -217,7 +219,7 @@ def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
     assert computing["matrices"] == 4
     assert computing["started"] == receipts.read(made.results.receipt("00000"))["started"]
     made.results.receipt("00000").unlink()
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     assert told[-1][1]["attempt"] == 2
     assert len(told) == 3
     assert list(made.results.live.glob("*")) == []
@@ -244,7 +246,7 @@ def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
 def test_what_a_shard_tells_is_what_others_read(tmp_path):
     """Its receipt's account of the time comes through as it was written."""
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     told = receipts.read(made.results.receipt("00000"))["timeline"]
     found = observe.Observer(made.results.root).look().shards["00000"].timeline
     assert {"held": found.held, "busy": found.busy, "work": found.work} == told
@@ -259,7 +261,7 @@ def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(receipts, "write_for", lambda *a: order.append("receipt") or write(*a))
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     assert order == ["receipt", "gone"]
 
 
@@ -273,7 +275,7 @@ def test_an_attempt_is_counted_from_its_journal(tmp_path):
 def test_facts_of_a_device_are_its_name_and_uuid(tmp_path):
     """No more: the file is small, and says nothing that the receipt will not say."""
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
-    session = multiply.Session(made, 0)
+    session = sessions.Session(made, 0)
     reading = session.begin("00000")
     beside = session._at_work(reading.shard, reading.watch, 1)
     assert beside._facts["device"] == {"name": "CPU", "uuid": None}

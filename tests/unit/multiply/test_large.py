@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import batches, multiply
 from shardwise.errors import InputError, TryAgain
 from shardwise.files import pieces
-from shardwise.lanes import HostLane
+from shardwise.multiply import batch, job, session
+from shardwise.multiply.lanes import HostLane
 from shardwise.numerics.binned import BinnedSum
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.problem import Problem
@@ -52,7 +52,7 @@ def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
     made = factories.plan(tmp_path, left, right, **over)
     assert next(plan_memory.ladder(made.problem, 3, cuda=False)) == (1, 1)
     for memory in (None, 1):
-        multiply.run_shard(made, "00000", memory=memory)
+        job.run_shard(made, "00000", memory=memory)
         expected = exact.sum(axis=0)[None] if keep == "sum" else exact
         np.testing.assert_array_equal(results(made), expected)
     assert not leftovers(made.results.root)
@@ -81,14 +81,14 @@ def test_neither_the_cut_nor_slabs_change_a_bit(tmp_path, monkeypatch, dtype):
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from shardwise import multiply
+from shardwise.multiply import job
 from shardwise.plan import plan
 
 plan = plan.load(Path(sys.argv[1]))
 own = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 import numba, shardwise.numerics.binned_cpu
 before = own()
-multiply.run_shard(plan, "00000")
+job.run_shard(plan, "00000")
 print(own() - before)
 """
 
@@ -141,10 +141,10 @@ def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch
     """With what is needed, what there is, and what to do; exit code 2, and nothing is left."""
     made = factories.plan(tmp_path, stack((2, 300, 300)), keep=keep, shards=1)
     monkeypatch.setattr(Lane, "total_bytes", 10**6)
-    monkeypatch.setattr(multiply, "HostLane", Lane)
-    monkeypatch.setattr(multiply, "ExtentReader", None)  # nothing may be read
+    monkeypatch.setattr(session, "HostLane", Lane)
+    monkeypatch.setattr(session, "ExtentReader", None)  # nothing may be read
     with pytest.raises(InputError) as caught:
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     told = str(caught.value)
     assert "A @ A of (300, 300) float32 needs" in told
     assert "(A 351.6 KiB, product 351.6 KiB;" in told
@@ -158,9 +158,9 @@ def test_memory_that_is_short_for_now_is_waited_for(tmp_path, monkeypatch):
     """What fits, but not beside others, is tried again."""
     made = factories.plan(tmp_path, stack((2, 17, 17)), shards=1)
     monkeypatch.setattr(Lane, "full", True)
-    monkeypatch.setattr(multiply, "HostLane", Lane)
+    monkeypatch.setattr(session, "HostLane", Lane)
     with pytest.raises(TryAgain, match=r"a batch of 1 needs .*, but this machine has less"):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     assert not leftovers(made.results.root)
 
 
@@ -186,6 +186,6 @@ def test_sums_that_are_not_reproducible_need_less(tmp_path):
     )
     total = plan_memory.least_bytes(made.problem, "sum", False, True) - 1
     with pytest.raises(InputError):
-        batches.refuse_too_large(made, False, total)
-    batches.refuse_too_large(other, False, total)
-    batches.refuse_too_large(made, False, None)  # nobody knows
+        batch.refuse_too_large(made, False, total)
+    batch.refuse_too_large(other, False, total)
+    batch.refuse_too_large(made, False, None)  # nobody knows

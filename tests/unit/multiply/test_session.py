@@ -8,11 +8,12 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise import lanes, multiply, shard
 from shardwise.devices import choose
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
+from shardwise.multiply import backend, copy, job, lanes
+from shardwise.multiply import session as sessions
 from shardwise.numerics import binned, gemm
 from shardwise.plan import memory
 from shardwise.records import receipts
@@ -44,7 +45,7 @@ def nothing_committed(made):
 def refusal(made, error=InputError, shard_id="00000"):
     """The message that refuses a shard, which leaves nothing behind."""
     with pytest.raises(error) as caught:
-        multiply.run_shard(made, shard_id)
+        job.run_shard(made, shard_id)
     assert nothing_committed(made)
     return str(caught.value)
 
@@ -265,7 +266,7 @@ def test_the_first_nonfinite_matrix_is_named(tmp_path, dtype, bad):
     left[6, 1, 2] = left[8, 0, 0] = bad
     made = factories.plan(tmp_path, left, shards=3, materialize=False)
     assert "input: matrix 6 holds NaN or Inf" in refusal(made, shard_id="00002")
-    multiply.run_shard(made, "00001")
+    job.run_shard(made, "00001")
 
 
 @pytest.mark.parametrize("shape", [(9, 3, 3), (3, 3)])
@@ -343,7 +344,7 @@ def test_integers_are_exact_or_refused(tmp_path, dtype, value, fits):
     left = np.full((3, 1, 1), value, dtype)
     made = copied(factories.plan(tmp_path, left, shards=1))
     if fits:
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
         assert products(made).ravel().tolist() == [value * value] * 3
     else:
         assert "may not fit int64" in refusal(made)
@@ -409,19 +410,19 @@ def test_a_damaged_shard_is_refused(tmp_path, how):
     assert "00000.npy" in said
     (command,) = re.findall(r"; (rm .*), then snakemake as before$", said)
     subprocess.run(command, shell=True, check=True)
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
 
 
 def recomputed(made):
     """The products of the first shard of a plan, computed now."""
-    multiply.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     return np.load(made.results.product("00000"))
 
 
 def test_a_copy_that_is_made_ahead_takes_no_slab_of_its_own(tmp_path, monkeypatch):
     """It goes through the slabs that the shard before was read into, whose copy was there."""
     made = factories.plan(tmp_path, noise((8, 9, 9)), shards=2, materialize=True)
-    shard.materialize(made, "00000")
+    copy.materialize(made, "00000")
     taken, new_slab = [], lanes.HostLane._new_slab
 
     def counted(self, nbytes):
@@ -429,7 +430,7 @@ def test_a_copy_that_is_made_ahead_takes_no_slab_of_its_own(tmp_path, monkeypatc
         return new_slab(self, nbytes)
 
     monkeypatch.setattr(lanes.HostLane, "_new_slab", counted)
-    session = multiply.Session(made, 0)
+    session = sessions.Session(made, 0)
     first, begun = session.begin("00000"), []
 
     def ahead() -> None:
@@ -601,7 +602,7 @@ def test_a_failure_keeps_an_earlier_result(tmp_path):
     ]
     damage(made.results.shard("00000"), "flip")
     with pytest.raises(IntegrityError):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     after = [made.results.product("00000").read_bytes(), made.results.receipt("00000").read_bytes()]
     assert after == before
     assert not leftovers(tmp_path)
@@ -611,9 +612,9 @@ def test_cupy_without_a_driver_is_bad_config(monkeypatch):
     """backend: cupy on a machine without a driver says what to do; auto falls back with a word."""
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: None)
     with pytest.raises(InputError, match="backend: cupy needs an NVIDIA driver"):
-        multiply.load_backend("cupy")
-    assert multiply.load_backend("auto")[0] is np
-    assert multiply.load_backend("numpy")[0] is np
+        backend.load_backend("cupy")
+    assert backend.load_backend("auto")[0] is np
+    assert backend.load_backend("numpy")[0] is np
 
 
 def test_a_receipt_is_json_that_people_can_read(tmp_path):

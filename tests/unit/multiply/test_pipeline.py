@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import batches, multiply
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit as commits
 from shardwise.files import pieces as piecess
@@ -17,12 +16,15 @@ from shardwise.files.checksum import PieceChecksum, file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
-from shardwise.lanes import HostLane
-from shardwise.pipeline import Drain, Feed, Stopwatch
+from shardwise.multiply import batch, job
+from shardwise.multiply import session as sessions
+from shardwise.multiply.lanes import HostLane
+from shardwise.multiply.pipeline import Drain, Feed
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import receipts
+from shardwise.records.timeline import Stopwatch
 
 from tests import factories
 from tests.factories import copied, leftovers, noise, save, stack
@@ -184,10 +186,10 @@ FAILURES = {
     "hashing what is read": (PieceChecksum, "update"),
     "memory of a slab": (HostLane, "slab"),
     "upload": (HostLane, "upload"),
-    "work": (batches.Worker, "work"),
+    "work": (batch.Worker, "work"),
     "download": (HostLane, "download"),
-    "fetching a report": (batches.Report, "fetched"),
-    "examining": (batches.Worker, "examine"),
+    "fetching a report": (batch.Report, "fetched"),
+    "examining": (batch.Worker, "examine"),
     "writing": (StackWriter, "write_at"),
     "handing over a slab": (Drain, "_flush"),
     "the end": (Drain, "finish"),
@@ -208,8 +210,8 @@ def fail(monkeypatch, where, error, call):
         return original(*arguments, **named)
 
     monkeypatch.setattr(owner, name, broken)
-    work = batches.Worker.work
-    monkeypatch.setattr(batches.Worker, "work", lambda *a: worked.append(None) or work(*a))
+    work = batch.Worker.work
+    monkeypatch.setattr(batch.Worker, "work", lambda *a: worked.append(None) or work(*a))
     return worked
 
 
@@ -225,7 +227,7 @@ def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
     worked = fail(monkeypatch, where, error, 1 if where in ONCE else call)
     before = set(threading.enumerate())
     with pytest.raises(BrokenError) as caught:
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
     assert caught.value is error
     assert set(threading.enumerate()) <= before
     assert not leftovers(tmp_path)
@@ -241,7 +243,7 @@ def test_a_failure_keeps_its_kind(tmp_path, monkeypatch, where):
     made = copied(factories.plan(tmp_path, noise((4, 8, 8)), shards=1))
     fail(monkeypatch, where, IntegrityError("told"), 1)
     with pytest.raises(IntegrityError, match="told"):
-        multiply.run_shard(made, "00000")
+        job.run_shard(made, "00000")
 
 
 def test_a_shard_can_be_computed_after_a_failure(tmp_path, monkeypatch):
@@ -250,8 +252,8 @@ def test_a_shard_can_be_computed_after_a_failure(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         fail(patch, "writing", BrokenError(), 1)
         with pytest.raises(BrokenError):
-            multiply.run_shard(made, "00000")
-    multiply.run_shard(made, "00000")
+            job.run_shard(made, "00000")
+    job.run_shard(made, "00000")
     left = stack((9, 4, 4))
     np.testing.assert_array_equal(factories.products(made), left @ left)
 
@@ -274,7 +276,7 @@ def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
     taken.clear()
     counts = []
     for memory in (None, 1):
-        multiply.run_shard(made, "00000", memory)
+        job.run_shard(made, "00000", memory)
         seen.add(factories.products(made).tobytes())
         counts.append(len(taken))
         taken.clear()
@@ -309,7 +311,7 @@ def test_a_session_takes_its_slabs_once(tmp_path, monkeypatch, keep):
     left, right = noise((40, 8, 8)), noise((40, 8, 8), seed=1)
     over = {"shards": 4, "keep": keep, "materialize": True, "product": "A @ B"}
     made = factories.plan(tmp_path, left, right, **over)
-    session = multiply.Session(made, 0)
+    session = sessions.Session(made, 0)
     reading, counts = session.begin("00000"), []
     for following in ("00001", "00002", "00003", None):
         ahead = []
@@ -334,7 +336,7 @@ def test_a_session_goes_on_after_a_failure(tmp_path):
     left = stack((12, 4, 4), "float64")
     left[5, 1, 2] = np.nan
     made = factories.plan(tmp_path, left, shards=4, materialize=False)
-    session = multiply.Session(made, 0)
+    session = sessions.Session(made, 0)
     for shard in made.shards:
         reading = session.begin(shard)
         if shard == "00001":

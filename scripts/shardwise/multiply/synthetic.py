@@ -1,4 +1,4 @@
-"""The synthetic stack: input for a first run, and for benchmarks."""
+"""Writes the synthetic stack, with its receipt."""
 
 import time
 from typing import Any
@@ -8,9 +8,8 @@ import numpy as np
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.plan.plan import Plan
+from shardwise.plan.synthetic import matrix
 from shardwise.records import receipts
-
-INTEGER_LIMIT = 9
 
 
 def write(plan: Plan) -> None:
@@ -33,16 +32,3 @@ def write(plan: Plan) -> None:
     )
     provenance = receipts.provenance("synthesize", started)
     receipts.write(receipt, {"synthetic": recipe, "file": facts, **provenance})
-
-
-def matrix(seed: int, index: int, dim: int, dtype: np.dtype) -> np.ndarray:
-    """Matrix ``index`` of the synthetic stack, shape ``(dim, dim)``."""
-    random = np.random.default_rng([seed, index])
-    if dtype.kind in "iu":
-        return random.integers(-INTEGER_LIMIT, INTEGER_LIMIT, (dim, dim), endpoint=True).astype(
-            dtype
-        )
-    real = random.standard_normal((dim, dim))
-    if dtype.kind == "c":
-        return (real + 1j * random.standard_normal((dim, dim))).astype(dtype)
-    return real.astype(dtype)

@@ -1,17 +1,12 @@
-"""A shard: its matrices through the pipeline, multiplied, proven, written with a receipt.
-
-The only importer of cupy; NumPy takes the same path. Matrices come in batches. While one is
-multiplied, the next is read and uploaded, and the last is downloaded and written.
-"""
+"""A device that computes one shard after another."""
 
 import errno
-import importlib.util
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -20,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import batches, errors, live
+from shardwise import errors
 from shardwise import host as shardwise_host
-from shardwise.batches import Report, Worker
-from shardwise.devices import choose, grants, quarantine
+from shardwise.devices import choose, quarantine
 from shardwise.devices.gauge import Gauge
 from shardwise.devices.telemetry import Recorder
 from shardwise.errors import (
@@ -35,7 +29,6 @@ from shardwise.errors import (
     Misled,
     Quarantined,
     ShardwiseError,
-    TryAgain,
     WrongInput,
     WrongProduct,
 )
@@ -45,17 +38,21 @@ from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.files.paths import for_bash
-from shardwise.lanes import CudaLane, HostLane
+from shardwise.multiply import backend as backends
+from shardwise.multiply import batch, live
+from shardwise.multiply.batch import Report, Worker
+from shardwise.multiply.copy import factors_digest, materialize, reference_of
+from shardwise.multiply.lanes import CudaLane, HostLane
+from shardwise.multiply.pipeline import Drain, Feed, Takers
 from shardwise.numerics import end_to_end
 from shardwise.numerics import reference as references
-from shardwise.pipeline import Drain, Feed, Stopwatch, Takers
 from shardwise.plan import memory as plan_memory
 from shardwise.plan import nonfinite
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
 from shardwise.records import account, judge, receipts
-from shardwise.shard import factors_digest, materialize, reference_of
+from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
 
@@ -63,18 +60,6 @@ _PROGRESS_SECONDS = 10.0
 _SUSPECT = (
     "Suspect the device, or the memory of its node: run snakemake again, elsewhere if you can"
 )
-
-
-def run_shard(
-    plan: Plan, shard_id: str, memory: int | None = None, wait: float | None = None
-) -> None:
-    """Compute the products of one shard, or their sum, and commit them with a receipt.
-
-    Parameters and errors are those of :class:`Session` and its methods.
-    """
-    shard = plan.shard(shard_id)
-    session = Session(plan, shard.device_memory, memory, wait)
-    session.finish(session.begin(shard_id))
 
 
 @dataclass
@@ -165,7 +150,7 @@ class Session:
         barred = partial(quarantine.barred, plan.results)
         backend = plan.settings["backend"]
         try:
-            self._xp, self.device = load_backend(backend, needed, wait, choice, barred)
+            self._xp, self.device = backends.load_backend(backend, needed, wait, choice, barred)
         except Quarantined:
             raise
         except DeviceFailed as error:
@@ -174,7 +159,7 @@ class Session:
         with self._translated():
             self._lane = HostLane() if self._xp is np else CudaLane(self._xp)
             self._versions = {} if self._xp is np else choose.versions(self._xp)
-            batches.refuse_too_large(plan, self._xp is not np, self._lane.total())
+            batch.refuse_too_large(plan, self._xp is not np, self._lane.total())
         self._gauge: Gauge | None = None
         if self._xp is not np:
             self._gauge = Gauge(self.device["uuid"])
@@ -216,7 +201,7 @@ class Session:
         right = _right_checksum(plan, shard)
         reading = Reading(shard, copy, slabs, checksum, files, stack, watch, inputs, right)
         known = copy is not None and copy.reference is not None
-        if not known and not batches.in_gemm(plan):  # there single matrices have no numbers
+        if not known and not batch.in_gemm(plan):  # there single matrices have no numbers
             reading.reference = reference_of(plan, shard, references.sample_every(count))
         _start_feeds(plan, reading, self._lane)
         return reading
@@ -339,100 +324,6 @@ class Session:
             plan.results.product(shard.shard),
             own,
         )
-
-
-def load_backend(
-    requested: str, needed: int = 0, wait: float | None = None,
-    choice: choose.Choice | None = None, barred: Callable[[], Mapping[str, str]] = dict,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
-    """The array module to compute with, on a device of this process, and facts about that.
-
-    Parameters
-    ----------
-    requested
-        ``auto``, ``cupy`` or ``numpy``.
-    needed
-        Bytes of device memory that the task is going to take.
-    wait
-        Seconds to wait for a free device while no lease of one changes hands, or None for what
-        :func:`choose.wait_seconds` says.
-    choice
-        Which device to look at first, as :func:`choose.take` has it.
-    barred
-        Which devices are in quarantine, as :func:`choose.take` has it.
-
-    Raises
-    ------
-    InputError
-        Where cupy is asked for, and the driver or cupy is missing.
-    TryAgain
-        Where there is a driver but no device for this task; `DeviceFailed` where the one that was
-        taken does not work.
-    """
-    if not _on_gpu(requested):
-        return np, {"name": "CPU", "granted": choose.granted()}
-    taken = choose.take(needed, wait, choice=choice, barred=barred)
-    cupy = array_module(requested)
-    try:
-        cupy.cuda.Device(0).use()
-        cupy.zeros(1)
-        found = choose.cuda_uuid(cupy)
-        facts = choose.facts(cupy, taken)
-    except errors.device_errors(cupy) as error:
-        raise DeviceFailed(str(_no_device(error))) from error
-    if taken.device.uuid.startswith("GPU-") and found != taken.device.uuid:
-        raise RuntimeError(f"CUDA was in use on {found} before {taken.device.uuid} was taken")
-    return cupy, facts
-
-
-def array_module(requested: str) -> Any:
-    """NumPy or cupy, with no device taken: for who shares devices with others by its own rule."""
-    if not _on_gpu(requested):
-        return np
-    # Switches of the user's environment would turn float32 into tf32 behind our back, or tf32 off.
-    os.environ.update(CUPY_TF32="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
-    try:
-        import cupy
-    except ImportError as error:
-        raise _no_cupy(str(error)) from error
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except errors.device_errors(cupy) as error:
-        raise _no_device(error) from error
-    return cupy
-
-
-def _on_gpu(requested: str) -> bool:
-    """Whether a GPU computes; refuses what cannot work here, before any device is waited for."""
-    if requested == "numpy":
-        return False
-    if choose.driver_cuda_version() is None:
-        if requested == "cupy":
-            raise InputError(
-                "backend: cupy needs an NVIDIA driver, but libcuda.so.1 was not found here; "
-                "run on a GPU node, or set backend: numpy"
-            )
-        log.warning("no NVIDIA driver here: computing with NumPy (backend: auto)")
-        return False
-    if importlib.util.find_spec("cupy") is None:
-        raise _no_cupy("it is not installed")
-    return True
-
-
-def _no_device(error: BaseException) -> TryAgain:
-    return TryAgain(
-        f"there is an NVIDIA driver but no usable device: {error} "
-        f"({grants.VISIBLE}={os.environ.get(grants.VISIBLE)!r})"
-    )
-
-
-def _no_cupy(reason: str) -> InputError:
-    major = (choose.driver_cuda_version() or 0) // 1000
-    return InputError(
-        f"there is an NVIDIA driver (CUDA {major}) but cupy cannot be imported ({reason}); "
-        f"install it with: make install CUDA={major}, or set backend: numpy"
-    )
 
 
 def _compute(
@@ -671,7 +562,7 @@ def _compared_with_copy(plan: Plan, reading: Reading, own: account.Account, rows
     shard, copied = reading.shard, reading.copy.reference
     if copied is None:
         return "none"
-    in_turn = shard.stop - shard.start if batches.in_gemm(plan) else 0
+    in_turn = shard.stop - shard.start if batch.in_gemm(plan) else 0
     if end_to_end.differ(plan.problem, own.reference, copied, own.mass, rows, in_turn):
         raise WrongInput(
             f"shard {shard.shard}: the matrices that the device has multiplied are not those that "

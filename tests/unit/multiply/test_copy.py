@@ -7,12 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-from shardwise import multiply, shard
 from shardwise.errors import IntegrityError, TryAgain
 from shardwise.files import commit, direct
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
+from shardwise.multiply import copy, job
 from shardwise.plan import memory
 from shardwise.records import receipts
 
@@ -31,7 +31,7 @@ def copies(made):
     """What the shards of a plan hold, one after the other, checked with their receipts."""
     parts = []
     for shard_id in made.shards:
-        shard.materialize(made, shard_id)
+        copy.materialize(made, shard_id)
         path, facts = (
             made.results.shard(shard_id),
             receipts.read(made.results.shard_receipt(shard_id))["file"],
@@ -78,8 +78,8 @@ def test_any_order(tmp_path, slabs, dtype, order):
 def test_multiply_agrees_with_the_checksum(tmp_path, slabs):
     """What the shard's receipt says of its elements is what multiply computes from them."""
     made = factories.plan(tmp_path, noise((9, 130, 200)), product="A @ A.T", shards=1)
-    shard.materialize(made, "00000")
-    multiply.run_shard(made, "00000")
+    copy.materialize(made, "00000")
+    job.run_shard(made, "00000")
     copied = receipts.read(made.results.shard_receipt("00000"))
     used = receipts.read(made.results.receipt("00000"))
     assert used["input_checksum"] == copied["file"]["checksum"]
@@ -98,7 +98,7 @@ def test_an_input_that_changed_leaves_nothing(tmp_path):
     made = factories.plan(tmp_path, noise((5, 10, 10)), shards=1)
     os.utime(tmp_path / "input.npy", ns=(1, 1))
     with pytest.raises(IntegrityError, match="has changed since the plan"):
-        shard.materialize(made, "00000")
+        copy.materialize(made, "00000")
     assert list((made.results.root / "shards").iterdir()) == []
 
 
@@ -115,17 +115,17 @@ def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypat
     monkeypatch.setattr(direct.ExtentReader, "read", cut_first)
     # A thread that comes late finds the file changed, or shorter than its header says.
     with pytest.raises(IntegrityError, match=r"became shorter|has changed|is truncated"):
-        shard.materialize(made, "00000")
+        copy.materialize(made, "00000")
     assert list((made.results.root / "shards").iterdir()) == []
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from shardwise import shard
+from shardwise.multiply import copy
 from shardwise.plan import plan
-shard._copy = lambda *words: os.kill(os.getpid(), 9)
-shard.materialize(plan.load(Path(sys.argv[1])), "00000")
+copy._copy = lambda *words: os.kill(os.getpid(), 9)
+copy.materialize(plan.load(Path(sys.argv[1])), "00000")
 """
 
 
@@ -137,7 +137,7 @@ def test_what_a_killed_copy_left_is_removed_by_the_next(tmp_path):
         env=os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}, check=False,
     )  # fmt: skip
     assert len(leftovers(tmp_path)) == 1
-    shard.materialize(made, "00000")
+    copy.materialize(made, "00000")
     assert leftovers(tmp_path) == []
 
 
@@ -150,7 +150,7 @@ def test_a_first_copy_lists_no_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr(commit, "remove_leftovers", listed)
     for shard_id in made.shards:
-        shard.materialize(made, shard_id)
+        copy.materialize(made, shard_id)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(direct.os, "ftruncate", full)
     with pytest.raises(TryAgain, match="No space left on device: the file needs 8096 bytes"):
-        shard.materialize(made, "00000")
+        copy.materialize(made, "00000")
     assert list((made.results.root / "shards").iterdir()) == []
 
 
@@ -170,7 +170,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 def test_a_header_that_turns_the_elements_around_is_refused(tmp_path, key):
     """The checksum leaves the header out, so each byte of it is compared."""
     made = factories.plan(tmp_path, noise((3, 3, 3)), shards=1)
-    shard.materialize(made, "00000")
+    copy.materialize(made, "00000")
     path = made.results.shard("00000")
     facts = json.loads(made.results.shard_receipt("00000").read_bytes())["file"]
     raw = path.read_bytes()

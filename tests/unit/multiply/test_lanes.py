@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise import lanes
-from shardwise.lanes import CudaLane, HostLane
+from shardwise.multiply import lanes
+from shardwise.multiply.lanes import CudaLane, HostLane
 
 AHEAD = 5000.0
 """Seconds by which the device's clock differs from the host's."""

@@ -1,0 +1,109 @@
+"""Which library computes: cupy on a device, or NumPy."""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shardwise import errors
+from shardwise.devices import choose, grants
+from shardwise.errors import DeviceFailed, InputError, TryAgain
+
+log = logging.getLogger(__name__)
+
+
+def load_backend(
+    requested: str, needed: int = 0, wait: float | None = None,
+    choice: choose.Choice | None = None, barred: Callable[[], Mapping[str, str]] = dict,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """The array module to compute with, on a device of this process, and facts about that.
+
+    Parameters
+    ----------
+    requested
+        ``auto``, ``cupy`` or ``numpy``.
+    needed
+        Bytes of device memory that the task is going to take.
+    wait
+        Seconds to wait for a free device while no lease of one changes hands, or None for what
+        :func:`choose.wait_seconds` says.
+    choice
+        Which device to look at first, as :func:`choose.take` has it.
+    barred
+        Which devices are in quarantine, as :func:`choose.take` has it.
+
+    Raises
+    ------
+    InputError
+        Where cupy is asked for, and the driver or cupy is missing.
+    TryAgain
+        Where there is a driver but no device for this task; `DeviceFailed` where the one that was
+        taken does not work.
+    """
+    if not _on_gpu(requested):
+        return np, {"name": "CPU", "granted": choose.granted()}
+    taken = choose.take(needed, wait, choice=choice, barred=barred)
+    cupy = array_module(requested)
+    try:
+        cupy.cuda.Device(0).use()
+        cupy.zeros(1)
+        found = choose.cuda_uuid(cupy)
+        facts = choose.facts(cupy, taken)
+    except errors.device_errors(cupy) as error:
+        raise DeviceFailed(str(_no_device(error))) from error
+    if taken.device.uuid.startswith("GPU-") and found != taken.device.uuid:
+        raise RuntimeError(f"CUDA was in use on {found} before {taken.device.uuid} was taken")
+    return cupy, facts
+
+
+def array_module(requested: str) -> Any:
+    """NumPy or cupy, with no device taken: for who shares devices with others by its own rule."""
+    if not _on_gpu(requested):
+        return np
+    # Switches of the user's environment would turn float32 into tf32 behind our back, or tf32 off.
+    os.environ.update(CUPY_TF32="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
+    try:
+        import cupy
+    except ImportError as error:
+        raise _no_cupy(str(error)) from error
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except errors.device_errors(cupy) as error:
+        raise _no_device(error) from error
+    return cupy
+
+
+def _on_gpu(requested: str) -> bool:
+    """Whether a GPU computes; refuses what cannot work here, before any device is waited for."""
+    if requested == "numpy":
+        return False
+    if choose.driver_cuda_version() is None:
+        if requested == "cupy":
+            raise InputError(
+                "backend: cupy needs an NVIDIA driver, but libcuda.so.1 was not found here; "
+                "run on a GPU node, or set backend: numpy"
+            )
+        log.warning("no NVIDIA driver here: computing with NumPy (backend: auto)")
+        return False
+    if importlib.util.find_spec("cupy") is None:
+        raise _no_cupy("it is not installed")
+    return True
+
+
+def _no_device(error: BaseException) -> TryAgain:
+    return TryAgain(
+        f"there is an NVIDIA driver but no usable device: {error} "
+        f"({grants.VISIBLE}={os.environ.get(grants.VISIBLE)!r})"
+    )
+
+
+def _no_cupy(reason: str) -> InputError:
+    major = (choose.driver_cuda_version() or 0) // 1000
+    return InputError(
+        f"there is an NVIDIA driver (CUDA {major}) but cupy cannot be imported ({reason}); "
+        f"install it with: make install CUDA={major}, or set backend: numpy"
+    )
