@@ -50,9 +50,9 @@ def arrays_in(plan: Any, path: Path) -> Any:
 
 def shardwise(comm: Any, plan: Any, most: int | None, output: Path) -> None:
     """The reduce as the workflow runs it, with its checks and its receipt."""
-    from shardwise import reduce
+    from shardwise.reduce import job
 
-    reduce.run(comm, plan.results.plan, ["sum"])
+    job.run(comm, plan.results.plan, ["sum"])
     if comm.rank == 0:
         plan.results.statistic("sum").replace(output)
 

@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardwise import cli, launch, units, useful
+from shardwise import cli, units
 from shardwise.devices import choose
 from shardwise.dispatch import apart, tally, task
 from shardwise.errors import InputError
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
+from shardwise.reduce import launch, useful
 
 
 def main(options: Namespace) -> int | None:

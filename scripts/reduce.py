@@ -7,20 +7,19 @@ Under a launcher of your own it is one of the ranks: mpiexec -n 2 python -m mpi4
 from argparse import Namespace
 from typing import Any
 
-from shardwise import cli, launch, useful
+from shardwise import cli
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
+from shardwise.reduce import launch, useful
 
 
 def main(options: Namespace) -> None:
     """Reduce the products of the ledger's shards."""
-    from shardwise import reduce  # after MPI: a rank that fails here then ends the others
+    from shardwise.reduce import job  # after MPI: a rank that fails here then ends the others
 
     comm = launch.world(options.ranks, "reduce")
-    plan = reduce.run(
-        comm, options.plan, options.statistics, options.time_limit, options.save_every
-    )
+    plan = job.run(comm, options.plan, options.statistics, options.time_limit, options.save_every)
     if comm.rank == 0:
         named = ", ".join(options.statistics)
         cli.log.info("%s: %s of %d matrices", plan.results.root, named, plan.problem.matrices)
@@ -29,9 +28,9 @@ def main(options: Namespace) -> None:
 def _ranks(options: Namespace) -> Any:
     """mpi4py's ``MPI`` of a rank; what is no rank yet starts as many as can be of use."""
     if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
-        from shardwise import reduce  # here: who only starts ranks does without NumPy
+        from shardwise.reduce import job  # here: who only starts ranks does without NumPy
 
-        work, here = reduce.most_ranks(plans.load(options.plan)), useful.here(options.launcher)
+        work, here = job.most_ranks(plans.load(options.plan)), useful.here(options.launcher)
         useful.refuse_more(options.ranks, "--ranks", work, here)
     return launch.ranks(options)
 

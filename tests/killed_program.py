@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from mpi4py import MPI
-from shardwise import reduce, scan
 from shardwise.files import pieces
 from shardwise.plan import memory
+from shardwise.reduce import job, scan
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
         give_back(self, part)
 
     scan.Scan.give_back = counted
-    reduce.run(comm, Path(plan), names, save_every=0.0)
+    job.run(comm, Path(plan), names, save_every=0.0)
     sys.stdout.write(f"{seen}\n")
 
 

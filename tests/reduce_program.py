@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from shardwise import reduce
 from shardwise.files import paths, pieces
 from shardwise.files.paths import STATISTICS
 from shardwise.multiply import job
 from shardwise.plan import memory
 from shardwise.plan.problem import NEEDS_ORDER
 from shardwise.records import ledger
+from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -85,7 +85,7 @@ def once(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, byte
     # Products of numbers of all scales overflow, and int64 has no room for them.
     names.remove("prod") if "prod" in names and dtype == "int16" else None
     if comm.rank < chosen["ranks"]:
-        reduce.run(sub, plan, names, save_every=chosen["save"])
+        jobs.run(sub, plan, names, save_every=chosen["save"])
     sub.Free()
     meet(comm)
     results = paths.Results.of_plan(plan)

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise import cli, launch
-from shardwise.collectives import average, broadcast, shard_indices, total
+from shardwise import cli
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.multiply.backend import array_module
+from shardwise.reduce import launch
+from shardwise.reduce.collectives import average, broadcast, shard_indices, total
 
 CLASSES = 10
 HELD_OUT = 6

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from shardwise import launch
 from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError, Terminated, TryAgain, of_system
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
+from shardwise.reduce import launch
 
 log = logging.getLogger("shardwise")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.io import ancient
 from snakemake.persistence import NO_PARAMS_CHANGE
 
-from shardwise import ALGORITHM, host, useful
+from shardwise import ALGORITHM, host
 from shardwise.devices import grants
 from shardwise.dispatch import final, jobs, recipe, slurm_run, uge_run
 from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, some
@@ -33,6 +33,7 @@ from shardwise.plan.config import NO_PLAN, dispatch_settings, reduce_settings, r
 from shardwise.plan.plan import Plan, Shard, Source, Stack
 from shardwise.processes import leftovers
 from shardwise.records import missing
+from shardwise.reduce import useful
 from shardwise.units import MIB
 
 if TYPE_CHECKING:
@@ -114,10 +115,10 @@ class Run:
 
     def _work_of(self, rule: str) -> useful.Limit:
         """The limit of what there is to do for the ranks of a rule."""
-        from shardwise import reduce  # here: few runs ask, and it takes a while
+        from shardwise.reduce import job as reduce_job  # here: few runs ask, and it takes a while
 
         if rule == "reduce":
-            return reduce.most_ranks(self.plan)
+            return reduce_job.most_ranks(self.plan)
         shards = len(self.plan.shards)
         return useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from shardwise import reduce
 from shardwise.dispatch import jobs, submitted, tally
 from shardwise.errors import ShardwiseError
 from shardwise.files.checksum import file_checksum
@@ -20,6 +19,7 @@ from shardwise.multiply import job, session, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
 from shardwise.records import ledger, missing, receipts
+from shardwise.reduce import job as reduce_job
 from shardwise.workflow import Run
 
 from tests import factories
@@ -86,7 +86,7 @@ def _reduced(folder: Path) -> None:
 
     memory.REDUCE_BATCH_BYTES = 300  # in many steps, each of which is committed
     names = ["sum", "mean"]
-    reduce.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", names, save_every=0.0)
+    reduce_job.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", names, save_every=0.0)
 
 
 def _noted(folder: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import reduce
 from shardwise.multiply import job
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, missing, receipts
+from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -39,7 +39,7 @@ def finished(made: Plan) -> None:
     found = ledger.read(made)
     assert [receipt["shard"] for receipt in found] == list(made.shards)
     assert {receipt["attempt"] for receipt in found} == {1}
-    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum", "mean"])
+    jobs.run(MPI.COMM_SELF, made.results.plan, ["sum", "mean"])
     np.testing.assert_array_equal(
         np.load(made.results.statistic("sum")), (STACK @ STACK).sum(axis=0)
     )

@@ -7,11 +7,11 @@ import subprocess
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import reduce
 from shardwise.errors import IntegrityError, ShardwiseError
 from shardwise.multiply import job
 from shardwise.plan import plan
 from shardwise.records import ledger, missing
+from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -69,7 +69,7 @@ def astray(path, seed):
 
 def summed(made):
     """Reduce in this process; the sum."""
-    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    jobs.run(MPI.COMM_SELF, made.results.plan, ["sum"])
     return np.load(made.results.statistic("sum"))
 
 

@@ -1,7 +1,7 @@
 """The collectives on arrays of a device, in a world of one rank."""
 
 import pytest
-from shardwise import collectives
+from shardwise.reduce import collectives
 
 
 @pytest.fixture

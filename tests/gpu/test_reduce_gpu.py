@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from shardwise import launch
 from shardwise.errors import InputError
+from shardwise.reduce import launch
 
 from tests.factories import ROOT, SCRIPTS
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise import metrics, observation, observe, partial
+from shardwise import metrics, observation, observe
 from shardwise.dispatch import jobs, submitted
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
@@ -34,6 +34,7 @@ from shardwise.plan import config, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, missing, receipts
+from shardwise.reduce import checkpoint
 
 from tests import factories, pretend
 from tests.hostile.mutate import MOST_BYTES, mutated
@@ -482,14 +483,14 @@ class Record(Reader):
 
     def prepare(self) -> None:
         (self.folder / "partial").mkdir()
-        self.partial = partial.Partial(self.folder / "partial", "d1")
+        self.partial = checkpoint.Partial(self.folder / "partial", "d1")
         self.file = self.folder / "partial" / "a.part"
         values = [np.arange(4), np.ones((2, 3), "f4"), np.zeros((0, 2), bool)]
-        self.partial.save("a", partial.Record([(0, 4), (6, 7)], 3), values)
+        self.partial.save("a", checkpoint.Record([(0, 4), (6, 7)], 3), values)
         self.seeds = [self.file.read_bytes()]
-        self.partial.save("a", partial.Record(finished=[0, 2]), values[:1])
+        self.partial.save("a", checkpoint.Record(finished=[0, 2]), values[:1])
         self.seeds.append(self.file.read_bytes())
-        self.partial.save("b", partial.Record([(1, 2)], 9), [])
+        self.partial.save("b", checkpoint.Record([(1, 2)], 9), [])
         self.other = self.folder / "partial" / "b.part"
         self.whole = self.other.read_bytes()
         self.writes = (self.folder / "partial",)

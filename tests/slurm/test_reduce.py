@@ -114,7 +114,7 @@ def test_a_reduce_that_is_killed_half_way_is_continued(
 
 WAITING = """
 import os, sys, time
-from shardwise import launch
+from shardwise.reduce import launch
 launch.relaunch(3, sys.argv[2])
 from mpi4py import MPI
 open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.uge
 WAIT_FOR_EVER = """
 import time
 from pathlib import Path
-from shardwise import reduce
+from shardwise.reduce import job
 
 def run(comm, *settings):
     import os
@@ -33,7 +33,7 @@ def run(comm, *settings):
         time.sleep(600)
     comm.Barrier()
 
-reduce.run = run
+job.run = run
 """
 
 

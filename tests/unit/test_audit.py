@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import audit, host, reduce
+from shardwise import audit, host
 from shardwise.errors import InputError
 from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.plan.config import NO_PLAN
 from shardwise.records import ledger, receipts
+from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -25,7 +26,7 @@ def finished(folder: Path, left=None, names=("sum",), right=None, **over):
 
     made = factories.computed(factories.plan(folder, left, right, **over))
     ledger.write(made)
-    reduce.run(MPI.COMM_SELF, made.results.plan, list(names))
+    jobs.run(MPI.COMM_SELF, made.results.plan, list(names))
     return made
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from shardwise import collectives
 from shardwise.files.checksum import PieceChecksum
 from shardwise.numerics.binned import BinnedSum, plane_shape
 from shardwise.plan import config
 from shardwise.plan.plan import SETTINGS_THAT_MATTER
 from shardwise.plan.problem import ITEM_BYTES
+from shardwise.reduce import collectives
 
 from tests.workspace import REPO
 

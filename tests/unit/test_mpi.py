@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import errors, launch
+from shardwise import errors
 from shardwise.dispatch import mpi
 from shardwise.dispatch.crew import Crew, Event
 from shardwise.dispatch.seats import View, seated, shown
 from shardwise.errors import TryAgain
+from shardwise.reduce import launch
 
 from tests import factories, processes
 from tests.spread import BAD, Spread

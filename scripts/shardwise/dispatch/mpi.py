@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from shardwise import cli, host, launch
+from shardwise import cli, host
 from shardwise.devices import choose, grants, quarantine
 from shardwise.dispatch import pool
 from shardwise.dispatch.crew import Crew, Event, start_fork_server
@@ -28,6 +28,7 @@ from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.plan.plan import Plan
 from shardwise.processes.hangs import WARNED_AFTER
 from shardwise.records.missing import describe, missing
+from shardwise.reduce import launch
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from shardwise import launch
 from shardwise.errors import ShardwiseError
+from shardwise.reduce import launch
 
 
 def main(ranks: int, launcher: str) -> None:

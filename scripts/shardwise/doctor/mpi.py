@@ -4,7 +4,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 
-from shardwise import launch
 from shardwise.doctor.findings import (
     Answer,
     Ask,
@@ -17,6 +16,7 @@ from shardwise.doctor.findings import (
     refused,
 )
 from shardwise.errors import ShardwiseError
+from shardwise.reduce import launch
 
 RANKS = 2
 _NAME_YOURS = "name your site's launcher with --launcher, and in the line 'mpi' of the profile"

@@ -19,9 +19,9 @@ from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.lookup import refuse_undecodable
+from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
-from shardwise.partial import refuse_foreign
 from shardwise.plan import cut, memory, synthetic, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, reduce
+from shardwise import audit
 from shardwise.devices import gauge as gauges
 from shardwise.devices import telemetry
 from shardwise.devices.gauge import Gauge, Sample
 from shardwise.devices.telemetry import Recorder
 from shardwise.multiply import batch, job, live, session
 from shardwise.records import ledger, receipts
+from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -414,7 +415,7 @@ def test_the_summary_has_the_energy_of_the_run(tmp_path, monkeypatch, driver):
         job.run_shard(made, shard)
     for _ in range(2):
         ledger.write(made)
-        reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+        jobs.run(MPI.COMM_SELF, made.results.plan, ["sum"])
         summary = receipts.read(made.results.summary)
         found.append((summary["energy_joules"], summary["energy_shards"]))
         monkeypatch.undo()

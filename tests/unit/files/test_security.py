@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import launch, outputs, partial, workflow
+from shardwise import workflow
 from shardwise.dispatch import array, crew, submitted
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit, npy
@@ -18,6 +18,7 @@ from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import config, plan, planner
 from shardwise.records import ledger
+from shardwise.reduce import checkpoint, launch, results
 
 from tests import factories
 
@@ -166,10 +167,10 @@ def test_unfinished_results_that_are_links_are_refused(tmp_path):
     folder = made.results.partial
     folder.mkdir()
     (folder / "sum.npy").symlink_to(victim)
-    parts = partial.Partial(folder, "d")
-    parts.save("1-0-done", partial.Record(finished=[0]), [np.zeros(1)])
+    parts = checkpoint.Partial(folder, "d")
+    parts.save("1-0-done", checkpoint.Record(finished=[0]), [np.zeros(1)])
     with pytest.raises(InputError, match=r"sum\.npy: no reduce of ours writes this"):
-        outputs.Outputs(parts, made.problem, ["sum"]).prepare()
+        results.Outputs(parts, made.problem, ["sum"]).prepare()
     assert victim.read_bytes() == before
 
 
@@ -178,8 +179,8 @@ def test_temporary_files_are_private(tmp_path):
     made = small(tmp_path)
     with commit.commit(tmp_path / "file") as file:
         assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
-    parts = partial.Partial(made.results.partial, "d")
-    outputs.Outputs(parts, made.problem, ["sum", "std"]).prepare()
+    parts = checkpoint.Partial(made.results.partial, "d")
+    results.Outputs(parts, made.problem, ["sum", "std"]).prepare()
     modes = {path.name: path.stat().st_mode & 0o777 for path in made.results.partial.iterdir()}
     assert modes == {"sum.npy": 0o600, "std.npy": 0o600}
 
@@ -306,10 +307,10 @@ def test_no_reader_unpickles(tmp_path):
         npy.read_header(path)
     made = small(tmp_path)
     folder = made.results.partial
-    parts = partial.Partial(folder, "d")
-    parts.save("1-0-done", partial.Record(finished=[0]), [np.zeros(1)])
+    parts = checkpoint.Partial(folder, "d")
+    parts.save("1-0-done", checkpoint.Record(finished=[0]), [np.zeros(1)])
     np.save(folder / "sum.npy", evil, allow_pickle=True)
-    assert outputs.Outputs(parts, made.problem, ["sum"]).prepare() == []
+    assert results.Outputs(parts, made.problem, ["sum"]).prepare() == []
     assert not (tmp_path / "pwned").exists()
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise import reduce
 from shardwise.devices import choose, quarantine
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
@@ -17,6 +16,7 @@ from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 from shardwise.records import account as accounts
 from shardwise.records import ledger, receipts
+from shardwise.reduce import job as jobs
 
 from tests import factories
 from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, stack
@@ -44,7 +44,7 @@ def reduced(made, names=("sum",)):
     """The summary of a reduce by one rank in this process."""
     from mpi4py import MPI
 
-    reduce.run(MPI.COMM_SELF, made.results.plan, list(names))
+    jobs.run(MPI.COMM_SELF, made.results.plan, list(names))
     return json.loads(made.results.summary.read_bytes())
 
 

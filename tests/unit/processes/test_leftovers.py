@@ -18,7 +18,7 @@ from tests import factories, processes
 RANKS = """
 import os, sys, time
 from argparse import Namespace
-from shardwise import launch
+from shardwise.reduce import launch
 mpi = launch.ranks(Namespace(ranks=3, launcher=None))
 open(f"{sys.argv[1]}/{mpi.COMM_WORLD.rank}", "w").write(str(os.getpid()))
 while not os.path.exists(f"{sys.argv[1]}/go"):

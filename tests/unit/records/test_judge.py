@@ -7,11 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, observation, observe, reduce
+from shardwise import audit, observation, observe
 from shardwise.errors import IntegrityError
 from shardwise.multiply import job, session
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, missing, receipts
+from shardwise.reduce import job as jobs
 
 from tests import factories
 
@@ -24,7 +25,7 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     made = factories.computed(factories.plan(folder, factories.stack((5, 4, 4)), shards=2))
     ledger.write(made)
-    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum", "all"])
+    jobs.run(MPI.COMM_SELF, made.results.plan, ["sum", "all"])
     return made
 
 
@@ -68,7 +69,7 @@ TAKERS = {
     "a quick look": lambda made: missing.is_whole(made, SHARD),
     "a quick look at all": lambda made: missing.missing(made) == [],
     "ledger": lambda made: is_taken(ledger.checked_receipts, made),
-    "reduce": lambda made: is_taken(reduce.run, MPI.COMM_SELF, made.results.plan, ["sum", "all"]),
+    "reduce": lambda made: is_taken(jobs.run, MPI.COMM_SELF, made.results.plan, ["sum", "all"]),
     "watch, page and metrics": is_seen,
     "audit": is_audited,
 }

@@ -9,13 +9,11 @@ other products are removed. What no reduce wrote is never removed: where such a 
 folder, there is no reduce.
 """
 
-import fcntl
 import json
 import logging
 import os
-import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -24,22 +22,14 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shardwise.errors import InputError, IntegrityError, TryAgain
+from shardwise.errors import IntegrityError
 from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import commit
-from shardwise.files.paths import STATISTICS, Results
-from shardwise.packing import described, room
-from shardwise.portions import Run, overlap
+from shardwise.files.partial import _SUFFIX, _entries, _written
+from shardwise.reduce.layout import Run, overlap
+from shardwise.reduce.peers import described, room
 
 log = logging.getLogger(__name__)
-
-_SUFFIX = ".part"
-_OWN = rf"([0-9a-f]+-[0-9]+-([0-9]+|done){re.escape(_SUFFIX)}|({'|'.join(STATISTICS)})\.npy)"
-_WRITTEN = re.compile(rf"{_OWN}|\.{_OWN}\..+\.[0-9]+\.[0-9a-f]{{8}}\.tmp")
-"""The names of what a reduce writes: records, unfinished results, and such files half written."""
-
-_LEFT_OPEN = re.compile(r"\.nfs[0-9a-f]+")
-"""What NFS makes of a file that was removed while somebody read it, and removes itself."""
 
 _UNUSABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, IntegrityError)
 """What reading a record that is damaged ends with."""
@@ -131,59 +121,6 @@ class Partial:
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # not there, or not empty: the next reduce names what lies there
             self.folder.rmdir()
-
-
-def refuse_foreign(folder: Path) -> None:
-    """Refuse a ``partial/`` in which anything lies that no reduce wrote.
-
-    Raises
-    ------
-    InputError
-        Naming it.
-    """
-    strange = [path for path in _entries(folder) if not _written(path)]
-    if strange:
-        more = f", and {len(strange) - 1} more" if len(strange) > 1 else ""
-        raise InputError(
-            f"{strange[0]}{more}: no reduce of ours writes this; move it out of {folder}, which is "
-            "removed when the sum is there"
-        )
-
-
-def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder; nothing where there is none."""
-    try:
-        return sorted(path for path in folder.iterdir() if not _LEFT_OPEN.fullmatch(path.name))
-    except FileNotFoundError:
-        return []
-    except NotADirectoryError:
-        raise InputError(f"{folder}: is not a folder; move it out of the results folder") from None
-
-
-def _written(path: Path) -> bool:
-    """Whether a reduce writes files of this name; it makes no links and no folders."""
-    named = _WRITTEN.fullmatch(path.name)
-    return bool(named) and path.is_file() and not path.is_symlink()
-
-
-@contextmanager
-def alone(results: Results) -> Iterator[None]:
-    """Be the only reduce on a results folder.
-
-    Raises
-    ------
-    TryAgain
-        Where another one works on it.
-    """
-    results.reducing.parent.mkdir(parents=True, exist_ok=True)
-    with open(results.reducing, "a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TryAgain(f"another reduce works on {results.root}; let it finish") from None
-        except OSError:
-            pass  # a disk without locks; whoever publishes last leaves the same bits
-        yield
 
 
 def _record(facts: dict[str, Any], path: Path) -> Record:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from shardwise.errors import IntegrityError
 from shardwise.files.checksum import raw_bytes
-from shardwise.packing import described, room
+from shardwise.reduce.peers import described, room
 
 from tests.factories import SCRIPTS
 

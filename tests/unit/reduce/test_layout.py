@@ -5,9 +5,9 @@ from itertools import chain, pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import portions
 from shardwise.files import pieces
-from shardwise.portions import Layout
+from shardwise.reduce import layout as layouts
+from shardwise.reduce.layout import Layout
 
 ROWS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
@@ -39,14 +39,14 @@ def test_every_number_is_read_by_one_rank(made, ranks, most, data):
         cuts = data.draw(st.lists(st.integers(0, made.units), max_size=4).map(sorted))
         done[stripe] = list(zip(cuts[::2], cuts[1::2], strict=False))
     seen = {}
-    count = portions.teams(made.stripes, ranks)
+    count = layouts.teams(made.stripes, ranks)
     assert ranks % count == 0
     members = ranks // count
     for rank in range(ranks):
         own, place = divmod(rank, members)
-        for stripe in range(*portions.share(made.stripes, own, count)):
-            left = portions.remaining(made.units, done[stripe])
-            for batch in made.batches(stripe, portions.portion(left, place, members), most):
+        for stripe in range(*layouts.share(made.stripes, own, count)):
+            left = layouts.remaining(made.units, done[stripe])
+            for batch in made.batches(stripe, layouts.portion(left, place, members), most):
                 assert (batch.low, batch.high) == made.bounds(stripe)
                 for row in range(batch.first, batch.last):
                     key = (batch.shard, row, stripe)
@@ -54,7 +54,7 @@ def test_every_number_is_read_by_one_rank(made, ranks, most, data):
                     seen[key] = made.units_of(batch)
     expected = set()
     for stripe in range(made.stripes):
-        for batch in made.batches(stripe, portions.remaining(made.units, done[stripe]), 10**9):
+        for batch in made.batches(stripe, layouts.remaining(made.units, done[stripe]), 10**9):
             expected |= {(batch.shard, row, stripe) for row in range(batch.first, batch.last)}
     assert set(seen) == expected
     everything = {
@@ -102,7 +102,7 @@ def test_pieces_of_the_checksum_are_numbered_in_the_files_order(made):
 @given(st.integers(1, 5000), st.integers(1, 64))
 def test_teams_keep_ranks_at_work(stripes, ranks):
     """Where teams have stripes to themselves, at least nine tenths of the ranks have work."""
-    count = portions.teams(stripes, ranks)
+    count = layouts.teams(stripes, ranks)
     most = -(-stripes // count)
     assert count == 1 or stripes / (count * most) >= 0.9
 
@@ -113,7 +113,7 @@ def test_teams_keep_ranks_at_work(stripes, ranks):
 )
 def test_long_results_are_shared_by_elements(stripes, ranks, count):
     """Many stripes: each rank has its own. Few: all ranks share the rows of each."""
-    assert portions.teams(stripes, ranks) == count
+    assert layouts.teams(stripes, ranks) == count
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 50), max_size=6).map(sorted), st.integers(1, 5))
@@ -121,13 +121,13 @@ def test_runs_are_left_and_shared_without_loss(total, cuts, parts):
     """What is done and the parts of what remains are all of it, and nothing twice."""
     cuts = [min(cut, total) for cut in cuts]
     done = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False) if a < b]
-    left = portions.remaining(total, done)
-    shares = [portions.portion(left, part, parts) for part in range(parts)]
+    left = layouts.remaining(total, done)
+    shares = [layouts.portion(left, part, parts) for part in range(parts)]
     units = [u for run in chain(done, *shares) for u in range(*run)]
     assert sorted(units) == list(range(total))
     lengths = [sum(b - a for a, b in runs) for runs in shares]
     assert max(lengths) - min(lengths) <= 1
-    assert portions.joined(chain(done, *shares)) == ([(0, total)] if total else [])
+    assert layouts.joined(chain(done, *shares)) == ([(0, total)] if total else [])
 
 
 def test_stripes_are_pieces_of_the_checksum():

@@ -8,7 +8,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
-from shardwise.peers import Peers
+from shardwise.reduce.peers import Peers
 
 
 def exchange(peers: Peers) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import launch
 from shardwise.devices import grants
 from shardwise.errors import InputError
 from shardwise.records import ledger
+from shardwise.reduce import launch
 
 from tests import factories
 from tests.factories import run, stack
@@ -276,7 +276,7 @@ def test_a_time_that_is_none_is_bad_input(made, text):
 
 WAITING = """
 import os, signal, sys, time
-from shardwise import launch
+from shardwise.reduce import launch
 launch.relaunch(3)
 from mpi4py import MPI
 open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))

@@ -15,36 +15,37 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, host, useful
+from shardwise import ALGORITHM, host
 from shardwise.devices import quarantine, telemetry
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.npy import read_header
 from shardwise.files.paths import STATISTICS
-from shardwise.numerics import reference, statistics
+from shardwise.numerics import reference
 from shardwise.numerics.binned import plane_shape, rounded
-from shardwise.numerics.rows import Rows
 from shardwise.numerics.scalars import Scalars
-from shardwise.outputs import Outputs
-from shardwise.partial import Partial, Record, alone
-from shardwise.peers import Peers
 from shardwise.plan import memory, nonfinite
 from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
-from shardwise.plan.plan import Plan, Shard
-from shardwise.portions import Layout, Run, joined, portion, remaining, share, teams
+from shardwise.plan.plan import Plan
 from shardwise.records import account as accounts
 from shardwise.records import ledger, receipts
-from shardwise.scan import File, Part, Scan
+from shardwise.records.locks import alone
+from shardwise.reduce import useful
+from shardwise.reduce.checkpoint import Partial, Record
+from shardwise.reduce.layout import Layout, Run, portion, remaining, share, teams
+from shardwise.reduce.peers import Peers
+from shardwise.reduce.results import Outputs
+from shardwise.reduce.scan import File, Part, Scan
+from shardwise.reduce.stripe import _parts, _Stripe, adds_planes
 from shardwise.units import human_bytes
 
 log = logging.getLogger(__name__)
@@ -133,16 +134,6 @@ def most_ranks(plan: Plan) -> useful.Limit:
     pieces = layout.stripes * layout.units
     products, parts = plan.problem.matrices, useful.counted(pieces, "piece")
     return useful.of_work(pieces, f"{useful.counted(products, 'product')} to sum, in {parts}")
-
-
-def adds_planes(plan: Plan) -> bool:
-    """Whether the shards' files are the planes of sums."""
-    exact = memory.exact_sum(plan.problem, plan.settings["reproducible"])
-    return plan.settings["keep"] == "sum" and exact
-
-
-def _parts(dtype: str) -> int:
-    return 2 if "complex" in dtype else 1
 
 
 class _Job:
@@ -495,85 +486,6 @@ class _Job:
             f"shard {some(ids)}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
             f"{ledger.remove_receipts(self._plan, ids)}, then snakemake as before"
         )
-
-
-class _Stripe:
-    """What one rank, or a team, has added of one stripe of the result."""
-
-    def __init__(
-        self, plan: Plan, shards: list[Shard], names: list[str], layout: Layout, stripe: int
-    ) -> None:
-        self.stripe, self._shards, self._layout = stripe, shards, layout
-        self._matrices = plan.problem.matrices
-        self._planes = adds_planes(plan)
-        dtype = plan.problem.product_dtype
-        if plan.settings["keep"] == "sum" and not self._planes:
-            dtype = plan.problem.sum_dtype
-        parts = _parts(dtype) if self._planes else 1
-        low, high = (number // parts for number in layout.bounds(stripe))
-        self.low = low
-        origin = np.zeros(0)
-        if "std" in names:
-            path = plan.results.product(shards[0].shard)
-            origin = np.load(path, "r", allow_pickle=False).reshape(-1)[low:high].copy()
-        self._states = statistics.states(names, high - low, dtype, origin)
-        self.digests = np.zeros((len(shards), 16), np.uint8)
-        self.runs: list[Run] = []
-
-    def add(self, part: Part) -> None:
-        """Add the rows of a part."""
-        batch, shard = part.batch, self._shards[part.batch.shard]
-        if self._planes:
-            (total,) = self._states
-            total.add_planes(_together(part.rows), shard.stop - shard.start)
-        else:
-            first = shard.start + batch.first
-            for rows in part.rows:
-                for state in self._states:
-                    state.add(rows, first)
-                first += rows.n
-        digest = part.digest.to_bytes(16, "big")
-        self.digests[batch.shard] ^= np.frombuffer(digest, np.uint8)
-        self.runs = joined([*self.runs, self._layout.units_of(batch)])
-
-    def dump(self) -> list[np.ndarray]:
-        """All of it, for `merge`."""
-        dumps = [dump() for dump, _ in self.ways()]
-        counts = np.array([len(dump) for dump in dumps], np.int64)
-        return [counts, *chain.from_iterable(dumps)]
-
-    def merge(self, arrays: list[np.ndarray]) -> None:
-        """Add what a record holds of the same stripe."""
-        counts, *rest = arrays
-        each = iter(rest)
-        for (_, merge), count in zip(self.ways(), counts.tolist(), strict=True):
-            merge(list(islice(each, count)))
-
-    def ways(self) -> list[tuple[Callable, Callable]]:
-        """How each part of it is dumped, and merged with that of another rank."""
-        return [(self._dump_read, self._merge_read), *((s.dump, s.merge) for s in self._states)]
-
-    def _dump_read(self) -> list[np.ndarray]:
-        return [self.digests, np.array(self.runs, np.int64).reshape(-1, 2)]
-
-    def _merge_read(self, arrays: list[np.ndarray]) -> None:
-        digests, runs = arrays
-        self.digests ^= digests
-        self.runs = joined([*self.runs, *map(tuple, runs.tolist())])
-
-    def results(self) -> dict[str, np.ndarray]:
-        """The statistics of the stripe, by name, one number an element."""
-        found: dict[str, np.ndarray] = {}
-        for state in self._states:
-            found |= state.results(self._matrices)
-        return found
-
-
-def _together(parts: list[Rows]) -> Rows:
-    """Rows at equal distances; a copy where they do not lie so."""
-    if len(parts) == 1:
-        return parts[0]
-    return Rows.of(np.concatenate([rows.array for rows in parts]))
 
 
 class _Progress:

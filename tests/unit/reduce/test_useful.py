@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from shardwise import launch, reduce, useful
 from shardwise.errors import InputError
 from shardwise.plan import planner
+from shardwise.reduce import job, launch, useful
 
 from tests import factories
 from tests.factories import run, stack
@@ -80,7 +80,7 @@ def test_large_sums_take_many_ranks(tmp_path):
     """64 and more ranks have work on 8 shards of 4096²: each has pieces of its own."""
     recipe = {"matrices": 8, "dim": 4096}
     made, _ = planner.make(factories.settings(results=str(tmp_path), synthetic=recipe, shards=8))
-    assert reduce.most_ranks(made).most >= 512
+    assert job.most_ranks(made).most >= 512
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from shardwise import scan
 from shardwise.errors import IntegrityError
 from shardwise.files import direct
 from shardwise.files import pieces as piecess
 from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
-from shardwise.portions import Layout
-from shardwise.scan import File, Scan
+from shardwise.reduce import scan
+from shardwise.reduce.layout import Layout
+from shardwise.reduce.scan import File, Scan
 
 SHAPES = [(5, 7, 11), (23, 64, 64), (3, 40, 50), (2, 300, 301), (9, 1, 1)]
 

@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardwise import useful
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import leftovers
+from shardwise.reduce import useful
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import reduce
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces
 from shardwise.files.checksum import file_checksum
 from shardwise.plan import memory, plan, problem
 from shardwise.records import ledger
+from shardwise.reduce import job
 
 from tests import factories
 from tests.factories import (
@@ -41,7 +41,7 @@ def summed_alone(made):
     """The sum of a plan by a world of one rank in this process."""
     from mpi4py import MPI
 
-    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
     return np.load(made.results.statistic("sum"))
 
 

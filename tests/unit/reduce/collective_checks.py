@@ -1,6 +1,6 @@
 """What several ranks check of the collectives together, for test_collectives.py.
 
-mpiexec -n 3 python -m mpi4py tests/unit/collective_checks.py FOLDER [CHECK ...]
+mpiexec -n 3 python -m mpi4py tests/unit/reduce/collective_checks.py FOLDER [CHECK ...]
 
 Each rank runs each check on COMM_SELF, COMM_WORLD, a duplicate, and halves with their ranks in
 reverse order, and then names it in FOLDER/RANK. A check that fails ends all ranks.
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import collectives
-from shardwise.collectives import FLOATS, INTEGERS
 from shardwise.errors import InputError
+from shardwise.reduce import collectives
+from shardwise.reduce.collectives import FLOATS, INTEGERS
 
 SHAPES = ((), (0,), (3, 0), (7,), (4, 5), (2, 3, 4))
 PRECISION = {"float16": 1e-3, "float32": 1e-6, "complex64": 1e-6}

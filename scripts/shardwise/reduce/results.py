@@ -11,12 +11,13 @@ from shardwise.files import pieces
 from shardwise.files.checksum import piece_digest
 from shardwise.files.commit import create_private, publish
 from shardwise.files.npy import DATA_OFFSET, StackWriter
+from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import Results
-from shardwise.partial import Partial, Record, refuse_foreign
-from shardwise.peers import Peers
 from shardwise.plan.problem import Problem, statistic_dtype
-from shardwise.portions import share
 from shardwise.records import receipts
+from shardwise.reduce.checkpoint import Partial, Record
+from shardwise.reduce.layout import share
+from shardwise.reduce.peers import Peers
 
 
 class Outputs:

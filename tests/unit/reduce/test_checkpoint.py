@@ -7,13 +7,14 @@ import sys
 import numpy as np
 import pytest
 from mpi4py import MPI
-from shardwise import reduce
 from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files import pieces
 from shardwise.files.paths import STATISTICS
-from shardwise.partial import Partial, Record, alone
 from shardwise.plan import memory, planner
 from shardwise.records import ledger
+from shardwise.records.locks import alone
+from shardwise.reduce import job, stripe
+from shardwise.reduce.checkpoint import Partial, Record
 
 from tests import factories
 from tests.factories import ROOT, SCRIPTS, noise
@@ -90,11 +91,11 @@ def test_what_was_damaged_is_not_continued(tmp_path, monkeypatch):
     raw = path.read_bytes()
     path.write_bytes(raw[:-3] + bytes([raw[-3] ^ 4]) + raw[-2:])
     with pytest.raises(IntegrityError, match=r"shard 00001: .*rm -f "):
-        reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"], save_every=0.0)
+        job.run(MPI.COMM_SELF, made.results.plan, ["sum"], save_every=0.0)
     assert not made.results.partial.exists()
     assert not made.results.statistic("sum").exists()
     path.write_bytes(raw)
-    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"], save_every=0.0)
+    job.run(MPI.COMM_SELF, made.results.plan, ["sum"], save_every=0.0)
     np.testing.assert_allclose(
         np.load(made.results.statistic("sum")), factories.products(made).astype("f8").sum(axis=0)
     )
@@ -105,15 +106,15 @@ def test_what_is_read_is_noted_in_few_words(tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", PIECE)
     made = factories.computed(factories.plan(tmp_path, noise((40, 8, 8), "float32"), shards=7))
     ledger.write(made)
-    seen, original = [], reduce._Stripe.add
+    seen, original = [], stripe._Stripe.add
 
     def add(self, part):
         original(self, part)
         seen.append(list(self.runs))
 
-    monkeypatch.setattr(reduce._Stripe, "add", add)
+    monkeypatch.setattr(stripe._Stripe, "add", add)
     monkeypatch.setattr(memory, "REDUCE_BATCH_BYTES", 1)
-    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
     assert seen == [[(0, unit + 1)] for unit in range(40)]
 
 
@@ -122,8 +123,8 @@ def test_two_reduces_of_one_folder_are_refused(tmp_path):
     made = factories.plan(tmp_path, noise((3, 2, 2)), shards=1, materialize=False)
     ledger.write(factories.computed(made))
     with alone(made.results), pytest.raises(TryAgain, match="another reduce works on"):
-        reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
-    reduce.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+        job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
+    job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
 
 
 STRANGERS = {

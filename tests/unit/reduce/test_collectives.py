@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.collectives import shard_indices
 from shardwise.errors import InputError
+from shardwise.reduce.collectives import shard_indices
 
 from tests.factories import ROOT, SCRIPTS
-from tests.unit import collective_checks
+from tests.unit.reduce import collective_checks
 
 PROGRAM = Path(collective_checks.__file__)
 

@@ -22,7 +22,7 @@ from shardwise.files import direct
 from shardwise.files.checksum import piece_digest
 from shardwise.files.direct import Extent, ExtentReader
 from shardwise.numerics.rows import Rows
-from shardwise.portions import Batch, Layout
+from shardwise.reduce.layout import Batch, Layout
 
 AHEAD = 3
 """Batches that are read ahead."""

@@ -8,7 +8,9 @@ sent to all, so that they end in order and it is shown once.
 All messages are buffers of NumPy; nothing is pickled.
 """
 
+import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -17,10 +19,43 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import ShardwiseError, TryAgain, of_code, of_system
+from shardwise.errors import IntegrityError, ShardwiseError, TryAgain, of_code, of_system
 from shardwise.files.checksum import raw_bytes
-from shardwise.packing import described, room
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
+
+
+def described(arrays: Iterable[np.ndarray]) -> str:
+    """Dtypes and shapes of arrays of numbers, as a text without a line break."""
+    return json.dumps([[array.dtype.str, list(array.shape)] for array in arrays])
+
+
+def room(text: str, nbytes: int | None = None) -> list[np.ndarray]:
+    """New arrays, of what a text describes.
+
+    Parameters
+    ----------
+    nbytes
+        What they must come to; looked at before any memory is taken.
+
+    Raises
+    ------
+    IntegrityError
+        Where the text describes no arrays, or others than of so many bytes.
+    """
+    try:
+        shapes = [(np.dtype(str(descr)), tuple(shape)) for descr, shape in json.loads(text)]
+        # Among the other kinds are objects, and texts of no length that NumPy would lengthen.
+        if any(dtype.kind not in "biufc" for dtype, _ in shapes):
+            raise ValueError("no numbers")
+        if any(type(n) is not int or n < 0 for _, shape in shapes for n in shape):
+            raise ValueError("no shape")
+        total = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes)
+        if nbytes is not None and total != nbytes:
+            raise ValueError(f"{total} bytes are described, and {nbytes} are there")
+        return [np.empty(shape, dtype) for dtype, shape in shapes]
+    except (ValueError, TypeError, SyntaxError, RecursionError) as error:
+        raise IntegrityError(f"a description of arrays is damaged ({error})") from error
+
 
 log = logging.getLogger(__name__)
 

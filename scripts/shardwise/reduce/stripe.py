@@ -1,0 +1,105 @@
+"""The part of the sum that one rank adds up."""
+
+import logging
+from collections.abc import Callable
+from itertools import chain, islice
+
+import numpy as np
+
+from shardwise.numerics import statistics
+from shardwise.numerics.rows import Rows
+from shardwise.plan import memory
+from shardwise.plan.plan import Plan, Shard
+from shardwise.reduce.layout import Layout, Run, joined
+from shardwise.reduce.scan import Part
+
+log = logging.getLogger(__name__)
+
+
+def adds_planes(plan: Plan) -> bool:
+    """Whether the shards' files are the planes of sums."""
+    exact = memory.exact_sum(plan.problem, plan.settings["reproducible"])
+    return plan.settings["keep"] == "sum" and exact
+
+
+def _parts(dtype: str) -> int:
+    return 2 if "complex" in dtype else 1
+
+
+class _Stripe:
+    """What one rank, or a team, has added of one stripe of the result."""
+
+    def __init__(
+        self, plan: Plan, shards: list[Shard], names: list[str], layout: Layout, stripe: int
+    ) -> None:
+        self.stripe, self._shards, self._layout = stripe, shards, layout
+        self._matrices = plan.problem.matrices
+        self._planes = adds_planes(plan)
+        dtype = plan.problem.product_dtype
+        if plan.settings["keep"] == "sum" and not self._planes:
+            dtype = plan.problem.sum_dtype
+        parts = _parts(dtype) if self._planes else 1
+        low, high = (number // parts for number in layout.bounds(stripe))
+        self.low = low
+        origin = np.zeros(0)
+        if "std" in names:
+            path = plan.results.product(shards[0].shard)
+            origin = np.load(path, "r", allow_pickle=False).reshape(-1)[low:high].copy()
+        self._states = statistics.states(names, high - low, dtype, origin)
+        self.digests = np.zeros((len(shards), 16), np.uint8)
+        self.runs: list[Run] = []
+
+    def add(self, part: Part) -> None:
+        """Add the rows of a part."""
+        batch, shard = part.batch, self._shards[part.batch.shard]
+        if self._planes:
+            (total,) = self._states
+            total.add_planes(_together(part.rows), shard.stop - shard.start)
+        else:
+            first = shard.start + batch.first
+            for rows in part.rows:
+                for state in self._states:
+                    state.add(rows, first)
+                first += rows.n
+        digest = part.digest.to_bytes(16, "big")
+        self.digests[batch.shard] ^= np.frombuffer(digest, np.uint8)
+        self.runs = joined([*self.runs, self._layout.units_of(batch)])
+
+    def dump(self) -> list[np.ndarray]:
+        """All of it, for `merge`."""
+        dumps = [dump() for dump, _ in self.ways()]
+        counts = np.array([len(dump) for dump in dumps], np.int64)
+        return [counts, *chain.from_iterable(dumps)]
+
+    def merge(self, arrays: list[np.ndarray]) -> None:
+        """Add what a record holds of the same stripe."""
+        counts, *rest = arrays
+        each = iter(rest)
+        for (_, merge), count in zip(self.ways(), counts.tolist(), strict=True):
+            merge(list(islice(each, count)))
+
+    def ways(self) -> list[tuple[Callable, Callable]]:
+        """How each part of it is dumped, and merged with that of another rank."""
+        return [(self._dump_read, self._merge_read), *((s.dump, s.merge) for s in self._states)]
+
+    def _dump_read(self) -> list[np.ndarray]:
+        return [self.digests, np.array(self.runs, np.int64).reshape(-1, 2)]
+
+    def _merge_read(self, arrays: list[np.ndarray]) -> None:
+        digests, runs = arrays
+        self.digests ^= digests
+        self.runs = joined([*self.runs, *map(tuple, runs.tolist())])
+
+    def results(self) -> dict[str, np.ndarray]:
+        """The statistics of the stripe, by name, one number an element."""
+        found: dict[str, np.ndarray] = {}
+        for state in self._states:
+            found |= state.results(self._matrices)
+        return found
+
+
+def _together(parts: list[Rows]) -> Rows:
+    """Rows at equal distances; a copy where they do not lie so."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows.of(np.concatenate([rows.array for rows in parts]))
