@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import harness
-from shardwise.dispatch.schedule import Dealer
+from shardwise.dispatch.dealer import Dealer
 
 SPEEDS = (1, 2, 4)
 SHARDS = (5, 10, 20, 50)

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from shardwise.dispatch import jobs, submitted, tally
+from shardwise.dispatch import jobs, journal, tally
+from shardwise.dispatch.schedulers import common
 from shardwise.errors import ShardwiseError
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
@@ -97,8 +98,8 @@ def _noted(folder: Path) -> None:
     results = _plan(folder).results
     if "run-2" not in [row[1] for row in jobs._rows(results.runs)]:
         jobs.remember(results, "slurm", "run-2")
-    if "array-2" not in [array.name for array in submitted.noted(results)]:
-        submitted.note(results, submitted.Array("slurm", "r", "d", "array-2", 1, 0, (0, 1)))
+    if "array-2" not in [array.name for array in journal.noted(results)]:
+        journal.note(results, common.Array("slurm", "r", "d", "array-2", 1, 0, (0, 1)))
     tally.Tally(_plan(folder), ["00000"]).failed("00000", 75, "the device is busy")
     Run._write_config(
         SimpleNamespace(
@@ -114,7 +115,7 @@ def _noted(folder: Path) -> None:
 def _before_notes(folder: Path) -> None:
     results = _made(folder).results
     jobs.remember(results, "slurm", "run-1")
-    submitted.note(results, submitted.Array("slurm", "r", "d", "array-1", 1, 0, (0, 1)))
+    journal.note(results, common.Array("slurm", "r", "d", "array-1", 1, 0, (0, 1)))
 
 
 def _after(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
@@ -171,7 +172,7 @@ def _comparable(path: Path) -> bytes:
         return b"\n".join(b"\t".join(row[:12] + row[14:]) for row in rows)
     results = Results(path.parent)  # of notes, the names by which a next run asks for jobs
     if path == results.arrays:
-        return repr([array.name for array in submitted.noted(results)]).encode()
+        return repr([array.name for array in journal.noted(results)]).encode()
     if path == results.runs:
         return repr([row[1] for row in jobs._rows(path)]).encode()
     return raw

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import xxhash
 from shardwise import metrics, observation, observe
-from shardwise.dispatch import jobs, submitted
+from shardwise.dispatch import jobs, journal
+from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
@@ -558,14 +559,14 @@ class Arrays(Reader):
         self.results = Results(self.folder)
         self.file = self.results.arrays
         for i in range(2):
-            submitted.note(
+            journal.note(
                 self.results,
-                submitted.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, 0, (0, 1, 5)),
+                common.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, 0, (0, 1, 5)),
             )
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
-        return submitted.noted(self.results)
+        return journal.noted(self.results)
 
     def right(self, found: Any, raw: bytes) -> None:
         assert all(

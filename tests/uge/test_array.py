@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shardwise.dispatch import submitted, uge
+from shardwise.dispatch import journal
+from shardwise.dispatch.schedulers import common, grid_engine
 from shardwise.files.paths import Results
 
 from tests import array_situations
@@ -64,12 +65,12 @@ class UgeArrayNight(ArrayNight):
         for job in self.uge.jobs():
             if job.name in arrays and job.state == letters and host in job.queue:
                 array = arrays[job.name]
-                number = array.numbers[uge.indices(array).index(int(job.task))]
+                number = array.numbers[grid_engine.indices(array).index(int(job.task))]
                 found[f"{number:05}"] = f"{job.job_id}.{job.task}"
         return found
 
-    def _noted(self) -> list[submitted.Array]:
-        return submitted.noted(Results(self.workspace.file("")))
+    def _noted(self) -> list[common.Array]:
+        return journal.noted(Results(self.workspace.file("")))
 
     def idle(self) -> bool:
         """Whether no task waits or runs, or is being deleted."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from shardwise.dispatch import uge
+from shardwise.dispatch.schedulers import grid_engine
 
 from tests.workspace import REPO, Workspace
 
@@ -30,7 +30,7 @@ def test_every_choice_of_the_uge_profile_reaches_qsub(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", CHOICES)
 def test_every_choice_of_the_uge_profile_can_be_filled_in(text: str) -> None:
     """Its placeholders are known, and what is left are words."""
-    words = uge.site_words({"uge_x": text, "mem_mb": 1000, "runtime": 10, "tasks": 2})
+    words = grid_engine.site_words({"uge_x": text, "mem_mb": 1000, "runtime": 10, "tasks": 2})
     assert words
     assert "{" not in "".join(words)
 

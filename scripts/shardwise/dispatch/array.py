@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -23,9 +22,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from shardwise.dispatch import recipe, slurm, submitted, uge
+from shardwise.dispatch import journal, recipe
 from shardwise.dispatch.recipe import Recipe
-from shardwise.dispatch.submitted import Array, Tasks
+from shardwise.dispatch.schedulers import grid_engine, slurm
+from shardwise.dispatch.schedulers.common import Array, Tasks
+from shardwise.dispatch.script import _SCRIPTS, script
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
 from shardwise.plan.plan import Plan
@@ -34,8 +35,7 @@ from shardwise.records import missing
 
 log = logging.getLogger(__name__)
 
-_SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "uge": uge}
-_SCRIPTS = Path(__file__).parents[2]
+_SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "uge": grid_engine}
 
 LOOK_SECONDS = 2.0
 """The least pause between two looks at the queue."""
@@ -211,7 +211,7 @@ class Dispatch:
         TryAgain
             Where some are of another plan.
         """
-        noted = [a for a in submitted.noted(self._plan.results)
+        noted = [a for a in journal.noted(self._plan.results)
                  if a.scheduler == self._recipe.scheduler]  # fmt: skip
         runs = sorted({array.run for array in noted})
         found = self._scheduler.tasks(runs) if runs else []
@@ -350,7 +350,9 @@ class Dispatch:
             self._silent.pop(shard, None)
             return ""
         silence = time.monotonic() - self._silent.setdefault(shard, time.monotonic())
-        return f"lost: {tasks.where} is not heard of" if silence >= uge.UNHEARD_SECONDS else ""
+        return (
+            f"lost: {tasks.where} is not heard of" if silence >= grid_engine.UNHEARD_SECONDS else ""
+        )
 
     def _give_up(self, troubled: dict[tuple[str, str, bool], list[str]]) -> None:
         """Cancel tasks that are in the queue and will not end by themselves."""
@@ -458,7 +460,7 @@ class Dispatch:
             return None
         first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
         self._count += 1
-        name = f"{uge.prefix(self._run)}{self._count}"
+        name = f"{grid_engine.prefix(self._run)}{self._count}"
         scheduler, digest = self._recipe.scheduler, self._plan_digest
         array = Array(scheduler, self._run, digest, name, attempt, first, numbers)
         _, memory = self._recipe.at(attempt)
@@ -467,7 +469,7 @@ class Dispatch:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._plan.results.log("multiply").parent.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{name}.sh").write_text(text)
-        submitted.note(self._plan.results, array)
+        journal.note(self._plan.results, array)
         return array
 
     def _refused(self, error: InputError) -> None:
@@ -533,7 +535,7 @@ class Dispatch:
         """Have a process of its own cancel all tasks: snakemake gives this one little time."""
         runs = self._runs
         if not self._joined:
-            noted = submitted.noted(self._plan.results)
+            noted = journal.noted(self._plan.results)
             runs = sorted({a.run for a in noted if a.digest == self._plan_digest} | {*runs})
         for run_name in runs:
             folder = self._plan.results.array_folder(run_name)
@@ -553,53 +555,6 @@ class Dispatch:
 
 class _Refused(TryAgain):
     """Whatever the scheduler answers, this run cannot go on."""
-
-
-def script(plan: Plan, array: Array, number: str, setup: str, memory: int | None) -> str:
-    """The script of every task of an array.
-
-    Parameters
-    ----------
-    number
-        Shell words that set ``index``, ``number`` (of the shard) and ``job``.
-    setup
-        The site's set-up line, or empty.
-    memory
-        MiB of host memory, or None.
-    """
-    folder = plan.results.array_folder(array.run).absolute()
-    width = len(next(iter(plan.shards)))
-    logs = shlex.quote(str(plan.results.log("multiply", "-").parent.absolute()))
-    own = shlex.quote(str(folder / array.name))
-    command = [sys.executable, str(_SCRIPTS / "multiply.py"), f"--plan={plan.results.plan}"]
-    command += [f"--mem-mb={memory}"] if memory else []
-    ready = f"""\
-{{
-{setup}
-}} || {{
-  code=$?
-  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $code"
-  exit 75
-}}
-"""
-    return f"""\
-#!/bin/bash
-# A task of an array: the shard whose number in the plan follows from the task's index.
-{number}
-printf -v shard %0{width}d "$number"
-exec >{logs}/"$shard".log 2>&1
-mark={own}."$shard"
-rm -f "$mark"
-[ -e {own}.number ] || echo "$job" >{own}.number
-# A mark of the end where the task fails, whole or not at all; of success the receipt speaks.
-# 99 and 100 would mean something to Grid Engine.
-trap 'code=$?
-[ $code = 0 ] || {{ echo $code >"$mark.part" && mv "$mark.part" "$mark"; }}
-case $code in 99 | 100) code=1 ;; esac
-exit $code' EXIT
-{ready if setup else ""}\
-{shlex.join(command)} --array-task --array-first $((number - index))
-"""
 
 
 def guardian(lock: Path) -> int | None:

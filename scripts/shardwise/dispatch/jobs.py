@@ -21,14 +21,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, NoReturn
 
-from shardwise.dispatch import slurm, submitted, uge
-from shardwise.dispatch.submitted import JOB_NAME
+from shardwise.dispatch import journal
+from shardwise.dispatch.schedulers import grid_engine, slurm
+from shardwise.dispatch.schedulers.common import JOB_NAME
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
-_SCHEDULERS = {"slurm": slurm, "uge": uge}
+_SCHEDULERS = {"slurm": slurm, "uge": grid_engine}
 """Who is asked for living jobs, by the names that `remember` notes."""
 
 _HELD: list[BinaryIO] = []
@@ -38,7 +39,7 @@ _HELD: list[BinaryIO] = []
 def remember(results: Results, scheduler: str, name: str) -> None:
     """Note the name under which this run submits its jobs."""
     results.root.mkdir(parents=True, exist_ok=True)
-    submitted.append(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
+    journal.append(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from typing import Any
 
 from shardwise import cli, host
 from shardwise.devices import choose, grants, quarantine
-from shardwise.dispatch import pool
-from shardwise.dispatch.crew import Crew, Event, start_fork_server
+from shardwise.dispatch import leader as leaders
+from shardwise.dispatch.crew import Crew, start_fork_server
+from shardwise.dispatch.events import Event
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
@@ -142,13 +143,13 @@ def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: i
     if not shards:
         return
     tally = Tally(plan, shards, retries)
-    leader = pool.Leader(plan, tally)
+    leader = leaders.Leader(plan, tally)
     for rank, seat in enumerate(seats):
         for worker in range(seat.workers):
             leader.expect((rank, worker), seat.host)
     wire.tell_all("begin")
     with own:
-        pool.lead(_Crews(wire, own), leader, tally)
+        leaders.lead(_Crews(wire, own), leader, tally)
     leader.finish()
 
 
@@ -179,18 +180,18 @@ def _serve(wire: "Wire", own: Crew, stack: ExitStack) -> tuple[int, str]:
             if kind == "begin":
                 stack.enter_context(own)
             elif kind == "order":
-                _obey(own, pool.Order(*words), restarts)
+                _obey(own, leaders.Order(*words), restarts)
             elif kind == "end":
                 return words[0], words[1]
         if events or messages:
             pause.again()
 
 
-def _obey(own: Crew, order: "pool.Order", restarts: dict[int, int]) -> None:
+def _obey(own: Crew, order: "leaders.Order", restarts: dict[int, int]) -> None:
     """Do what rank 0 says, and count the processes that each worker has had."""
     if order.kind == "restart":
         restarts[order.worker] = restarts.get(order.worker, 0) + 1
-    pool.obey(own, [order])
+    leaders.obey(own, [order])
 
 
 def _end(wire: "Wire") -> tuple[int, str]:
@@ -252,12 +253,12 @@ class _Crews:
         self, worker: Worker, kind: str, shard: str | None = None, without: Collection[str] = ()
     ) -> None:
         rank, number = worker
-        order = pool.Order(number, kind, shard, tuple(without))
+        order = leaders.Order(number, kind, shard, tuple(without))
         if rank:
             self._wire.send(rank, "order", *dataclasses.astuple(order))
             self._pause.again()
         else:
-            pool.obey(self._own, [order])
+            leaders.obey(self._own, [order])
 
 
 def _of_rank(rank: int, event: Event) -> Event:

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shardwise.dispatch import slurm, uge, uge_run
+from shardwise.dispatch import uge_run
+from shardwise.dispatch.schedulers import grid_engine, slurm
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import CACHE, Results
 from shardwise.plan import plan
@@ -169,7 +170,7 @@ def _slurm_words(job: Any, workflow: Any) -> list[str]:
 
 
 def _uge_words(job: Any, _workflow: Any) -> list[str]:
-    return uge.site_words(job.resources)
+    return grid_engine.site_words(job.resources)
 
 
 def _verify(recipe: Recipe, resources: Mapping[str, Any]) -> None:
@@ -179,7 +180,7 @@ def _verify(recipe: Recipe, resources: Mapping[str, Any]) -> None:
             if recipe.scheduler == "slurm":
                 slurm.verify(recipe.words[0])
             elif recipe.scheduler == "uge":
-                uge.verify(resources)
+                grid_engine.verify(resources)
     except InputError as error:
         raise InputError(
             f"the scheduler would not take the tasks of rule {RULE}: {error}; change the block "

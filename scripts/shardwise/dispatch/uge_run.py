@@ -25,8 +25,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.dispatch import jobs, uge
-from shardwise.dispatch.uge import Job, Queue
+from shardwise.dispatch import jobs
+from shardwise.dispatch.schedulers import grid_engine
+from shardwise.dispatch.schedulers.grid_engine import Job, Queue
 from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
 from shardwise.files.paths import CACHE, Results
 
@@ -110,7 +111,7 @@ def _verify(needed: Iterable[Any], profile: Path) -> None:
     with contextlib.suppress(TryAgain):
         for name, job in rules.items():
             try:
-                uge.verify(job.resources)
+                grid_engine.verify(job.resources)
             except InputError as error:
                 raise InputError(
                     f"Grid Engine would not take the jobs of rule {name}: {error}; change it in "
@@ -201,7 +202,7 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     text = jobscript.read_text()
     properties = _properties(text)
     attempt = re.search(r"--attempt (\d+)", text)
-    name = uge.job_name(run.name, properties, int(attempt[1]) if attempt else 1)
+    name = grid_engine.job_name(run.name, properties, int(attempt[1]) if attempt else 1)
     on_its_way = run / f"{name}.submitting"
     on_its_way.touch()
     # A relative name: a colon in it would have a meaning of its own.
@@ -209,7 +210,7 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     note = Note(name, properties["log"][0], output, on_its_way.stat().st_mtime)
     try:
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
-        words = uge.qsub_words(properties, name, note.output, exported)
+        words = grid_engine.qsub_words(properties, name, note.output, exported)
         number = _insist(run, name, [*words, str(wrapper), str(jobscript), str(run)])
     except ShardwiseError as error:
         _log(note.log, "ERROR", f"Grid Engine did not take the job: {error}")
@@ -247,7 +248,7 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
         try:
             if unheard and (number := _number_of(run, name)):
                 return number
-            return uge.submitted(uge.call(words))
+            return grid_engine.submitted(grid_engine.call(words))
         except QueueFull as error:
             end = time.monotonic() + AWAY_SECONDS
             _say(
@@ -266,7 +267,7 @@ def _insist(run: Path, name: str, words: list[str]) -> str:
 
 def _number_of(run: Path, name: str) -> str | None:
     """The number of a job that is in the queue, or that has been there and ran."""
-    for job in uge.query().jobs:
+    for job in grid_engine.query().jobs:
         if job.name == name:
             return job.number
     number = _read(run / f"{name}.number")
@@ -287,7 +288,7 @@ class Snapshot:
     def lost(self, job: Job) -> bool:
         """Whether a job's host has been silent for too long."""
         since = [self.silent[host] for host in job.hosts if host in self.silent]
-        return bool(since) and self.asked - min(since) >= uge.UNHEARD_SECONDS
+        return bool(since) and self.asked - min(since) >= grid_engine.UNHEARD_SECONDS
 
 
 def look(number: str) -> str:
@@ -351,9 +352,9 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
         return "running"
     if job is not None:
         if "E" in job.state:
-            reason += f": {uge.error_reason(number)}"
+            reason += f": {grid_engine.error_reason(number)}"
         try:
-            uge.delete([number])
+            grid_engine.delete([number])
         except TryAgain as error:  # it may still be there: the next look deletes it
             _say(run, "deletion", f"job {number} cannot be deleted now ({error}); trying again")
             return "running"
@@ -364,7 +365,9 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
     return "failed"
 
 
-def judge(job: Job | None, record: uge.Record | None, lost: bool, began: bool, waited: bool) -> str:
+def judge(
+    job: Job | None, record: grid_engine.Record | None, lost: bool, began: bool, waited: bool
+) -> str:
     """Why a job without a mark of its end counts as failed; empty where it does not.
 
     Parameters
@@ -385,7 +388,7 @@ def judge(job: Job | None, record: uge.Record | None, lost: bool, began: bool, w
     if job is not None:
         return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
     if record is not None and (waited or not record.well):
-        return uge.describe(record)
+        return grid_engine.describe(record)
     if not waited:
         return ""
     if not began:
@@ -405,13 +408,13 @@ def _gone_since(run: Path, number: str) -> float:
     return since
 
 
-def _record(run: Path, number: str, name: str) -> uge.Record | None:
+def _record(run: Path, number: str, name: str) -> grid_engine.Record | None:
     """The accounting's entry; an accounting that was too slow once is not asked again."""
     slow = run / "qacct.slow"
     if slow.exists():
         return None
     try:
-        return uge.record(number, name)
+        return grid_engine.record(number, name)
     except TryAgain:
         slow.touch()
         return None
@@ -465,7 +468,7 @@ def _ask(run: Path, silent: dict[str, float]) -> dict[str, Any]:
     """
     asked = time.time()
     try:
-        queue = uge.query()
+        queue = grid_engine.query()
     except TryAgain as error:
         until = time.time() + 5 * SNAPSHOT_SECONDS
         return {"asked": asked, "until": until, "away": str(error), "silent": {}, "jobs": []}
@@ -498,8 +501,8 @@ def cancel(run: Path) -> None:
     end, empty = time.monotonic() + AWAY_SECONDS, 0
     while empty < 2 and time.monotonic() < end:
         with contextlib.suppress(TryAgain):
-            left = [job.number for job in uge.query().named(run.name)]
-            uge.delete(left)
+            left = [job.number for job in grid_engine.query().named(run.name)]
+            grid_engine.delete(left)
             empty = 0 if left else empty + 1
         time.sleep(_LOOK_SECONDS)
 

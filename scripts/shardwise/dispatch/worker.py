@@ -23,7 +23,7 @@ import shardwise
 from shardwise import cli, errors
 from shardwise.devices import choose
 from shardwise.dispatch import jobs
-from shardwise.dispatch.crew import Event, Task
+from shardwise.dispatch.events import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
 from shardwise.files.paths import Results

@@ -35,7 +35,7 @@ from shardwise.numerics import gemm
 from shardwise.records import receipts, standing
 
 from tests import factories, fake_devices
-from tests.unit.test_pool import fake_uuid, planned, pooled, receipt
+from tests.unit.dispatch.test_pool import fake_uuid, planned, pooled, receipt
 
 GIB = 2**30
 NOON = 1_800_000_000.0

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from shardwise.dispatch.submitted import Array, Fate, Tasks, numbers, ranges
+from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, numbers, ranges
 from shardwise.errors import InputError, QueueFull, TryAgain
 
 CLIENT = "squeue"

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise.dispatch import pool
-from shardwise.dispatch.crew import Event
+from shardwise.dispatch import leader
+from shardwise.dispatch.events import Event
 from shardwise.dispatch.tally import Tally
 from shardwise.dispatch.worker import _Worker
 from shardwise.errors import (
@@ -658,12 +658,12 @@ class Stage:
     def __init__(self, folder: Path, workers: int, shards: int = SHARDS, retries: int = 2) -> None:
         self.plan = planned(folder, shards=shards)
         self.tally = Tally(self.plan, list(self.plan.shards), retries)
-        self.leader = pool.Leader(self.plan, self.tally)
+        self.leader = leader.Leader(self.plan, self.tally)
         self.now = 0.0
         for worker in range(workers):
             self.leader.expect(worker, "here")
 
-    def turn(self, *events: Event) -> list[pool.Order]:
+    def turn(self, *events: Event) -> list[leader.Order]:
         """What follows from events."""
         self.now += 1
         return self.leader.act(events, self.now)
@@ -766,8 +766,8 @@ def test_a_worker_that_gets_a_bad_device_is_started_again(tmp_path):
     (order,) = stage.turn(ready(0))
     stage.turn(died(0, order.shard))
     (order,) = stage.turn(ready(0))
-    assert stage.turn(died(0, order.shard)) == [pool.Order(0, "retire")]
-    assert stage.turn(ready(1, "GPU-0")) == [pool.Order(1, "restart", without=("GPU-0",))]
+    assert stage.turn(died(0, order.shard)) == [leader.Order(0, "retire")]
+    assert stage.turn(ready(1, "GPU-0")) == [leader.Order(1, "restart", without=("GPU-0",))]
     assert stage.turn(ready(1))[0].kind == "assign"
 
 
@@ -785,6 +785,6 @@ def test_nobody_can_begin(tmp_path):
 def test_a_worker_that_dies_before_it_begins_is_given_up(tmp_path):
     """It is started once more, not for ever."""
     stage = Stage(tmp_path, 1)
-    assert stage.turn(died(0)) == [pool.Order(0, "restart")]
-    assert stage.turn(died(0)) == [pool.Order(0, "retire")]
+    assert stage.turn(died(0)) == [leader.Order(0, "restart")]
+    assert stage.turn(died(0)) == [leader.Order(0, "retire")]
     assert stage.leader.ended

@@ -15,8 +15,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.dispatch import array, recipe, slurm, submitted, tally, uge
-from shardwise.dispatch.submitted import Array, Fate, Tasks
+from shardwise.dispatch import array, journal, recipe, tally
+from shardwise.dispatch import script as scripts
+from shardwise.dispatch.schedulers import common, grid_engine, slurm
+from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
 from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
 from shardwise.files.paths import Results
 from shardwise.records import missing, receipts
@@ -32,15 +34,15 @@ NUMBERS = st.sets(st.integers(0, 300), min_size=1).map(sorted)
 @given(NUMBERS)
 def test_ranges_are_read_as_they_are_written(numbers: list[int]) -> None:
     """Any ascending numbers survive the way into text and back."""
-    assert list(submitted.numbers(submitted.ranges(numbers))) == numbers
+    assert list(common.numbers(common.ranges(numbers))) == numbers
 
 
 def test_ranges_of_schedulers_are_understood() -> None:
     """Slurm's limit and brackets, and Grid Engine's steps."""
-    assert list(submitted.numbers("[0-3,7%2]")) == [0, 1, 2, 3, 7]
-    assert list(submitted.numbers("6-10:2,20,1:1")) == [6, 8, 10, 20, 1]
+    assert list(common.numbers("[0-3,7%2]")) == [0, 1, 2, 3, 7]
+    assert list(common.numbers("6-10:2,20,1:1")) == [6, 8, 10, 20, 1]
     with pytest.raises(ValueError, match=r"'0-\.\.\.' is no number"):
-        list(submitted.numbers("5,0-..."))
+        list(common.numbers("5,0-..."))
 
 
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
@@ -48,12 +50,12 @@ def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
     results = Results(tmp_path)
     one = Array("slurm", "array-1", "d", "sw-array-1-1", 1, 0, (0, 1, 5))
     two = Array("slurm", "array-2", "d", "sw-array-2-1", 2, 5, (5, 7))
-    assert submitted.noted(results) == []
-    submitted.note(results, one)
+    assert journal.noted(results) == []
+    journal.note(results, one)
     with open(results.arrays, "a") as file:
         file.write("slurm\tarray-9\td")
-    submitted.note(results, two)
-    assert submitted.noted(results) == [one, two]
+    journal.note(results, two)
+    assert journal.noted(results) == [one, two]
 
 
 @given(NUMBERS, st.integers(1, 50), st.integers(1, 50))
@@ -84,7 +86,7 @@ def test_a_long_list_of_indices_is_cut_to_what_a_command_takes() -> None:
     numbers = list(range(0, 100_000, 2))
     _, taken = slurm.cut(numbers, 10**6, 10**6)
     assert 1000 < len(taken) < len(numbers)
-    assert len(submitted.ranges(taken)) <= 16_000
+    assert len(common.ranges(taken)) <= 16_000
 
 
 SQUEUE = """\
@@ -147,7 +149,7 @@ def test_a_submission_without_a_number_may_have_arrived(
         (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}'\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for module, command in ((slurm, "sbatch"), (uge, "qsub")):
+    for module, command in ((slurm, "sbatch"), (grid_engine, "qsub")):
         own = Array(command, "run", "d", "name", 1, 0, (0,))
         with pytest.raises(TryAgain, match=f"{command} answered {said.strip()!r}"):
             module.submit(own, [], tmp_path / "task.sh", None)
@@ -208,7 +210,9 @@ QSTAT = """<job_info><queue_info><Queue-List><name>all.q@n1</name>{state}
 
 def test_qstat_tells_who_waits_works_and_cannot_start() -> None:
     """Tasks of this dispatch only, by the name of their array; a silent host is seen."""
-    found = uge.listed(uge.parse_queue(QSTAT.format(state="<state>au</state>")), ["array-a"])
+    found = grid_engine.listed(
+        grid_engine.parse_queue(QSTAT.format(state="<state>au</state>")), ["array-a"]
+    )
     assert found == [
         Tasks("5", "sw-array-a-1", (2,), where="n1", silent=True),
         Tasks("5", "sw-array-a-1", tuple(range(3, 10))),
@@ -221,13 +225,13 @@ def test_qstat_tells_who_waits_works_and_cannot_start() -> None:
 def test_what_qstat_never_says_is_no_answer(said: str) -> None:
     """An answer of somebody else, or half of one: no job has left the queue."""
     with pytest.raises(TryAgain, match="qstat printed"):
-        uge.parse_queue(said)
+        grid_engine.parse_queue(said)
 
 
 @pytest.mark.parametrize("said", ["17", "17.1-9:1\n", "a note of the site\n17\n"])
 def test_qsub_tells_the_number_last(said: str) -> None:
     """Of a job, or of an array; a site's own script may print before it."""
-    assert uge.submitted(said) == "17"
+    assert grid_engine.submitted(said) == "17"
 
 
 # The script of a task.
@@ -237,11 +241,11 @@ def made_script(folder: Path, numbers: tuple[int, ...], scheduler: str, setup: s
     """The script of an array of a plan of 40 shards, with a stand-in for Python."""
     shards = {f"{number:05}": None for number in range(40)}
     plan = SimpleNamespace(results=Results(folder / "results of $1"), shards=shards)
-    module = {"slurm": slurm, "uge": uge}[scheduler]
+    module = {"slurm": slurm, "uge": grid_engine}[scheduler]
     own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
     for name in (plan.results.array_folder("run"), plan.results.log("multiply").parent):
         name.mkdir(parents=True, exist_ok=True)
-    text = array.script(plan, own, module.find_number(own), setup, 500)
+    text = scripts.script(plan, own, module.find_number(own), setup, 500)
     python = folder / "python"
     python.write_text('#!/bin/sh\necho "$@"; exit "${CODE:-0}"\n')
     python.chmod(0o755)
@@ -262,7 +266,7 @@ def test_a_task_finds_its_shard(tmp_path: Path, scheduler: str) -> None:
     numbers = (0, 1, 2, 7, 9, 10, 39)
     script = made_script(tmp_path, numbers, scheduler)
     own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
-    indices = {"slurm": slurm, "uge": uge}[scheduler].indices(own)
+    indices = {"slurm": slurm, "uge": grid_engine}[scheduler].indices(own)
     variable = {"slurm": "SLURM_ARRAY_TASK_ID", "uge": "SGE_TASK_ID"}[scheduler]
     for number, index in zip(numbers, indices, strict=True):
         assert run_script(script, **{variable: str(index), "JOB_ID": "7"}) == 0
@@ -315,9 +319,9 @@ class Pretended:
     starts: list[str] = field(default_factory=list)
     at_once: int = 0
 
-    cut = staticmethod(uge.cut)
-    indices = staticmethod(uge.indices)
-    find_number = staticmethod(uge.find_number)
+    cut = staticmethod(grid_engine.cut)
+    indices = staticmethod(grid_engine.indices)
+    find_number = staticmethod(grid_engine.find_number)
     commands = staticmethod(slurm.commands)
 
     def limits(self) -> tuple[int, int]:
@@ -330,7 +334,7 @@ class Pretended:
             raise InputError("no host has so much memory")
         if sum(len(left) for _, left, _ in self.queue.values()) + len(own.numbers) > self.room:
             raise QueueFull("full")
-        assert own in submitted.noted(self.plan.results), "noted before it is submitted"
+        assert own in journal.noted(self.plan.results), "noted before it is submitted"
         self.queue[own.name] = (own, self.indices(own), throttle)
         self.sizes.append(len(own.numbers))
         self.throttles[own.name].append(throttle)
@@ -479,7 +483,7 @@ def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
     assert "ERROR it said 3" in pretended.plan.results.log("multiply", "00002").read_text()
     log = pretended.plan.results.log("multiply", "00004").read_text()
     assert "the scheduler says: NODE_FAIL" in log
-    attempts = [(own.attempt, own.numbers) for own in submitted.noted(pretended.plan.results)]
+    attempts = [(own.attempt, own.numbers) for own in journal.noted(pretended.plan.results)]
     assert attempts == [(1, tuple(range(8))), (2, (1, 4)), (3, (1,))]
 
 
@@ -624,7 +628,7 @@ def test_living_tasks_are_joined(pretended: Pretended, caplog: pytest.LogCapture
     plan = pretended.plan
     digest = plan.facts["digest"]
     old = Array("uge", "array-old", digest, "sw-array-old-1", 1, 0, tuple(range(8)))
-    submitted.note(plan.results, old)
+    journal.note(plan.results, old)
     pretended.queue[old.name] = (old, [2, 3, 4], 0)
     pretended.throttle = lambda *_: pretended.queue.update({old.name: (old, [2, 3, 4], None)})
     dispatch(pretended)
@@ -639,7 +643,7 @@ def test_joined_arrays_keep_the_limit(pretended: Pretended) -> None:
     for place, indices in enumerate(([1, 2, 3, 4], [5, 6, 7, 8])):
         name = f"sw-array-old-{place}"
         old = Array("uge", "array-old", digest, name, 1, 0, tuple(range(8)))
-        submitted.note(pretended.plan.results, old)
+        journal.note(pretended.plan.results, old)
         pretended.queue[name] = (old, indices, 0)
     dispatch(pretended, limit=2)
     assert pretended.at_once <= 3
@@ -651,7 +655,7 @@ def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pre
     plan = pretended.plan
     numbers = tuple(range(8))
     old = Array("uge", "array-old", plan.facts["digest"], "sw-array-old-1", 1, 0, numbers)
-    submitted.note(plan.results, old)
+    journal.note(plan.results, old)
     pretended.queue[old.name] = (old, [2, 3, 4], None)
     dispatch(pretended)
     assert pretended.sizes == [5]
@@ -661,7 +665,7 @@ def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pre
 def test_tasks_of_another_plan_are_refused(pretended: Pretended) -> None:
     """They would write products of that plan beside ours."""
     old = Array("uge", "array-old", "another", "sw-array-old-1", 1, 0, (0, 1))
-    submitted.note(pretended.plan.results, old)
+    journal.note(pretended.plan.results, old)
     pretended.queue[old.name] = (old, [1, 2], 0)
     with pytest.raises(TryAgain, match=r"another plan .* cancel them .*scancel job-sw-array-old-1"):
         dispatch(pretended)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.dispatch.submitted import Array, Fate, Tasks, numbers, ranges
+from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, numbers, ranges
 from shardwise.errors import InputError, QueueFull, TryAgain
 
 if TYPE_CHECKING:

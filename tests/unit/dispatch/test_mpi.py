@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import errors
 from shardwise.dispatch import mpi
-from shardwise.dispatch.crew import Crew, Event
+from shardwise.dispatch.crew import Crew
+from shardwise.dispatch.events import Event
 from shardwise.dispatch.seats import View, seated, shown
 from shardwise.errors import TryAgain
 from shardwise.reduce import launch

@@ -1,8 +1,8 @@
 """Grid Engine's words and answers: what qsub is asked, and what qstat and qacct say."""
 
 import pytest
-from shardwise.dispatch import uge
-from shardwise.dispatch.uge import Job, Record
+from shardwise.dispatch.schedulers import grid_engine
+from shardwise.dispatch.schedulers.grid_engine import Job, Record
 from shardwise.dispatch.uge_run import judge
 from shardwise.errors import InputError, TryAgain
 
@@ -117,9 +117,11 @@ PROPERTIES = {
 
 def test_the_words_of_a_job() -> None:
     """What the project always asks for, then what the profile does, in the order of its names."""
-    name = uge.job_name("3f2a1b", PROPERTIES, 1)
+    name = grid_engine.job_name("3f2a1b", PROPERTIES, 1)
     assert name == "sw-3f2a1b-multiply-00007"
-    words = uge.qsub_words(PROPERTIES, name, ".snakemake/a.out", {"SHARDWISE_B", "SHARDWISE_A"})
+    words = grid_engine.qsub_words(
+        PROPERTIES, name, ".snakemake/a.out", {"SHARDWISE_B", "SHARDWISE_A"}
+    )
     assert words == [
         *("qsub", "-terse", "-cwd", "-b", "n", "-r", "n", "-S", "/bin/bash", "-m", "n", "-j", "y"),
         *("-o", ".snakemake/a.out", "-N", "sw-3f2a1b-multiply-00007"),
@@ -131,7 +133,7 @@ def test_the_words_of_a_job() -> None:
 def test_a_name_has_nothing_that_grid_engine_refuses() -> None:
     """Each attempt has a name of its own, and wildcards may hold anything."""
     odd = {"rule": "r", "wildcards": {"a": "x/y:z @*"}}
-    assert uge.job_name("0", odd, 2) == "sw-0-r-x_y_z___-2"
+    assert grid_engine.job_name("0", odd, 2) == "sw-0-r-x_y_z___-2"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_memory_a_slot_follows_from_the_slots(
 ) -> None:
     """Of a range of slots the least counts, and nothing is rounded down."""
     resources = {"uge_a": "-l m={mib_per_slot}M", "uge_b": environment, "mem_mb": 1000, "tasks": 3}
-    words = uge.site_words(resources)
+    words = grid_engine.site_words(resources)
     assert words[:2] == ["-l", f"m={each}M"]
     assert (words[-1] if slots else None) == slots
 
@@ -157,12 +159,12 @@ def test_memory_a_slot_follows_from_the_slots(
 def test_a_line_of_the_profile_that_cannot_be_filled_in_is_named(text: str) -> None:
     """An unknown placeholder, a value that the job has not, and a quote without its end."""
     with pytest.raises(InputError, match=r"uge_x: .* this job knows \{seconds\}"):
-        uge.site_words({"uge_x": text, "runtime": 1})
+        grid_engine.site_words({"uge_x": text, "runtime": 1})
 
 
 def test_an_answer_of_qstat() -> None:
     """Every job once, with all its hosts; the tasks of an array by their states."""
-    queue = uge.parse_queue(QSTAT)
+    queue = grid_engine.parse_queue(QSTAT)
     assert queue.unheard == {"n2.site"}
     assert queue.job("2") == Job("2", "sw-3f2a1b-reduce", "r", ("n1", "n2.site"))
     assert queue.job("7") == Job("7", "sw-3f2a1b-multiply-00002", "Eqw")
@@ -178,7 +180,7 @@ def test_an_answer_of_qstat() -> None:
 def test_half_an_answer_is_none() -> None:
     """A qstat that was cut off has not said that any job is gone."""
     with pytest.raises(TryAgain, match="no whole XML"):
-        uge.parse_queue(QSTAT[:900])
+        grid_engine.parse_queue(QSTAT[:900])
 
 
 @pytest.mark.parametrize(
@@ -211,12 +213,14 @@ def test_half_an_answer_is_none() -> None:
 )
 def test_a_record_of_the_accounting_in_words(failed: str, status: str, words: str) -> None:
     """The record of this job, and not of another one that had its number."""
-    record = uge.parse_record(
+    record = grid_engine.parse_record(
         QACCT.format(failed=failed, status=status), "sw-3f2a1b-multiply-00000"
     )
     assert record is not None
-    assert uge.describe(record) == words
-    assert uge.parse_record(QACCT.format(failed=failed, status=status), "sw-3f2a1b-x") is None
+    assert grid_engine.describe(record) == words
+    assert (
+        grid_engine.parse_record(QACCT.format(failed=failed, status=status), "sw-3f2a1b-x") is None
+    )
 
 
 def test_a_failed_record_is_not_hidden_by_another_host_of_the_job() -> None:
@@ -224,20 +228,20 @@ def test_a_failed_record_is_not_hidden_by_another_host_of_the_job() -> None:
     name = "sw-3f2a1b-multiply-00000"
     failed, well = QACCT.format(failed="37 : x", status="137"), QACCT.format(failed=0, status=0)
     for text in (failed + well, well + failed):
-        assert uge.parse_record(text, name) == Record("37 : x", 137)
+        assert grid_engine.parse_record(text, name) == Record("37 : x", 137)
 
 
 @pytest.mark.parametrize("line", ["failed       {failed}\n", "exit_status  {status}\n", "{status}"])
 def test_a_record_that_was_cut_off_is_none(line: str) -> None:
     """A field that is missing, or empty, says nothing of the job's end."""
     text = QACCT.replace(line, "").format(failed="37", status="0")
-    assert uge.parse_record(text, "sw-3f2a1b-multiply-00000") is None
+    assert grid_engine.parse_record(text, "sw-3f2a1b-multiply-00000") is None
 
 
 def test_why_a_job_cannot_start() -> None:
     """The reason, without the date and the process before it."""
-    assert uge.parse_error(QSTAT_J) == "error: can't chdir to /nowhere: No such"
-    assert uge.parse_error("").startswith("no reason given")
+    assert grid_engine.parse_error(QSTAT_J) == "error: can't chdir to /nowhere: No such"
+    assert grid_engine.parse_error("").startswith("no reason given")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +257,7 @@ def test_why_a_job_cannot_start() -> None:
         (None, Record("19 : x", 0), False, False, "it failed (failed 19 : x)"),
         # It has left a mark, which this machine does not see yet.
         (None, Record("0", 0), False, False, ""),
-        (None, Record("0", 0), False, True, uge.describe(Record("0", 0))),
+        (None, Record("0", 0), False, True, grid_engine.describe(Record("0", 0))),
         (None, None, False, True, "deleted while it waited in the queue"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from shardwise.dispatch.schedule import Dealer
+from shardwise.dispatch.dealer import Dealer
 
 from tests.workspace import REPO
 

@@ -1,0 +1,289 @@
+"""Deals shards to workers, whatever they run on."""
+
+import logging
+import time
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+
+from shardwise.dispatch.crew import Crew
+from shardwise.dispatch.dealer import Dealer
+from shardwise.dispatch.events import Event
+from shardwise.dispatch.tally import Tally
+from shardwise.errors import InputError, ShardwiseError, TryAgain
+from shardwise.plan.plan import Plan
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+"""Pause between two looks at what time alone changes; events are taken as they come."""
+
+_BLAMES = 2
+"""A device is left out once so many shards have failed on it, with no success between."""
+
+_LAST_BLAMES = 4
+"""The same of the last device: without it nothing is computed, and some shards may be poisonous."""
+
+_START_DEATHS = 2
+"""So many processes of a worker may die in a row before it has a device."""
+
+_NO_DEVICE = "the CPU"
+
+_CODES = {2: InputError, 1: ShardwiseError}
+"""What keeps a worker from beginning, other than that devices are busy."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done with a worker.
+
+    ``kind`` is ``assign`` (with the shard), ``restart`` (a new process takes its place; devices
+    that it must not take stand in ``without``) or ``retire``.
+    """
+
+    worker: Hashable
+    kind: str
+    shard: str | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass
+class _Worker:
+    """What the leader knows of a worker.
+
+    ``shards`` are those that it has: the one that it computes, and the one that it was given ahead.
+    ``wants`` says whether it is to be given one more.
+    """
+
+    where: str
+    device: str | None = None
+    joined: bool = False
+    wants: bool = False
+    deaths: int = 0
+    shards: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.device or _NO_DEVICE} of {self.where}"
+
+
+class Leader:
+    """Hands out shards, has failed ones tried again, replaces workers, leaves out bad devices.
+
+    Parameters
+    ----------
+    plan
+        Whose shards are computed.
+    tally
+        Knows which shards wait, and is told where each of them stands.
+    """
+
+    def __init__(self, plan: Plan, tally: Tally) -> None:
+        self._tally = tally
+        self._dealer = Dealer({shard: plan.shard(shard).bytes for shard in tally.waiting})
+        self._workers: dict[Hashable, _Worker] = {}
+        self._blamed: dict[str, list[str]] = {}
+        self._failed_on: dict[str, set[str]] = {}
+        self._left_out: dict[str, str] = {}
+        self._refusals: dict[str, int] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do, or nobody to do it."""
+        return self._tally.ended or not self._workers
+
+    def expect(self, worker: Hashable, node: str) -> None:
+        """Count on a worker whose process was started on a node."""
+        self._workers[worker] = _Worker(node)
+
+    def act(self, events: Iterable[Event], now: float) -> list[Order]:
+        """What follows from events and from time; to be called now and then without any, too.
+
+        Parameters
+        ----------
+        now
+            Seconds that only grow.
+        """
+        orders = []
+        for event in events:
+            worker = self._workers.get(event.worker)
+            if worker is not None:  # else its last words, after it was given up
+                orders += self._take(event, worker, now)
+        return orders + self._deal(now)
+
+    def finish(self) -> None:
+        """Return where all shards are whole.
+
+        Raises
+        ------
+        ShardwiseError
+            After a line on each shard that failed, and on what kept all workers from going on.
+        """
+        nobody = self._nobody()
+        if nobody:
+            log.error("%s", nobody)
+        try:
+            self._tally.finish()
+        except TryAgain as error:
+            raise (nobody or error) from None
+
+    # What came.
+
+    def _take(self, event: Event, worker: _Worker, now: float) -> list[Order]:
+        if event.kind == "ready":
+            return self._ready(event, worker)
+        cannot_go_on = event.kind == "failed" and event.shard is None
+        if event.kind == "died" or (cannot_go_on and worker.joined):
+            return self._died(event, worker)
+        if cannot_go_on:
+            self._refusals[event.reason] = event.code or TryAgain.exit_code
+            self._tally.note(f"a worker on {worker.where} cannot begin: {event.reason}")
+            return self._give_up(event.worker)
+        if event.kind == "failed":
+            return self._failed(event, worker)
+        if event.kind == "spent":
+            return self._spent(event, worker)
+        if event.kind == "done":
+            self._blamed.pop(worker.device, None)
+            self._dealer.done(event.worker, event.shard, now)
+            self._tally.done(event.shard)
+            self._next(worker, event.shard)
+        elif event.kind == "read" and worker.shards == [event.shard]:  # else it comes too late
+            worker.wants = True
+        return []
+
+    def _ready(self, event: Event, worker: _Worker) -> list[Order]:
+        if event.device in self._left_out:  # it waited for any device, and got the bad one
+            return [self._restart(event.worker)]
+        worker.device, worker.deaths = event.device, 0
+        worker.joined = worker.wants = True
+        self._dealer.join(event.worker)
+        return []
+
+    def _failed(self, event: Event, worker: _Worker) -> list[Order]:
+        again = self._tally.failed(event.shard, event.code, event.reason)
+        if event.suspect:
+            return self._replace(event, worker, again)
+        self._return(event.shard, again)
+        self._next(worker, event.shard)
+        return []
+
+    def _died(self, event: Event, worker: _Worker) -> list[Order]:
+        if worker.shards:
+            again = self._tally.failed(worker.shards[0], event.code, event.reason)
+            return self._replace(replace(event, shard=worker.shards[0]), worker, again)
+        worker.deaths += 1
+        if worker.deaths < _START_DEATHS:
+            return self._replace(event, worker, False)
+        self._refusals[event.reason] = TryAgain.exit_code
+        self._tally.note(f"a worker on {worker.where} does not live: {event.reason}")
+        return self._give_up(event.worker)
+
+    def _spent(self, event: Event, worker: _Worker) -> list[Order]:
+        self._tally.note(f"{event.reason}; a new process takes the next shard")
+        for shard in worker.shards:
+            self._tally.back(shard)
+        return self._replace(event, worker, False)
+
+    def _next(self, worker: _Worker, ended: str) -> None:
+        """A worker turns to the shard that it was given ahead, or wants one."""
+        worker.shards.remove(ended)
+        if worker.shards:
+            self._tally.began(worker.shards[0], str(worker))
+        else:
+            worker.wants = True
+
+    # What follows.
+
+    def _deal(self, now: float) -> list[Order]:
+        """Shards for the workers that want one, those that have none first."""
+        orders = []
+        for name, worker in sorted(self._workers.items(), key=lambda item: len(item[1].shards)):
+            shard = self._dealer.ask(name, now) if worker.wants else None
+            if shard is not None:
+                worker.wants = False
+                worker.shards.append(shard)
+                if len(worker.shards) == 1:
+                    self._tally.began(shard, str(worker))
+                orders.append(Order(name, "assign", shard))
+        return orders
+
+    def _replace(self, event: Event, worker: _Worker, again: bool) -> list[Order]:
+        """A worker is not to be used any more: a new one takes its place, or its device is out."""
+        if worker.joined:
+            self._dealer.leave(event.worker)
+            worker.joined = False
+        for shard in worker.shards:
+            if shard == event.shard:
+                self._return(shard, again)
+            else:  # it was given ahead
+                self._dealer.again(shard, last=False)
+        if worker.device and event.barred:
+            return self._leave_out(event, worker, event.reason)
+        blamed = worker.device and event.suspect and event.shard
+        if blamed and self._blame(worker.device, event.shard):
+            why = f"shard after shard failed on it, the last one because: {event.reason}"
+            return self._leave_out(event, worker, why)
+        return [self._restart(event.worker)]
+
+    def _leave_out(self, event: Event, worker: _Worker, why: str) -> list[Order]:
+        """No worker takes this device any more."""
+        self._left_out[worker.device] = event.reason
+        self._tally.note(f"{worker} is left out: {why}")
+        return self._give_up(event.worker)
+
+    def _return(self, shard: str, again: bool) -> None:
+        """A shard has failed: it waits behind all others, or for ever."""
+        if again:
+            self._dealer.again(shard)
+        else:
+            self._dealer.drop(shard)
+
+    def _blame(self, device: str, shard: str) -> bool:
+        """Whether a failure was one too many; shards that failed elsewhere too do not count."""
+        self._failed_on.setdefault(shard, set()).add(device)
+        blamed = self._blamed.setdefault(device, [])
+        blamed.append(shard)
+        count = len({name for name in blamed if self._failed_on[name] == {device}})
+        return count >= (_BLAMES if len(self._workers) > 1 else _LAST_BLAMES)
+
+    def _restart(self, name: Hashable) -> Order:
+        old = self._workers[name]
+        self._workers[name] = _Worker(old.where, deaths=old.deaths)
+        return Order(name, "restart", without=tuple(self._left_out))
+
+    def _give_up(self, name: Hashable) -> list[Order]:
+        worker = self._workers.pop(name)
+        if worker.joined:
+            self._dealer.leave(name)
+        return [Order(name, "retire")]
+
+    def _nobody(self) -> ShardwiseError | None:
+        """Why shards wait although nothing is done about it."""
+        if self._workers or self._tally.ended:
+            return None
+        devices_out = [f"{device} ({reason})" for device, reason in self._left_out.items()]
+        words = list(self._refusals)
+        if devices_out:
+            words.append(f"left out, as shards failed there: {'; '.join(devices_out)}")
+        codes = self._refusals.values()
+        error = next((_CODES[code] for code in _CODES if code in codes), TryAgain)
+        return error(f"no device is left to compute on: {'; '.join(words)}")
+
+
+def lead(crew: Crew, leader: Leader, tally: Tally) -> None:
+    """Pass events and orders until nothing is left to do."""
+    orders = leader.act([], time.monotonic())
+    while not leader.ended:
+        obey(crew, orders)
+        tally.report()
+        orders = leader.act(crew.poll(POLL_SECONDS), time.monotonic())
+
+
+def obey(crew: Crew, orders: Iterable[Order]) -> None:
+    """Do with a crew what its leader says."""
+    for order in orders:
+        if order.kind == "assign":
+            crew.assign(order.worker, order.shard)
+        elif order.kind == "restart":
+            crew.restart(order.worker, order.without)
+        else:
+            crew.retire(order.worker)
