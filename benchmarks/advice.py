@@ -20,8 +20,8 @@ from typing import Any
 import harness
 import numpy as np
 import transfers
-from shardwise import advice
-from shardwise.observe import Observer
+from shardwise.observe import advice
+from shardwise.observe.folder import Observer
 from shardwise.plan import plan as plans
 
 SCRIPTS = harness.REPO / "scripts"

@@ -20,8 +20,8 @@ SHARDS = (10, 100, 1_000, 10_000)
 
 def main() -> None:
     """Print the table."""
-    from shardwise.observe import Observer
-    from shardwise.report import page as report
+    from shardwise.observe.folder import Observer
+    from shardwise.observe.report import page as pages
 
     from tests import pretend
     from tests.browser.devtools import Browser
@@ -38,7 +38,7 @@ def main() -> None:
                 devices = min(16, shards)
                 run = pretend.run(folder / str(shards), shards=shards, devices=devices, nodes=4)
                 begin = time.monotonic()
-                report.write(Observer(run.root).look(run.at))
+                pages.write(Observer(run.root).look(run.at))
                 seconds = time.monotonic() - begin
                 path = run.plan.results.report
                 opened = []

@@ -8,11 +8,12 @@ the page says so in its first line. No byte of the products is read.
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from shardwise import cli, metrics
+from shardwise import cli
 from shardwise.doctor import settings
 from shardwise.files.paths import Results
-from shardwise.observe import Observer
-from shardwise.report import page as report
+from shardwise.observe import metrics
+from shardwise.observe.folder import Observer
+from shardwise.observe.report import page
 
 
 def main(options: Namespace) -> None:
@@ -22,7 +23,7 @@ def main(options: Namespace) -> None:
         named = Results.of_plan(options.of_plan).root
     root = settings.existing_folder(options.configfile, named)
     seen = Observer(root).look()
-    cli.log.info("report: %s", report.write(seen, options.output))
+    cli.log.info("report: %s", page.write(seen, options.output))
     if options.output is None:
         metrics.write(seen)
 

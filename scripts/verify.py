@@ -9,10 +9,11 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 
-from shardwise import audit, cli
-from shardwise.audit import Audit
+from shardwise import cli
 from shardwise.doctor import settings
 from shardwise.errors import one_line
+from shardwise.observe import audit
+from shardwise.observe.audit import Audit
 
 _PROGRESS_SECONDS = 10.0
 _MOST_LISTED = 20

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 from shardwise import cli
 from shardwise.doctor import settings
-from shardwise.observe import Observer
-from shardwise.watching import pace, terminal, views
+from shardwise.observe import pace, terminal, watch
+from shardwise.observe.folder import Observer
 
 _INTERRUPTED = 130
 
@@ -28,9 +28,9 @@ def main(options: Namespace) -> int:
         look = pace.look(Observer(root).look())
         code = look.code
         if options.json:
-            views.Json().show(look)
+            watch.Json().show(look)
         else:
-            views.snapshot(look)
+            watch.snapshot(look)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:  # the reader has seen enough; Python would complain at its end
@@ -41,17 +41,17 @@ def main(options: Namespace) -> int:
 def _follow(observer: Observer, options: Namespace) -> int:
     with ExitStack() as running:
         if options.listen:
-            from shardwise import endpoint  # here: who only looks needs no server
+            from shardwise.observe import endpoint  # here: who only looks needs no server
 
             host, port = options.listen
             own = Observer(observer.results.root)
             port = running.enter_context(endpoint.serve(own, host, port))
             cli.log.info("metrics: http://%s:%d/metrics", host, port)
         view = (
-            views.Json() if options.json
-            else views.InPlace() if terminal.capable() else views.Lines()
+            watch.Json() if options.json
+            else watch.InPlace() if terminal.capable() else watch.Lines()
         )  # fmt: skip
-        views.follow(observer, view, options.interval, stay=options.listen is not None)
+        watch.follow(observer, view, options.interval, stay=options.listen is not None)
     return 0
 
 

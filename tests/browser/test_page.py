@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise.observe import Observer
+from shardwise.observe.folder import Observer
+from shardwise.observe.report import page as pages
 from shardwise.records import receipts
 from shardwise.records.timeline import PHASES
-from shardwise.report import page as report
 
 from tests import pretend
 from tests.browser.devtools import Browser, Page
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pretend.Pr
         if name not in known:
             folder = tmp_path_factory.mktemp("runs") / name
             known[name] = pretend.run(folder, **RUNS[name])
-            report.write(Observer(known[name].root).look(known[name].at))
+            pages.write(Observer(known[name].root).look(known[name].at))
         return known[name]
 
     return make
@@ -169,7 +169,7 @@ def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> No
     (shard,) = run.roles["failed"]
     log = results.log("multiply", shard)
     log.write_text(f"2026-01-02 03:04:05,678 ERROR {HOSTILE}\n")
-    report.write(Observer(run.root).look(run.at))
+    pages.write(Observer(run.root).look(run.at))
     path = page_of(run)
     with browser.page(WIDTHS[0]) as page:
         found = look(page.open(path))
@@ -212,7 +212,7 @@ def test_a_folder_that_is_not_whole_has_a_page_that_says_so(
 ) -> None:
     """Empty, only planned, without a plan, cut short: the first line is not that of a proof."""
     root = damage(tmp_path / "run")
-    report.write(Observer(root).look())
+    pages.write(Observer(root).look())
     path = root / "report.html"
     with browser.page(WIDTHS[0]) as page:
         found = look(page.open(path))
@@ -224,7 +224,7 @@ def test_a_folder_that_is_not_whole_has_a_page_that_says_so(
 def test_ten_thousand_shards_fit_into_five_megabytes(browser: Browser, tmp_path: Path) -> None:
     """And all of their time is drawn; how fast it opens, benchmarks/page.py measures."""
     run = pretend.run(tmp_path, shards=10_000, devices=16, nodes=4, summed=False)
-    report.write(Observer(run.root).look(run.at))
+    pages.write(Observer(run.root).look(run.at))
     path = page_of(run)
     assert path.stat().st_size < 5_000_000
     with browser.page(WIDTHS[1]) as page:

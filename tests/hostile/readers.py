@@ -25,12 +25,13 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise import metrics, observation, observe
 from shardwise.dispatch import jobs, journal
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
+from shardwise.observe import folder as folders
+from shardwise.observe import metrics, observation, verdict
 from shardwise.plan import config, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -641,8 +642,8 @@ class Seen(Reader):
         super().place(_signed(raw) if len(raw) % 2 else raw)
 
     def read(self) -> Any:
-        seen = observe.Observer(self.made.root).look(self.made.at)
-        return seen, observe.verdict(seen), metrics.text(seen)
+        seen = folders.Observer(self.made.root).look(self.made.at)
+        return seen, verdict.verdict(seen), metrics.text(seen)
 
     def right(self, found: Any, raw: bytes) -> None:
         seen, told, text = found

@@ -6,8 +6,8 @@ import re
 import time
 
 import pytest
-from shardwise import endpoint
-from shardwise.observe import Observer
+from shardwise.observe import endpoint
+from shardwise.observe.folder import Observer
 
 from tests import factories, pretend
 from tests.monitoring import prometheus

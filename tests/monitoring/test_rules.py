@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from shardwise import metrics
-from shardwise.observe import Observer
+from shardwise.observe import metrics
+from shardwise.observe.folder import Observer
 
 from tests import pretend
 from tests.monitoring.prometheus import RULES, promtool

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shardwise import endpoint
-from shardwise.observe import Observer
+from shardwise.observe import endpoint
+from shardwise.observe.folder import Observer
 
 from tests.monitoring import prometheus
 from tests.monitoring.test_dashboard import QUERIES

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit
 from shardwise.devices import gauge as gauges
 from shardwise.devices import telemetry
 from shardwise.devices.gauge import Gauge, Sample
 from shardwise.devices.telemetry import Recorder
 from shardwise.multiply import batch, job, live, session
+from shardwise.observe import audit
 from shardwise.records import ledger, receipts
 from shardwise.reduce import job as jobs
 

@@ -6,11 +6,11 @@ import time
 from contextlib import suppress
 
 import pytest
-from shardwise import observation, observe
 from shardwise.devices.gauge import Sample
 from shardwise.files.paths import Results
 from shardwise.multiply import job, live
 from shardwise.multiply import session as sessions
+from shardwise.observe import folder, observation
 from shardwise.plan import memory
 from shardwise.records import receipts
 
@@ -234,7 +234,7 @@ def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
     with live.AtWork(path, facts, lambda: 60.0, gauge, table):
         while not path.exists():
             time.sleep(0.005)
-        seen_now = observe.Observer(results.root).look().shards
+        seen_now = folder.Observer(results.root).look().shards
     assert seen_now["00000"].state == observation.WAITING
     running = seen_now["00001"]
     assert (running.state, running.progress) == (observation.RUNNING, 0.5)
@@ -248,7 +248,7 @@ def test_what_a_shard_tells_is_what_others_read(tmp_path):
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
     job.run_shard(made, "00000")
     told = receipts.read(made.results.receipt("00000"))["timeline"]
-    found = observe.Observer(made.results.root).look().shards["00000"].timeline
+    found = folder.Observer(made.results.root).look().shards["00000"].timeline
     assert {"held": found.held, "busy": found.busy, "work": found.work} == told
 
 

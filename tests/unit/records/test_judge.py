@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from shardwise import audit, observation, observe
 from shardwise.errors import IntegrityError
 from shardwise.multiply import job, session
+from shardwise.observe import audit, observation
+from shardwise.observe import folder as folders
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, missing, receipts
 from shardwise.reduce import job as jobs
@@ -55,7 +56,7 @@ def is_taken(read, *words):
 
 def is_seen(made):
     """Whether the watch, the page and the metrics take a shard for done."""
-    return observe.Observer(made.results.root).look().shards[SHARD].state == observation.DONE
+    return folders.Observer(made.results.root).look().shards[SHARD].state == observation.DONE
 
 
 def is_audited(made):

@@ -1,0 +1,553 @@
+"""The audit of a results folder: whether each file is what its receipt says, and none is missing.
+
+It takes the folder alone, on any machine and any later day: plan, receipts, ledger and summary say
+what each file must be, and every byte is read. Nothing is written. A file that no receipt and no
+plan speaks of is foreign, which is no fault.
+"""
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
+from shardwise.files.checksum import file_checksum
+from shardwise.files.npy import DATA_OFFSET
+from shardwise.files.paths import STATISTICS, Results, for_bash
+from shardwise.observe.factors import Factor
+from shardwise.plan import plan as plans
+from shardwise.plan.identity import identity_of, is_as_planned
+from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.records import judge, ledger, receipts
+from shardwise.units import human_bytes
+
+_MOST_NAMED = 5
+
+SCHEMA = 1
+"""Of the JSON that an audit makes."""
+
+DAMAGED, UNKNOWN, MISSING = "damaged", "unknown", "missing"
+"""Kinds of findings that decide: against a receipt; of another version's receipt; not made yet."""
+
+INPUT, STALE, FOREIGN = "input", "stale", "foreign"
+"""Kinds that decide nothing: input that is not as planned, unless it was asked for; what is of an
+earlier plan; what is nobody's."""
+
+LISTED = STALE, INPUT, MISSING, UNKNOWN, DAMAGED
+"""Kinds that are told file by file, the gravest last; `Audit.describe_foreign` sums up the rest."""
+
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""What reading a plan raises that is JSON, but has not the keys of one."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be, or that is nobody's.
+
+    Attributes
+    ----------
+    kind
+        One of the constants above.
+    path
+        Of the file; within the results folder relative to that.
+    reason
+        What was found, and what was expected.
+    shard
+        Whose file it is, if it is the product, or the receipt, of a shard.
+    """
+
+    kind: str
+    path: str
+    reason: str
+    shard: str | None = None
+
+
+@dataclass
+class Audit:
+    """What an audit has found.
+
+    Attributes
+    ----------
+    root
+        The results folder, as it was named.
+    shards
+        How many the plan has; 0 where it cannot be read.
+    nbytes
+        Bytes that were read and compared with a checksum.
+    summed
+        Files of the reduce that are there, such as ``sum.npy``.
+    proven
+        Whether each product was proven before it was written.
+    repair
+        Commands for bash after which the next run makes again what is damaged.
+    inputs
+        Whether input that is not as planned counts as damage.
+    """
+
+    root: Path
+    inputs: bool = False
+    shards: int = 0
+    nbytes: int = 0
+    summed: list[str] = field(default_factory=list)
+    proven: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    repair: list[str] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[Finding]:
+        """The findings of a kind."""
+        return [finding for finding in self.findings if finding.kind == kind]
+
+    @property
+    def verdict(self) -> str:
+        """``whole``, ``damaged`` or ``unfinished``."""
+        if self.of(DAMAGED) or self.of(UNKNOWN) or (self.inputs and self.of(INPUT)):
+            return "damaged"
+        return "unfinished" if self.of(MISSING) else "whole"
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0, 3, or 75, as a run that goes on would finish it."""
+        kinds = {"whole": 0, "damaged": IntegrityError.exit_code}
+        return kinds.get(self.verdict, TryAgain.exit_code)
+
+    def line(self) -> str:
+        """The verdict in one line."""
+        said = {"whole": self._whole, "damaged": self._damaged, "unfinished": self._unfinished}
+        return one_line(f"{self.root}: {said[self.verdict]()}")
+
+    def _whole(self) -> str:
+        named = ", ".join(self.summed)
+        how = "proven" if self.proven else "not proven"
+        return f"whole: {self.shards} shards, {human_bytes(self.nbytes)}, {named} {how}"
+
+    def _damaged(self) -> str:
+        parts = [*self._told(DAMAGED), *self._told(UNKNOWN)]
+        if self.inputs and (files := sorted({finding.path for finding in self.of(INPUT)})):
+            parts.append(f"input not as it was planned ({some(files)})")
+        text = "; ".join(parts)
+        if self.repair:
+            text += f"; repair: {' && '.join(self.repair)}, then snakemake as before"
+        return f"NOT whole: {text}"
+
+    def _told(self, kind: str) -> Iterator[str]:
+        words = "damaged" if kind == DAMAGED else "of another version, which has to judge them"
+        shards = sorted({finding.shard for finding in self.of(kind) if finding.shard})
+        if shards:
+            yield f"{len(shards)} of {self.shards} shards {words} ({some(shards)})"
+        others = sorted({finding.path for finding in self.of(kind) if not finding.shard})
+        if others:
+            yield f"{some(others)} {words}"
+
+    def _unfinished(self) -> str:
+        shards = {finding.shard for finding in self.of(MISSING) if finding.shard}
+        if shards:
+            return f"unfinished: {len(shards)} of {self.shards} shards are not computed yet"
+        return f"unfinished: all {self.shards} shards are computed, but not summed yet"
+
+    def describe_foreign(self) -> str:
+        """What lies in the folder and is not part of the run, in one line."""
+        found, inside = self.of(FOREIGN), Results(self.root)
+        ours = {inside.shard("").parent.name, inside.product("").parent.name}
+        tops = ((finding.path, finding.path.partition("/")) for finding in found)
+        names = dict.fromkeys(
+            f"{top}/" if below and top not in ours else path for path, (top, _, below) in tops
+        )
+        many = len(found) != 1
+        return one_line(
+            f"{len(found)} other file{'s' if many else ''} in {self.root} {'are' if many else 'is'}"
+            f" not part of this run ({some(names, _MOST_NAMED)}){'; --json lists them' * many}"
+        )
+
+    def json(self) -> str:
+        """All of it, for programs."""
+        found = {
+            "schema": SCHEMA, "results": str(self.root), "verdict": self.verdict,
+            "code": self.code, "line": self.line(), "shards": self.shards, "bytes": self.nbytes,
+            "summed": self.summed, "proven": self.proven,
+            "repair": " && ".join(self.repair) or None,
+            "findings": [asdict(finding) for finding in self.findings],
+        }  # fmt: skip
+        return json.dumps(found, indent=1) + "\n"
+
+
+def look(
+    root: Path, threads: int = 8, inputs: bool = False,
+    progress: Callable[[str], object] = lambda text: None,
+) -> Audit:  # fmt: skip
+    """Audit a results folder.
+
+    Parameters
+    ----------
+    threads
+        Threads that read; each takes about 8 MiB of memory, with ``inputs`` 40.
+    inputs
+        Read the input files as well, where they were planned, and compare them with what the
+        receipts say was read of them. They then count as files of the results.
+    progress
+        Told now and then how far it is.
+
+    Raises
+    ------
+    InputError
+        Where there is no such folder, or no plan in it.
+    """
+    results = Results(root)
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder; name the results folder of a run")
+    if not any(path.exists() for path in (results.plan, results.plan_facts)):
+        raise InputError(f"{root}: holds no plan (plan.tsv, plan.json): no results folder of a run")
+    made = Audit(root, inputs)
+    own = results.plan_facts, results.plan, results.sources
+    try:
+        for path in own:
+            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+                raise IntegrityError(f"{path}: is not a file")
+        plan = plans.load(results.plan)
+        sources = plan.sources
+    except (InputError, IntegrityError, *_MALFORMED) as error:
+        made.findings.append(Finding(DAMAGED, results.plan_facts.name, f"the plan: {error}"))
+        # Snakemake makes nothing again that is only used on the way to what is there.
+        words = [for_bash(path) for path in (*own, results.summary)]
+        made.repair = _commands(own, words)
+        return made
+    _Audit(plan, sources, made, progress).run(threads)
+    return made
+
+
+@dataclass
+class _Seen:
+    """What was found of a shard.
+
+    Attributes
+    ----------
+    line
+        That of the ledger, where its product is whole.
+    alike
+        The factors whose bytes are those that the product was computed from.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    line: bytes | None = None
+    backend: str | None = None
+    proven: bool = False
+    alike: list[str] = field(default_factory=list)
+
+
+class _Audit:
+    """An audit at work."""
+
+    def __init__(
+        self, plan: Plan, sources: list[Source], made: Audit, progress: Callable[[str], object]
+    ) -> None:
+        self._plan, self._results, self._made = plan, plan.results, made
+        self._progress = progress
+        self._lock = threading.Lock()
+        own = (getattr(self._results, name) for name, value in vars(Results).items()
+               if isinstance(value, property))  # fmt: skip
+        self._known = {self._name(path) for path in own}
+        self._synthetic = bool(plan.facts["synthetic"])
+        if self._synthetic:  # the folder may have another name by now
+            sources = [replace(source, path=str(self._results.synthetic)) for source in sources]
+        self._sources, self._factors = sources, []
+        if self._results.synthetic.exists() if self._synthetic else made.inputs:
+            self._factors.append(Factor(plan, "input", sources, self._count))
+        if made.inputs and plan.problem.right:
+            right = [Source(**source) for source in plan.facts["right_sources"]]
+            self._factors.append(Factor(plan, "right", right, self._count))
+        self._alike: Counter[str] = Counter()
+
+    def run(self, threads: int) -> None:
+        """Look at everything."""
+        made, plan = self._made, self._plan
+        made.shards = len(plan.shards)
+        summary = self._summary()
+        seen: list[_Seen] = []
+        with ThreadPoolExecutor(threads, "audit") as pool:
+            statistics = [
+                pool.submit(self._statistic, name, facts)
+                for name, facts in (summary or {}).get("files", {}).items()
+            ]
+            for number, one in enumerate(pool.map(self._shard, plan.shards.values()), 1):
+                made.findings += one.findings
+                self._alike.update(one.alike)
+                seen.append(one)
+                said = f"{number} of {len(plan.shards)} shards, {human_bytes(made.nbytes)} read"
+                self._progress(said)
+            made.findings += [finding for future in statistics for finding in future.result()]
+        self._judge(seen, summary)
+        made.findings += self._input_findings() + self._stack_receipt()
+        made.findings += [Finding(FOREIGN, name, "is not part of this run")
+                          for name in sorted(self._foreign())]  # fmt: skip
+        made.repair = self._repair()
+
+    def _judge(self, seen: list[_Seen], summary: dict[str, Any] | None) -> None:
+        """What the files mean together: all of one plan, ledger and summary up to date."""
+        made, lines = self._made, [one.line for one in seen if one.line]
+        made.proven = bool(lines) and all(one.proven for one in seen if one.line)
+        backends = sorted({one.backend for one in seen if one.backend})
+        if len(backends) > 1:
+            made.findings.append(
+                Finding(DAMAGED, "products", f"computed by {' and '.join(backends)}; set backend")
+            )
+        complete = len(lines) == len(seen)
+        if summary is None:
+            if not any(finding.path == "summary.json" for finding in made.findings):
+                made.findings.append(Finding(MISSING, "summary.json", "nothing is summed yet"))
+            if self._results.ledger.exists() and complete:
+                made.findings += self._ledger(lines, STALE)
+            return
+        # A run that was summed had all of it: what is missing since is lost.
+        made.findings = [
+            replace(finding, kind=DAMAGED) if finding.kind == MISSING else finding
+            for finding in made.findings
+        ]
+        if complete:
+            made.findings += self._ledger(lines, DAMAGED)
+        elif not self._results.ledger.exists():
+            made.findings.append(Finding(DAMAGED, "ledger.tsv", "it is missing"))
+
+    # One shard.
+
+    def _shard(self, row: Shard) -> _Seen:
+        """The product of a shard, its receipt, its copy.
+
+        What a receipt says of the input counts where the file beside it is damaged, too.
+        """
+        seen = _Seen()
+        receipt, copied = self._product(row, seen), self._copy(row, seen)
+        read = receipt and receipt.get("input_checksum")
+        if read and copied and read != copied:
+            reason = f"was made from matrices with checksum {read}, but the copy has {copied}"
+            for path, shard in (
+                (self._results.product(row.shard), row.shard),
+                (self._results.shard(row.shard), None),
+            ):
+                seen.findings.append(self._finding(DAMAGED, path, reason, shard))
+        self._read_factors(row, receipt or {}, copied, seen)
+        return seen
+
+    def _product(self, row: Shard, seen: _Seen) -> dict[str, Any] | None:
+        """The receipt of a product, for what it says that the product was made from."""
+        path, product = self._results.receipt(row.shard), self._results.product(row.shard)
+        receipt = None
+        try:
+            receipt = judge.check_receipt(self._plan, row.shard)
+            self._compare(product, receipt["file"])
+            seen.line, seen.backend = ledger.line_of(receipt), receipt["backend"]
+            seen.proven = receipt["proof"] is not None
+        except receipts.NoReceipt:
+            why = "has no receipt" if product.exists() else "is missing"
+            seen.findings.append(self._finding(MISSING, product, why, row.shard))
+        except judge.OtherPlan:
+            why = "its receipt is of another plan"
+            seen.findings.append(self._finding(MISSING, product, why, row.shard))
+        except (IntegrityError, OSError) as error:
+            seen.findings.append(self._finding(_kind(error), path, str(error), row.shard))
+        return receipt
+
+    def _copy(self, row: Shard, seen: _Seen) -> str | None:
+        """The same of the receipt of a copy, of the copy itself; it may have been removed."""
+        copy, path = self._results.shard(row.shard), self._results.shard_receipt(row.shard)
+        receipt = None
+        try:
+            receipt = judge.check_copy(self._plan, row.shard)
+            if copy.exists():
+                self._compare(copy, receipt["file"])
+        except receipts.NoReceipt:
+            pass
+        except judge.OtherPlan:
+            why = "is a copy of an earlier plan"
+            seen.findings += [self._finding(FOREIGN, p, why) for p in (copy, path) if p.exists()]
+        except (IntegrityError, OSError) as error:
+            seen.findings.append(self._finding(_kind(error), path, str(error)))
+        return receipt and receipt["file"]["checksum"]
+
+    def _compare(self, path: Path, facts: dict[str, Any]) -> None:
+        """Compare every byte of a file of ours with its receipt, which the judge has taken."""
+        receipts.check_file(path, facts)
+        pieces = facts["row_bytes"], facts["piece_bytes"]
+        found = file_checksum(path, DATA_OFFSET, *pieces, self._count)
+        if found != facts["checksum"]:
+            raise IntegrityError(f"{path}: has checksum {found}, not {facts['checksum']}")
+
+    def _count(self, nbytes: int) -> None:
+        with self._lock:
+            self._made.nbytes += nbytes
+
+    # What all shards come to.
+
+    def _ledger(self, lines: list[bytes], kind: str) -> list[Finding]:
+        try:
+            ledger.compare(self._plan, lines)
+        except IntegrityError as error:
+            return [self._finding(kind, self._results.ledger, str(error))]
+        return []
+
+    def _summary(self) -> dict[str, Any] | None:
+        """``summary.json``, where it is whole and of this plan."""
+        path = self._results.summary
+        try:
+            summary = receipts.read(path)
+            judge.check_summary(self._plan, summary)
+        except receipts.NoReceipt:
+            return None
+        except judge.OtherPlan as error:
+            self._made.findings += [
+                self._finding(STALE, path, str(error)),
+                self._finding(MISSING, path, "nothing is summed yet under this plan"),
+            ]
+            return None
+        except IntegrityError as error:
+            self._made.findings.append(self._finding(_kind(error), path, str(error)))
+            return None
+        self._made.summed = [f"{name}.npy" for name in summary["files"]]
+        self._known |= set(self._made.summed)
+        return summary
+
+    def _statistic(self, name: str, facts: dict[str, Any]) -> list[Finding]:
+        path = self._results.statistic(name)
+        try:
+            judge.check_statistic(self._plan, name, facts)
+            self._compare(path, facts)
+        except (IntegrityError, OSError) as error:
+            return [self._finding(DAMAGED, path, str(error))]
+        return []
+
+    # The input.
+
+    def _stack_receipt(self) -> list[Finding]:
+        """The receipt of the synthetic stack; its matrices are compared shard by shard."""
+        path = self._results.synthetic_receipt
+        if not (self._synthetic and self._results.synthetic.exists()):
+            return []
+        try:
+            receipts.check_file(self._results.synthetic, receipts.read(path).get("file", {}))
+        except IntegrityError as error:
+            return [self._finding(_kind(error), path, str(error))]
+        return []
+
+    def _read_factors(
+        self, row: Shard, receipt: dict[str, Any], copied: str | None, seen: _Seen
+    ) -> None:
+        """Read what a shard was computed from, where the plan says that it lies."""
+        for factor in self._factors:
+            known = {factor.expected(receipt), copied if factor.name == "input" else None} - {None}
+            if not known:
+                continue  # of an earlier version, which took no checksum of B
+            inside = self._synthetic and factor.name == "input"
+            try:
+                if inside and not self._results.synthetic.is_file():
+                    raise IntegrityError(f"{self._results.synthetic}: is not a file")
+                checksum = factor.checksum(row)
+            except (IntegrityError, InputError, OSError) as error:
+                reason = str(error)
+            else:
+                if checksum in known:
+                    seen.alike.append(factor.name)
+                    continue
+                what = f"matrices {row.start} to {row.stop}" if factor.name == "input" else "B"
+                expected = " or ".join(sorted(known))
+                reason = f"{what}: checksum {checksum}, but {expected} was read"
+            paths = factor.files(row)
+            own = paths[0] if len(paths) == 1 else f"{factor.name} of shard {row.shard}"
+            kind = DAMAGED if inside else INPUT
+            seen.findings.append(self._finding(kind, Path(own), reason))
+
+    def _input_findings(self) -> list[Finding]:
+        """Input files that are not as they were planned; those whose bytes are need not be."""
+        right = [Source(**source) for source in self._plan.facts["right_sources"]]
+        found, shards = [], len(self._plan.shards)
+        for name, sources in (("input", self._sources), ("right", right)):
+            for source in sources if self._alike[name] < shards else ():
+                if not source.identity[:1].isdigit():
+                    continue
+                try:
+                    status = os.stat(source.path)
+                except OSError as error:
+                    reason = f"is not there: {error.strerror}"
+                else:
+                    if is_as_planned(source, status):
+                        continue
+                    reason = (
+                        f"is {identity_of(status)} (size, times of the last write and the last "
+                        f"change in ns, inode), but {source.identity} was planned"
+                    )
+                found.append(Finding(INPUT, source.path, reason))
+        return found
+
+    # All else.
+
+    def _foreign(self) -> Iterator[str]:
+        """Files that are not part of the run; logs and unfinished work are left aside."""
+        root = self._results.root
+        for folder, folders, files in os.walk(root):
+            here = Path(folder)
+            if here == root:
+                folders[:] = [name for name in folders if name not in ("logs", "partial")]
+            links = [name for name in folders if (here / name).is_symlink()]
+            for path in (here / name for name in (*files, *links)):
+                if self._name(path) not in self._known and not self._is_of_a_shard(path):
+                    yield self._name(path)
+
+    def _is_of_a_shard(self, path: Path) -> bool:
+        """Whether a file has a name that a shard of the plan gives to one of its files."""
+        shard, results = path.name.partition(".")[0], self._results
+        kinds = (results.product, results.receipt, results.telemetry, results.shard,
+                 results.shard_receipt)  # fmt: skip
+        return shard in self._plan.shards and any(path == kind(shard) for kind in kinds)
+
+    def _repair(self) -> list[str]:
+        """Commands after which the next run makes again what is damaged, and what is made of it."""
+        results, damaged = self._results, self._made.of(DAMAGED)
+        shards = sorted({finding.shard for finding in damaged if finding.shard})
+        paths = {results.root / finding.path for finding in damaged if not finding.shard}
+        copies = sorted({path.stem for path in paths if path.parent == results.shard("").parent})
+        words = []
+        if shards:
+            words.append(ledger.names_for_bash(results.receipt("").parent, shards, ".json"))
+        for suffix in (".npy", ".json") if copies else ():
+            words.append(ledger.names_for_bash(results.shard("").parent, copies, suffix))
+        # The summary as well: see `look`.
+        if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
+            words.append(for_bash(results.summary))
+            if any(finding.path == results.ledger.name for finding in self._made.findings):
+                words.append(for_bash(results.ledger))
+        stack = (results.synthetic, results.synthetic_receipt)
+        words += map(for_bash, stack if paths.intersection(stack) else ())
+        paths |= {each(shard) for shard in shards for each in (results.product, results.receipt)}
+        paths |= {
+            each(shard) for shard in copies for each in (results.shard, results.shard_receipt)
+        }
+        return _commands(paths, words)
+
+    def _finding(self, kind: str, path: Path, reason: str, shard: str | None = None) -> Finding:
+        return Finding(kind, self._name(path), reason, shard)
+
+    def _name(self, path: Path) -> str:
+        return (
+            path.relative_to(self._results.root).as_posix()
+            if path.is_relative_to(self._results.root)
+            else str(path)
+        )
+
+
+def _commands(paths: Iterable[Path], words: list[str]) -> list[str]:
+    """How to move out of the way what is a folder in place of one of these files, and remove words.
+
+    A folder may hold anything, so it is not removed.
+    """
+    commands = []
+    for path in sorted(path for path in paths if path.is_dir() and not path.is_symlink()):
+        aside = next(p for n in count() if not (p := Path(f"{path}.moved{n or ''}")).exists())
+        commands.append(f"mv {for_bash(path)} {for_bash(aside)}")
+    return [*commands, *([f"rm -f {' '.join(words)}"] if words else [])]
+
+
+def _kind(error: BaseException) -> str:
+    return UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED

@@ -1,0 +1,160 @@
+"""What a results folder shows at one moment, from its files alone, on any machine.
+
+The report, the watch and the metrics all read a run through this module, so they never tell
+different stories. Nothing is written, no scheduler is asked, and no file is ever the end of it:
+what cannot be read is named among the observations. The words are those of
+`shardwise.observation`, the rules for a shard those of `shardwise.sightings`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwise.devices import quarantine
+from shardwise.errors import InputError, IntegrityError, one_line, some
+from shardwise.files import small
+from shardwise.files.paths import Results, for_bash
+from shardwise.observe.observation import DONE, Failure, Flaw, Observation, Sighting
+from shardwise.observe.shards import SKEW_SECONDS, Sightings, stamped
+from shardwise.observe.verdict import _MOST_LETTERS, _MOST_NAMED
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan
+from shardwise.records import judge, ledger, logs, receipts
+
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What reading a file raises that is JSON, but not of ours."""
+
+_FOR_ALL = ("multiply", "pool", "mpi")
+"""Rules whose one job computes all shards."""
+_MOST_LEDGER = 1 << 30
+
+_AGAIN = "run snakemake as before to make it"
+
+
+class Observer:
+    """Looks at a results folder again and again; what cannot have changed is not read twice."""
+
+    def __init__(self, root: Path) -> None:
+        self.results = Results(root)
+        self._sightings = Sightings()
+        self._kept: dict[str, tuple[Any, Any]] = {}
+
+    def look(self, at: float | None = None) -> Observation:
+        """What the folder shows now, or as if it were ``at``; never fails for what it holds."""
+        at = time.time() if at is None else at
+        results = self.results
+        plan, problem = self._read(self._plan, results.plan, results.plan_facts)
+        shards = self._sightings.look(plan, at) if plan else {}
+        problems = [problem, *(self._sightings.problems if plan else ())]
+        summary, problem = self._read(self._summary, results.summary)
+        problems.append(problem)
+        flaw = self._flaw(plan, shards, summary) if plan and summary else None
+        if flaw:
+            problems.append(flaw.words)
+        return Observation(
+            results, at, plan, shards, summary,
+            summary_fits=plan is not None and summary is not None and flaw is None,
+            quarantined=tuple(quarantine.entries(results, lambda: at)),
+            failures=dict(self._failures(plan, shards)),
+            problems=tuple(one_line(text)[:_MOST_LETTERS] for text in problems if text),
+            flaw=flaw,
+        )  # fmt: skip
+
+    def _read(self, read: Any, *paths: Path) -> tuple[Any, str | None]:
+        """What some files hold, and what is wrong with them; read again where one has changed."""
+        stamp, name = [stamped(path) for path in paths], str(paths[-1])
+        known = self._kept.get(name)
+        if known is None or known[0] != stamp:
+            known = self._kept[name] = stamp, (read() if any(stamp) else (None, None))
+        return known[1]
+
+    def _plan(self) -> tuple[Plan | None, str | None]:
+        try:
+            return plans.load(self.results.plan), None
+        except (InputError, IntegrityError, OSError, *_MALFORMED) as error:
+            return None, f"the plan: {error}"
+
+    def _summary(self) -> tuple[Mapping[str, Any] | None, str | None]:
+        path = self.results.summary
+        try:
+            return receipts.read(path), None
+        except receipts.UnknownSchema as error:
+            return None, str(error)
+        except IntegrityError as error:
+            return None, f"{error}; remove it, and run snakemake as before"
+
+    def _ledger(self) -> tuple[bytes | None, str | None]:
+        """The ledger; None where there is none that can be read."""
+        try:
+            return small.read(self.results.ledger, _MOST_LEDGER), None
+        except IntegrityError as error:
+            return None, str(error)
+
+    def _flaw(
+        self, plan: Plan, shards: Mapping[str, Sighting], summary: Mapping[str, Any]
+    ) -> Flaw | None:
+        """Why a summary is not of the plan and the products that lie there now."""
+        try:
+            judge.check_summary(plan, summary)
+            for name, facts in summary["files"].items():
+                judge.check_statistic(plan, name, facts)
+        except judge.OtherPlan as error:
+            return Flaw("stale", f"{error}; {_AGAIN} anew")
+        except IntegrityError as error:
+            cure = f"remove it (rm -f {for_bash(self.results.summary)})"
+            return Flaw("damaged", f"{error}; {cure}, and run snakemake as before")
+        return self._newer(shards, summary)
+
+    def _newer(self, shards: Mapping[str, Sighting], summary: Mapping[str, Any]) -> Flaw | None:
+        """Which products are not those that were summed, by the ledger and by the time."""
+        raw, problem = self._read(self._ledger, self.results.ledger)
+        summed, own = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines()
+        ended = summary.get("finished")
+        ended = ended if isinstance(ended, float | int) else 0.0
+        newer = [
+            name for name, line in own.items()
+            if line not in summed or (shards[name].finished or 0.0) > ended + SKEW_SECONDS
+        ]  # fmt: skip
+        if raw is None:
+            why = problem or "its ledger is missing"
+        elif newer:
+            named = some(newer, _MOST_NAMED)
+            why = f"{len(newer)} of {len(shards)} products ({named}) are not those it was made of"
+        elif len(own) == len(shards) and raw != ledger.text(own.values()):
+            why = "its ledger has changed since it was written"
+        else:
+            return None
+        return Flaw("stale", f"{self.results.summary}: {why}; {_AGAIN} anew")
+
+    def _failures(
+        self, plan: Plan | None, shards: Mapping[str, Sighting]
+    ) -> Iterator[tuple[str, Failure]]:
+        """The stages whose output is not there, and whose log has an error.
+
+        A job for all shards is of an earlier run where some have been at work since it ended.
+        """
+        results = self.results
+        whole = bool(shards) and all(seen.state == DONE for seen in shards.values())
+        outputs = {"plan": results.plan_facts}
+        if plan is not None:
+            outputs |= {"synthesize": results.synthetic} if plan.facts.get("synthetic") else {}
+            outputs |= {} if whole else dict.fromkeys(_FOR_ALL, results.multiplied)
+            outputs |= {"ledger": results.ledger, "reduce": results.summary}
+        planned = stamped(results.plan_facts)
+        since = planned[0] / 1e9 if planned else 0.0
+        signs = (seen.finished or seen.started or 0.0 for seen in shards.values())
+        later = max(since, max(signs, default=0.0) - SKEW_SECONDS)
+        for rule, output in outputs.items():
+            log = results.log(rule)
+            written = stamped(log)
+            if written is None or stamped(output):
+                continue
+            if written[0] / 1e9 < (later if rule in _FOR_ALL else since):
+                continue
+            text = logs.tail(log)
+            # Where shards were named, these tell why themselves, as long as they are missing.
+            if (errors := logs.errors(text)) and not logs.failed_shards(text):
+                name = log.relative_to(results.root).as_posix()
+                reason = one_line(errors[-1])[:_MOST_LETTERS]
+                yield rule, Failure(reason, name, written[0] / 1e9)

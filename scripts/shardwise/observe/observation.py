@@ -1,0 +1,216 @@
+"""The words in which a results folder is described: shards, devices, failures, the whole.
+
+`shardwise.observe.folder` makes them; whoever shows a run takes them from there. Standard library
+only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.devices import quarantine
+from shardwise.files.paths import Results
+from shardwise.plan.plan import Plan
+
+DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
+"""States of a shard: a whole product of this plan; a task at work on it; the last task that began
+it has ended without one; none has begun it; what lies there cannot be used."""
+
+STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
+
+
+@dataclass(frozen=True)
+class Device:
+    """Who computed a shard: a GPU, or the CPU of a node.
+
+    Attributes
+    ----------
+    name
+        Such as ``NVIDIA H200`` or ``CPU``.
+    uuid
+        Of a GPU; None for a CPU.
+    node
+        As :func:`shardwise.host.node` names it.
+    """
+
+    name: str
+    uuid: str | None
+    node: str
+
+    @property
+    def key(self) -> str:
+        """What tells devices apart: the UUID of a GPU, ``CPU of NODE`` otherwise."""
+        return self.uuid or f"{self.name} of {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Where the time of a shard went, from its receipt.
+
+    Attributes
+    ----------
+    held
+        Seconds by phase (`shardwise.records.timeline.PHASES`). Each moment counts once, so they
+        add up to the seconds from ``started`` to ``finished``.
+    busy
+        Seconds by stage (`shardwise.records.timeline.STAGES`) in which that stage was at work;
+        stages overlap.
+    work
+        By stage, what it did: bytes; under ``compute`` floating-point operations.
+    """
+
+    held: Mapping[str, float]
+    busy: Mapping[str, float]
+    work: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the last attempt of a shard, or of a stage, ended without a result.
+
+    Attributes
+    ----------
+    reason
+        In one line, as its log says it.
+    log
+        The log that has more, relative to the results folder; None where there is none.
+    at
+        Seconds of Unix time, where known.
+    """
+
+    reason: str
+    log: str | None
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One shard of the plan, as it is now.
+
+    Attributes
+    ----------
+    shard
+        Its id.
+    state
+        One of :data:`STATES`.
+    matrices, bytes
+        Of its input.
+    attempts
+        How many tasks have begun it under this plan.
+    started, finished
+        Seconds of Unix time, of the receipt, or of the task at work; None where unknown.
+    device
+        Who computed it, or computes it.
+    backend
+        ``cupy`` or ``numpy``; None where it is not done.
+    proven
+        Whether its products were proven; None where it is not done.
+    timeline, telemetry
+        From the receipt; None where it has none (not done, or written by an older version).
+        ``telemetry`` has the keys of the receipt's own mapping, see docs/telemetry.md: all of them,
+        and None under each that is no figure there.
+    progress
+        Share of its matrices that are multiplied, 0 to 1, where a task at work says so.
+    gauge
+        What its device does now, where a task at work says so: keys as `shardwise.multiply.live`
+        has them.
+    failure
+        Of its last attempt; None where that goes on or has succeeded.
+    process
+        Number of the process that has computed it, on the node of its device; None where unknown.
+    """
+
+    shard: str
+    state: str
+    matrices: int
+    bytes: int
+    attempts: int = 0
+    started: float | None = None
+    finished: float | None = None
+    device: Device | None = None
+    backend: str | None = None
+    proven: bool | None = None
+    timeline: Timeline | None = None
+    telemetry: Mapping[str, Any] | None = None
+    progress: float | None = None
+    gauge: Mapping[str, Any] | None = None
+    failure: Failure | None = None
+    process: int | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None where it is not done."""
+        if self.state != DONE or self.started is None or self.finished is None:
+            return None
+        return max(0.0, self.finished - self.started)
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """Why a summary is not of what lies there.
+
+    Attributes
+    ----------
+    kind
+        ``stale``, where the next run makes it anew by itself; ``damaged``.
+    words
+        What is so, and what to do.
+    """
+
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the number is right, in a word and in a sentence.
+
+    Attributes
+    ----------
+    kind
+        ``proven``, ``unproven`` (all there, nothing proved it), ``unfinished``, ``failed``,
+        ``damaged`` or ``empty``.
+    words
+        A sentence for a tired person: what is so, and what to do if anything.
+    """
+
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A results folder at one moment.
+
+    Attributes
+    ----------
+    at
+        Seconds of Unix time.
+    plan
+        None where there is none, or none that can be read; ``problems`` says why.
+    shards
+        In the plan's order.
+    summary
+        The receipt of the reduce; None where there is none that can be read.
+    summary_fits
+        Whether that summary is of the plan and the products that lie there now.
+    quarantined
+        Devices that no task takes now; a CPU is only noted.
+    failures
+        Of stages that are of no single shard, by their rule.
+    problems
+        One line each: what cannot be read, or is of another version, and what to do.
+    flaw
+        What keeps the summary from fitting, where there is one that can be read.
+    """
+
+    results: Results
+    at: float
+    plan: Plan | None
+    shards: Mapping[str, Sighting]
+    summary: Mapping[str, Any] | None
+    summary_fits: bool
+    quarantined: tuple[quarantine.Entry, ...] = ()
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    flaw: Flaw | None = None

@@ -1,1 +1,0 @@
-"""The view of a run in a terminal, while it goes on."""

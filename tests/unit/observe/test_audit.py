@@ -1,0 +1,460 @@
+"""The audit of a results folder: what is whole is called so, and no changed bit is."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shardwise import host
+from shardwise.errors import InputError
+from shardwise.files import pieces
+from shardwise.multiply import job
+from shardwise.observe import audit
+from shardwise.plan.config import NO_PLAN
+from shardwise.records import ledger, receipts
+from shardwise.reduce import job as jobs
+
+from tests import factories
+
+
+def finished(folder: Path, left=None, names=("sum",), right=None, **over):
+    """A plan that was computed and summed."""
+    from mpi4py import MPI
+
+    made = factories.computed(factories.plan(folder, left, right, **over))
+    ledger.write(made)
+    jobs.run(MPI.COMM_SELF, made.results.plan, list(names))
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A whole results folder, not to be changed."""
+    folder = tmp_path_factory.mktemp("model")
+    return finished(folder, factories.stack((12, 16, 16)), ("sum", "std", "all"), shards=4)
+
+
+@pytest.fixture
+def made(model, tmp_path):
+    """The results folder of that plan, copied to another place."""
+    root = tmp_path / "elsewhere"
+    shutil.copytree(model.results.root, root)
+    return type(model.results)(root)
+
+
+def flip(path: Path, bit: int) -> None:
+    """Change one bit of a file, and keep its time stamp."""
+    raw, now = bytearray(path.read_bytes()), path.stat()
+    raw[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(raw)
+    os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))
+
+
+def state(root: Path) -> dict:
+    """Every file of a folder with its bytes and its time stamp."""
+    return {p: (p.stat().st_mtime_ns, p.is_file() and p.read_bytes()) for p in root.rglob("*")}
+
+
+def test_what_is_whole_is_called_whole(made):
+    """One line says how many shards, how many bytes, and which results; nothing is written."""
+    before = state(made.root)
+    found = audit.look(made.root)
+    nbytes = 2 * 12 * 16 * 16 * 4 + 16 * 16 * (8 + 8 + 1)
+    assert (found.verdict, found.code, found.nbytes) == ("whole", 0, nbytes)
+    text = "whole: 4 shards, 28.2 KiB, sum.npy, std.npy, all.npy proven"
+    assert found.line() == f"{made.root}: {text}"
+    assert not found.findings
+    assert state(made.root) == before
+
+
+def test_no_changed_bit_is_overlooked(made):
+    """One random bit in any file that a run leaves as a result: never whole, and repaired."""
+    seed = random.Random(7)
+    files = sorted(p for p in made.root.rglob("*") if p.is_file() and p.parent.name != "multiply")
+    files = [p for p in files if "logs" not in p.parts and p != made.marker]
+    assert len(files) == 4 * 4 + 8
+    for path in files:
+        raw = path.read_bytes()
+        for _ in range(4):
+            flip(path, seed.randrange(8 * len(raw)))
+            found = audit.look(made.root)
+            assert found.code == 3, (path, found.line())
+            named = [f for f in found.findings if path.stem in (Path(f.path).stem, f.shard)]
+            assert named or path.stem in ("plan", "sources"), (path, found.line())
+            path.write_bytes(raw)
+    assert audit.look(made.root).verdict == "whole"
+
+
+def test_what_is_damaged_is_named_with_the_command_that_repairs_it(made):
+    """Products, a copy, the ledger and a result: each has its part in one command."""
+    flip(made.product("00001"), 8 * 5000)
+    made.product("00002").unlink()
+    flip(made.shard("00003"), 8 * 5000)
+    made.ledger.write_text("")
+    made.statistic("std").unlink()
+    found = audit.look(made.root)
+    root = made.root
+    assert found.line() == (
+        f"{root}: NOT whole: 2 of 4 shards damaged (00001, 00002); shards/00003.json, std.npy "
+        f"damaged; repair: rm -f {root}/products/{{00001,00002}}.json {root}/shards/00003.npy "
+        f"{root}/shards/00003.json {root}/summary.json, then snakemake as before"
+    )
+
+
+def test_an_unfinished_run_is_no_damage(tmp_path):
+    """Shards without receipts, and a sum that is still to come, end with 75."""
+    made = factories.plan(tmp_path, factories.stack((6, 4, 4)), shards=3)
+    root = made.results.root
+    factories.copied(made)
+    job.run_shard(made, "00001")
+    made.results.product("00002").write_bytes(b"half a file, as a killed writer cannot leave it")
+    found = audit.look(root)
+    assert found.code == 75
+    assert found.line() == f"{root}: unfinished: 2 of 3 shards are not computed yet"
+    factories.computed(made)
+    found = audit.look(root)
+    assert found.line() == f"{root}: unfinished: all 3 shards are computed, but not summed yet"
+
+
+def test_results_of_another_config_count_as_not_computed(tmp_path):
+    """After a change of the config, old products, the old sum and old copies are unfinished."""
+    finished(tmp_path, factories.stack((6, 4, 4)), shards=3)
+    made = factories.plan(tmp_path, shards=3, input=str(tmp_path / "input.npy"), product="A.T @ A")
+    found = audit.look(made.results.root)
+    assert found.line().endswith("unfinished: 3 of 3 shards are not computed yet")
+    factories.plan(tmp_path, shards=2, input=str(tmp_path / "input.npy"))
+    found = audit.look(made.results.root)
+    assert found.line().endswith("unfinished: 2 of 2 shards are not computed yet")
+    assert {f.path for f in found.of(audit.STALE)} == {"summary.json"}
+    foreign = {f.path for f in found.of(audit.FOREIGN)}
+    assert {"products/00002.npy", "products/00002.json", "shards/00000.npy", "sum.npy"} <= foreign
+
+
+def test_a_shard_that_was_lost_after_the_sum_is_damage(made):
+    """What the summary vouches for has to be there."""
+    made.receipt("00000").unlink()
+    assert audit.look(made.root).code == 3
+    made.summary.unlink()
+    assert audit.look(made.root).code == 75
+
+
+def test_copies_may_be_removed(made):
+    """The copies of the shards are needed no more; nor is their absence worth a word."""
+    shutil.rmtree(made.shard("").parent)
+    found = audit.look(made.root)
+    assert found.verdict == "whole"
+    assert not found.findings
+
+
+def test_a_receipt_of_another_version_is_named(made):
+    """Its schema is told, and no command would remove it."""
+    path = made.receipt("00002")
+    factories.rewritten(path, schema=7)
+    found = audit.look(made.root)
+    assert found.code == 3
+    assert "1 of 4 shards of another version" in found.line()
+    assert "rm -f" not in found.line()
+    assert "of schema 7" in found.of(audit.UNKNOWN)[0].reason
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "file": 3}'])
+def test_what_is_no_receipt_is_damage(made, text):
+    """Any text in place of a receipt, or of the summary, is a finding and no crash."""
+    for path in (made.receipt("00000"), made.shard_receipt("00001"), made.summary):
+        before = path.read_text()
+        path.write_text(text)
+        assert audit.look(made.root).code == 3, path
+        path.write_text(before)
+
+
+def test_a_forged_receipt_is_compared_with_the_plan(made):
+    """A receipt with a digest of its own still has to say what the plan says."""
+    path = made.summary
+    summary = receipts.read(path)
+    for change in ({"shards": 3}, {"files": {"../sum": summary["files"]["sum"]}}):
+        forged = summary | change
+        del forged["digest"], forged["schema"]
+        receipts.write(path, forged)
+        assert audit.look(made.root).code == 3
+
+
+def test_foreign_files_are_summed_up(made):
+    """What is not part of the run, links too, is a line and no fault; the JSON names each file."""
+    assert "other file" not in factories.run("verify", made.root).stdout
+    (made.root / "notes.txt").write_text("mine")
+    done = factories.run("verify", made.root)
+    said = f"1 other file in {made.root} is not part of this run (notes.txt)"
+    assert (done.returncode, done.stdout.splitlines()[:-1]) == (0, [said])
+    (made.root / "products" / ".00001.npy.host.1.ab.tmp").touch()
+    (made.root / "more").symlink_to("/")
+    for number in range(30):
+        factories.save(made.root / "old" / "products" / f"{number}.npy", [1])
+    found = audit.look(made.root)
+    assert found.verdict == "whole"
+    paths = [f.path for f in found.of(audit.FOREIGN)]
+    assert len(paths) == 33
+    assert [path for path in paths if "old/" not in path] == [
+        "more", "notes.txt", "products/.00001.npy.host.1.ab.tmp",
+    ]  # fmt: skip
+    named = "more, notes.txt, old/, products/.00001.npy.host.1.ab.tmp"
+    said = f"33 other files in {made.root} are not part of this run ({named}); --json lists them"
+    done = factories.run("verify", made.root)
+    assert done.stdout.splitlines() == [said, found.line()]
+
+
+def test_files_of_shards_that_are_not_whole_are_part_of_the_run(made):
+    """A product without a receipt, or of an earlier plan, is told once, and not as a stranger's."""
+    made.receipt("00001").unlink()
+    made.shard_receipt("00002").unlink()
+    assert audit.look(made.root).of(audit.FOREIGN) == []
+
+
+def test_input_counts_only_where_it_is_asked_for(tmp_path):
+    """Input that has changed, or is gone, is told; with --input it is read, and is damage."""
+    made = finished(tmp_path, factories.stack((6, 4, 4)), shards=3, materialize=False)
+    root, source = made.results.root, tmp_path / "input.npy"
+    assert audit.look(root, inputs=True).code == 0
+    assert audit.look(root, inputs=True).nbytes == audit.look(root).nbytes + 6 * 4 * 4 * 4
+    flip(source, 8 * (128 + 150))
+    seen = audit.look(root)
+    assert (seen.verdict, [f.path for f in seen.findings]) == ("whole", [str(source)])
+    found = audit.look(root, inputs=True)
+    assert found.code == 3
+    assert found.line().endswith(f"NOT whole: input not as it was planned ({source})")
+    assert "matrices 2 to 4: checksum" in found.of(audit.INPUT)[0].reason
+    source.unlink()
+    found = audit.look(root)
+    assert found.verdict == "whole"
+    assert [f.path for f in found.of(audit.INPUT)] == [str(source)]
+    assert audit.look(root, inputs=True).code == 3
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_b_is_read_too(tmp_path, monkeypatch, shared):
+    """With --input the bytes of B are compared; without a checksum of it, what it is known by."""
+    monkeypatch.setattr(pieces, "SLAB_BYTES", 336)
+    left, shape = factories.stack((6, 17, 9)), (9, 11) if shared else (6, 9, 11)
+    over = {"product": "A @ B", "shards": 3, "materialize": False}
+    made = finished(tmp_path, left, right=factories.stack(shape, seed=2), **over)
+    root, right = made.results.root, tmp_path / "right.npy"
+    assert audit.look(root, inputs=True).verdict == "whole"
+    other = factories.save(tmp_path / "other.npy", factories.stack(shape, seed=3))
+    times = right.stat()
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.replace(right)
+    assert [f.path for f in audit.look(root).of(audit.INPUT)] == [str(right)]
+    found = audit.look(root, inputs=True)
+    assert (found.code, {f.path for f in found.of(audit.INPUT)}) == (3, {str(right)})
+    assert any("checksum" in f.reason for f in found.findings)
+
+
+def test_input_of_the_same_bytes_is_as_planned(tmp_path):
+    """Input that was copied has other times and another inode: with --input its bytes count."""
+    made = finished(tmp_path, factories.stack((6, 4, 4)), shards=3, materialize=False)
+    source = tmp_path / "input.npy"
+    factories.save(source, np.load(source))
+    assert [f.path for f in audit.look(made.results.root).findings] == [str(source)]
+    assert audit.look(made.results.root, inputs=True).findings == []
+
+
+def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
+    """It is read and compared in any case, where it is still there."""
+    recipe = {"matrices": 6, "dim": 8, "dtype": "float64", "seed": 1}
+    made = finished(tmp_path, synthetic=recipe, shards=2, keep="sum")
+    moved = tmp_path / "moved"
+    made.results.root.rename(moved)
+    assert audit.look(moved).verdict == "whole"
+    flip(moved / "input.npy", 8 * 4500)
+    found = audit.look(moved)
+    assert found.line().endswith(
+        f"input.npy damaged; repair: rm -f {moved}/input.npy {moved}/input.json, then snakemake "
+        "as before"
+    )
+    (moved / "input.npy").unlink()
+    assert audit.look(moved).verdict == "whole"
+
+
+@pytest.mark.parametrize("harm", ["product", "product gone", "receipt", "copy"])
+def test_damaged_input_is_named_though_its_shard_is_damaged_too(tmp_path, harm):
+    """Else the shard is made again of it: any receipt that is left says what was read."""
+    made = finished(tmp_path, synthetic={"matrices": 6, "dim": 8}, shards=2, materialize=True)
+    results = made.results
+    flip(results.synthetic, 8 * (results.synthetic.stat().st_size - 1))
+    {
+        "product": lambda: flip(results.product("00001"), 8 * 4200),
+        "product gone": lambda: results.product("00001").unlink(),
+        "receipt": lambda: results.receipt("00001").unlink(),
+        "copy": lambda: (results.receipt("00001").unlink(), flip(results.shard("00001"), 8 * 4200)),
+    }[harm]()
+    found = audit.look(results.root)
+    assert found.code == 3
+    assert f"{results.root}/products/00001.json" in found.line()
+    assert f"{results.root}/input.npy" in found.line()
+
+
+def test_products_that_nothing_proved_are_called_so(tmp_path):
+    """Under verify: false the line says it."""
+    made = finished(tmp_path, factories.stack((4, 4, 4)), shards=2, verify=False)
+    assert audit.look(made.results.root).line().endswith("sum.npy not proven")
+
+
+@pytest.mark.parametrize("name", ["products/00001.json", "shards/00001.json", "summary.json"])
+def test_a_receipt_without_a_digest_is_damage(made, name):
+    """A receipt of before there were digests, or one that lost it, cannot be told from damage."""
+    path = made.root / name
+    receipt = json.loads(path.read_bytes())
+    del receipt["digest"]
+    path.write_text(json.dumps(receipt, indent=1) + "\n")
+    (found,) = audit.look(made.root).of(audit.DAMAGED)
+    assert (found.path, "by its own digest" in found.reason) == (name, True)
+
+
+def test_a_digest_under_another_name_is_damage(made):
+    """One changed letter of its name does not make a receipt an old one."""
+    path = made.shard_receipt("00001")
+    path.write_text(path.read_text().replace('"digest"', '"digesu"'))
+    (found,) = audit.look(made.root).of(audit.DAMAGED)
+    assert "by its own digest" in found.reason
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["products/00001.npy", "shards/00001.npy", "sum.npy", "ledger.tsv"]
+)
+def test_a_pipe_is_not_waited_for(made, name):
+    """In place of a file it is damage, of that file alone, and named."""
+    path = made.root / name
+    path.unlink()
+    os.mkfifo(path)
+    found = audit.look(made.root)
+    assert found.code == 3
+    (damaged,) = found.of(audit.DAMAGED)
+    assert f"{name}: is not a file" in damaged.reason
+
+
+def test_no_plan_is_bad_input(tmp_path):
+    """Neither a folder that is missing nor one without a plan can be judged."""
+    with pytest.raises(InputError, match="no such folder"):
+        audit.look(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="holds no plan"):
+        audit.look(tmp_path)
+
+
+def test_half_a_plan_is_damage(made):
+    """Without one of its three files a plan says nothing."""
+    for path in (made.plan, made.plan_facts, made.sources):
+        aside = path.rename(path.with_suffix(".aside"))
+        found = audit.look(made.root)
+        assert found.code == 3
+        assert f"rm -f {made.root}/plan.json {made.root}/plan.tsv" in found.line()
+        aside.rename(path)
+
+
+def test_the_command_line(made, tmp_path):
+    """Its last line is the verdict, its exit code the contract's; --json holds all of it."""
+    done = factories.run("verify", made.root)
+    assert (done.returncode, done.stdout) == (0, audit.look(made.root).line() + "\n")
+    made.statistic("sum").write_bytes(b"")
+    done = factories.run("verify", made.root, "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["code"], found["verdict"]) == (3, 3, "damaged")
+    assert found["line"] == audit.look(made.root).line()
+    assert [f["path"] for f in found["findings"]] == ["sum.npy"]
+    done = factories.run("verify", tmp_path / "nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_bad_config_leads_to_no_folder(made, tmp_path):
+    """The folder that it should name is not guessed; one that is named by hand needs no config."""
+    made.root.rename(tmp_path / "results")
+    (tmp_path / "mine.yaml").write_text("results: there\nshard: 3\n")
+    for config, said in (("mine.yaml", "did you mean shards?"), ("none.yaml", "none.yaml")):
+        done = factories.run("verify", "--configfile", config, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+    named = factories.run("verify", "results", "--configfile", "mine.yaml", cwd=tmp_path)
+    assert named.returncode == 0, named.stderr
+
+
+def test_a_name_cannot_break_the_line(made):
+    """Line breaks and escapes in the name of a folder are shown, not obeyed."""
+    root = made.root.with_name("a\n\x1b[2Jb")
+    made.root.rename(root)
+    line = audit.look(root).line()
+    assert r"a\n\x1b[2Jb: whole" in line
+    assert "\n" not in line
+
+
+# Who made a number.
+
+
+def test_the_summary_says_who_made_it(model):
+    """Devices, nodes and software with their shards; config, plan and code."""
+    summary, plan = receipts.read(model.results.summary), model.facts
+    receipt = receipts.read(model.results.receipt("00000"))
+    (software,) = summary["made_by"]["software"]
+    assert summary["made_by"]["devices"] == [{"name": "CPU", "uuid": None, "shards": 4}]
+    assert summary["made_by"]["nodes"] == {receipt["node"]: 4}
+    assert (software["shards"], software["versions"]) == (4, receipt["versions"])
+    assert {"numpy", "python", "shardwise"} <= set(receipt["versions"])
+    assert {"numba", "mpi4py", "mpi"} <= set(summary["versions"])
+    assert (summary["plan"], summary["config"]) == (plan["digest"], plan["config_digest"])
+
+
+def test_the_plan_holds_its_config(tmp_path):
+    """All keys that it depends on, defaults filled in; the others change nothing in it."""
+    one = factories.plan(tmp_path, factories.stack((4, 4, 4)), shards=2)
+    assert one.facts["config"]["product"] == "A @ A"
+    assert set(one.facts["config"]) == set(vars(factories.settings())) - set(NO_PLAN)
+    assert {"versions", "commit", "time", "host"} == set(one.facts["made"])
+    source = str(tmp_path / "input.npy")
+    for over, same in (({"reduce": {"ranks": 3}}, True), ({"keep": "sum"}, False)):
+        two = factories.plan(tmp_path, input=source, shards=2, **over)
+        assert (two.facts["config_digest"] == one.facts["config_digest"]) == same
+        assert (two.facts["digest"] == one.facts["digest"]) == same
+
+
+def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
+    """A clone is known by its commit, a changed one by a plus; nothing else is looked at."""
+
+    def git(*words):
+        line = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b", *words]
+        return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
+
+    environ = {}
+    host.announce(environ, tmp_path)
+    assert (environ[host.VARIABLE], host.announced(environ)) == ("", None)
+    git("init", "-q")
+    assert host.commit(tmp_path) is None
+    (tmp_path / "file").write_text("a")
+    git("add", "file")
+    git("commit", "-q", "-m", "first")
+    number = git("rev-parse", "HEAD")[:12]
+    (tmp_path / "foreign").write_text("b")
+    assert host.commit(tmp_path) == number
+    (tmp_path / "file").write_text("b")
+    host.announce(environ, tmp_path)
+    assert host.announced(environ) == f"{number}+"
+    monkeypatch.setenv(host.VARIABLE, environ[host.VARIABLE])
+    assert receipts.provenance("shard", 0.0)["commit"] == f"{number}+"
+    (tmp_path / "inner").mkdir()
+    assert host.commit(tmp_path / "inner") is None
+
+
+def test_shards_of_several_devices_are_counted():
+    """Each device, node and set of libraries stands there once, with its shards."""
+    rows = [("GPU-a", "n1", "14.2"), ("GPU-b", "n1", "14.2"), ("GPU-a", "n2", "14.3")]
+    found = [
+        {"device": {"name": "H200", "uuid": uuid, "memory": 1}, "node": node, "algorithm": 3,
+         "versions": {"cupy": cupy}} for uuid, node, cupy in rows
+    ]  # fmt: skip
+    made = receipts.makers(found)
+    assert [(d["uuid"], d["shards"]) for d in made["devices"]] == [("GPU-a", 2), ("GPU-b", 1)]
+    assert made["nodes"] == {"n1": 2, "n2": 1}
+    assert [(s["versions"]["cupy"], s["shards"]) for s in made["software"]] == [
+        ("14.2", 2), ("14.3", 1),
+    ]  # fmt: skip

@@ -1,0 +1,164 @@
+"""The endpoint serves the metrics and nothing else, whoever asks."""
+
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing, suppress
+
+import pytest
+from shardwise.errors import InputError
+from shardwise.observe import endpoint, metrics
+from shardwise.observe.folder import Observer
+
+from tests import pretend
+
+
+class Counting(Observer):
+    """An observer that counts its looks, and fails where it is told to."""
+
+    looks, error = 0, None
+
+    def look(self, at=None):
+        """A look at the moment for which the folder was made."""
+        self.looks += 1
+        if self.error:
+            raise self.error
+        return super().look(pretend.NOW)
+
+
+@pytest.fixture
+def observer(tmp_path):
+    """An observer of a small run."""
+    return Counting(pretend.run(tmp_path, shards=3, devices=1).root)
+
+
+def get(port: int, path: str = "/metrics", **words):
+    """What a request is answered with."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", **words)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with closing(error):
+            return error.code, None, error.read().decode()
+
+
+def test_the_metrics_are_served(observer):
+    """GET /metrics answers with the metrics, in their content type."""
+    with endpoint.serve(observer) as port:
+        status, kind, text = get(port)
+    assert (status, kind) == (200, metrics.CONTENT_TYPE)
+    assert text == metrics.text(observer.look())
+
+
+def test_a_folder_is_looked_at_once_for_many_requests(observer):
+    """Within the pause between two looks everybody gets the same figures."""
+    with endpoint.serve(observer, every=1000) as port:
+        first = get(port)
+        assert [get(port) for _ in range(4)] == [first] * 4
+    assert observer.looks == 1
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/../etc/passwd", "/metricsx", "/METRICS"])
+def test_nothing_else_is_served(observer, path):
+    """Any other path is not found, and no look is spent on it."""
+    with endpoint.serve(observer) as port:
+        assert get(port, path)[0] == 404
+    assert observer.looks == 0
+
+
+def test_nothing_can_be_sent(observer):
+    """Other methods are refused."""
+    with endpoint.serve(observer) as port:
+        assert get(port, method="POST", data=b"x")[0] == 501
+
+
+def test_bad_clients_do_not_end_it(observer):
+    """After noise, and after clients that leave at once or never say a word, others are served."""
+    with endpoint.serve(observer) as port:
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+        for noise in (b"\0\xff" * 500, b"GET /metrics HTTP/9.9\r\n", b"GET " + b"x" * 70_000, b""):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(noise)
+        assert get(port)[0] == 200
+        for client in silent:
+            client.close()
+
+
+def test_too_many_clients_are_sent_away(observer):
+    """Clients over the limit get 503 at once, and the endpoint goes on."""
+    with endpoint.serve(observer) as port:
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(endpoint.CLIENTS)]
+        assert get(port)[0] == 503
+        for client in silent:
+            client.close()
+
+
+def test_a_client_that_dawdles_loses_its_seat(observer, monkeypatch):
+    """A byte now and then does not hold it: the time is for all that a client has to say."""
+    monkeypatch.setattr(endpoint, "_CLIENT_SECONDS", 0.3)
+    with endpoint.serve(observer) as port:
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(endpoint.CLIENTS)]
+        for _ in range(100):
+            for client in slow:
+                with suppress(OSError):
+                    client.send(b"G")
+            if get(port)[0] == 200:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("they stay for ever")
+        for client in slow:
+            client.close()
+
+
+def test_a_client_that_takes_no_answer_loses_its_seat(observer, monkeypatch):
+    """It asks, and never reads: the answer is larger than what lies between the two."""
+    monkeypatch.setattr(endpoint, "_CLIENT_SECONDS", 0.3)
+    monkeypatch.setattr(metrics, "text", lambda seen: "x" * 50_000_000)
+    with endpoint.serve(observer, every=1000) as port:
+        deaf = [socket.create_connection(("127.0.0.1", port)) for _ in range(endpoint.CLIENTS)]
+        for client in deaf:
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        for _ in range(100):
+            if get(port, "/")[0] == 404:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("they stay for ever")
+        for client in deaf:
+            client.close()
+
+
+def test_a_look_that_fails_is_told_and_does_not_end_it(observer, caplog):
+    """A fault in a look is answered with 500, logged, and the next request is served again."""
+    with endpoint.serve(observer, every=0) as port:
+        observer.error = RuntimeError("odd")
+        assert get(port)[0] == 500
+        observer.error = None
+        assert get(port)[0] == 200
+    assert "odd" in caplog.text
+
+
+def test_it_listens_on_this_machine_alone_and_ends(observer):
+    """It listens on the loopback unless told otherwise; after it nobody listens, nothing runs."""
+    with endpoint.serve(observer) as port:
+        assert get(port)[0] == 200
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port))
+    assert "metrics" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", None), ("127.0.0.1", 99999),
+                                            ("192.0.2.1", 0)])  # fmt: skip
+def test_where_nobody_can_listen_is_refused(observer, host, port):
+    """A port that is taken, or is none, and a name that is no host, are refused by name."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] if port is None else port
+        with (
+            pytest.raises(InputError, match=f"cannot listen on {host}"),
+            endpoint.serve(observer, host, port),
+        ):
+            pass

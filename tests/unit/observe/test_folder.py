@@ -1,0 +1,611 @@
+"""A results folder is seen as it is: every state of a shard, the sum, and what cannot be read."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from shardwise.files.paths import Results
+from shardwise.multiply import job
+from shardwise.observe import shards
+from shardwise.observe.folder import Observer
+from shardwise.observe.observation import (
+    DAMAGED,
+    DONE,
+    FAILED,
+    RUNNING,
+    STATES,
+    WAITING,
+    Observation,
+)
+from shardwise.observe.verdict import verdict
+from shardwise.records import ledger
+from shardwise.records.timeline import PHASES
+
+from tests import factories, pretend
+
+NOW = pretend.NOW
+
+
+def look(made: pretend.Pretended, at: float = NOW) -> Observation:
+    """A first look at a folder."""
+    return Observer(made.root).look(at)
+
+
+def state(seen: Observation, shard: str = "00000") -> str:
+    """The state of a shard."""
+    return seen.shards[shard].state
+
+
+def touch(path: Path, text: str, at: float) -> None:
+    """A file that was written at a moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (at, at))
+
+
+def start(made: pretend.Pretended, at: float, shard: str = "00000") -> None:
+    """One more line in the journal of a shard."""
+    path = made.plan.results.starts(shard)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        file.write(f"{at:.3f}\tnode01\t77\t\n")
+
+
+def log(made: pretend.Pretended, text: str, at: float, rule: str = "multiply") -> None:
+    """The log of the first shard."""
+    touch(made.plan.results.log(rule, "00000"), text, at)
+
+
+def undone(folder: Path) -> pretend.Pretended:
+    """A plan of three shards that nothing has begun."""
+    return pretend.run(folder, shards=3, waiting=3, devices=1)
+
+
+# Runs as a whole.
+
+
+@pytest.mark.parametrize("devices", [0, 3])
+def test_shards_are_in_the_state_that_they_were_put_into(tmp_path, devices):
+    """Done, running, failed, waiting and damaged shards are told apart, in the plan's order."""
+    made = pretend.run(
+        tmp_path, shards=40, devices=devices, failed=3, lost=2, running=3, waiting=5, damaged=2,
+        unknown=1, old=4, unproven=1, slow=2,
+    )  # fmt: skip
+    seen = look(made)
+    assert list(seen.shards) == list(made.plan.shards)
+    for kind in STATES:
+        found = [name for name, one in seen.shards.items() if one.state == kind]
+        assert found == made.roles[kind], kind
+    assert verdict(seen).kind == "damaged"
+
+
+def test_a_shard_that_is_done_is_as_its_receipt_says(tmp_path):
+    """Times, device, proof, time line and telemetry of a shard are those of its receipt."""
+    made = pretend.run(tmp_path, shards=6, old=1)
+    seen = look(made)
+    for name, receipt in made.receipts.items():
+        one = seen.shards[name]
+        assert (one.started, one.finished) == (receipt["started"], receipt["finished"])
+        assert one.seconds == pytest.approx(receipt["finished"] - receipt["started"])
+        assert (one.device.uuid, one.device.node) == (receipt["device"]["uuid"], receipt["node"])
+        assert (one.proven, one.backend) == (True, "cupy")
+        if name in made.roles["old"]:
+            assert one.timeline is one.telemetry is None
+            continue
+        assert one.timeline.held == receipt["timeline"]["held"]
+        assert sum(one.timeline.held[phase] for phase in PHASES) == pytest.approx(one.seconds)
+        assert one.telemetry["energy_joules"] == receipt["telemetry"]["energy_joules"]
+        assert one.telemetry["power_watts"] == receipt["telemetry"]["power_watts"]
+
+
+def test_no_stage_of_a_pretended_run_outruns_its_node(tmp_path):
+    """What a pretended shard moves in its seconds fits the rates that its node is said to have."""
+    made = pretend.run(tmp_path, shards=6, slow=1, slow_device=True)
+    for receipt in made.receipts.values():
+        line = receipt["timeline"]
+        for stage, seconds in line["busy"].items():
+            assert 0 < line["work"][stage] / seconds < pretend.RATES[stage]
+            assert line["held"][stage] <= seconds + 1e-4
+
+
+def test_a_run_of_this_version_is_seen(tmp_path):
+    """What the stages themselves write is read: all done by the CPU, proven, not summed yet."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=2))
+    ledger.write(made)
+    seen = Observer(made.results.root).look()
+    assert [one.state for one in seen.shards.values()] == [DONE, DONE]
+    assert all(one.proven and one.device.name == "CPU" for one in seen.shards.values())
+    assert seen.problems == ()
+    assert (
+        verdict(seen).words == "Not finished: all 2 shards are done, but they are not summed yet."
+    )
+
+
+# What is not done.
+
+
+def test_a_live_file_says_how_far_a_task_is(tmp_path):
+    """A task at work is running, with its progress, its device and what that does now."""
+    made = pretend.run(tmp_path, shards=3, running=1, devices=1)
+    one = look(made).shards["00002"]
+    said = json.loads((made.plan.results.live / "00002.json").read_bytes())
+    assert one.progress == pytest.approx(said["done"] / said["matrices"])
+    assert one.gauge["power_watts"] == said["gauge"]["power_watts"]
+    assert (one.device.uuid, one.started) == (said["device"]["uuid"], said["started"])
+
+
+def test_a_live_file_that_is_not_renewed_is_of_a_lost_task(tmp_path):
+    """Thirty seconds after its last sign of life a task counts as lost, and not before."""
+    made = pretend.run(tmp_path, shards=3, running=1, devices=1)
+    observer = Observer(made.root)
+    assert state(observer.look(NOW + 28), "00002") == RUNNING
+    lost = observer.look(NOW + 31).shards["00002"]
+    assert (lost.state, lost.attempts) == (FAILED, 1)
+    assert "no word of it since" in lost.failure.reason
+
+
+def test_a_young_start_is_a_task_at_work(tmp_path):
+    """A start in the journal is running for 30 s, though nothing else speaks of it."""
+    made = undone(tmp_path)
+    start(made, NOW - 10)
+    assert state(look(made)) == RUNNING
+    assert state(look(made, NOW + 21)) == FAILED
+
+
+def test_a_log_that_grows_is_a_sign_of_life(tmp_path):
+    """An old start whose log was written just now is running."""
+    made = undone(tmp_path)
+    start(made, NOW - 500)
+    log(made, "2026-11-18 10:00:00,000 INFO half way\n", NOW - 5)
+    assert state(look(made)) == RUNNING
+
+
+def test_the_last_error_of_a_log_is_why_a_shard_failed(tmp_path):
+    """The error in the log of the last attempt is told, in one line, with the log's name."""
+    made = undone(tmp_path)
+    start(made, NOW - 90)
+    start(made, NOW - 40)
+    lines = "2026-11-18 10:00:00,000 ERROR first\n2026-11-18 10:00:01,000 ERROR at\x1b[2J last\n"
+    log(made, lines + "Traceback\n", NOW - 2)
+    one = look(made).shards["00000"]
+    assert (one.state, one.attempts, one.started) == (FAILED, 2, NOW - 40)
+    assert one.failure.reason == "at\\x1b[2J last"
+    assert (one.failure.log, one.failure.at) == ("logs/multiply/00000.log", NOW - 2)
+    assert (made.root / one.failure.log).is_file()
+
+
+def test_what_the_scheduler_wrote_last_is_why_a_task_was_lost(tmp_path):
+    """Without an error of ours, the last line of somebody else's says why."""
+    made = undone(tmp_path)
+    start(made, NOW - 500)
+    log(made, "2026-11-18 10:00:00,000 INFO on n\nslurmstepd: error: oom-kill\n", NOW - 400)
+    assert look(made).shards["00000"].failure.reason == "slurmstepd: error: oom-kill"
+
+
+def test_the_log_of_an_earlier_attempt_says_nothing_of_the_last(tmp_path):
+    """A start behind the error of its log is a task at work."""
+    made = undone(tmp_path)
+    start(made, NOW - 900)
+    log(made, "2026-11-18 10:00:00,000 ERROR busy\n", NOW - 800)
+    assert state(look(made)) == FAILED
+    start(made, NOW - 4)
+    assert state(look(made)) == RUNNING
+
+
+def test_a_task_that_fails_before_its_start_has_failed(tmp_path):
+    """A task that found no device has an error in its log, and no line in the journal."""
+    made = undone(tmp_path)
+    log(made, "2026-11-18 10:00:00,000 ERROR no free device\n", NOW - 800)
+    assert look(made).shards["00000"].failure.reason == "no free device"
+
+
+def test_a_shard_whose_copy_failed_has_failed(tmp_path):
+    """An error in copying a shard's matrices is told of that shard."""
+    made = undone(tmp_path)
+    log(made, "2026-11-18 10:00:00,000 ERROR the disk is full\n", NOW - 80, "shard")
+    one = look(made).shards["00000"]
+    assert (one.state, one.failure.log) == (FAILED, "logs/shard/00000.log")
+    assert look(made).shards["00001"].state == WAITING
+
+
+def test_what_was_before_the_plan_is_of_another(tmp_path):
+    """Journals, logs and receipts of an earlier plan leave the shards of this one waiting."""
+    made = undone(tmp_path)
+    before = NOW - 200_000
+    start(made, before)
+    log(made, "2026-11-18 10:00:00,000 ERROR of then\n", before)
+    assert state(look(made)) == WAITING
+    other = pretend.run(tmp_path / "other", shards=3, devices=1, matrices=10_000, dim=1024)
+    for receipt in (other.root / "products").glob("*.json"):
+        shutil.copy2(receipt, made.root / "products")
+    assert {one.state for one in look(made).shards.values()} == {WAITING}
+
+
+def test_a_product_that_was_removed_is_waited_for(tmp_path):
+    """An attempt that ended well, and whose receipt is gone since, is no failure."""
+    made = pretend.run(tmp_path, shards=3, devices=1)
+    made.plan.results.receipt("00000").unlink()
+    assert state(look(made)) == WAITING
+
+
+# What cannot be used.
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
+        (lambda r: r.write_bytes(r.read_bytes().replace(b"cupy", b"cups")), "has changed since"),
+        (lambda r: (r.unlink(), os.mkfifo(r)), "is not a file"),
+        (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),
+        (lambda r: r.with_suffix(".npy").unlink(), "is missing"),
+        (lambda r: r.write_bytes(b" " * (1 << 21)), "more than any such file"),
+        (lambda r: factories.rewritten(r, start=1), "says {'shard': '00000', 'start': 1,"),
+    ],
+)
+def test_a_damaged_shard_is_named(tmp_path, harm, said):
+    """A receipt that cannot be used, or fits no product, is damaged, and a line says why."""
+    made = pretend.run(tmp_path, shards=3, devices=1)
+    receipt = made.plan.results.receipt("00000")
+    harm(receipt)
+    seen = look(made)
+    assert [one.state for one in seen.shards.values()] == [DAMAGED, DONE, DONE]
+    assert said in seen.problems[0]
+    assert "00000" in seen.problems[0]
+    told = verdict(seen)
+    assert told.kind == "damaged"
+    assert f"rm -f {made.root}/products/00000.json" in told.words
+
+
+def test_a_product_that_comes_while_the_folder_is_listed_is_no_damage(tmp_path, monkeypatch):
+    """A listing may have the receipt of a shard without the product that came before it."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    listed = shards._listed
+    monkeypatch.setattr(shards, "_listed", lambda folder: {
+        name: stamp for name, stamp in listed(folder).items() if name != "00000.npy"
+    })  # fmt: skip
+    assert state(look(made)) == DONE
+
+
+def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch):
+    """Its receipt came after the listing, and its live file is gone: it has neither."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    listed = shards._listed
+    monkeypatch.setattr(shards, "_listed", lambda folder: {
+        name: stamp for name, stamp in listed(folder).items() if not name.startswith("00000.")
+    })  # fmt: skip
+    assert state(look(made)) == DONE
+
+
+def test_attempts_under_an_earlier_plan_do_not_count(tmp_path):
+    """The journal of a shard outlives its plan: a new plan is no failure."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    factories.rewritten(made.plan.results.receipt("00000"), attempt=3)
+    old, new = NOW - 10**8, NOW - 100
+    journal = made.plan.results.starts("00000")
+    for times, attempts in (((old, old, new), 1), ((old, new, new), 2), ((new, new, new), 3)):
+        touch(journal, "".join(f"{at}\n" for at in times), NOW - 50)
+        assert Observer(made.root).look(NOW).shards["00000"].attempts == attempts
+
+
+def test_a_live_file_of_an_earlier_attempt_says_nothing(tmp_path):
+    """The task that left it was killed; the one that is at work now has not spoken yet."""
+    made = undone(tmp_path)
+    start(made, NOW - 20)
+    said = {"schema": 1, "shard": "00000", "attempt": 1, "done": 6, "matrices": 10}
+    touch(made.plan.results.live / "00000.json", json.dumps(said), NOW - 10)
+    assert look(made).shards["00000"].progress == 0.6
+    start(made, NOW - 5)
+    one = look(made).shards["00000"]
+    assert (one.state, one.attempts, one.progress, one.started) == (RUNNING, 2, None, NOW - 5)
+
+
+def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
+    """A start behind the damage is a task that mends it."""
+    made = pretend.run(tmp_path, shards=3, damaged=3, devices=1)
+    assert state(look(made)) == DAMAGED
+    start(made, NOW - 1)
+    assert state(look(made)) == RUNNING
+
+
+def test_a_receipt_of_another_version_is_named_with_it(tmp_path):
+    """A receipt of another schema is damaged, and its schema is told."""
+    made = pretend.run(tmp_path, shards=3, unknown=1, devices=1)
+    seen = look(made)
+    assert state(seen, made.roles["unknown"][0]) == DAMAGED
+    assert "of schema 7" in seen.problems[0]
+
+
+def test_many_damaged_shards_are_counted(tmp_path):
+    """Twenty are named; the others are a number."""
+    seen = look(pretend.run(tmp_path, shards=30, damaged=30, devices=1))
+    assert len(seen.problems) == 21
+    assert "10 more" in seen.problems[-1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], {}, "x", 7, True, [{}], {"held": []}, float("nan"), 10**400, "\x1b[2J", -1,
+     {"mean": "x", "max": {}}],
+)  # fmt: skip
+def test_foreign_values_in_a_receipt_are_left_out(tmp_path, value):
+    """Whatever type a value has, a look succeeds, and what is told is a figure or nothing."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    path = made.plan.results.receipt("00000")
+    said = json.loads(path.read_bytes())
+    keys = ("device", "started", "finished", "attempt", "node", "backend", "timeline", "telemetry")
+    for change in (
+        dict.fromkeys(keys, value),
+        {"timeline": {key: dict.fromkeys(PHASES, value) for key in ("held", "busy", "work")}},
+        {"telemetry": dict.fromkeys(said["telemetry"], value), "file": said["file"]},
+    ):
+        factories.rewritten(path, **change)
+        seen = look(made)
+        one = seen.shards["00000"]
+        assert one.seconds is None or one.seconds >= 0
+        assert one.timeline is None or value == 7
+        verdict(seen)
+        if one.telemetry is not None:
+            assert one.telemetry["file"] is None
+            assert all(figure is None or isinstance(figure, int | float)
+                       for pair in ("power_watts", "utilisation")
+                       for figure in (one.telemetry[pair] or {}).values())  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"schema": 1}', '{"schema": 1, "shard": "00001"}', "9" * 5000]
+)
+def test_a_live_file_that_says_nothing_is_left_aside(tmp_path, text):
+    """What is no live file of this shard does not make it run."""
+    made = undone(tmp_path)
+    touch(made.plan.results.live / "00000.json", text, NOW)
+    assert state(look(made)) == WAITING
+
+
+def test_foreign_values_in_a_live_file_are_left_out(tmp_path):
+    """A live file with values of any type is a task at work, of which less is known."""
+    made = undone(tmp_path)
+    for value in (None, "x", [], {}, True, -3, 10**400):
+        keys = dict.fromkeys(("done", "matrices", "started", "device", "node", "gauge"), value)
+        touch(made.plan.results.live / "00000.json",
+              json.dumps({"schema": 1, "shard": "00000", **keys}), NOW - 1)  # fmt: skip
+        one = Observer(made.root).look(NOW).shards["00000"]
+        assert one.state == RUNNING
+        assert one.device is None
+        assert one.progress is None or 0 <= one.progress <= 1
+    said = {"schema": 1, "shard": "00000", "done": -3, "matrices": 9}
+    touch(made.plan.results.live / "00000.json", json.dumps(said), NOW - 1)
+    assert look(made).shards["00000"].progress is None
+    gauge = {"gauge": {"power_watts": "x", "throttled": ["power_cap", 3, "<b>"], "<k>": 1}}
+    touch(made.plan.results.live / "00000.json",
+          json.dumps({"schema": 1, "shard": "00000", **gauge}), NOW - 1)  # fmt: skip
+    gauge = look(made).shards["00000"].gauge
+    assert gauge["power_watts"] is None
+    assert gauge["throttled"] == ["power_cap"]
+    assert "<k>" not in gauge
+
+
+def test_throttles_that_nobody_tells_are_not_none_at_all():
+    """Null is not known, an empty table is never: both stay as they are."""
+    for told in (None, {}, {"power_cap": 1.5}):
+        assert shards._telemetry({"throttled_seconds": told}, "0")["throttled_seconds"] == told
+    for told in (None, [], ["power_cap"]):
+        assert shards._gauge({"throttled": told})["throttled"] == told
+
+
+# The sum.
+
+
+def test_a_run_that_is_proven_says_so_in_a_sentence(tmp_path):
+    """The verdict of a whole run is that the sum is right, and what was not done for that."""
+    made = pretend.run(tmp_path, shards=4, devices=2)
+    ledger.read(made.plan)  # the folder is one that the reduce itself would take
+    told = verdict(look(made))
+    assert told.kind == "proven"
+    assert told.words.startswith("The sum is right: all 4 shards have proven their products")
+    assert "make verify" in told.words
+
+
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_partial_sums_are_seen_as_products_are(tmp_path, reproducible):
+    """Under `keep: sum` a run is proven by the same rules."""
+    made = pretend.run(tmp_path, shards=3, keep="sum", reproducible=reproducible, dim=32)
+    ledger.read(made.plan)
+    assert verdict(look(made)).kind == "proven"
+
+
+def test_what_was_not_compared_end_to_end_is_told(tmp_path):
+    """Proven products whose sum was not compared with them are not called a sum that is right."""
+    made = pretend.run(tmp_path, shards=2)
+    factories.rewritten(
+        made.plan.results.summary, end_to_end=None, no_end_to_end="the sum is not finite"
+    )
+    told = verdict(look(made))
+    assert told.kind == "proven"
+    assert "was not compared with them end to end (the sum is not finite)" in told.words
+    assert "is right" not in told.words
+
+
+def test_what_nothing_has_proven_is_told_with_the_reason(tmp_path):
+    """Without proofs the sum is unproven, and the config key that is why is named."""
+    told = verdict(look(pretend.run(tmp_path, shards=2, verify=False)))
+    assert told.kind == "unproven"
+    assert "verify is false" in told.words
+    told = verdict(look(pretend.run(tmp_path / "x", shards=3, unproven=1)))
+    assert told.kind == "unproven"
+    assert "1 of 3 shards" in told.words
+
+
+def test_an_unfinished_run_is_counted(tmp_path):
+    """The verdict counts what is done, what runs and what failed."""
+    made = pretend.run(tmp_path, shards=12, running=2, failed=3, waiting=1)
+    told = verdict(look(made))
+    assert told.kind == "failed"
+    assert told.words == "Not finished: 6 of 12 shards are done, 2 running, 3 failed."
+    told = verdict(look(pretend.run(tmp_path / "x", shards=3, waiting=1)))
+    assert told == type(told)("unfinished", "Not finished: 2 of 3 shards are done.")
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind"),
+    [
+        (lambda r: r.statistic("sum").unlink(), "damaged"),
+        (lambda r: r.statistic("sum").write_bytes(b"x"), "damaged"),
+        (lambda r: r.ledger.unlink(), "unfinished"),
+        (lambda r: r.ledger.write_bytes(b"\xff\0"), "unfinished"),
+        (lambda r: factories.rewritten(r.summary, plan="0" * 16), "unfinished"),
+        (lambda r: factories.rewritten(r.summary, files={"sum": []}), "damaged"),
+        (lambda r: factories.rewritten(r.summary, files=[["sum"]]), "damaged"),
+        (lambda r: factories.rewritten(r.summary, shards=1), "damaged"),
+        (lambda r: r.summary.write_bytes(b"{}"), "damaged"),
+        (lambda r: r.summary.unlink(), "unfinished"),
+        (lambda r: factories.rewritten(r.receipt("00001"), finished=NOW + 5000), "unfinished"),
+        (lambda r: factories.rewritten(r.receipt("00001"), attempt=9), "unfinished"),
+        (lambda r: r.ledger.write_bytes(r.ledger.read_bytes() + b"x"), "unfinished"),
+        (lambda r: r.ledger.write_bytes(b"x" + r.ledger.read_bytes()), "unfinished"),
+        (lambda r: r.statistic("sum").write_bytes(
+            r.statistic("sum").read_bytes().replace(b"False", b"True ")), "damaged"),
+    ],
+)  # fmt: skip
+def test_a_sum_that_is_not_of_what_lies_there_is_not_trusted(tmp_path, harm, kind):
+    """A sum of another plan, of other products, or that is not there, proves nothing."""
+    made = pretend.run(tmp_path, shards=3)
+    harm(made.plan.results)
+    seen = look(made)
+    assert not seen.summary_fits
+    assert verdict(seen).kind == kind
+
+
+@pytest.mark.parametrize("rule", ["ledger", "reduce"])
+def test_a_stage_that_failed_is_told(tmp_path, rule):
+    """The error of a stage for all shards stands among the failures, and in the verdict."""
+    made = pretend.run(tmp_path, shards=3, summed=False)
+    touch(made.plan.results.log(rule), "2026-11-18 10:00:00,000 ERROR no room\n", NOW)
+    seen = look(made)
+    assert seen.failures[rule].reason == "no room"
+    assert verdict(seen).kind == "failed"
+    assert "no room" in verdict(seen).words
+    made.plan.results.ledger.touch()
+    assert (rule in look(made).failures) == (rule == "reduce")
+
+
+def test_the_failure_of_a_dispatch_is_told_while_shards_are_missing(tmp_path):
+    """The one job for all shards is spoken of as long as some are not done."""
+    made = pretend.run(tmp_path, shards=3, waiting=1, devices=1)
+    touch(made.plan.results.log("pool"), "2026-11-18 10:00:00,000 ERROR nobody\n", NOW)
+    assert "pool: nobody" in verdict(look(made)).words
+    whole = pretend.run(tmp_path / "x", shards=3, devices=1)
+    touch(whole.plan.results.log("pool"), "2026-11-18 10:00:00,000 ERROR nobody\n", NOW)
+    assert look(whole).failures == {}
+
+
+def test_the_failure_of_an_earlier_dispatch_is_not_told_of_the_next_one(tmp_path):
+    """Where shards have been at work since it ended, the one job for all was of another run."""
+    made = pretend.run(tmp_path, shards=3, running=1, devices=1)
+    log = made.plan.results.log("pool")
+    touch(log, "2026-11-18 10:00:00,000 ERROR nobody\n", NOW - 3000)
+    assert look(made).failures == {}
+    os.utime(log, (NOW, NOW))
+    assert look(made).failures["pool"].reason == "nobody"
+
+
+def test_a_dispatch_that_names_its_shards_is_not_told_beside_them(tmp_path):
+    """What failed is told once: by the shards, not by the one job for all that sums them up."""
+    made = pretend.run(tmp_path, shards=3, failed=1, devices=1)
+    (shard,) = made.roles["failed"]
+    lines = (f"shard {shard}: out of memory (log: logs/multiply/{shard}.log)",
+             "of 3 shards 1 failed; 2 are whole")  # fmt: skip
+    text = "".join(f"2026-11-18 10:00:00,000 ERROR {line}\n" for line in lines)
+    touch(made.plan.results.log("pool"), text, NOW)
+    seen = look(made)
+    assert seen.failures == {}
+    assert verdict(seen).words == "Not finished: 2 of 3 shards are done, 1 failed."
+
+
+# The folder.
+
+
+def test_an_empty_folder_is_no_fault(tmp_path):
+    """A folder without a plan, or that is not there, is empty."""
+    for root in (tmp_path, tmp_path / "nowhere"):
+        seen = Observer(root).look()
+        assert verdict(seen).kind == "empty"
+        assert "run snakemake first" in verdict(seen).words
+
+
+def test_a_plan_that_was_changed_is_damage(tmp_path):
+    """A plan that is not as it was written is named, and nothing is said of its shards."""
+    made = pretend.run(tmp_path, shards=3)
+    made.plan.results.plan.write_bytes(made.plan.results.plan.read_bytes() + b"x")
+    seen = look(made)
+    assert (seen.plan, dict(seen.shards)) == (None, {})
+    assert verdict(seen).kind == "damaged"
+    assert "plan" in verdict(seen).words
+
+
+def test_a_plan_that_failed_is_told(tmp_path):
+    """Where no plan could be made, its error is the verdict."""
+    touch(Results(tmp_path).log("plan"), "2026-11-18 10:00:00,000 ERROR no such input\n", NOW)
+    assert "no such input" in verdict(Observer(tmp_path).look(NOW)).words
+
+
+def test_devices_in_quarantine_are_seen(tmp_path):
+    """Entries of the quarantine that hold at the moment of the look are told."""
+    made = pretend.run(tmp_path, shards=3, quarantined=1)
+    assert [entry.uuid for entry in look(made).quarantined] == made.quarantined
+    assert look(made, NOW + 100_000).quarantined == ()
+
+
+def test_a_second_look_reads_only_what_has_changed(tmp_path, monkeypatch):
+    """Files that are as they were are not opened again; one that has changed is."""
+    made = pretend.run(tmp_path, shards=9, failed=1, running=1, waiting=1, devices=1)
+    observer = Observer(made.root)
+    first = observer.look(NOW)
+    opened = []
+    monkeypatch.setattr(os, "open", _noting(os.open, opened))
+    assert observer.look(NOW).shards == first.shards
+    assert [name for name in opened if "quarantine" not in name] == []
+    path = made.plan.results.receipt(made.roles["done"][0])
+    factories.rewritten(path, attempt=500)
+    assert observer.look(NOW).shards[path.stem].attempts == 500
+    assert [Path(name).name for name in opened if "products" in name] == [path.name]
+
+
+def _noting(function, opened):
+    def noting(path, *words, **more):
+        opened.append(str(path))
+        return function(path, *words, **more)
+
+    return noting
+
+
+def test_another_plan_is_read_anew(tmp_path):
+    """Where the plan has changed under an observer, nothing of the one before is kept."""
+    made = pretend.run(tmp_path, shards=3, devices=1)
+    observer = Observer(made.root)
+    assert len(observer.look(NOW).shards) == 3
+    shutil.rmtree(made.root)
+    other = pretend.run(tmp_path, shards=5, waiting=2, devices=1, matrices=7000)
+    seen = observer.look(NOW)
+    assert [one.state for one in seen.shards.values()] == [DONE] * 3 + [WAITING] * 2
+    assert seen.plan.facts["digest"] == other.plan.facts["digest"]
+
+
+def test_a_look_changes_nothing(tmp_path):
+    """No file is written, none is touched."""
+    made = pretend.run(tmp_path, shards=4, running=1, failed=1)
+    before = {path: path.stat().st_mtime_ns for path in made.root.rglob("*")}
+    look(made)
+    assert {path: path.stat().st_mtime_ns for path in made.root.rglob("*")} == before
+
+
+def test_a_user_function_is_unproven(tmp_path):
+    """Products of a function of the user's own cannot be proven, and the verdict says why."""
+    function = tmp_path / "mine.py"
+    function.write_text("def twice(xp, block):\n    return 2 * block\n")
+    plan = factories.plan(tmp_path, factories.stack((2, 2, 2)), product=f"{function}:twice")
+    for shard in factories.copied(plan).shards:
+        job.run_shard(plan, shard)
+    assert [one.proven for one in Observer(plan.results.root).look().shards.values()] == [False]

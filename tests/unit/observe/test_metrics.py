@@ -1,0 +1,167 @@
+"""The metrics of a run are what the receipts say, in a form that Prometheus takes."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from shardwise.files.paths import Results
+from shardwise.observe import metrics
+from shardwise.observe.folder import Observer
+from shardwise.observe.observation import Device
+
+from tests import factories, pretend
+
+LINE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\.)*",?)*)\} (\S+)')
+
+
+def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every series of a text, without the label that all have."""
+    found = {}
+    for line in text.split("\n"):
+        if not line or line.startswith("#"):
+            continue
+        name, labels, value = LINE.fullmatch(line).groups()
+        told = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+        del told["results"]
+        key = name, frozenset(told.items())
+        assert key not in found
+        found[key] = float(value)
+    return found
+
+
+def of(made: pretend.Pretended, **change):
+    """The metrics of a folder, perhaps with changes to what was seen."""
+    return parsed(metrics.text(replace(Observer(made.root).look(made.at), **change)))
+
+
+def total(found: dict, name: str, **labels: str) -> float:
+    """The sum of all series of a name that have these labels."""
+    asked = labels.items()
+    return sum(v for (own, told), v in found.items() if own == name and asked <= dict(told).items())
+
+
+def test_counters_are_what_the_receipts_come_to(tmp_path):
+    """Bytes, seconds, operations and energy are sums over the receipts, by device and stage."""
+    made = pretend.run(tmp_path, shards=20, failed=2, running=2, old=2)
+    found, done = of(made), list(made.receipts.values())
+    lines = [receipt["timeline"] for receipt in done if "timeline" in receipt]
+    assert len(lines) == len(done) - 2
+    for stage in ("read", "write", "upload", "download"):
+        told = total(found, "shardwise_stage_bytes", stage=stage)
+        assert told == sum(line["work"][stage] for line in lines)
+    flop = total(found, "shardwise_floating_point_operations")
+    assert flop == sum(line["work"]["compute"] for line in lines)
+    for name, label, key in (
+        ("shardwise_shard_held_seconds", "phase", "held"),
+        ("shardwise_stage_busy_seconds", "stage", "busy"),
+    ):
+        for part in lines[0][key]:
+            told = total(found, name, **{label: part})
+            assert told == pytest.approx(math.fsum(line[key][part] for line in lines))
+    uuid = done[0]["device"]["uuid"]
+    energy = math.fsum(
+        receipt["telemetry"]["energy_joules"] for receipt in done
+        if receipt["device"]["uuid"] == uuid and "telemetry" in receipt
+    )  # fmt: skip
+    told = total(found, "shardwise_energy_joules", device=uuid)
+    assert told == pytest.approx(energy)
+    rows = [made.plan.shards[receipt["shard"]] for receipt in done]
+    assert total(found, "shardwise_done_bytes") == sum(row.bytes for row in rows)
+
+
+def test_shards_are_counted_by_state(tmp_path):
+    """Each state has its number, also where that is none."""
+    made = pretend.run(tmp_path, shards=20, failed=2, running=3, waiting=4, damaged=1)
+    found = of(made)
+    counts = {s: total(found, "shardwise_shards", state=s)
+              for s in ("done", "failed", "running", "waiting", "damaged")}  # fmt: skip
+    assert counts == {"done": 10, "failed": 2, "running": 3, "waiting": 4, "damaged": 1}
+    assert total(found, "shardwise_run_verdict", verdict="damaged") == 1
+    assert total(found, "shardwise_run_verdict") == 1
+    assert total(found, "shardwise_run_proven") == 0
+    assert total(of(pretend.run(tmp_path / "x", shards=2)), "shardwise_run_proven") == 1
+
+
+def test_durations_are_a_histogram(tmp_path):
+    """Buckets hold the shards that took no longer, the last one all of them."""
+    made = pretend.run(tmp_path, shards=20, slow=3)
+    found = of(made)
+    seconds = [receipt["finished"] - receipt["started"] for receipt in made.receipts.values()]
+    name = "shardwise_shard_duration_seconds"
+    for bound in metrics.BUCKETS:
+        told = total(found, f"{name}_bucket", le=f"{bound:.0f}")
+        assert told == sum(one <= bound for one in seconds)
+    assert total(found, f"{name}_bucket", le="+Inf") == total(found, f"{name}_count") == 20
+    assert total(found, f"{name}_sum") == pytest.approx(math.fsum(seconds))
+
+
+def test_a_task_at_work_tells_of_its_device(tmp_path):
+    """The gauges of a device are those of its live file; the oldest task is told with its shard."""
+    made = pretend.run(tmp_path, shards=6, running=2, devices=2, nodes=1)
+    found, seen = of(made), Observer(made.root).look(made.at)
+    assert total(found, "shardwise_device_power_watts") == 2 * 402.5
+    assert total(found, "shardwise_device_running_shards") == 2
+    oldest = min((seen.shards[name] for name in made.roles["running"]), key=lambda s: s.started)
+    told = total(found, "shardwise_oldest_running_shard_seconds", shard=oldest.shard)
+    assert told == pytest.approx(made.at - oldest.started)
+
+
+def test_a_device_in_quarantine_is_told(tmp_path):
+    """A device in quarantine has 1, also one that has computed nothing; others have 0."""
+    made = pretend.run(tmp_path, shards=8, quarantined=1)
+    uuid, name = made.quarantined[0], "shardwise_device_quarantined"
+    assert total(of(made), name, device=uuid) == total(of(made), name) == 1
+    assert total(of(made, shards={}), name, device=uuid) == 1
+    cpu = pretend.run(tmp_path / "cpu", shards=2, devices=0, quarantined=1)
+    assert total(of(cpu), name) == 0  # it is noted, and taken all the same
+
+
+def test_there_are_no_more_series_for_more_shards(tmp_path):
+    """The number of series depends on devices and stages, not on shards."""
+    few = of(pretend.run(tmp_path, shards=10, devices=2, failed=1, waiting=1))
+    many = of(pretend.run(tmp_path / "x", shards=90, devices=2, failed=9, waiting=9))
+    assert few.keys() == many.keys()
+
+
+@pytest.mark.parametrize("root", ["nowhere", 'a"b\\c\n{}', "\x1b[2J\u2028", "\udcff"])
+def test_an_empty_folder_of_any_name_has_metrics(tmp_path, root):
+    """Where there is nothing, that is told; no name of a folder breaks a line."""
+    text = metrics.text(Observer(tmp_path / root).look(0.0))
+    assert parsed(text)["shardwise_run_verdict", frozenset({("verdict", "empty")})] == 1
+    assert all(line.startswith(("shardwise_", "# ")) for line in text.splitlines())
+
+
+def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
+    """A receipt may name a device anything: each series is still told once, in one line."""
+    made = pretend.run(tmp_path, shards=4)
+    shards = Observer(made.root).look(made.at).shards
+    names = ['"} 1\nevil{x="', '"} 1\\nevil{x="', "GPU-1", "GPU-1"]
+    odd = {
+        name: replace(one, device=Device(f"{word} {number}", word, word))
+        for number, ((name, one), word) in enumerate(zip(shards.items(), names, strict=True))
+    }
+    assert not any(name == "evil" for name, _ in of(made, shards=odd))
+
+
+def test_every_metric_is_explained(tmp_path):
+    """The page on monitoring names each metric, those of a device by the end of the name."""
+    made = pretend.run(tmp_path, shards=8, running=1, failed=1, slow_device=True, quarantined=1)
+    seen = Observer(made.root).look(made.at)
+    names = re.findall(r"# TYPE (\w+)", metrics.text(seen))
+    assert len(names) > 30
+    page = (factories.ROOT / "docs" / "monitoring.md").read_text()
+    short = (name.removeprefix("shardwise_device") for name in names)
+    for name, end in zip(names, short, strict=True):
+        assert f"`{name}" in page or f"`…{end}`" in page, name
+
+
+def test_metrics_are_written_to_their_file(tmp_path):
+    """The file beside the sum holds what a scrape would, and no other file is left."""
+    made = pretend.run(tmp_path, shards=3)
+    seen = Observer(made.root).look(made.at)
+    metrics.write(seen)
+    path = Results(made.root).metrics
+    assert path.read_text() == metrics.text(seen)
+    assert not list(Path(made.root).glob("*.tmp"))

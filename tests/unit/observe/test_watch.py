@@ -1,0 +1,421 @@
+"""What is seen of a run in a terminal: figures, frames of any size, lines and JSON."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import watch
+from shardwise.devices.quarantine import Entry
+from shardwise.files.paths import Results
+from shardwise.observe import frame, pace
+from shardwise.observe import observation as observations
+from shardwise.observe import watch as watchs
+from shardwise.observe.observation import Device, Failure, Observation, Sighting
+from shardwise.observe.pace import Look
+
+AT = 1_795_000_000.0
+GIB = 2**30
+GPUS = [Device("NVIDIA H200", f"GPU-0000000{n}-1111-2222-3333-444444444444", "node01")
+        for n in range(3)]  # fmt: skip
+
+
+def sighting(number: int, state: str, **over: object) -> Sighting:
+    """A shard of 10 GiB; done ones took 10 s each, one after the other, on two devices."""
+    began = AT - 60 + 10 * (number // 2)
+    known: dict = {
+        "done": {"started": began, "finished": began + 10, "device": GPUS[number % 2]},
+        "running": {"started": AT - 5, "device": GPUS[number % 2], "progress": 0.5},
+        "failed": {"failure": Failure("out of memory", f"logs/multiply/{number:05}.log", AT)},
+    }.get(state, {})
+    return Sighting(f"{number:05}", state, 100, 10 * GIB, **(known | over))
+
+
+def observation(*states: str, **over: object) -> Observation:
+    """A run of shards in these states."""
+    shards = {f"{n:05}": sighting(n, state) for n, state in enumerate(states)}
+    return Observation(Results(Path("results/big")), AT, None, shards, None, False, **over)
+
+
+GAUGE = {"utilisation": 0.97, "memory_bytes": 101 * GIB, "memory_total_bytes": 140 * GIB,
+         "power_watts": 650.0, "temperature_celsius": 61.0, "throttled": ["power_cap"],
+         "ecc_uncorrected": 0}  # fmt: skip
+
+
+def busy(**over: object) -> Look:
+    """Ten shards done, two running, one failed, one damaged, eight waiting; an idle device."""
+    states = ["done"] * 10 + ["running"] * 2 + ["failed", "damaged"] + ["waiting"] * 8
+    seen = observation(*states, **over)
+    shards = dict(seen.shards)
+    shards["00010"] = replace(shards["00010"], gauge=GAUGE)
+    shards["00009"] = replace(shards["00009"], device=GPUS[2])
+    verdict = observations.Verdict("failed", "Not finished: 10 of 22 shards are done, 1 failed.")
+    return replace(pace.look(replace(seen, shards=shards)), verdict=verdict)
+
+
+def text(look: Look, width: int, height: int | None = None) -> str:
+    """A frame without colours."""
+    return "\n".join(map(frame.plain, frame.frame(look, width, height)))
+
+
+# Figures.
+
+
+def test_counts_bytes_and_rates() -> None:
+    """Half of a running shard is half of its bytes; the rates are those of the time of work."""
+    look = busy()
+    assert look.counts == {"done": 10, "running": 2, "failed": 1, "waiting": 8, "damaged": 1}
+    assert look.done_bytes == 11 * 10 * GIB
+    assert look.all_bytes == 22 * 10 * GIB
+    # Ten shards in 50 s, a gap of 5 s, then half of two shards in 5 s.
+    assert look.rates.overall == pytest.approx(110 * GIB / 55)
+    assert look.rates.now == pytest.approx(110 * GIB / 60)
+
+
+def test_a_pause_between_two_runs_does_not_slow_the_rates() -> None:
+    """Hours in which nothing ran are no time of work, and "now" is of the last minutes."""
+    seen = observation("done", "done")
+    old = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_990)
+    last = replace(seen.shards["00001"], started=AT - 20, finished=AT)
+    look = pace.look(replace(seen, shards={"00000": old, "00001": last}))
+    assert look.rates.overall == pytest.approx(20 * GIB / 30)
+    assert look.rates.now == pytest.approx(10 * GIB / 60)
+
+
+def test_the_time_left_is_the_bytes_left_over_the_rate_of_the_last_minutes() -> None:
+    """Halves of two running shards and eight that wait; failed and damaged ones are not in it."""
+    look = busy()
+    assert look.left == pytest.approx(9 * 10 * GIB / look.rates.now)
+    assert pace.look(observation("done", "done", "failed")).left == 0.0
+    assert pace.look(observation()).why == "nothing is planned yet"
+
+
+def test_nothing_is_foretold_where_nothing_was_done_lately() -> None:
+    """A run that stands still since yesterday has no rate, and so no end."""
+    seen = observation("done", "waiting")
+    shard = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_000)
+    look = pace.look(replace(seen, shards={**seen.shards, "00000": shard}))
+    assert (look.left, look.why) == (None, "no task is at work")
+
+
+def test_an_idle_device_is_listed_after_those_at_work() -> None:
+    """It had a shard lately, and has none now."""
+    rows = busy().devices
+    assert [row.shard for row in rows] == ["00010", "00011", None]
+    assert rows[2].device == GPUS[2]
+    assert rows[2].since == pytest.approx(10)
+
+
+def test_a_device_of_yesterday_is_not_listed() -> None:
+    """It may be another job's by now."""
+    seen = observation("done", "waiting")
+    assert len(pace.look(seen).devices) == 1
+    shard = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_000)
+    assert not pace.look(replace(seen, shards={**seen.shards, "00000": shard})).devices
+
+
+def test_a_device_is_not_idle_where_nothing_waits() -> None:
+    """It has done its part."""
+    assert not pace.look(observation("done", "done")).devices
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("proven", 0), ("unproven", 0), ("unfinished", 75), ("empty", 75), ("failed", 3),
+     ("damaged", 3)],
+)  # fmt: skip
+def test_the_exit_code_says_whether_to_wait_or_to_act(kind: str, code: int) -> None:
+    """0 all done, 75 unfinished and nothing failed, 3 somebody has to act."""
+    assert replace(busy(), verdict=observations.Verdict(kind, "")).code == code
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "about 0.4 s left"), (40, "about 40 s left"), (720, "about 12 min left"),
+        (9000, "about 2.5 h left"), (6e5, "about 6.9 days left"),
+    ],
+)  # fmt: skip
+def test_a_time_left_has_one_unit(seconds: float, words: str) -> None:
+    """Two digits are enough."""
+    assert frame.left(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(3.214e9, "3.21 GB/s"), (2.5e8, "0.25 GB/s"), (4.2e7, "42 MB/s"),
+     (100.0, "0.1 kB/s"), (4.5e12, "4500 GB/s")],
+)  # fmt: skip
+def test_a_rate_is_short(value: float, words: str) -> None:
+    """Decimal units, as disks and links are sold."""
+    assert frame.rate(value) == words
+
+
+def test_a_rate_that_nobody_knows_is_left_out() -> None:
+    """Before the first shard, and long after the last."""
+    look = pace.look(observation("waiting", "waiting"))
+    assert "B/s" not in text(look, 79)
+    assert frame.summary(look).startswith("0 of 2 shards done, 2 waiting; time left unknown")
+
+
+def test_the_end_is_not_promised_where_it_is_not_known() -> None:
+    """Instead of a time it says why there is none."""
+    begun = observation("running", "waiting")
+    silent = replace(begun.shards["00000"], progress=None)
+    first = pace.look(replace(begun, shards={**begun.shards, "00000": silent}))
+    assert frame.when_done(first) == "time left unknown: no shard has finished yet"
+    nobody = pace.look(observation("waiting", "waiting"))
+    assert frame.when_done(nobody) == "time left unknown: no shard has been begun"
+    failed = pace.look(observation("done", "failed"))
+    assert frame.when_done(failed) == "what is left has to be run again"
+    summing = replace(
+        pace.look(observation("done")), verdict=observations.Verdict("unfinished", "")
+    )
+    assert frame.when_done(summing) == "all shards are done; the sum is next"
+
+
+# Frames.
+
+
+def test_a_frame_of_80_columns() -> None:
+    """Verdict, bar, counts, rates, time left; then devices, failures and what is barred."""
+    shown = text(busy(), 79)
+    lines = shown.splitlines()
+    assert lines[0].startswith("shardwise · results/big")
+    assert lines[1] == "Not finished: 10 of 22 shards are done, 1 failed."
+    assert re.fullmatch(r"\[█+▓+x+!+░+\]  50 %", lines[3])
+    assert lines[4] == "█ 10 done   ▓ 2 running   x 1 failed   ! 1 damaged   ░ 8 waiting"
+    assert lines[5] == "1.97 GB/s now   2.15 GB/s overall   110.0 GiB of 220.0 GiB"
+    assert re.fullmatch(r"about 49 s left, done about \d\d:\d\d", lines[6])
+    assert re.fullmatch(r"Devices +shard +use +memory +power +temp", lines[8])
+    assert re.search(r"^  node01 GPU-00000000  00010  50 % 5 s +97 %  101/140 GiB", lines[9])
+    assert re.search(r"node01 .*00011  50 % 5 s$", lines[10])
+    assert re.search(r"idle 10 s$", lines[11])
+    assert lines[13:] == [
+        "Failed, the last first",
+        "  00012  out of memory  (log: logs/multiply/00012.log)",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 39, 79, 120, 199])
+@pytest.mark.parametrize("height", [None, 3, 10, 24])
+def test_a_frame_fits_its_terminal(width: int, height: int | None) -> None:
+    """No line is wider, and there are no more lines than rows."""
+    lines = text(busy(quarantined=barred(9), problems=("x" * 300,)), width, height).split("\n")
+    assert max(map(frame.cells, lines)) <= width
+    assert height is None or len(lines) <= height
+
+
+def barred(count: int) -> tuple[Entry, ...]:
+    """Devices in quarantine."""
+    return tuple(
+        Entry(AT, "node01", f"GPU-{n:08}", "multiplied wrongly", "00003", AT + 3600)
+        for n in range(count)
+    )
+
+
+def test_a_narrow_frame_keeps_what_matters() -> None:
+    """At 40 columns devices have their shard and how far it is; memory and power give way."""
+    shown = text(busy(), 39)
+    assert "  node01 GPU-00000000  00010  50 % 5 s\n" in shown
+    assert "░ 8 waiting" in shown
+    assert "out of memory" in shown
+
+
+def test_a_wide_frame_has_all_columns() -> None:
+    """At 200 columns: utilisation, memory, power, temperature and why it is slow."""
+    shown = text(busy(), 199)
+    assert re.search(
+        r"node01 GPU-00000000  00010  50 % 5 s +97 %  101/140 GiB  650 W +61 °C"
+        r"  power_cap  NVIDIA H200",
+        shown,
+    )
+
+
+def test_a_low_terminal_shortens_the_longest_list() -> None:
+    """Every section keeps at least one entry, and says how many are left out."""
+    shown = text(busy(quarantined=barred(30)), 79, 24)
+    assert len(shown.split("\n")) <= 24
+    assert "Devices" in shown
+    assert re.search(r"GPU-00000000 of node01 until .*: multiplied wrongly", shown)
+    assert re.search(r"… and \d+ more", shown)
+    assert "00012  out of memory" in shown
+
+
+def test_one_failed_shard_of_many_is_seen_in_the_bar() -> None:
+    """However small its share."""
+    states = ["done"] * 5000 + ["failed"]
+    assert "x" in text(pace.look(observation(*states)), 79).splitlines()[3]
+
+
+def test_no_colour_carries_meaning_alone() -> None:
+    """Without its colours a frame says the same; with them nothing else is added."""
+    lines = frame.frame(busy(), 79)
+    stripped = [re.sub(r"\x1b\[\d*m", "", frame.painted(line)).rstrip() for line in lines]
+    assert stripped == list(map(frame.plain, lines))
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202eevil\x9b31m\udc80"
+
+
+def test_nothing_from_a_file_steers_the_terminal() -> None:
+    """Names, reasons, logs and problems keep their letters, and lose what a terminal obeys."""
+    device = Device(HOSTILE, HOSTILE, HOSTILE)
+    seen = observation("done", "running", "failed", problems=(HOSTILE,))
+    shards = {
+        "00000": replace(seen.shards["00000"], device=device),
+        "00001": replace(seen.shards["00001"], device=device,
+                         gauge={"throttled": [HOSTILE], "memory_bytes": 5}),
+        "00002": replace(seen.shards["00002"], failure=Failure(HOSTILE, HOSTILE, AT)),
+    }  # fmt: skip
+    entry = Entry(AT, HOSTILE, HOSTILE, HOSTILE, HOSTILE, AT)
+    look = pace.look(replace(seen, shards=shards, quarantined=(entry,),
+                             results=Results(Path("a" + HOSTILE.replace("/", "")))))  # fmt: skip
+    look = replace(look, verdict=observations.Verdict("failed", HOSTILE))
+    shown = text(look, 199)
+    assert "evil" in shown
+    assert all(letter.isprintable() for letter in shown.replace("\n", ""))
+    json.dumps(look.json()).encode("ascii")
+
+
+def test_wide_letters_count_twice() -> None:
+    """A Chinese name is cut where its columns end; a combining mark takes none."""
+    assert frame.clip("数据数据", 5) == "数据…"
+    assert frame.cells("é") == 1
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    """Bars and dots have a stand-in of the same width."""
+    assert frame.ascii_only("[█▓░] … 9–17 °C") == "[#>.] ~ 9-17  C"
+
+
+# Lines and JSON.
+
+
+def test_lines_come_when_something_changed_and_not_too_often(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One at once, none for ten seconds, none where nothing is new; the last state at the end."""
+    now = [0.0]
+    view = watchs.Lines(lambda: now[0])
+    one, two = busy(), replace(busy(), counts=busy().counts | {"done": 11, "waiting": 7})
+    three = replace(two, counts=two.counts | {"done": 12, "waiting": 6})
+    with view:
+        for now[0], look, new in (
+            (0.0, one, 2), (5.0, two, 0), (10.0, two, 1), (30.0, two, 0), (31.0, three, 1),
+        ):  # fmt: skip
+            view.show(look)
+            assert len(capsys.readouterr().out.splitlines()) == new
+        view.show(replace(three, counts=three.counts | {"done": 13, "waiting": 5}))
+        assert not capsys.readouterr().out
+    assert "13 of 22 shards done" in capsys.readouterr().out
+
+
+def test_a_line_has_the_counts_and_a_failure_is_told_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With its reason and its log."""
+    now = [0.0]
+    view = watchs.Lines(lambda: now[0])
+    view.show(busy())
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.match(
+        r"\d\d:\d\d:\d\d 10 of 22 shards done, 2 running, 1 failed, 1 damaged, 8 waiting; "
+        r"1.97 GB/s; about",
+        first,
+    )
+    assert second.endswith("failed: 00012: out of memory (log: logs/multiply/00012.log)")
+    now[0] = 60.0
+    view.show(replace(busy(), counts=busy().counts | {"done": 11}))
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_each_new_failure_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where as many shards have failed as before: one is tried again, and another fails."""
+    now = [0.0]
+    view = watchs.Lines(lambda: now[0])
+    one = pace.look(observation("done", "failed", "running"))
+    two = pace.look(observation("done", "running", "failed"))
+    view.show(one)
+    now[0] = 60.0
+    capsys.readouterr()
+    view.show(replace(two, verdict=one.verdict))
+    assert "failed: 00002: out of memory" in capsys.readouterr().out
+
+
+def test_an_end_that_no_calendar_has_is_told_all_the_same() -> None:
+    """One odd file must not end the watch of a whole run."""
+    look = replace(busy(), left=1e18)
+    assert frame.when_done(look).endswith("done about an unknown time")
+
+
+def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object a look."""
+    with watchs.Json() as view:
+        view.show(busy(quarantined=barred(1)))
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["schema"] == 2
+    assert found["shards"] == {"all": 22, "done": 10, "running": 2, "failed": 1, "waiting": 8,
+                               "damaged": 1}  # fmt: skip
+    assert found["seconds_left"] == pytest.approx(90 * 60 / 110)
+    assert found["devices"][0]["gauge"]["power_watts"] == 650.0
+    assert found["quarantined"][0]["why"] == "multiplied wrongly"
+    assert found["failures"][0]["of"] == "00012"
+
+
+class Script:
+    """An observer that shows one thing after the other."""
+
+    def __init__(self, *seen: Observation) -> None:
+        self._seen = list(seen)
+
+    def look(self) -> Observation:
+        """The next."""
+        return self._seen.pop(0)
+
+
+class Quiet(watchs.Json):
+    """A view that only remembers, and whose user leaves after some looks."""
+
+    def __init__(self, patience: int = 99) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+        self._patience = patience
+
+    def show(self, look: Look) -> None:
+        """Nothing is shown."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for no time."""
+        self.waited.append(seconds)
+        return len(self.waited) < self._patience
+
+
+def test_it_follows_a_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no further, unless it is to stay."""
+    kinds = iter(["unfinished", "failed", "proven", "proven"])
+    monkeypatch.setattr(pace, "verdict", lambda seen: observations.Verdict(next(kinds), ""))
+    view = Quiet()
+    watchs.follow(Script(*[observation("done")] * 4), view, 2.0)
+    assert len(view.waited) == 2
+    assert min(view.waited) >= 2.0
+    assert next(kinds) == "proven"
+
+
+def test_it_stays_after_the_end_where_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the user leaves."""
+    monkeypatch.setattr(pace, "verdict", lambda seen: observations.Verdict("proven", ""))
+    view = Quiet(patience=3)
+    watchs.follow(Script(*[observation("done")] * 3), view, 2.0, stay=True)
+    assert len(view.waited) == 3
+
+
+def test_without_a_host_only_this_machine_is_served() -> None:
+    """Whoever wants more has to say so."""
+    assert watch.address("9500") == ("127.0.0.1", 9500)
+    assert watch.address("0.0.0.0:80") == ("0.0.0.0", 80)
