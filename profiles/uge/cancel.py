@@ -6,9 +6,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from shardwise.dispatch import uge_run
+from shardwise.workflow import grid_engine
 
 if sys.argv[1:] == ["--stay"]:
-    uge_run.cancel(uge_run.folder())
+    grid_engine.cancel(grid_engine.folder())
 else:
-    uge_run.cancel_detached(Path(__file__).resolve())
+    grid_engine.cancel_detached(Path(__file__).resolve())

@@ -6,6 +6,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from shardwise.dispatch import uge_run
+from shardwise.workflow import grid_engine
 
-sys.stdout.write(f"{uge_run.look(sys.argv[1])}\n")
+sys.stdout.write(f"{grid_engine.look(sys.argv[1])}\n")

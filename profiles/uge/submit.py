@@ -6,11 +6,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from shardwise.dispatch import uge_run
 from shardwise.errors import ShardwiseError
+from shardwise.workflow import grid_engine
 
 try:
-    number = uge_run.submit(Path(sys.argv[-1]), Path(__file__).resolve().with_name("job.sh"))
+    number = grid_engine.submit(Path(sys.argv[-1]), Path(__file__).resolve().with_name("job.sh"))
 except ShardwiseError as error:
     sys.exit(f"shardwise: Grid Engine did not take a job: {error}")
 except KeyboardInterrupt:

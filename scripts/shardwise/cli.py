@@ -14,10 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from shardwise.dispatch import jobs
 from shardwise.errors import ShardwiseError, Terminated, TryAgain, of_system
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
+from shardwise.records import locks
 from shardwise.reduce import launch
 
 log = logging.getLogger("shardwise")
@@ -215,7 +215,7 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
         return nullcontext()
     results = Results.of_plan(options.plan)
     refuse_links(results)
-    return jobs.working(results, getattr(options, "array_task", False))
+    return locks.working(results, getattr(options, "array_task", False))
 
 
 def log_start(argv: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from shardwise.dispatch import jobs, journal, tally
+from shardwise.dispatch import journal, tally
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import ShardwiseError
 from shardwise.files.checksum import file_checksum
@@ -19,9 +19,10 @@ from shardwise.multiply import copy as copies
 from shardwise.multiply import job, session, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
-from shardwise.records import ledger, missing, receipts
+from shardwise.records import ledger, locks, missing, receipts
 from shardwise.reduce import job as reduce_job
-from shardwise.workflow import Run
+from shardwise.workflow import claim
+from shardwise.workflow.run import Run
 
 from tests import factories
 
@@ -66,7 +67,7 @@ def _copied(folder: Path) -> None:
 
 def _multiplied(folder: Path, *names: str) -> None:
     for name in names or ("00000", "00001"):
-        with jobs.working(_plan(folder).results):
+        with locks.working(_plan(folder).results):
             job.run_shard(_plan(folder), name)
 
 
@@ -96,8 +97,8 @@ def _noted(folder: Path) -> None:
     A run notes new names. Here they are the same again, so only those are noted that are not there.
     """
     results = _plan(folder).results
-    if "run-2" not in [row[1] for row in jobs._rows(results.runs)]:
-        jobs.remember(results, "slurm", "run-2")
+    if "run-2" not in [row[1] for row in claim._rows(results.runs)]:
+        claim.remember(results, "slurm", "run-2")
     if "array-2" not in [array.name for array in journal.noted(results)]:
         journal.note(results, common.Array("slurm", "r", "d", "array-2", 1, 0, (0, 1)))
     tally.Tally(_plan(folder), ["00000"]).failed("00000", 75, "the device is busy")
@@ -114,7 +115,7 @@ def _noted(folder: Path) -> None:
 
 def _before_notes(folder: Path) -> None:
     results = _made(folder).results
-    jobs.remember(results, "slurm", "run-1")
+    claim.remember(results, "slurm", "run-1")
     journal.note(results, common.Array("slurm", "r", "d", "array-1", 1, 0, (0, 1)))
 
 
@@ -174,7 +175,7 @@ def _comparable(path: Path) -> bytes:
     if path == results.arrays:
         return repr([array.name for array in journal.noted(results)]).encode()
     if path == results.runs:
-        return repr([row[1] for row in jobs._rows(path)]).encode()
+        return repr([row[1] for row in claim._rows(path)]).encode()
     return raw
 
 

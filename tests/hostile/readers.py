@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise.dispatch import jobs, journal
+from shardwise.dispatch import journal
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
@@ -37,6 +37,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, missing, receipts
 from shardwise.reduce import checkpoint
+from shardwise.workflow import claim
 
 from tests import factories, pretend
 from tests.hostile.mutate import MOST_BYTES, mutated
@@ -592,12 +593,12 @@ class Runs(Reader):
     def prepare(self) -> None:
         self.results = Results(self.folder)
         self.file = self.results.runs
-        jobs.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
-        jobs.remember(self.results, "uge", "3f2a1b")
+        claim.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
+        claim.remember(self.results, "uge", "3f2a1b")
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
-        return jobs._rows(self.file)
+        return claim._rows(self.file)
 
     def right(self, found: Any, raw: bytes) -> None:
         for row in found:

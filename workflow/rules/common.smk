@@ -15,8 +15,9 @@ sys.path.insert(
     ),
 )
 
-from shardwise import progress
-from shardwise.workflow import Run, shell_prefix
+from shardwise.workflow import progress
+from shardwise.workflow.hooks import shell_prefix
+from shardwise.workflow.run import Run
 
 # Many shards, and their jobs, are millions of objects that live to the end of the run: Python's
 # garbage collector would walk them again and again, and find nothing.

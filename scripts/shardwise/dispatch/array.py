@@ -30,8 +30,8 @@ from shardwise.dispatch.script import _SCRIPTS, script
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
 from shardwise.plan.plan import Plan
-from shardwise.progress import explain
 from shardwise.records import missing
+from shardwise.records.logs import explain
 
 log = logging.getLogger(__name__)
 

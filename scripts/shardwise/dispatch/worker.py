@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 import shardwise
 from shardwise import cli, errors
 from shardwise.devices import choose
-from shardwise.dispatch import jobs
 from shardwise.dispatch.events import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
@@ -32,6 +31,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan import user_function
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
+from shardwise.records import locks
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def _work(wire: "_Wire", task: Task, choice: choose.Choice) -> None:
             contain.adopt()
             os.dup2(2, 1)  # what it prints
         needed = max(shard.device_memory for shard in plan.shards.values())
-        with jobs.working(plan.results):
+        with locks.working(plan.results):
             session = sessions.Session(plan, needed, task.memory, task.wait, choice)
             _Worker(plan, logs, wire, session).work()
     except Exception as error:

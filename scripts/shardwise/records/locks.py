@@ -1,9 +1,11 @@
 """Locks on a results folder: who may work in it at the same time."""
 
+import contextlib
 import fcntl
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
@@ -29,3 +31,36 @@ def alone(results: Results) -> Iterator[None]:
         except OSError:
             pass  # a disk without locks; whoever publishes last leaves the same bits
         yield
+
+
+log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
+
+
+@contextlib.contextmanager
+def working(results: Results, array: bool = False) -> Iterator[None]:
+    """Hold the lock that says: a job works on these results.
+
+    Parameters
+    ----------
+    array
+        Whether it is a task of an array job, which another run can join.
+    """
+    path = results.living_array if array else results.living
+    with contextlib.ExitStack() as stack:
+        # A disk that is full, read-only or without locks must not stop a job; its stage will say.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "a+b"))
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def _somebody_works(path: Path) -> bool:
+    try:
+        with open(path, "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # no job has ever worked here, or this disk knows no locks
+    return False

@@ -65,3 +65,17 @@ def ended_well(text: str, shard: str) -> bool:
     """Whether the last words in a shard's log are that its receipt was written."""
     said = lines(text)[-1:]
     return bool(said) and said[0][1].endswith(f"{shard}.json written")
+
+
+_STATUS = re.compile(r"status is: '?([A-Z_]+)")
+
+
+def explain(log: Path | None, scheduler_says: str | None) -> str:
+    """Why a job failed: its own last error, and what the scheduler says where it ended the job."""
+    status = _STATUS.search(scheduler_says or "")
+    parts = [f"the scheduler says {status[1]}"] if status and status[1] != "FAILED" else []
+    if words := last_words(text(log)):
+        parts.append(words)
+    elif not parts:
+        parts.append("it left no error in its log: killed, lost with its node, or never started")
+    return "; ".join(parts)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import errors as shardwise_errors
-from shardwise import host, progress
+from shardwise import host
 from shardwise.devices import choose, leases, quarantine
 from shardwise.devices.nvml import Device
 from shardwise.devices.quarantine import Entry
@@ -33,6 +33,7 @@ from shardwise.multiply import backend
 from shardwise.multiply import job as multiply_job
 from shardwise.numerics import gemm
 from shardwise.records import receipts, standing
+from shardwise.workflow import progress
 
 from tests import factories, fake_devices
 from tests.unit.dispatch.test_pool import fake_uuid, planned, pooled, receipt

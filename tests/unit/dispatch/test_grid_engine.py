@@ -3,8 +3,8 @@
 import pytest
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.dispatch.schedulers.grid_engine import Job, Record
-from shardwise.dispatch.uge_run import judge
 from shardwise.errors import InputError, TryAgain
+from shardwise.workflow.grid_engine import judge
 
 # Of Grid Engine 8.1.9, shortened: a job on two hosts, one of which is silent; one that was deleted
 # there; an array, one task of which runs; jobs that wait, are held, and cannot start.

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import workflow
 from shardwise.dispatch import crew, script
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
@@ -20,6 +19,7 @@ from shardwise.files.paths import Results, for_bash
 from shardwise.plan import config, plan, planner
 from shardwise.records import ledger
 from shardwise.reduce import checkpoint, launch, results
+from shardwise.workflow import hooks
 
 from tests import factories
 
@@ -249,8 +249,8 @@ def test_commands_that_we_print_do_what_they_say(tmp_path):
 
 def test_the_prefix_of_every_job_quotes_its_names(tmp_path, monkeypatch):
     """The shell of a job has the path of the scripts as a variable, to the letter."""
-    monkeypatch.setattr(workflow, "SCRIPTS", Path(HOSTILE))
-    prefix = workflow.shell_prefix().format()
+    monkeypatch.setattr(hooks, "SCRIPTS", Path(HOSTILE))
+    prefix = hooks.shell_prefix().format()
     done = subprocess.run(
         ["bash", "-c", prefix + 'printf "%s" "$SCRIPTS"'], capture_output=True, text=True,
         cwd=tmp_path, check=True,

@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 from shardwise.observe.observation import DONE, RUNNING
 from shardwise.observe.report import words
-from shardwise.observe.report.parts import (  # fmt: skip
+from shardwise.observe.report.parts import (
     WIDTH,
     Figure,
     Table,

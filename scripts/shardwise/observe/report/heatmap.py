@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from shardwise.observe.report import colours, words
 from shardwise.observe.report.matrix import Matrix
-from shardwise.observe.report.parts import (  # fmt: skip
+from shardwise.observe.report.parts import (
     WIDTH,
     Figure,
     Table,

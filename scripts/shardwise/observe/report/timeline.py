@@ -8,15 +8,7 @@ from markupsafe import Markup, escape
 
 from shardwise.observe.observation import RUNNING
 from shardwise.observe.report import words
-from shardwise.observe.report.parts import (  # fmt: skip
-    WIDTH,
-    Figure,
-    Table,
-    Ticks,
-    rectangle,
-    svg,
-    time_ticks,
-)
+from shardwise.observe.report.parts import WIDTH, Figure, Table, Ticks, rectangle, svg, time_ticks
 from shardwise.observe.report.work import Bar, DeviceWork, Run, held_by
 from shardwise.records.timeline import PHASES, length
 

@@ -25,11 +25,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.dispatch import jobs
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.dispatch.schedulers.grid_engine import Job, Queue
 from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
 from shardwise.files.paths import CACHE, Results
+from shardwise.workflow import claim
 
 RUN = "SHARDWISE_RUN"
 """The variable that tells the profile's scripts the folder of the run."""
@@ -196,7 +196,7 @@ def submit(jobscript: Path, wrapper: Path) -> str:
     """
     run = folder()
     if not run.exists():
-        jobs.remember(Results(Path(os.environ[_RESULTS])), "uge", run.name)
+        claim.remember(Results(Path(os.environ[_RESULTS])), "uge", run.name)
         run.mkdir(parents=True)
         _forget_old_runs(run)
     text = jobscript.read_text()

@@ -6,9 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from shardwise import progress
-from shardwise.progress import Failure, Follower, Listener, explain, rerun_command, shard_failures
 from shardwise.records import missing
+from shardwise.records.logs import explain
+from shardwise.workflow import progress
+from shardwise.workflow.progress import Failure, Follower, Listener, rerun_command, shard_failures
 
 from tests import factories
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from shardwise.dispatch.slurm_run import keeping
+from shardwise.workflow.slurm import keeping
 
 
 class Executor:

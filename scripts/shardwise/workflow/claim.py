@@ -10,13 +10,11 @@ The tasks of an array job are known in the same two ways, but apart: a run of th
 `dispatch: array` may start beside them, as it waits for them instead of submitting them again.
 """
 
-import contextlib
 import fcntl
 import logging
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, NoReturn
@@ -26,6 +24,7 @@ from shardwise.dispatch.schedulers import grid_engine, slurm
 from shardwise.dispatch.schedulers.common import JOB_NAME
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
+from shardwise.records.locks import _somebody_works
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -40,36 +39,6 @@ def remember(results: Results, scheduler: str, name: str) -> None:
     """Note the name under which this run submits its jobs."""
     results.root.mkdir(parents=True, exist_ok=True)
     journal.append(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
-
-
-@contextlib.contextmanager
-def working(results: Results, array: bool = False) -> Iterator[None]:
-    """Hold the lock that says: a job works on these results.
-
-    Parameters
-    ----------
-    array
-        Whether it is a task of an array job, which another run can join.
-    """
-    path = results.living_array if array else results.living
-    with contextlib.ExitStack() as stack:
-        # A disk that is full, read-only or without locks must not stop a job; its stage will say.
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "a+b"))
-            fcntl.flock(file, fcntl.LOCK_SH)
-        yield
-
-
-def _somebody_works(path: Path) -> bool:
-    try:
-        with open(path, "a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # no job has ever worked here, or this disk knows no locks
-    return False
 
 
 def claim(results: Results, joins: str | None = None) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.devices import quarantine
-from shardwise.dispatch import jobs
 from shardwise.records import logs, missing
+from shardwise.records.logs import explain
+from shardwise.workflow import claim
 
 _SECONDS_BETWEEN_LINES = 1.0
 _FOLLOW_SECONDS = 1.0
@@ -24,7 +25,6 @@ _PER_SHARD = ("shard", "multiply")
 _FOR_ALL = ("pool", "mpi")
 """Rules whose one job computes all shards; so does `multiply` under `dispatch: array`."""
 _RUN_NAME = re.compile(r"SLURM run ID: (\S+)")
-_STATUS = re.compile(r"status is: '?([A-Z_]+)")
 _COUNT = re.compile(r"\d+ of \d+ shards done.*")
 
 
@@ -75,7 +75,7 @@ class Listener(logging.Handler):
                 if not self._workflow.dryrun:
                     act(record)
             elif match := _RUN_NAME.search(record.getMessage()):
-                jobs.remember(self._run.results, "slurm", match[1])
+                claim.remember(self._run.results, "slurm", match[1])
         except Exception:  # a fault in counting must never end a run
             self.handleError(record)
 
@@ -292,14 +292,3 @@ def rerun_command(argv: list[str], folder: str) -> str:
         if not forced and word not in ("-F", "--forceall", "-f", "--force"):
             words.append(word)
     return f"cd {shlex.quote(folder)} && {shlex.join(program + words)}"
-
-
-def explain(log: Path | None, scheduler_says: str | None) -> str:
-    """Why a job failed: its own last error, and what the scheduler says where it ended the job."""
-    status = _STATUS.search(scheduler_says or "")
-    parts = [f"the scheduler says {status[1]}"] if status and status[1] != "FAILED" else []
-    if words := logs.last_words(logs.text(log)):
-        parts.append(words)
-    elif not parts:
-        parts.append("it left no error in its log: killed, lost with its node, or never started")
-    return "; ".join(parts)

@@ -9,12 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from shardwise.dispatch import jobs, uge_run
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
+from shardwise.workflow import claim
+from shardwise.workflow import grid_engine as executor
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 PROFILE = REPO / "profiles" / "uge"
 AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
 LOG = "results/logs/multiply/00007.log"
@@ -60,7 +61,7 @@ class Grid:
     @property
     def run(self) -> Path:
         """The folder of the run."""
-        return uge_run.folder()
+        return executor.folder()
 
     def once(self, name: str, script: str) -> None:
         """Let the next call of a command do this."""
@@ -86,7 +87,7 @@ class Grid:
 
     def submit(self) -> str:
         """Submit the one job."""
-        return uge_run.submit(self.script, PROFILE / "job.sh")
+        return executor.submit(self.script, PROFILE / "job.sh")
 
     def log(self) -> str:
         """What the job's own log says."""
@@ -102,10 +103,10 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
     made = Grid(root)
     python = Path(sys.executable).parent
     monkeypatch.setenv("PATH", f"{made.bin}:{python}:{os.environ['PATH']}")
-    monkeypatch.setenv(uge_run.RUN, str(root / ".snakemake" / "uge" / "3f2a1b"))
+    monkeypatch.setenv(executor.RUN, str(root / ".snakemake" / "uge" / "3f2a1b"))
     monkeypatch.setenv("SHARDWISE_RESULTS", str(root / "results"))
-    monkeypatch.setattr(uge_run, "SNAPSHOT_SECONDS", -1)
-    monkeypatch.setattr(uge_run, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(executor, "SNAPSHOT_SECONDS", -1)
+    monkeypatch.setattr(executor, "_PAUSE_SECONDS", 0)
     return made
 
 
@@ -165,7 +166,7 @@ def test_a_submission_waits_for_room_in_the_queue(
     grid: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """However long that takes, as qmaster is there; nothing has arrived that had to be sought."""
-    monkeypatch.setattr(uge_run, "AWAY_SECONDS", -1)
+    monkeypatch.setattr(executor, "AWAY_SECONDS", -1)
     grid.once("qsub", "echo 'job rejected: only 1 jobs are allowed per user' >&2; exit 25")
     assert grid.submit() == "11"
     assert (len(grid.asked("qsub")), grid.asked("qstat")) == (2, [])
@@ -190,14 +191,14 @@ def test_a_submission_that_arrived_and_ended_unheard_is_not_repeated(grid: Grid)
     grid.once("qsub", f"{run}; echo 'error: failed receiving gdi request response' >&2; exit 1")
     assert grid.submit() == "12"
     assert len(grid.asked("qsub")) == 1
-    assert uge_run.status("12") == "success"
+    assert executor.status("12") == "success"
 
 
 def test_a_qmaster_that_stays_away_fails_the_job(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After minutes the job's log says why it was never submitted."""
-    monkeypatch.setattr(uge_run, "AWAY_SECONDS", -1)
+    monkeypatch.setattr(executor, "AWAY_SECONDS", -1)
     grid.once("qsub", f"echo '{AWAY}' >&2; exit 1")
     with pytest.raises(TryAgain, match="got send error"):
         grid.submit()
@@ -213,7 +214,7 @@ def test_a_mark_decides_without_a_question(grid: Grid, code: int, state: str) ->
     own = "2026-01-02 03:04:05,678 ERROR bad input\n"
     Path(LOG).parent.mkdir(parents=True)
     Path(LOG).write_text(own)
-    assert uge_run.status(number) == state
+    assert executor.status(number) == state
     assert grid.asked("q") == grid.asked("qsub")
     assert grid.log() == own
 
@@ -227,7 +228,7 @@ def test_a_job_that_ended_before_its_log_began(grid: Grid) -> None:
     output = f"{NAME.format(run='3f2a1b')}.out"
     (grid.run / output).write_text("module: command not found\n\n")
     (grid.run / f"{number}.exit").write_text("1\n")
-    assert uge_run.status(number) == "failed"
+    assert executor.status(number) == "failed"
     assert "ERROR the job ended early and printed: module: command not found (" in grid.log()
 
 
@@ -236,7 +237,7 @@ def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
     """Whatever it waits for there, and whatever the accounting has of an older job."""
     number = grid.submit()
     grid.queue(state, "n1" if "q" not in state else "")
-    assert uge_run.status(number) == "running"
+    assert executor.status(number) == "running"
     assert grid.asked("qdel") == []
 
 
@@ -245,10 +246,10 @@ def test_a_job_that_cannot_start_fails_and_leaves(grid: Grid) -> None:
     number = grid.submit()
     grid.queue("Eqw")
     (grid.bin / "reason").write_text("error reason  1:  1/2/26 3:04:05 [0:1]: error: no folder\n")
-    assert uge_run.status(number) == "failed"
+    assert executor.status(number) == "failed"
     assert "ERROR the scheduler says: it cannot start, state Eqw: error: no folder" in grid.log()
     assert grid.asked("qdel") == ["qdel 11"]
-    assert uge_run.status(number) == "failed"
+    assert executor.status(number) == "failed"
     assert grid.asked("qdel") == ["qdel 11"]
 
 
@@ -259,10 +260,10 @@ def test_a_job_is_running_until_it_is_deleted(
     number = grid.submit()
     grid.queue("Eqw")
     grid.once("qdel", f"echo '{AWAY}' >&2; exit 1")
-    assert uge_run.status(number) == "running"
+    assert executor.status(number) == "running"
     assert "job 11 cannot be deleted now (error: unable" in capsys.readouterr().err
     assert grid.log() == ""
-    assert uge_run.status(number) == "failed"
+    assert executor.status(number) == "failed"
     assert grid.asked("qdel") == ["qdel 11"] * 2
 
 
@@ -272,9 +273,9 @@ def test_a_job_is_lost_when_its_host_stays_silent(
     """Not at once: after a restart of qmaster all hosts are silent for a time."""
     number = grid.submit()
     grid.queue("r", "n1", "au")
-    assert uge_run.status(number) == "running"
+    assert executor.status(number) == "running"
     monkeypatch.setattr(grid_engine, "UNHEARD_SECONDS", 0)
-    assert uge_run.status(number) == "failed"
+    assert executor.status(number) == "failed"
     assert "ERROR the scheduler says: lost: its host n1 is not heard of" in grid.log()
     assert grid.asked("qdel") == ["qdel 11"]
 
@@ -285,12 +286,12 @@ def test_a_host_that_is_heard_again_has_lost_nothing(
     """Its silence is counted from anew."""
     number = grid.submit()
     grid.queue("r", "n1", "u")
-    uge_run.status(number)
+    executor.status(number)
     grid.queue("r", "n1")
-    uge_run.status(number)
+    executor.status(number)
     monkeypatch.setattr(grid_engine, "UNHEARD_SECONDS", 1e-9)
     grid.queue("r", "n1", "u")
-    assert uge_run.status(number) == "running"
+    assert executor.status(number) == "running"
 
 
 def test_a_qmaster_that_comes_and_goes_loses_no_job(
@@ -300,10 +301,10 @@ def test_a_qmaster_that_comes_and_goes_loses_no_job(
     monkeypatch.setattr(grid_engine, "UNHEARD_SECONDS", 1e-9)
     number = grid.submit()
     grid.queue("r", "n1", "u")
-    assert uge_run.status(number) == "running"
+    assert executor.status(number) == "running"
     grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
-    assert uge_run.status(number) == "running"
-    assert uge_run.status(number) == "running"
+    assert executor.status(number) == "running"
+    assert executor.status(number) == "running"
     assert grid.asked("qdel") == []
 
 
@@ -311,23 +312,23 @@ def test_a_job_that_left_without_a_mark(grid: Grid, monkeypatch: pytest.MonkeyPa
     """The accounting says why at once; without it some seconds are given to the disk."""
     first = grid.submit()
     (grid.run / f"{NAME.format(run='3f2a1b')}.out").touch()
-    assert uge_run.status(first) == "running"
+    assert executor.status(first) == "running"
     (grid.bin / "record").write_text(
         f"{'=' * 62}\njobname {NAME.format(run='3f2a1b')}\nfailed 100 : x\nexit_status 137\n"
     )
-    assert uge_run.status(first) == "failed"
+    assert executor.status(first) == "failed"
     assert "ERROR the scheduler says: deleted or killed (failed 100 : x), killed" in grid.log()
     (grid.bin / "record").unlink()
     (grid.run / f"{first}.exit").unlink()
-    monkeypatch.setattr(uge_run, "_TRACE_SECONDS", 0)
-    assert uge_run.status(first) == "failed"
+    monkeypatch.setattr(executor, "_TRACE_SECONDS", 0)
+    assert executor.status(first) == "failed"
     assert "deleted or killed; the accounting does not know it" in grid.log()
 
 
 def test_a_job_that_was_deleted_before_it_ran(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has printed nothing, not even an empty file, and the accounting knows nothing of it."""
-    monkeypatch.setattr(uge_run, "_NEVER_RAN_SECONDS", 0)
-    assert uge_run.status(grid.submit()) == "failed"
+    monkeypatch.setattr(executor, "_NEVER_RAN_SECONDS", 0)
+    assert executor.status(grid.submit()) == "failed"
     assert "ERROR the scheduler says: deleted while it waited in the queue" in grid.log()
 
 
@@ -338,14 +339,14 @@ def test_the_schedulers_word_does_not_hide_the_jobs_own(
 
     So does one that ended before qsub had returned.
     """
-    monkeypatch.setattr(uge_run, "_NEVER_RAN_SECONDS", 0)
+    monkeypatch.setattr(executor, "_NEVER_RAN_SECONDS", 0)
     grid.once(
         "qsub",
         f"cd ..; mkdir -p {Path(LOG).parent}; sleep 0.1; echo 11\n"
         f"echo '2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN' >{LOG}; sleep 0.1",
     )
     number = grid.submit()
-    assert uge_run.status(number) == "failed"
+    assert executor.status(number) == "failed"
     assert "WARNING the scheduler says: deleted" in grid.log()
 
 
@@ -354,9 +355,9 @@ def test_no_job_fails_while_qmaster_is_away(
 ) -> None:
     """It counts as running, with one message for all jobs, and qstat is left alone for a while."""
     number = grid.submit()
-    monkeypatch.setattr(uge_run, "SNAPSHOT_SECONDS", 100)
+    monkeypatch.setattr(executor, "SNAPSHOT_SECONDS", 100)
     grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
-    assert [uge_run.status(number) for _ in range(3)] == ["running"] * 3
+    assert [executor.status(number) for _ in range(3)] == ["running"] * 3
     assert capsys.readouterr().err.count("Grid Engine does not answer") == 1
     assert len(grid.asked("qstat")) == 1
 
@@ -364,19 +365,19 @@ def test_no_job_fails_while_qmaster_is_away(
 def test_one_answer_serves_all_questions(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a job that was submitted after it was asked has not left the queue."""
     number = grid.submit()
-    monkeypatch.setattr(uge_run, "SNAPSHOT_SECONDS", 100)
-    monkeypatch.setattr(uge_run, "_NEVER_RAN_SECONDS", 0)
+    monkeypatch.setattr(executor, "SNAPSHOT_SECONDS", 100)
+    monkeypatch.setattr(executor, "_NEVER_RAN_SECONDS", 0)
     grid.queue("r", "n1")
-    assert [uge_run.status(number) for _ in range(5)] == ["running"] * 5
+    assert [executor.status(number) for _ in range(5)] == ["running"] * 5
     note = json.loads((grid.run / f"{number}.job").read_text())
     (grid.run / "12.job").write_text(json.dumps(note | {"submitted": time.time() + 1}))
-    assert uge_run.status("12") == "running"
+    assert executor.status("12") == "running"
     assert len(grid.asked("qstat")) == 1
 
 
 def test_a_job_of_no_run_has_failed(grid: Grid) -> None:
     """A number that nobody knows is not waited for."""
-    assert uge_run.status("99") == "failed"
+    assert executor.status("99") == "failed"
 
 
 def command(grid: Grid, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -445,7 +446,7 @@ def test_a_file_of_the_run_that_is_not_whole_counts_as_missing(grid: Grid) -> No
     for name in ("snapshot.json", f"{number}.exit"):
         (grid.run / name).touch()
     grid.queue("r", "n1")
-    assert uge_run.status(number) == "running"
+    assert executor.status(number) == "running"
     assert len(grid.asked("qstat")) == 1
 
 
@@ -461,11 +462,11 @@ def test_the_command_line_of_a_submission(grid: Grid) -> None:
 
 def test_a_cancelled_run_leaves_nothing(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its jobs are deleted until the queue has none, and a qmaster that is away is waited for."""
-    monkeypatch.setattr(uge_run, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(executor, "_LOOK_SECONDS", 0)
     grid.submit()
     grid.queue("qw")
     grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
-    uge_run.cancel(grid.run)
+    executor.cancel(grid.run)
     assert grid.asked("qdel") == ["qdel 11"]
     assert len(grid.asked("qstat")) == 4  # away, one job, twice none
 
@@ -485,25 +486,25 @@ def test_a_run_begins_only_under_its_own_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The profile's commands work from any folder, with a space or braces in its name."""
-    monkeypatch.delenv(uge_run.RUN, raising=False)
+    monkeypatch.delenv(executor.RUN, raising=False)
     monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setenv("SHARDWISE_RESULTS", "")
     left = []
-    monkeypatch.setattr(uge_run.atexit, "register", lambda *call: left.append(call))
+    monkeypatch.setattr(executor.atexit, "register", lambda *call: left.append(call))
     other = SimpleNamespace(submit_cmd="qsub -V", status_cmd="x", cancel_cmd="qdel")
     for settings in (None, other):
-        uge_run.begin(Results(tmp_path), settings, str(tmp_path), [])
-    assert uge_run.RUN not in os.environ
+        executor.begin(Results(tmp_path), settings, str(tmp_path), [])
+    assert executor.RUN not in os.environ
     folder = tmp_path / "a {b}"
     folder.mkdir()
     (folder / "job.sh").touch()
     names = {"submit_cmd": "submit.py", "status_cmd": "status.sh", "cancel_cmd": "cancel.py"}
     own = SimpleNamespace(**{key: f"a {{b}}/{name}" for key, name in names.items()})
-    uge_run.begin(Results(tmp_path), own, str(tmp_path), [])
+    executor.begin(Results(tmp_path), own, str(tmp_path), [])
     assert own.submit_cmd == f"'{tmp_path}/a {{{{b}}}}/submit.py'"
     assert own.status_cmd == f"'{folder}/status.sh'"
     assert own.cancel_cmd == f"{folder}/cancel.py"
-    assert left == [(uge_run._leave, uge_run.folder(), folder / "cancel.py")]
+    assert left == [(executor._leave, executor.folder(), folder / "cancel.py")]
 
 
 @pytest.mark.parametrize("name", ['a"b', "a$HOME", "a`b`", "a\\b"])
@@ -511,13 +512,13 @@ def test_a_run_does_not_begin_where_a_shell_would_change_its_folders_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The plugin has a shell read the names of the jobs' scripts, between double quotes."""
-    monkeypatch.delenv(uge_run.RUN, raising=False)
+    monkeypatch.delenv(executor.RUN, raising=False)
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name)
     own = SimpleNamespace(submit_cmd="submit.py", status_cmd="status.sh", cancel_cmd="cancel.py")
     with pytest.raises(InputError, match=r"working directory holds .*Rename the folder"):
-        uge_run.begin(Results(tmp_path), own, str(PROFILE), [])
-    assert uge_run.RUN not in os.environ
+        executor.begin(Results(tmp_path), own, str(PROFILE), [])
+    assert executor.RUN not in os.environ
 
 
 def needed(rule: str, local: bool = False, **resources: object) -> SimpleNamespace:
@@ -537,7 +538,7 @@ def test_what_grid_engine_does_not_know_is_refused_before_any_job(grid: Grid) ->
         '(from uge_p: "-pe nope {ranks}"); change it in '
     )
     with pytest.raises(InputError) as refused:
-        uge_run.begin(Results(Path()), own, str(PROFILE), [environment, *all_jobs])
+        executor.begin(Results(Path()), own, str(PROFILE), [environment, *all_jobs])
     assert expected in str(refused.value)
     assert str(refused.value).endswith("profiles/uge/config.yaml")
     assert grid.asked("qsub") == ["qsub -b y -pe nope 2 -l h_rt=1 -w v /bin/true"]
@@ -555,7 +556,7 @@ def test_what_grid_engine_does_not_know_is_refused_before_any_job(grid: Grid) ->
 def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid: Grid, answer: str) -> None:
     """Nor is a qmaster that is: the jobs wait for all of them."""
     grid.once("qsub", answer)
-    uge_run._verify([needed("multiply", uge_memory="-l mem_free=1M")], Path("config.yaml"))
+    executor._verify([needed("multiply", uge_memory="-l mem_free=1M")], Path("config.yaml"))
     assert len(grid.asked("qsub")) == 1
 
 
@@ -573,10 +574,10 @@ def test_what_has_no_end_is_deleted_at_the_end(
 ) -> None:
     """Also a job whose submission was cut off; after a good run nothing is asked."""
     started = []
-    monkeypatch.setattr(uge_run, "cancel_detached", started.append)
+    monkeypatch.setattr(executor, "cancel_detached", started.append)
     for name in files:
         (tmp_path / name).touch()
-    uge_run._leave(tmp_path, Path("cancel.py"))
+    executor._leave(tmp_path, Path("cancel.py"))
     assert started == ([Path("cancel.py")] if cancelled else [])
 
 
@@ -586,16 +587,16 @@ def test_a_run_does_not_start_beside_jobs_in_the_queue(
 ) -> None:
     """It names the command that deletes them; without an answer it does not start either."""
     results = Results(Path("results"))
-    jobs.remember(results, "uge", "000000")  # has left nothing
+    claim.remember(results, "uge", "000000")  # has left nothing
     grid.submit()
     grid.queue("qw")
     if clients == "away":
         grid.once("qstat", f"echo '{AWAY}' >&2; exit 1")
     if clients == "none":
         monkeypatch.setenv("PATH", "/nowhere")
-        return jobs.refuse_beside_living(results)
+        return claim.refuse_beside_living(results)
     with pytest.raises(SystemExit, match="75"):
-        jobs.refuse_beside_living(results)
+        claim.refuse_beside_living(results)
     expected = {
         "uge": "1 jobs of an earlier run still wait or work on results. Let them finish "
         "(see: qstat -u '*'), or cancel them (qdel 11)",

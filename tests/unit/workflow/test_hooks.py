@@ -4,24 +4,24 @@ import logging
 from pathlib import Path
 
 import pytest
-from shardwise import workflow
 from shardwise.files.paths import Results
+from shardwise.workflow import hooks, run
 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """What the hook warns of, with a script of the test's own in place of report.py."""
     (tmp_path / "results").mkdir()
-    monkeypatch.setattr(workflow, "SCRIPTS", tmp_path)
+    monkeypatch.setattr(hooks, "SCRIPTS", tmp_path)
     lines: list[str] = []
-    monkeypatch.setattr(workflow.log, "warning", lines.append)
+    monkeypatch.setattr(run.log, "warning", lines.append)
     return lines
 
 
 def failed(folder: Path, script: str) -> None:
     """A run has failed; ``script`` is to make its page."""
     (folder / "report.py").write_text(script)
-    workflow.after_failure(Results(folder / "results"))
+    hooks.after_failure(Results(folder / "results"))
 
 
 def test_the_page_is_made_by_the_script(said: list[str], tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_page_that_cannot_be_made_is_one_line(
     said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
     """A fault in the script, and one that hangs; no control character reaches the terminal."""
-    monkeypatch.setattr(workflow, "_PAGE_SECONDS", 1.0 if "sleep" in script else 60.0)
+    monkeypatch.setattr(hooks, "_PAGE_SECONDS", 1.0 if "sleep" in script else 60.0)
     failed(tmp_path, script)
     (line,) = said
     assert words in line
@@ -55,7 +55,7 @@ def test_a_run_without_a_folder_has_no_page(
 ) -> None:
     """Where nothing has been written, nothing is."""
     with caplog.at_level(logging.DEBUG):
-        workflow.after_failure(Results(tmp_path / "nowhere"))
+        hooks.after_failure(Results(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
     assert said == []
 
@@ -68,7 +68,7 @@ def test_an_impatient_user_has_no_page(
     def interrupted(*words: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workflow.subprocess, "run", interrupted)
+    monkeypatch.setattr(hooks.subprocess, "run", interrupted)
     failed(tmp_path, "")
     (line,) = said
     assert line.endswith("interrupted")

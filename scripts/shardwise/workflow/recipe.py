@@ -1,0 +1,119 @@
+"""Write the recipe of an array job from Snakemake's resources."""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+from shardwise.dispatch.recipe import RULE, Recipe, path
+from shardwise.dispatch.schedulers import grid_engine, slurm
+from shardwise.errors import InputError, TryAgain
+from shardwise.files.paths import Results
+from shardwise.workflow import grid_engine as executor
+
+
+def write(results: Results, workflow: Any, job: Any) -> None:
+    """Note what the profile says of a task, and have the scheduler look at it.
+
+    Parameters
+    ----------
+    workflow
+        Snakemake's.
+    job
+        The job of Snakemake's that submits the arrays.
+
+    Raises
+    ------
+    InputError
+        Where the scheduler would not take such tasks.
+    """
+    scheduler = _scheduler(workflow)
+    attempts = range(1, workflow.execution_settings.retries + 2)
+    tries = [_at_attempt(job, attempt) for attempt in attempts]
+    words = {"slurm": _slurm_words, "uge": _uge_words}.get(scheduler, lambda *_: [])
+    recipe = Recipe(
+        scheduler=scheduler,
+        words=[words(one, workflow) for one in tries],
+        memory=[one.resources.get("mem_mb") for one in tries],
+        setup=workflow.remote_execution_settings.precommand or "",
+    )
+    _verify(recipe, tries[0].resources)
+    from shardwise.files.commit import commit  # here: jobs do not need it
+
+    with commit(path(results)) as file:
+        file.write(json.dumps(asdict(recipe)).encode())
+
+
+def _scheduler(workflow: Any) -> str:
+    """The scheduler of the profile; under one that names none, what this machine has."""
+    if _by_plugin(workflow):
+        return "slurm"
+    if executor.RUN in os.environ:
+        return "uge"
+    commands = {"sbatch": "slurm", "qsub": "uge"}
+    return next((name for command, name in commands.items() if shutil.which(command)), "")
+
+
+def _by_plugin(workflow: Any) -> bool:
+    """Whether other jobs of this run go through Slurm's plugin, whose settings count then."""
+    return getattr(workflow.executor_plugin, "name", "") == "slurm"
+
+
+def _at_attempt(job: Any, attempt: int) -> Any:
+    """A job as Snakemake would submit it at an attempt; memory and run time grow."""
+    resources = job.rule.expand_resources(
+        job.wildcards_dict, job.input, attempt, skip_evaluation={"tmpdir"}
+    )
+    return SimpleNamespace(resources=resources, threads=resources["_cores"], name=job.rule.name)
+
+
+def _slurm_words(job: Any, workflow: Any) -> list[str]:
+    """What the Slurm plugin would say to sbatch, by its own functions."""
+    from snakemake_executor_plugin_slurm import partitions, submit_string, utils, validation
+    from snakemake_interface_common.exceptions import WorkflowError
+
+    settings = workflow.executor_settings if _by_plugin(workflow) else None
+    if any(job.resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
+        raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
+    partition = job.resources.get("slurm_partition")
+    if not partition and settings is not None and settings.partition_config:
+        known = partitions.read_partition_file(settings.partition_config)
+        partition = partitions.get_best_partition(known, job, workflow.logger)
+    account = job.resources.get("slurm_account")
+    # Names and outputs are the array's matter: what stands before the comment is left out.
+    own = {"run_uuid": "-", "slurm_logfile": "-", "comment_str": "-", "workdir": None}
+    own["account"] = f" -A {shlex.quote(str(account))}" if account else ""
+    own["partition"] = f" -p {shlex.quote(str(partition))}" if partition else ""
+    try:
+        validation.validate_slurm_extra(job)
+        text = submit_string.get_submit_command(job, own, settings=settings)
+        words = shlex.split(text + utils.set_gres_string(job))
+    except WorkflowError as error:
+        raise InputError(f"the resources of rule {RULE} in the profile: {error}") from None
+    words = ["--export=ALL", *words[words.index("--comment") + 2 :]]
+    # Where the profile is silent, a task of a lost node is tried again by who submits.
+    return words if {"--requeue", "--no-requeue"} & {*words} else [*words, "--no-requeue"]
+
+
+def _uge_words(job: Any, _workflow: Any) -> list[str]:
+    return grid_engine.site_words(job.resources)
+
+
+def _verify(recipe: Recipe, resources: Mapping[str, Any]) -> None:
+    """Have the scheduler look at the words of a first try; one that is away is waited for later."""
+    try:
+        with contextlib.suppress(TryAgain):
+            if recipe.scheduler == "slurm":
+                slurm.verify(recipe.words[0])
+            elif recipe.scheduler == "uge":
+                grid_engine.verify(resources)
+    except InputError as error:
+        raise InputError(
+            f"the scheduler would not take the tasks of rule {RULE}: {error}; change the block "
+            f"{RULE} in the profile"
+        ) from None
