@@ -2,31 +2,22 @@
 
 import argparse
 import logging
-import os
-import shlex
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from shardwise.errors import ShardwiseError, Terminated, TryAgain, of_system
+from shardwise.errors import FAULT, ShardwiseError, say, terminate, verdict
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
 from shardwise.records import locks
+from shardwise.records.logs import FORMAT, log_start
 from shardwise.reduce import launch
 
 log = logging.getLogger("shardwise")
-
-FORMAT = "%(asctime)s %(levelname)s %(message)s"
-"""Of a line in every log of ours."""
-
-FAULT = 1
-"""The exit code of what no stage raises on purpose."""
 
 _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
@@ -216,48 +207,3 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
     results = Results.of_plan(options.plan)
     refuse_links(results)
     return locks.working(results, getattr(options, "array_task", False))
-
-
-def log_start(argv: Sequence[str]) -> None:
-    """Log where this runs, and the command that does the same by hand."""
-    command = shlex.join([sys.executable, *argv])
-    log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), os.getcwd())
-    log.info("by hand: cd %s && %s", shlex.quote(os.getcwd()), command)
-
-
-def verdict(error: BaseException) -> tuple[int, str]:
-    """The exit code of an error, and what the user is told of it."""
-    if isinstance(error, ShardwiseError):
-        return error.exit_code, str(error)
-    # Python has no class of its own for the latter; it is lack of memory too.
-    if isinstance(error, MemoryError) or str(error) == "can't start new thread":
-        return 75, "out of host memory; ask for more (mem_mb), or try again"
-    by_signal = "ended by SIGTERM: cancelled, preempted, or out of time"
-    for kind, code, words in (
-        (Terminated, 128 + signal.SIGTERM, by_signal),
-        (KeyboardInterrupt, 128 + signal.SIGINT, "interrupted"),
-        (PermissionError, 2, str(error)),
-    ):
-        if isinstance(error, kind):
-            return code, words
-    if isinstance(error, OSError):
-        return TryAgain.exit_code, str(of_system(error))
-    return FAULT, "this is a fault of shardwise, not yours; please report it"
-
-
-def explain(error: BaseException) -> tuple[int, str]:
-    """Log an error as it is told to the user, a fault with where it happened; its `verdict`."""
-    code, words = verdict(error)
-    log.error("%s", words, exc_info=error if code == FAULT else None)
-    return code, words
-
-
-def say(code: int, words: str, fault: BaseException | None = None) -> None:
-    """Log with which exit code this process ends, which `logs.exit_code` reads, and why."""
-    log.info("exit code %d", code)
-    log.error("%s", words, exc_info=fault)
-
-
-def terminate(signum: int, frame: FrameType | None) -> None:
-    """What SIGTERM does: what is under way is cleaned up as after an error."""
-    raise Terminated

@@ -3,12 +3,14 @@
 import errno
 import logging
 import reprlib
+import signal
 from collections.abc import (
     Iterable,
     Iterator,
 )
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -152,3 +154,47 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
         xp.cuda.driver.CUDADriverError,
         xp.cuda.cublas.CUBLASError,
     )
+
+
+log = logging.getLogger("shardwise")
+
+FAULT = 1
+"""The exit code of what no stage raises on purpose."""
+
+
+def verdict(error: BaseException) -> tuple[int, str]:
+    """The exit code of an error, and what the user is told of it."""
+    if isinstance(error, ShardwiseError):
+        return error.exit_code, str(error)
+    # Python has no class of its own for the latter; it is lack of memory too.
+    if isinstance(error, MemoryError) or str(error) == "can't start new thread":
+        return 75, "out of host memory; ask for more (mem_mb), or try again"
+    by_signal = "ended by SIGTERM: cancelled, preempted, or out of time"
+    for kind, code, words in (
+        (Terminated, 128 + signal.SIGTERM, by_signal),
+        (KeyboardInterrupt, 128 + signal.SIGINT, "interrupted"),
+        (PermissionError, 2, str(error)),
+    ):
+        if isinstance(error, kind):
+            return code, words
+    if isinstance(error, OSError):
+        return TryAgain.exit_code, str(of_system(error))
+    return FAULT, "this is a fault of shardwise, not yours; please report it"
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """Log an error as it is told to the user, a fault with where it happened; its `verdict`."""
+    code, words = verdict(error)
+    log.error("%s", words, exc_info=error if code == FAULT else None)
+    return code, words
+
+
+def say(code: int, words: str, fault: BaseException | None = None) -> None:
+    """Log with which exit code this process ends, which `logs.exit_code` reads, and why."""
+    log.info("exit code %d", code)
+    log.error("%s", words, exc_info=fault)
+
+
+def terminate(signum: int, frame: FrameType | None) -> None:
+    """What SIGTERM does: what is under way is cleaned up as after an error."""
+    raise Terminated

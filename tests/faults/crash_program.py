@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from shardwise import cli
+from shardwise import errors
 from shardwise.files.commit import abandon
 
 from tests.faults import inject
@@ -39,7 +39,7 @@ def forked(
     assert threading.active_count() == 1, "a process with threads must not fork"
     child = os.fork()
     if not child:
-        code, words = cli.FAULT, ""
+        code, words = errors.FAULT, ""
         log = open(said or os.devnull, "wb", buffering=0)  # noqa: SIM115 - before the fault
         try:
             if fault:
@@ -48,8 +48,8 @@ def forked(
             code = 0
         except BaseException as error:
             abandon()  # as a command line of several ranks does
-            code, words = cli.verdict(error)
-            words = f"{words} ({error!r})" if code == cli.FAULT else words
+            code, words = errors.verdict(error)
+            words = f"{words} ({error!r})" if code == errors.FAULT else words
         finally:
             log.write(words.encode())
             os._exit(code)

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from shardwise import cli
+from shardwise import errors as failures
 from shardwise.files import direct
 
 _BY_PATH = ("unlink", "remove", "truncate", "utime", "mkdir", "rmdir", "chmod")
@@ -221,7 +221,7 @@ class Terminated:
 
     def __init__(self, at: int) -> None:
         self.at = at
-        signal.signal(signal.SIGTERM, cli.terminate)
+        signal.signal(signal.SIGTERM, failures.terminate)
 
     def __call__(self, number: int, call: Call) -> Any:
         """Do a call, after the signal where it is the one."""

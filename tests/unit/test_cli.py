@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from shardwise import cli
+from shardwise import errors
 from shardwise.plan import plan as plans
 
 from tests import factories
@@ -270,8 +270,8 @@ def test_no_memory_is_tried_again(tmp_path):
 
 def test_no_thread_is_tried_again():
     """Threads need memory too, and Python's error for one that cannot start says little."""
-    assert cli.verdict(RuntimeError("can't start new thread"))[0] == 75
-    assert cli.verdict(RuntimeError("another"))[0] == 1
+    assert errors.verdict(RuntimeError("can't start new thread"))[0] == 75
+    assert errors.verdict(RuntimeError("another"))[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from shardwise import cli
+from shardwise import errors
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
@@ -38,7 +38,7 @@ def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
         raise (InputError if (ending.status or 0) >= 0 else TryAgain)(words)
     code, words = ending.result
     if code:
-        cli.say(code, words)
+        errors.say(code, words)
     return code
 
 
@@ -46,7 +46,7 @@ def _told(compute: Callable[[], None]) -> tuple[int, str]:
     try:
         compute()
     except BaseException as error:
-        code, words = cli.verdict(error)
-        told = f"{words}\n{traceback.format_exc()}" if code == cli.FAULT else words
+        code, words = errors.verdict(error)
+        told = f"{words}\n{traceback.format_exc()}" if code == errors.FAULT else words
         return code, told[:_WORDS_LETTERS]
     return 0, ""

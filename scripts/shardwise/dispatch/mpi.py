@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from shardwise import cli, host
+from shardwise import errors, host
 from shardwise.devices import choose, grants, quarantine
 from shardwise.dispatch import leader as leaders
 from shardwise.dispatch.crew import Crew, start_fork_server
@@ -159,7 +159,7 @@ def _follow(wire: "Wire", own: Crew) -> None:
         with ExitStack() as stack:
             code, text = _serve(wire, own, stack)
     except (ShardwiseError, OSError) as error:
-        wire.send(0, "failed", *cli.verdict(error))
+        wire.send(0, "failed", *errors.verdict(error))
         code, text = _end(wire)
     wire.send(0, "ended")
     wire.flush()
@@ -274,7 +274,7 @@ def _ending(wire: "Wire") -> Iterator[None]:
     try:
         yield
     except (ShardwiseError, OSError) as error:
-        code, text = cli.verdict(error)
+        code, text = errors.verdict(error)
         _say_end(wire, code, text)
         raise of_code(code, text) from error
     _say_end(wire, 0, "")

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import shardwise
-from shardwise import cli, errors
+from shardwise import errors
 from shardwise.devices import choose
 from shardwise.dispatch.events import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
@@ -32,6 +32,7 @@ from shardwise.plan import user_function
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import locks
+from shardwise.records import logs as logss
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 def main(pipe: Connection, worker: int, task: Task, choice: choose.Choice) -> None:
     """Work until the parent says otherwise: by SIGTERM, or by its death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
-    signal.signal(signal.SIGTERM, cli.terminate)
+    signal.signal(signal.SIGTERM, errors.terminate)
     try:
         _work(_Wire(pipe, worker), task, choice)
         threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
@@ -70,7 +71,7 @@ def _work(wire: "_Wire", task: Task, choice: choose.Choice) -> None:
             session = sessions.Session(plan, needed, task.memory, task.wait, choice)
             _Worker(plan, logs, wire, session).work()
     except Exception as error:
-        code, words = cli.explain(error)
+        code, words = errors.explain(error)
         wire.send("failed", code=code, reason=words)
 
 
@@ -137,13 +138,13 @@ class _Worker:
             reading = begun.result()
             self._session.finish(reading, lambda: self._ahead.submit(self._release, reading))
         except errors.Terminated as error:
-            cli.explain(error)
+            errors.explain(error)
             raise
         except Exception as error:
             self._tidy()
             usable = not isinstance(error, (DeviceFailed, WrongInput, WrongProduct))
             barred = isinstance(error, Quarantined)
-            code, words = cli.explain(error)
+            code, words = errors.explain(error)
         else:
             log.info("%s written", self._plan.results.receipt(shard))
             left = self._tidy()
@@ -182,7 +183,7 @@ class _Logs:
         self._plan, self._results = task.plan, Results.of_plan(Path(task.plan).absolute())
         self._shards: dict[int, str] = {}
         self._main = threading.get_ident()
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=cli.FORMAT, force=True)
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=logss.FORMAT, force=True)
         self._own = logging.getLogger().handlers[0]
         self._own.addFilter(lambda record: self._shard(record) is None)
 
@@ -202,7 +203,7 @@ class _Logs:
         self._shards[threading.get_ident()] = shard
         try:
             if new:
-                cli.log_start(self._by_hand(shard))
+                logss.log_start(self._by_hand(shard))
             yield
         finally:
             del self._shards[threading.get_ident()]

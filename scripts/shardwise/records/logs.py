@@ -1,6 +1,12 @@
 """What the logs of stages say. Standard library only."""
 
+import logging
+import os
 import re
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardwise.errors import IntegrityError
@@ -79,3 +85,16 @@ def explain(log: Path | None, scheduler_says: str | None) -> str:
     elif not parts:
         parts.append("it left no error in its log: killed, lost with its node, or never started")
     return "; ".join(parts)
+
+
+log = logging.getLogger("shardwise")
+
+FORMAT = "%(asctime)s %(levelname)s %(message)s"
+"""Of a line in every log of ours."""
+
+
+def log_start(argv: Sequence[str]) -> None:
+    """Log where this runs, and the command that does the same by hand."""
+    command = shlex.join([sys.executable, *argv])
+    log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), os.getcwd())
+    log.info("by hand: cd %s && %s", shlex.quote(os.getcwd()), command)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise import errors as shardwise_errors
+from shardwise import errors as failures
 from shardwise import host
 from shardwise.devices import choose, leases, quarantine
 from shardwise.devices.nvml import Device
@@ -460,7 +460,7 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
     taken(monkeypatch, 0, NODE[1:])
 
     def fail(*_):
-        raise shardwise_errors.DeviceFailed("no usable device") from CudaError(719)
+        raise failures.DeviceFailed("no usable device") from CudaError(719)
 
     monkeypatch.setattr(backend, "load_backend", fail)
     made = factories.plan(tmp_path, factories.stack((2, 6, 6)), shards=1, materialize=False)
