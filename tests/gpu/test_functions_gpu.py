@@ -9,7 +9,7 @@ from shardwise.plan import user_function
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
-from tests.unit.test_seismic import FOLDER, shots
+from tests.unit.examples.test_seismic import FOLDER, shots
 
 
 def write(folder, line):
