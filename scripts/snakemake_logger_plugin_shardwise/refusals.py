@@ -152,7 +152,7 @@ def _open_source_cache(original: Callable, cache: Any, path: Path, **named: Any)
 
 
 def _hold_folder(original: Callable, workflow: Any) -> None:
-    """Snakemake's temporary folder: a lock tells that its process lives (shardwise.processes.leftovers)."""
+    """Snakemake's temporary folder: a lock tells that its process lives (`processes.leftovers`)."""
     original(workflow)
     folder = Path(workflow._snakemake_tmp_dir.name)
     with contextlib.suppress(OSError):  # no locks here, so nobody will know

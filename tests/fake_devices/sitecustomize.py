@@ -12,7 +12,7 @@ class _Patch(importlib.abc.MetaPathFinder):
 
     def __init__(self):
         self._changes = {
-            "shardwise.multiply.session": _change_multiply,
+            "shardwise.multiply.backend": _change_multiply,
             "shardwise.devices.choose": _change_devices,
         }
 

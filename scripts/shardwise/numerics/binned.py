@@ -201,8 +201,8 @@ class BinnedSum:
         self._terms += terms
         if self._terms > problem.MAX_TERMS:
             raise InputError(
-                f"the sum is of more than {problem.MAX_TERMS} products, which is the most that one sum "
-                "takes; split the input"
+                f"the sum is of more than {problem.MAX_TERMS} products, which is the most that "
+                "one sum takes; split the input"
             )
 
     def _launch(self, rows: Any) -> None:

@@ -570,7 +570,10 @@ def test_two_numbers_hold_more_than_a_hundred_bits(dtype, data):
 
 def test_numba_is_imported_late():
     """A task on a GPU, which adds by kernels of its own, does not pay for it."""
-    line = "import sys, shardwise.multiply.session, shardwise.numerics.binned; sys.exit('numba' in sys.modules)"
+    line = (
+        "import sys, shardwise.multiply.session, shardwise.numerics.binned; "
+        "sys.exit('numba' in sys.modules)"
+    )
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
     assert (
         subprocess.run([sys.executable, "-c", line], check=False, env=environment).returncode == 0

@@ -53,7 +53,7 @@ def test_compiled_loops_are_kept_and_shared(tmp_path, loop):
     assert folder == first[0][0] == first[1][0]
     assert str(scripts) in folder
     assert hits == "1"
-    assert len(list((scripts / "shardwise" / "__pycache__").rglob("*.nbi"))) == 1
+    assert len(list((scripts / "shardwise" / "numerics" / "__pycache__").rglob("*.nbi"))) == 1
     for index in scripts.rglob("*.nbi"):
         index.write_bytes(b"")
     assert subprocess.run(line, check=False, stdout=subprocess.PIPE, **options).returncode == 0
