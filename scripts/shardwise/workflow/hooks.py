@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from snakemake.persistence import NO_PARAMS_CHANGE
 
 from shardwise import host
-from shardwise.dispatch import final
 from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.processes import leftovers
-from shardwise.workflow import claim, grid_engine, recipe, slurm
+from shardwise.workflow import claim, final, grid_engine, recipe, slurm
 
 if TYPE_CHECKING:
     from shardwise.workflow.run import Run
