@@ -223,11 +223,15 @@ def show_less(workflow: Any) -> None:
             for part in (*handler.filters, handler.formatter):
                 part.quiet = set()  # type: ignore[union-attr]
         elif handler.name == "DefaultStreamHandler":
-            handler.addFilter(
-                lambda record: (
-                    record.levelno > logging.INFO or _SHOWN.match(record.getMessage()) is not None
-                )
-            )
+            handler.addFilter(_is_shown)
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Whether a note is for the screen; of a failed job `progress` says why, in one line."""
+    text = record.getMessage()
+    if record.levelno <= logging.INFO:
+        return _SHOWN.match(text) is not None
+    return not text.startswith("RuleException:\nCalledProcessError")
 
 
 def shell_prefix() -> str:
