@@ -10,10 +10,15 @@ from pathlib import Path
 
 from shardwise import cli
 from shardwise.devices import quarantine
-from shardwise.doctor import report
 from shardwise.errors import InputError
 from shardwise.files.paths import Results
 from shardwise.plan import config
+
+try:
+    from shardwise.doctor import report
+except ImportError as error:  # who asks what is missing is to be told, and not how Python says it
+    sys.stderr.write(f"{error}: run make install first\n")
+    sys.exit(2)
 
 
 def main(options: Namespace) -> int:

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -34,24 +35,23 @@ BUCKETS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0, 30000.0)
 VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
 
 _GAUGES = {
-    "utilisation": ("utilisation_ratio", "Share of the last moments in which a kernel ran."),
-    "memory_bytes": ("memory_bytes", "Memory of the device in use, by anyone."),
-    "memory_total_bytes": ("memory_total_bytes", "Memory that the device has."),
-    "memory_unlisted_bytes": (
-        "memory_unlisted_bytes", "Memory in use that no process has of those that are listed."),
-    "power_watts": ("power_watts", "Power that the device draws."),
-    "temperature_celsius": ("temperature_celsius", "Temperature of the device."),
-    "clock_sm_hertz": ("clock_sm_hertz", "Clock of the multiprocessors."),
-    "clock_memory_hertz": ("clock_memory_hertz", "Clock of the memory."),
-    "pcie_received_bytes_per_second": (
-        "pcie_received_bytes_per_second", "Bytes that come to the device from the host."),
-    "pcie_sent_bytes_per_second": (
-        "pcie_sent_bytes_per_second", "Bytes that go from the device to the host."),
-    "processes": ("processes", "Processes that compute on the device."),
-    "ecc_uncorrected": (
-        "ecc_uncorrected_errors", "Memory errors not corrected since the driver was loaded."),
-}  # fmt: skip
-"""What a task at work tells of its device: the end of the metric's name, and its help."""
+    "utilisation": "Share of the last moments in which a kernel ran.",
+    "memory_bytes": "Memory of the device in use, by anyone.",
+    "memory_total_bytes": "Memory that the device has.",
+    "memory_unlisted_bytes": "Memory in use that no process has of those that are listed.",
+    "power_watts": "Power that the device draws.",
+    "temperature_celsius": "Temperature of the device.",
+    "clock_sm_hertz": "Clock of the multiprocessors.",
+    "clock_memory_hertz": "Clock of the memory.",
+    "pcie_received_bytes_per_second": "Bytes that come to the device from the host.",
+    "pcie_sent_bytes_per_second": "Bytes that go from the device to the host.",
+    "processes": "Processes that compute on the device.",
+    "ecc_uncorrected": "Memory errors not corrected since the driver was loaded.",
+}
+"""What a task at work tells of its device, with the help of the metric."""
+
+_UNITS = {"utilisation": "_ratio", "ecc_uncorrected": "_errors"}
+"""What the names of metrics have beside those of the gauges."""
 
 _MOST_LETTERS = 500
 _WHO = ("device", "node")
@@ -73,7 +73,8 @@ class Figures:
         """Every metric with a sample; all have the label ``results``: where the run lies."""
         seen = self._look()
         results = _plain(str(seen.results.root.absolute()))
-        for name, what, keys, values in _figures(seen):
+        parts = (_run, _stages, _devices, _shards_of_devices)
+        for name, what, keys, values in chain.from_iterable(part(seen) for part in parts):
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(f"shardwise_{name}", what, labels=("results", *keys))
             # A device may have any name; of two equal series Prometheus would refuse everything.
@@ -111,13 +112,6 @@ def _plain(value: str) -> str:
 
 Figure = tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float | None]]
 """A metric: its name, its help, the names of its labels, and its values by their labels."""
-
-
-def _figures(seen: Observation) -> Iterator[Figure]:
-    yield from _run(seen)
-    yield from _stages(seen)
-    yield from _devices(seen)
-    yield from _shards_of_devices(seen)
 
 
 def _run(seen: Observation) -> Iterator[Figure]:
@@ -197,8 +191,9 @@ def _devices(seen: Observation) -> Iterator[Figure]:
     for one in at_work:  # of two tasks on one device, the first
         if one.gauge is not None and one.device is not None:
             now.setdefault(_who(one.device), one.gauge)
-    for key, (name, what) in _GAUGES.items():
-        yield f"device_{name}", what, _WHO, {who: gauge.get(key) for who, gauge in now.items()}
+    for key, what in _GAUGES.items():
+        name = f"device_{key}{_UNITS.get(key, '')}"
+        yield name, what, _WHO, {who: gauge.get(key) for who, gauge in now.items()}
 
 
 def _shards_of_devices(seen: Observation) -> Iterator[Figure]:

@@ -8,17 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.observe.observation import (
-    DONE,
-    FAILED,
-    RUNNING,
-    STATES,
-    WAITING,
-    Device,
-    Observation,
-    Sighting,
-    Verdict,
-)
+from shardwise.observe import observation
+from shardwise.observe.observation import DONE, FAILED, RUNNING, STATES, WAITING, Device, Sighting
 from shardwise.observe.verdict import verdict
 
 SCHEMA = 3
@@ -32,18 +23,9 @@ _IDLE_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Row:
-    """A device at work on a shard, or one that is idle since its last shard.
+    """A device at work on a shard, or idle since its last one: then ``shard`` is None.
 
-    Attributes
-    ----------
-    shard
-        Id of the shard; None where the device is idle.
-    progress
-        Share of the shard that is done, None where unknown.
-    since
-        Seconds that it has worked on the shard, or been idle.
-    gauge
-        What the device does, as `Sighting.gauge`; empty where unknown.
+    ``since`` are the seconds of either, ``gauge`` is what the device does, as `Sighting.gauge`.
     """
 
     device: Device | None
@@ -69,8 +51,8 @@ class Look:
         Seconds until no shard is running or waiting; None where unknown, and ``why`` says why.
     """
 
-    seen: Observation
-    verdict: Verdict
+    seen: observation.Observation
+    verdict: observation.Verdict
     counts: Mapping[str, int]
     done_bytes: float
     all_bytes: int
@@ -111,9 +93,13 @@ class Look:
             "shards": {"all": len(seen.shards), **self.counts},
             "bytes": {"done": round(self.done_bytes), "all": self.all_bytes},
             "bytes_per_second": self.rate,
-            "seconds_left": self.left,
-            "unknown_because": self.why,
-            "devices": [_device_json(row) for row in self.devices],
+            "seconds_left": self.left, "unknown_because": self.why,
+            "devices": [
+                {"name": device and device.name, "uuid": device and device.uuid,
+                 "node": device and device.node, "shard": row.shard, "progress": row.progress,
+                 "seconds": row.since, "gauge": dict(row.gauge) or None}
+                for row in self.devices for device in [row.device]
+            ],
             "quarantined": [
                 {"uuid": e.uuid, "node": e.host, "why": e.why, "shard": e.shard,
                  "until": e.expires} for e in seen.quarantined
@@ -126,26 +112,19 @@ class Look:
         }  # fmt: skip
 
 
-def look(seen: Observation) -> Look:
+def look(seen: observation.Observation) -> Look:
     """What an observation shows."""
     shards = list(seen.shards.values())
     found = Counter(shard.state for shard in shards)
     rate = _rate(seen.at, shards)
     left, why = _time_left(shards, rate)
-    return Look(
-        seen=seen,
-        verdict=verdict(seen),
-        counts={state: found[state] for state in STATES},
-        done_bytes=sum(shard.bytes * _share(shard) for shard in shards),
-        all_bytes=sum(shard.bytes for shard in shards),
-        rate=rate,
-        left=left,
-        why=why,
-        devices=tuple(_devices(seen.at, shards)),
-    )
+    done, planned = sum(one.bytes * _share(one) for one in shards), sum(one.bytes for one in shards)
+    counts = {state: found[state] for state in STATES}
+    devices = tuple(_devices(seen.at, shards))
+    return Look(seen, verdict(seen), counts, done, planned, rate, left, why, devices)
 
 
-def failures(seen: Observation) -> list[tuple[str, Any]]:
+def failures(seen: observation.Observation) -> list[tuple[str, Any]]:
     """What failed and stands: shards by id, stages by rule; the newest first."""
     found = [*seen.failures.items()]
     found += [(s.shard, s.failure) for s in seen.shards.values() if s.failure is not None]
@@ -217,12 +196,3 @@ def _devices(at: float, shards: Sequence[Sighting]) -> list[Row]:
 
 def _order(device: Device | None) -> tuple[str, str]:
     return (device.node, device.key) if device else ("", "")
-
-
-def _device_json(row: Row) -> dict[str, Any]:
-    device = row.device
-    return {
-        "name": device.name if device else None, "uuid": device.uuid if device else None,
-        "node": device.node if device else None, "shard": row.shard, "progress": row.progress,
-        "seconds": row.since, "gauge": dict(row.gauge) or None,
-    }  # fmt: skip

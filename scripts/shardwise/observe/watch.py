@@ -11,9 +11,9 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from logging.handlers import MemoryHandler
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -36,16 +36,6 @@ _MOST_SECONDS = 86400.0
 
 _SIGNALS = (signal.SIGWINCH, signal.SIGTSTP)
 _LEAVE = Text("\nq or Ctrl-C leaves; the run goes on", "dim")
-
-
-class View(AbstractContextManager, Protocol):
-    """Shows one look after the other."""
-
-    def show(self, look: Look) -> None:
-        """Show what is new."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the next look; False where the user wants no more."""
 
 
 class InPlace:
@@ -205,7 +195,9 @@ def snapshot(look: Look) -> None:
     _print(_ending(look))
 
 
-def follow(observer: Observer, view: View, interval: float, stay: bool = False) -> None:
+def follow(
+    observer: Observer, view: "InPlace | Lines", interval: float, stay: bool = False
+) -> None:
     """Show a run until it has ended, or the user leaves.
 
     Parameters

@@ -114,6 +114,14 @@ def test_a_time_limit_may_be_endless(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_without_its_own_packages_it_says_what_to_install(tmp_path: Path) -> None:
+    """As after an update of the clone alone."""
+    (tmp_path / "rich.py").write_text("raise ModuleNotFoundError(\"No module named 'rich'\")")
+    done = run("doctor", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "No module named 'rich': run make install first\n"
+
+
 def test_help_explains_the_exit_codes() -> None:
     """--help says how it ends, and where its keys are."""
     told = " ".join(run("doctor", "--help").stdout.split())
