@@ -1,12 +1,17 @@
 """What holds for all tests."""
 
+import compileall
+
 import pytest
 from shardwise.devices import leases
+
+from tests.factories import SCRIPTS
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _bytecode():
     """The many processes of the tests keep what they have compiled, wherever the tests run."""
+    compileall.compile_dir(SCRIPTS, quiet=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
