@@ -29,7 +29,13 @@ from shardwise.units import MIB
 
 if TYPE_CHECKING:
     from shardwise.records.standing import Standing
-from shardwise.workflow.hooks import _add_hooks, _around_graph, _refuse, _refuse_prefix
+from shardwise.workflow.hooks import (
+    _add_hooks,
+    _around_graph,
+    _refuse,
+    _refuse_prefix,
+    show_less,
+)
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -63,6 +69,8 @@ class Run:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
         _refuse_prefix(workflow)
+        if main:
+            show_less(workflow)
         self.results = Results(Path(results_folder(config)))
         self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
