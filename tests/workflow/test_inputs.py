@@ -51,7 +51,7 @@ def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) ->
     np.testing.assert_array_equal(workspace.load("sum.npy"), expected)
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_files_that_change_places_are_computed_again(workspace: Workspace, dispatch: str) -> None:
     """Two files of equal size and time stamp: their shards, and only these."""
     paths = [save(workspace.root / "in" / f"{i}.npy", stack((4, 4), seed=i)) for i in range(4)]
