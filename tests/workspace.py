@@ -64,9 +64,10 @@ class Workspace:
         (self.root / "mine.yaml").write_text(yaml.safe_dump(values))
 
     def command(self, *arguments: str, profile: str = "local") -> list[str]:
-        """The command line of a run."""
+        """The command line of a run; Snakemake says all, unless the arguments have a --quiet."""
         own = ["--configfile", "mine.yaml"] if (self.root / "mine.yaml").exists() else []
-        return [*self.before, SNAKEMAKE, "--profile", f"profiles/{profile}", *own, *arguments]
+        words = ["--quiet", "host", "--profile", f"profiles/{profile}", *own, *arguments]
+        return [*self.before, SNAKEMAKE, *words]
 
     def run(self, *arguments: str, profile: str = "local", timeout: int = 500) -> "Finished":
         """Run snakemake to its end."""

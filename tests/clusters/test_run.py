@@ -17,10 +17,12 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_the_shipped_job_runs_as_it_is(night: Night) -> None:
-    """The synthetic stack, its copy, their products, the sum: every kind of job is submitted."""
+    """Every kind of job is submitted, and as the profile is quiet, each stage says one line."""
     night.workspace.configure(shards=1)
-    done = night.run()
+    done = night.run("--quiet", "rules")
     assert done.code == 0, done.output
+    assert "shardwise: multiply: 1 of 1 shards done; then ledger, reduce, report" in done.output
+    assert len(done.output.splitlines()) <= 20, done.output
     assert night.starts() == Counter(["synthesize", "shard 00000", "multiply 00000", "reduce"])
     stack = night.workspace.load("input.npy")
     expected = sum((m @ m).astype(np.float64) for m in stack)

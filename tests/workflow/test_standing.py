@@ -249,6 +249,26 @@ def test_a_quiet_run_ends_with_the_truth(workspace: Workspace, quiet: list[str])
     assert "unknown product" in done.output
 
 
+def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace) -> None:
+    """Progress, failures and last words are all there; Snakemake's own log file has the rest."""
+    bad = STACK.copy()
+    bad[3, 1, 2] = np.nan
+    replace_stack(workspace, bad)
+    shipped = ["--quiet", "rules"]  # the profiles'; of a workspace's runs none is quiet otherwise
+    plan = workspace.run("-n", *shipped)
+    assert "shardwise: jobs: plan 1, " in plan.output
+    assert "(dry run: nothing was started)" in plan.output
+    assert len(plan.output.splitlines()) <= 8, plan.output
+    done = workspace.run(*shipped)
+    assert done.code == 1
+    assert len(done.output.splitlines()) <= 20, done.output
+    assert "failed: multiply 00001: input: matrix 3 holds NaN" in done.output
+    assert "1 failed so far" in done.output
+    log = max((workspace.root / ".snakemake" / "log").iterdir(), key=lambda path: path.name)
+    assert "rule multiply:" in log.read_text()
+    assert "steps (" in log.read_text()
+
+
 def test_a_quiet_failure_names_the_shard(workspace: Workspace) -> None:
     """Why it failed, and how to go on."""
     bad = STACK.copy()

@@ -603,7 +603,8 @@ def test_the_last_words_of_a_run_name_them(results, capsys, monkeypatch, done):
         results=results, dispatch="jobs", plan=plan, in_the_end=lambda: ["sum"],
         reduce={"statistics": ["sum"]}, began=True, succeeded=False, interrupted=False,
     )  # fmt: skip
-    listener = progress.Listener(SimpleNamespace(dryrun=False), run)
+    workflow = SimpleNamespace(dryrun=False, output_settings=SimpleNamespace(quiet=None))
+    listener = progress.Listener(workflow, run)
     if done:
         results.report.touch()
     found = standing.Standing([] if done else ["00000"], None)
