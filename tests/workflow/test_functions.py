@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,12 +19,6 @@ def own(xp, block):
         raise ValueError("seven")
     return block + 1
 """
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    """A fresh copy of the project."""
-    return Workspace.create(tmp_path / "w")
 
 
 def test_the_seismic_example(workspace: Workspace) -> None:

@@ -1,7 +1,6 @@
 """Under snakemake: input that changes, and names that no run can use, in every dispatch alike."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,12 +20,6 @@ def f(xp, block):
         os.utime("input.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
     return block + 1
 """
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    """A fresh copy of the project."""
-    return Workspace.create(tmp_path / "w")
 
 
 @pytest.mark.parametrize("dispatch", ["jobs", "pool", nightly("mpi")])

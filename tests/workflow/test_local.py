@@ -16,13 +16,6 @@ from tests.processes import until
 from tests.uses import one_at_a_time
 from tests.workspace import Workspace
 
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    """A fresh copy of the project."""
-    return Workspace.create(tmp_path / "w")
-
-
 SMALL = {"shards": 2, "synthetic": {"matrices": 4, "dim": 4}}
 
 
