@@ -3,6 +3,12 @@
 import pytest
 from shardwise.devices import leases
 
+from tests.faults.table import (  # noqa: F401 - pytest finds them here
+    pytest_collection_modifyitems,
+    pytest_terminal_summary,
+    tried,
+)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _bytecode():

@@ -82,9 +82,9 @@ def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan
 
 def copied(made: Plan) -> Plan:
     """The same plan, its shards on disk where it asks for them."""
-    if made.facts["synthetic"]:
+    if made.facts.synthetic:
         synthetic.write(made)
-    if made.settings["materialize"]:
+    if made.settings.materialize:
         for shard_id in made.shards:
             copy.materialize(made, shard_id)
     return made
@@ -108,7 +108,7 @@ def rewritten(path: Path, **values: Any) -> None:
 def products(made: Plan) -> np.ndarray:
     """What the product files of a plan hold, one after the other."""
     files = [np.load(made.results.product(shard_id)) for shard_id in made.shards]
-    return np.stack(files) if made.settings["keep"] == "sum" else np.concatenate(files)
+    return np.stack(files) if made.settings.keep == "sum" else np.concatenate(files)
 
 
 def partials(made: Plan) -> np.ndarray:
@@ -120,7 +120,7 @@ def partials(made: Plan) -> np.ndarray:
 
 def results(made: Plan) -> np.ndarray:
     """The products of a plan, or the partial sums of its shards, rounded."""
-    return partials(made) if made.settings["keep"] == "sum" else products(made)
+    return partials(made) if made.settings.keep == "sum" else products(made)
 
 
 def leftovers(folder: Path) -> list[Path]:

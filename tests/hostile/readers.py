@@ -18,6 +18,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -351,7 +352,7 @@ class Facts(Table):
         return plans.load(self.plan.results.plan)
 
     def right(self, found: Any, raw: bytes) -> None:
-        assert plans.dumps(found.facts) == plans.dumps(self.plan.facts)
+        assert replace(found.facts, checksums={}) == replace(self.plan.facts, checksums={})
         assert found.shards == self.plan.shards
 
 

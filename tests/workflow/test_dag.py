@@ -178,7 +178,7 @@ def test_a_raised_algorithm_version_reruns_what_it_computes(workspace: Workspace
     package = workspace.root / "scripts" / "shardwise" / "__init__.py"
     text = package.read_text()
     package.write_text(text + "\n# a comment\n")
-    kernel = package.with_name("multiply.py")
+    kernel = package.with_name("multiply") / "session.py"
     kernel.write_text(kernel.read_text() + "\n# a comment\n")
     assert workspace.dry_run() == set()
     package.write_text(re.sub(r'"multiply": (\d+)', r'"multiply": 1\1', text))

@@ -123,7 +123,7 @@ def _nothing(run: Run) -> Advice:
 
 def keep_sum(run: Run) -> Advice | None:
     """Products are written although only their sum may be wanted."""
-    if run.setting("keep") != "products" or _needs_products(run):
+    if run.plan.settings.keep != "products" or _needs_products(run):
         return None
     written = run.work["write"]
     instead = len(run.plan.shards) * memory.partial_bytes(run.plan.problem)
@@ -158,7 +158,7 @@ def _needs_products(run: Run) -> bool:
 
 def read_in_place(run: Run) -> Advice | None:
     """Each shard is copied before it is read."""
-    if run.setting("materialize") is not True:
+    if run.plan.settings.materialize is not True:
         return None
     problem = run.plan.problem
     nbytes = problem.matrices * problem.matrix_bytes
@@ -224,7 +224,7 @@ def fewer_shards(run: Run) -> Advice | None:
     """The sums that shards write are large beside what they read."""
     problem, count = run.plan.problem, len(run.plan.shards)
     out = run.held["write"] + run.held["download"]
-    if run.setting("keep") != "sum" or out < PLANES_SHARE * run.total:
+    if run.plan.settings.keep != "sum" or out < PLANES_SHARE * run.total:
         return None
     planes = memory.partial_bytes(problem)
     least = max(1, 4 * len(run.devices))
@@ -234,7 +234,7 @@ def fewer_shards(run: Run) -> Advice | None:
     if wanted > 0.75 * count:
         return None
     words = f"`shards: {wanted}`, instead of {count}: each shard writes a sum, whatever its size."
-    if run.setting("reproducible") is True:
+    if run.plan.settings.reproducible is True:
         words += (
             " Or `reproducible: false`, whose sums are smaller; then the last bits of the result "
             "depend on the cut."
@@ -317,7 +317,7 @@ def _too_many_planes(run: Run, shards: int) -> bool:
     problem = run.plan.problem
     planes = shards * memory.partial_bytes(problem)
     total = problem.matrices * problem.matrix_bytes
-    return run.setting("keep") == "sum" and planes > 2 * PLANES_SHARE * total
+    return run.plan.settings.keep == "sum" and planes > 2 * PLANES_SHARE * total
 
 
 def slow_device(run: Run) -> Advice | None:
@@ -379,7 +379,7 @@ def retries(run: Run) -> Advice | None:
 def tf32(run: Run) -> Advice | None:
     """Products in full float32 hold the run up, and the GPU has a faster arithmetic."""
     plan, share = run.plan, run.shares["compute"]
-    asked = run.setting("precision") == "ieee" and plan.dtype in ("float32", "complex64")
+    asked = run.plan.settings.precision == "ieee" and plan.dtype in ("float32", "complex64")
     if share < HOLDS_UP or not asked or plan.problem.result or not run.on_gpu:
         return None
     words = (

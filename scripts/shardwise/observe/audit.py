@@ -251,14 +251,14 @@ class _Audit:
         own = (getattr(self._results, name) for name, value in vars(Results).items()
                if isinstance(value, property))  # fmt: skip
         self._known = {self._name(path) for path in own}
-        self._synthetic = bool(plan.facts["synthetic"])
+        self._synthetic = bool(plan.facts.synthetic)
         if self._synthetic:  # the folder may have another name by now
             sources = [replace(source, path=str(self._results.synthetic)) for source in sources]
         self._sources, self._factors = sources, []
         if self._results.synthetic.exists() if self._synthetic else made.inputs:
             self._factors.append(Factor(plan, "input", sources, self._count))
         if made.inputs and plan.problem.right:
-            right = [Source(**source) for source in plan.facts["right_sources"]]
+            right = list(plan.facts.right_sources)
             self._factors.append(Factor(plan, "right", right, self._count))
         self._alike: Counter[str] = Counter()
 
@@ -461,7 +461,7 @@ class _Audit:
 
     def _input_findings(self) -> list[Finding]:
         """Input files that are not as they were planned; those whose bytes are need not be."""
-        right = [Source(**source) for source in self._plan.facts["right_sources"]]
+        right = list(self._plan.facts.right_sources)
         found, shards = [], len(self._plan.shards)
         for name, sources in (("input", self._sources), ("right", right)):
             for source in sources if self._alike[name] < shards else ():

@@ -125,10 +125,6 @@ class Run:
         """Whether GPUs computed."""
         return any(device.uuid is not None for device in self.devices)
 
-    def setting(self, key: str) -> Any:
-        """A setting of the plan."""
-        return self.plan.settings.get(key)
-
     def wall(self, seconds: float) -> float:
         """How much of the run's time some seconds of its shards are: several went on at once."""
         return seconds * self.active / self.total

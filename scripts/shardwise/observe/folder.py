@@ -138,7 +138,7 @@ class Observer:
         whole = bool(shards) and all(seen.state == DONE for seen in shards.values())
         outputs = {"plan": results.plan_facts}
         if plan is not None:
-            outputs |= {"synthesize": results.synthetic} if plan.facts.get("synthetic") else {}
+            outputs |= {"synthesize": results.synthetic} if plan.facts.synthetic else {}
             outputs |= {} if whole else dict.fromkeys(_FOR_ALL, results.multiplied)
             outputs |= {"ledger": results.ledger, "reduce": results.summary}
         planned = stamped(results.plan_facts)

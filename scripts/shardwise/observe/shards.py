@@ -353,8 +353,7 @@ class _Folder:
 
 def _made_at(plan: Plan) -> float:
     """When a plan was made; 0 where it does not say."""
-    made = plan.facts.get("made")
-    return (_number(made.get("time")) if isinstance(made, dict) else None) or 0.0
+    return plan.facts.made.time if plan.facts.made else 0.0
 
 
 def _listed(folder: Path) -> dict[str, _Stamp]:

@@ -100,7 +100,7 @@ def _of_sum(seen: Observation) -> Verdict:
 
 def _why_unproven(seen: Observation, unproven: list[str]) -> str:
     plan: Plan = seen.plan  # type: ignore[assignment]
-    if plan.settings["verify"] is False:
+    if plan.settings.verify is False:
         return "verify is false in the config; set it to true and run snakemake again"
     if plan.problem.result is not None:
         return "a function of your own makes the products, and only you know what is right"

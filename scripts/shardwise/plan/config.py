@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, short
-from shardwise.plan.problem import check_statistics, function_parts
+from shardwise.plan.problem import Recipe, check_statistics, function_parts
 from shardwise.units import parse_bytes
 
 SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "config.schema.yaml"
@@ -32,7 +32,7 @@ class Settings:
     """A checked configuration, defaults filled in; sizes in bytes."""
 
     input: str | None
-    synthetic: dict[str, Any]
+    synthetic: Recipe
     right: str | None
     product: str
     results: str

@@ -73,7 +73,7 @@ def sources_of(plan: Plan, key: str) -> list[Source]:
     """The files of A or B."""
     if key == "input":
         return plan.sources
-    return [Source(**source) for source in plan.facts["right_sources"]]
+    return list(plan.facts.right_sources)
 
 
 def files_of(plan: Plan, key: str, start: int, stop: int) -> str:

@@ -136,11 +136,11 @@ def check_summary(plan: Plan, receipt: dict[str, Any]) -> None:
         Where it does not fit. `OtherPlan` where it is of another plan.
     """
     path, problem = plan.results.summary, plan.problem
-    if receipt.get("plan") != plan.facts["digest"]:
+    if receipt.get("plan") != plan.facts.digest:
         raise OtherPlan(f"{path}: is of an earlier plan")
     planned = {
         "matrices": problem.matrices, "shards": len(plan.shards),
-        "product": problem.product, "keep": plan.settings["keep"],
+        "product": problem.product, "keep": plan.settings.keep,
     }  # fmt: skip
     _expect(receipt, planned, path)
     files = receipt.get("files")

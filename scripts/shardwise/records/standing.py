@@ -78,7 +78,7 @@ def _unfit(
     if not _is_of(results, plan):
         yield results.plan
     if shards.missing:
-        if plan.facts["synthetic"] and not holds_stack(plan):
+        if plan.facts.synthetic and not holds_stack(plan):
             yield results.synthetic
         if jobs:
             yield from _unfit_shards(plan, shards.missing)
@@ -98,7 +98,11 @@ def _is_of(results: Results, plan: Plan) -> bool:
         plans.check_sources(results, facts)
     except ShardwiseError:
         return False
-    return all(facts.get(key) == plan.facts[key] for key in ("digest", "config_digest"))
+    return _digests(facts) == _digests(plan.facts)
+
+
+def _digests(facts: plans.Facts) -> tuple[str, str | None]:
+    return facts.digest, facts.config_digest
 
 
 def holds_stack(plan: Plan) -> bool:
@@ -109,13 +113,13 @@ def holds_stack(plan: Plan) -> bool:
         receipts.check_file(results.synthetic, receipt["file"])
     except (IntegrityError, LookupError, TypeError):
         return False
-    own = plan.facts["synthetic"], ALGORITHM["synthesize"]
+    own = plan.facts.synthetic, ALGORITHM["synthesize"]
     return (receipt.get("synthetic"), receipt.get("algorithm")) == own
 
 
 def _unfit_shards(plan: Plan, shards: Sequence[str]) -> Iterator[Path]:
     """The products of missing shards, and their copies unless those are whole."""
-    results, copied = plan.results, plan.settings["materialize"]
+    results, copied = plan.results, plan.settings.materialize
     for shard in shards:
         yield results.product(shard)
         if copied and not _is_copy(plan, shard):
@@ -173,7 +177,7 @@ def clear(plan: Plan) -> list[Path]:
         if shard not in plan.shards or shard in lacking:
             sort(paths, results.receipt(shard), results.product(shard))
     for shard, paths in _files_per_shard(results.shard("").parent):
-        copied = shard in plan.shards and plan.settings["materialize"]
+        copied = shard in plan.shards and plan.settings.materialize
         if not (copied and _is_copy(plan, shard)):
             sort(paths, results.shard_receipt(shard), results.shard(shard))
     if results.synthetic.exists() and not holds_stack(plan):
@@ -193,7 +197,7 @@ def _sort_results(plan: Plan, own: list[Path], strange: list[Path]) -> None:
         files = dict(summary["files"])
     except (IntegrityError, LookupError, TypeError, ValueError):
         summary, files = {}, {}
-    if summary.get("plan") == plan.facts["digest"]:
+    if summary.get("plan") == plan.facts.digest:
         return
     for name in STATISTICS:
         path = results.statistic(name)

@@ -122,9 +122,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     try:
         run.refuse_crowds()
         small.mark(run.results)
-        claim.claim(
-            run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None
-        )
+        claim.claim(run.results, joins=run.plan.facts.digest if run.dispatch == "array" else None)
         _write_command(run.results)
         if removed := leftovers.remove_folders():
             log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
@@ -157,7 +155,7 @@ def _refuse_too_large(workflow: Any, run: "Run", rules: Collection[str]) -> None
     from shardwise.devices import choose  # here: jobs do not need them, nor NumPy
     from shardwise.multiply import batch, lanes
 
-    backend = run.plan.settings["backend"]
+    backend = run.plan.settings.backend
     cuda = backend != "numpy" and choose.driver_cuda_version() is not None
     with suppress(TryAgain):  # no device here is the tasks' affair
         total = choose.largest_memory(backend) if cuda else lanes.HostLane().total()

@@ -474,8 +474,8 @@ def test_a_leased_device_is_not_waited_for_in_the_end(tmp_path):
 HANG = "if first >= 4:\n    (HERE / f'{first}.hangs').touch()\n    until((HERE / 'go').exists)"
 
 HANG_IN_COPY = """
-from shardwise.multiply import copy
-copy = copy._copy
+from shardwise.multiply import copy as copying
+copy = copying._copy
 
 def wait(stack, writer, row, *others):
     if row.start >= 4:
@@ -484,7 +484,7 @@ def wait(stack, writer, row, *others):
     copy(stack, writer, row, *others)
 
 if copy.__name__ != "wait":
-    copy._copy = wait
+    copying._copy = wait
 """
 
 

@@ -590,7 +590,7 @@ def test_another_plan_is_read_anew(tmp_path):
     other = pretend.run(tmp_path, shards=5, waiting=2, devices=1, matrices=7000)
     seen = observer.look(NOW)
     assert [one.state for one in seen.shards.values()] == [DONE] * 3 + [WAITING] * 2
-    assert seen.plan.facts["digest"] == other.plan.facts["digest"]
+    assert seen.plan.facts.digest == other.plan.facts.digest
 
 
 def test_a_look_changes_nothing(tmp_path):

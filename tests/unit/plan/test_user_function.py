@@ -436,7 +436,7 @@ def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype)
     size = columns * np.dtype(stored).itemsize
     planes = 2 if wide == "int64" else 1 + LEVELS[stored]
     whole = 2 * planes * columns * np.dtype(wide).itemsize if keep == "sum" else 7 * size
-    assert made.facts["bytes"]["products"] == whole
+    assert made.facts.bytes.products == whole
 
 
 @pytest.mark.parametrize("unit", [1, 5000])
@@ -690,7 +690,7 @@ def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
 def test_nothing_is_said_to_be_proven(tmp_path, write):
     """Receipt and ledger are honest although verify is true."""
     made = computed(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=2))
-    assert made.settings["verify"] is True
+    assert made.settings.verify is True
     assert receipts.read(made.results.receipt("00000"))["proof"] is None
     ledger.write(made)
     rows = made.results.ledger.read_text().splitlines()
@@ -728,4 +728,4 @@ def test_the_plan_file_carries_the_functions_digest(tmp_path, write):
     facts = json.loads(made.results.plan_facts.read_bytes())
     assert facts["function"] == user_function.content_digest(spec)
     other = factories.plan(tmp_path, stack((4, 3, 3)))
-    assert other.facts["function"] is None
+    assert other.facts.function is None

@@ -65,16 +65,16 @@ def _planned(plan: Plan) -> Iterator[Pair]:
         ),
     )
     yield "product", words.plain(problem.product)
-    config = plan.facts.get("config")
+    config = plan.facts.config
     source = words.inside(config, "input")
     yield "input", words.plain(source) if source else "the synthetic stack"
     kept = {"products": "every product", "sum": "the sum of each shard"}
-    yield "kept", kept.get(settings["keep"], words.plain(settings["keep"]))
-    how = [f"backend {settings['backend']}", f"precision {settings['precision']}"]
-    if not settings["verify"]:
+    yield "kept", kept.get(settings.keep, words.plain(settings.keep))
+    how = [f"backend {settings.backend}", f"precision {settings.precision}"]
+    if not settings.verify:
         how.append("not proven: verify is false")
-    if settings["nonfinite"] != "error":
-        how.append(f"nonfinite {settings['nonfinite']}")
+    if settings.nonfinite != "error":
+        how.append(f"nonfinite {settings.nonfinite}")
     yield "how", words.plain(", ".join(map(str, how)))
 
 
@@ -309,8 +309,8 @@ def versions(seen: Observation) -> Table | None:
         rows.append([f"products of {words.figure(made)} shards", *_software(own)])
     if seen.summary is not None:
         rows.append(["the sum", *_software(seen.summary)])
-    if seen.plan is not None:
-        rows.append(["the plan", *_software(seen.plan.facts.get("made"))])
+    if seen.plan is not None and seen.plan.facts.made is not None:
+        rows.append(["the plan", *_software(vars(seen.plan.facts.made))])
     return Table(["made", "commit", "versions"], rows, frozenset({1, 2})) if rows else None
 
 
@@ -325,7 +325,7 @@ def _software(told: Any) -> tuple[str, str]:
 
 def config(seen: Observation) -> Table | None:
     """The config of the plan, key by key."""
-    found = seen.plan.facts.get("config") if seen.plan else None
+    found = seen.plan.facts.config if seen.plan else None
     if not isinstance(found, Mapping):
         return None
     rows = [[words.plain(key), _value(value)] for key, value in list(found.items())[:MOST_ROWS]]
