@@ -258,6 +258,7 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     assert "shardwise: jobs: plan 1, " in plan.output
     assert "(dry run: nothing was started)" in plan.output
     assert len(plan.output.splitlines()) <= 8, plan.output
+    assert "multiply (Multiply" in workspace.run("--list-rules", *shipped).output
     done = workspace.run(*shipped)
     assert done.code == 1
     assert len(done.output.splitlines()) <= 20, done.output
