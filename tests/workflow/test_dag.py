@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import packages
-from tests.factories import save
+from tests.factories import nightly, save
 from tests.workspace import Workspace
 
 SHARDS = [f"{i:05}" for i in range(4)]
@@ -96,7 +96,7 @@ def test_a_product_or_receipt_removed_by_hand_is_made_again(workspace: Workspace
     assert workspace.dry_run() == set()
 
 
-@pytest.mark.parametrize("name", ["report.html", "metrics.prom"])
+@pytest.mark.parametrize("name", ["report.html", nightly("metrics.prom")])
 def test_results_without_a_page_get_one(workspace: Workspace, name: str) -> None:
     """Whether it was removed or the results are older than pages: nothing is computed again."""
     workspace.file(name).unlink()
@@ -269,7 +269,7 @@ def test_the_one_job_makes_again_what_is_lost(pool: Workspace) -> None:
     assert pool.dry_run() == set()
 
 
-@pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.parametrize("forgotten", [nightly(False), True])
 def test_a_changed_input_file_recomputes_its_shard_under_pool(
     pool: Workspace, forgotten: bool
 ) -> None:
@@ -298,7 +298,7 @@ def test_what_pool_computed_is_not_computed_again_by_jobs(workspace: Workspace) 
 
 @pytest.mark.parametrize(
     "words",
-    [["--forceall"], *(pytest.param([w, "pool"], marks=pytest.mark.nightly) for w in ("-R", "-f"))],
+    [["--forceall"], nightly(["-R", "pool"]), nightly(["-f", "pool"])],
 )
 def test_what_is_forced_is_computed_again(pool: Workspace, words: list[str]) -> None:
     """All products, with the same bits; a dry run and --touch only speak of it."""

@@ -11,7 +11,7 @@ import pytest
 from shardwise.numerics.binned import BinnedSum, rounded
 
 from tests import processes
-from tests.factories import SCRIPTS
+from tests.factories import SCRIPTS, nightly
 from tests.workspace import Workspace
 
 FUNCTION = """
@@ -86,7 +86,7 @@ def own(xp, block):
 """
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool", "mpi"])
+@pytest.mark.parametrize("dispatch", ["jobs", "pool", nightly("mpi")])
 def test_whatever_a_function_leaves_the_run_ends_well(workspace: Workspace, dispatch: str) -> None:
     """Threads, children, another folder: the sum is right, in its place, and nothing lives on."""
     stack = np.arange(24.0).reshape(4, 2, 3)
@@ -124,7 +124,10 @@ def own(xp, block):
 
 @pytest.mark.parametrize(
     ("ends", "told"),
-    [("os._exit(0)", "ended its process with os._exit(0)"), ("sys.exit(0)", "called sys.exit(0)")],
+    [
+        ("os._exit(0)", "ended its process with os._exit(0)"),
+        nightly("sys.exit(0)", "called sys.exit(0)"),
+    ],
 )
 def test_a_function_that_ends_the_process_is_never_a_success(
     workspace: Workspace, ends: str, told: str

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.factories import save, stack
+from tests.factories import nightly, save, stack
 from tests.workspace import Workspace
 
 EDITS = """
@@ -29,7 +29,7 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace.create(tmp_path / "w")
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool", "mpi"])
+@pytest.mark.parametrize("dispatch", ["jobs", "pool", nightly("mpi")])
 def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) -> None:
     """The function edits the input in place while it is read: nothing is committed, no sum."""
     save(workspace.root / "input.npy", stack((6, 8, 8)))

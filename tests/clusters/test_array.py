@@ -1,12 +1,6 @@
-"""Situations of `dispatch: array` that are the same under every scheduler.
+"""`dispatch: array` on a real scheduler; most stop before the reduce, as it is the same job."""
 
-The fixture `night` is the importing module's own. These stop before the reduce, which is the same
-job under every dispatch.
-"""
-
-import abc
 import os
-import shlex
 import signal
 from collections import Counter
 from pathlib import Path
@@ -16,89 +10,15 @@ import pytest
 from sklearn.datasets import load_digits
 
 from tests import processes
-from tests.night import FAULTY_SHARDS, Night, sum_of_squares
+from tests.clusters.night import FAULTY_SHARDS, MULTIPLY, ArrayNight, sum_of_squares
 
-# Waits for a file that releases all tasks, or the one of a shard.
-GATE = """
-for _ in $(seq 3000); do
-  for gate in released "released.$1"; do
-    if [ -e "$(dirname "$0")/$gate" ]; then exit; fi
-  done
-  sleep 0.2
-done
-"""
-
-MULTIPLY = ("--until", "multiply")
-"""Options that end the run before the ledger."""
+pytestmark = pytest.mark.timeout(600)
 
 
-class ArrayNight(Night, abc.ABC):
-    """A workspace under ``dispatch: array``, and its tasks."""
-
-    config: str
-    """The command that tells the cluster's settings."""
-
-    @abc.abstractmethod
-    def tasks(self, state: str) -> dict[str, str]:
-        """The tasks that are ``running`` or ``waiting``: by shard, what cancels them."""
-
-    @abc.abstractmethod
-    def cancel(self, task: str) -> None:
-        """Cancel a task."""
-
-    @abc.abstractmethod
-    def small(self) -> str:
-        """What the cluster's settings are, but for arrays of four tasks at most."""
-
-    @abc.abstractmethod
-    def arrays(self) -> int:
-        """How many arrays of this workspace the scheduler has taken."""
-
-    def starts(self) -> Counter[str]:
-        """How often each shard was started."""
-        return self.journal()
-
-    def running(self, job: str) -> list[int]:
-        """Of no use here: see `tasks`."""
-        raise NotImplementedError(job)
-
-    def idle(self) -> bool:
-        """Whether no task waits or runs."""
-        return not self.tasks("running") and not self.tasks("waiting")
-
-    def gated(self) -> tuple[str, str]:
-        """Options under which each task waits for `open_gate` before it begins."""
-        (self.workspace.root / "gate.sh").write_text(GATE)
-        path = shlex.quote(str(self.workspace.root / "gate.sh"))
-        return "--precommand", f'sh {path} "$shard"'
-
-    def open_gate(self, *shards: str) -> None:
-        """Let some shards go on, or all."""
-        for name in [f"released.{shard}" for shard in shards] or ["released"]:
-            (self.workspace.root / name).touch()
-
-    def of(self, shards: int, **values: object) -> np.ndarray:
-        """Configure a run of so many shards, a matrix each; returns the matrices."""
-        stack = self.folder_of(shards)
-        over = {"materialize": False, "dispatch": "array", **values}
-        self.workspace.configure(input="stack", shards=shards, **over)
-        return stack
-
-    def log(self) -> str:
-        """The log of the job that submits and waits."""
-        path = self.workspace.file("logs/multiply/multiply.log")
-        return path.read_text() if path.exists() else ""
-
-
-def at_once(night: ArrayNight) -> int:
-    """The most shards that were computed at the same time, by their receipts."""
-    receipts = night.receipts().values()
-    begins = [(r["started"], 1) for r in receipts]
-    steps = sorted([*begins, *((r["finished"], -1) for r in receipts)])
-    running = [0]
-    for _, step in steps:
-        running.append(running[-1] + step)
-    return max(running)
+@pytest.fixture
+def night(array_night: ArrayNight) -> ArrayNight:
+    """A fresh workspace on an idle cluster."""
+    return array_night
 
 
 def test_digits_have_the_same_bits(night: ArrayNight) -> None:
@@ -113,7 +33,7 @@ def test_digits_have_the_same_bits(night: ArrayNight) -> None:
     assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(7)})
     assert night.arrays() == 1
-    assert at_once(night) <= 3
+    assert night.at_once() <= 3
     assert "7 of 7 shards done" in done.output
     assert night.run().jobs == set(), "another run finds everything done"
 
@@ -125,7 +45,7 @@ def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) ->
     np.save(night.matrix(4), np.full((5, 5), np.nan))
     run = night.start(*MULTIPLY, *night.gated())
     night.wait_for("shard 00001 runs", lambda: "00001" in night.tasks("running"))
-    night.cancel(night.tasks("running")["00001"])
+    night.cluster.cancel(night.tasks("running")["00001"])
     night.wait_for("it is tried again", lambda: "shard 00001: " in night.log())
     night.open_gate()
     assert run.wait(timeout=300) != 0
@@ -199,9 +119,7 @@ def test_tasks_of_another_plan_are_not_joined(night: ArrayNight) -> None:
     night.of(3)
     run = night.start(*MULTIPLY, *night.gated())
     night.wait_for("tasks run", lambda: night.tasks("running"))
-    os.killpg(run.pid, signal.SIGKILL)
-    run.wait()
-    assert night.run("--unlock").code == 0
+    night.killed(run)
     night.workspace.configure(input="stack", shards=2, materialize=False, dispatch="array")
     refused = night.run(*MULTIPLY)
     assert refused.code == 75, refused.output
@@ -231,12 +149,12 @@ def test_a_scheduler_that_is_away_costs_nothing(night: ArrayNight) -> None:
     """Its answer to the submission is lost, then it says nothing: one array, one start a shard."""
     night.of(4)
     shims = night.shim()
-    (shims / f"{night.submits}.mute").touch()
+    (shims / f"{night.cluster.submits}.mute").touch()
     run = night.start(*MULTIPLY, *night.gated())
     night.wait_for("it is found", lambda: "4 shards submitted" in night.log())
     assert "does not answer (the answer timed out)" in night.log()
     (shims / "away").touch()
-    night.wait_for("it is said", lambda: night.silence in night.log())
+    night.wait_for("it is said", lambda: night.cluster.silence in night.log())
     night.open_gate("00000")
     night.wait_for("one is done", night.receipts)
     (shims / "away").unlink()
@@ -246,6 +164,11 @@ def test_a_scheduler_that_is_away_costs_nothing(night: ArrayNight) -> None:
     assert night.arrays() == 1
 
 
+@pytest.mark.parametrize(
+    "site",
+    ["slurm", pytest.param("grid_engine", marks=pytest.mark.nightly)],
+    indirect=True,
+)
 @pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
 @pytest.mark.fault("a submission that fails k times")
 @pytest.mark.fault("a full queue")
@@ -261,7 +184,7 @@ def test_many_faults_at_once(night: ArrayNight) -> None:
     assert run.wait(timeout=300) != 0
     output = night.output()
     assert "does not answer (" in output
-    assert f"does not answer ({night.looks} printed " in output
+    assert f"does not answer ({night.cluster.looks} printed " in output
     words = output[output.index("shardwise: not finished: 5 of 6 shards") :]
     assert "failed: multiply 00001: " in words
     tries = {"00001": 3, "00002": 2, "00003": 2}
@@ -279,16 +202,9 @@ def test_many_faults_at_once(night: ArrayNight) -> None:
 def test_arrays_are_cut_where_the_cluster_wants_it(night: ArrayNight) -> None:
     """Nine shards where an array has four tasks: three arrays, and one limit for all of them."""
     night.of(9, array_limit=2)
-    (night.shim() / f"{night.config}.says").write_text(night.small())
+    (night.shim() / f"{night.cluster.settings}.says").write_text(night.cluster.small_arrays())
     done = night.run(*MULTIPLY)
     assert done.code == 0, done.output
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(9)})
     assert night.arrays() == 3
-    assert at_once(night) <= 2
-
-
-def test_a_dry_run_asks_no_scheduler(night: ArrayNight, tmp_path: Path) -> None:
-    """With commands that only fail, a dry run says what is missing, and submits or lists no job."""
-    night.of(3)
-    asked = night.asked_by_a_dry_run(night.clients, tmp_path / "bin")
-    assert not asked - {"scontrol", "sacct"}, "Slurm's plugin asks these two as it is loaded"
+    assert night.at_once() <= 2

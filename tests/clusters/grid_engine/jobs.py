@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from tests.uge.config import attributes
+from tests.clusters.grid_engine.config import attributes
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 from tests import processes
-from tests.cluster import ClusterError
-from tests.uge.config import Host
+from tests.clusters.cluster import ClusterError
+from tests.clusters.grid_engine.config import Host
 
 COMMAND_LIMIT_S = 60
 

@@ -1,6 +1,6 @@
 """What the main job's tests on real schedulers share: a workspace, its jobs, and their waiting."""
 
-import abc
+import itertools
 import json
 import os
 import shlex
@@ -9,11 +9,14 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from shardwise.files.paths import Results
 
+from tests import fake_devices
+from tests.clusters.cluster import Cluster, Submitted
 from tests.uses import one_at_a_time
 from tests.workspace import Finished, Workspace
 
@@ -75,60 +78,56 @@ def square(xp, block):
 """
 
 
-class Night(abc.ABC):
+class Night:
     """One workspace on a cluster, and the jobs that were submitted since it began."""
 
-    profile: str
-    """The profile's name."""
-
-    quick: tuple[str, ...]
-    """Options with which snakemake looks at its jobs more often than it should on a real site."""
-
-    clients: tuple[str, ...]
-    """The scheduler's commands."""
-
-    submits: str
-    """Which of them submits."""
-
-    looks: str
-    """Which of them tells of jobs."""
-
-    silence: str
-    """What all say when nobody answers."""
-
-    full: str
-    """What the one that submits ends with and says where the queue is full."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
+    def __init__(self, cluster: Cluster, root: Path) -> None:
+        env = cluster.env() | cluster.variables
+        self.workspace = Workspace.create(root, env, cluster.enter(root))
+        self.cluster = cluster
         self._started: list[subprocess.Popen[str]] = []
+        self._newest = cluster.newest()
 
     def stop(self) -> None:
-        """End what a failed test has left: no snakemake that goes on to submit jobs."""
+        """End what a failed test has left: no snakemake that goes on, and no job."""
         for run in self._started:
             if run.poll() is None:
                 os.killpg(run.pid, signal.SIGKILL)
                 run.wait()
+        self.cluster.cancel_all()
 
-    @abc.abstractmethod
+    def jobs(self) -> list[Submitted]:
+        """The jobs of this workspace, those that have ended too."""
+        return self.cluster.submitted(self._newest)
+
     def starts(self) -> Counter[str]:
         """How often each job was submitted, as ``rule`` or ``rule shard``."""
+        return Counter(job.what for job in self.jobs())
 
-    @abc.abstractmethod
-    def running(self, job: str) -> list[int]:
-        """The numbers of the running jobs of a rule, or of ``rule shard``."""
+    def in_state(self, state: str, what: str = "", node: str = "") -> list[Submitted]:
+        """The jobs that are ``waiting`` or ``running``: those of a rule, or of ``rule shard``."""
+        found = [job for job in self.jobs() if job.state == state and node in job.node]
+        return [job for job in found if f"{job.what} ".startswith(f"{what} " if what else "")]
 
-    @abc.abstractmethod
+    def running(self, what: str = "") -> list[Submitted]:
+        """The running jobs."""
+        return self.in_state("running", what)
+
     def idle(self) -> bool:
-        """Whether no job of this workspace waits or runs."""
+        """Whether no job of this workspace waits or runs, or is being cancelled."""
+        return all(job.state == "ended" for job in self.jobs())
 
     def run(self, *options: str, timeout: int = 500) -> Finished:
         """Run the main job to its end."""
-        return self.workspace.run(*self.quick, *options, profile=self.profile, timeout=timeout)
+        return self.workspace.run(
+            *self.cluster.quick, *options, profile=self.cluster.profile, timeout=timeout
+        )
 
     def start(self, *options: str) -> "subprocess.Popen[str]":
         """Start the main job; `output` has what it says."""
-        self._started.append(self.workspace.start(*self.quick, *options, profile=self.profile))
+        self._started.append(
+            self.workspace.start(*self.cluster.quick, *options, profile=self.cluster.profile)
+        )
         return self._started[-1]
 
     def held(self, limit_s: int = 600) -> tuple[str, str]:
@@ -140,10 +139,22 @@ class Night(abc.ABC):
         path = shlex.quote(str(self.workspace.root / "hold.sh"))
         return "--precommand", f"sh {path} {5 * limit_s}"
 
-    def release(self, *jobs: int) -> None:
-        """Let all jobs go on, those of later runs too; or some, by the scheduler's numbers."""
-        for name in [f"released.{job}" for job in jobs] or ["released"]:
+    def with_devices(self, count: int, folder: Path) -> tuple[str, str]:
+        """Options under which each node has so many devices that do not exist."""
+        fake = fake_devices.environment(count, folder / "leases")
+        exported = shlex.join(f"{name}={value}" for name, value in fake.items())
+        return "--precommand", f"export {exported}"
+
+    def release(self, *jobs: Submitted) -> None:
+        """Let all jobs go on, those of later runs too; or some."""
+        for name in [f"released.{job.job}" for job in jobs] or ["released"]:
             (self.workspace.root / name).touch()
+
+    def killed(self, run: "subprocess.Popen[str]") -> None:
+        """Kill a run of snakemake by -9, and take its lock away, as a user would."""
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+        assert self.run("--unlock").code == 0
 
     def output(self) -> str:
         """What the main job said that was started last."""
@@ -199,11 +210,13 @@ class Night(abc.ABC):
         folder.mkdir()
         env = self.workspace.env
         assert env is not None
-        for command in self.clients:
+        for command in self.cluster.clients:
             real = shutil.which(command, path=env["PATH"])
             assert real, f"{command} is not there"
             words = {"folder": shlex.quote(str(folder)), "real": shlex.quote(real)}
-            (folder / command).write_text(SHIM.format(command=command, words=self.silence, **words))
+            (folder / command).write_text(
+                SHIM.format(command=command, words=self.cluster.silence, **words)
+            )
             (folder / command).chmod(0o755)
         env["PATH"] = f"{folder}:{env['PATH']}"
         return folder
@@ -214,12 +227,14 @@ class Night(abc.ABC):
         After the first, the looks at the queue that follow get two answers of no sense.
         """
         shims = self.shim()
-        refused = [f"1 {self.silence}"] * 2 + [self.full]
-        (shims / f"{self.submits}.next").write_text("".join(f"{line}\n" for line in refused))
+        refused = [f"1 {self.cluster.silence}"] * 2 + [self.cluster.full]
+        (shims / f"{self.cluster.submits}.next").write_text(
+            "".join(f"{line}\n" for line in refused)
+        )
         run = self.start(*options)
-        left = shims / f"{self.submits}.next"
+        left = shims / f"{self.cluster.submits}.next"
         self.wait_for("a submission fails", lambda: len(left.read_text().splitlines()) < 3)
-        (shims / f"{self.looks}.next").write_text("0 <html>busy</html>\n0 what?\n")
+        (shims / f"{self.cluster.looks}.next").write_text("0 <html>busy</html>\n0 what?\n")
         return run
 
     def matrix(self, number: int) -> Path:
@@ -231,10 +246,10 @@ class Night(abc.ABC):
         found = [json.loads(p.read_text()) for p in self.workspace.file("products").glob("*.json")]
         return {receipt["shard"]: receipt for receipt in found}
 
-    def uses(self, name: str) -> dict[str, int]:
-        """How many shards each device had, by its node and `name` in receipts; one at a time."""
+    def uses(self) -> dict[str, int]:
+        """How many shards each device had, by its node and UUID in receipts; one at a time."""
         return one_at_a_time(
-            (f"{r['node']}/{r['device'][name]}", r["started"], r["finished"])
+            (f"{r['node']}/{r['device']['uuid']}", r["started"], r["finished"])
             for r in self.receipts().values()
         )
 
@@ -242,19 +257,83 @@ class Night(abc.ABC):
         """What the reduce has written."""
         return self.workspace.load("sum.npy")
 
-    def asked_by_a_dry_run(self, clients: Iterable[str], folder: Path) -> set[str]:
-        """Those of a scheduler's commands that a dry run calls, when each of them only fails."""
+    def asked_by_a_dry_run(self, folder: Path) -> set[str]:
+        """Those of the scheduler's commands that a dry run calls, when each of them only fails."""
         folder.mkdir()
-        for client in clients:
+        for client in self.cluster.clients:
             script = folder / client
             script.write_text(f"#!/bin/sh\necho {client} >>'{folder}/asked'; exit 1\n")
             script.chmod(0o755)
         env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
-        plan = Workspace(self.workspace.root, env).run("--dry-run", profile=self.profile)
+        plan = Workspace(self.workspace.root, env).run("--dry-run", profile=self.cluster.profile)
         assert plan.code == 0, plan.output
         assert "rule multiply:" in plan.output
         asked = folder / "asked"
         return set(asked.read_text().split()) if asked.exists() else set()
+
+
+# Waits for a file that releases all tasks, or the one of a shard.
+GATE = """
+for _ in $(seq 3000); do
+  for gate in released "released.$1"; do
+    if [ -e "$(dirname "$0")/$gate" ]; then exit; fi
+  done
+  sleep 0.2
+done
+"""
+
+MULTIPLY = ("--until", "multiply")
+"""Options that end the run before the ledger."""
+
+
+class ArrayNight(Night):
+    """A workspace under ``dispatch: array``; its jobs are the tasks, each named by its shard."""
+
+    def jobs(self) -> list[Submitted]:
+        """The tasks of this workspace, as far as the scheduler knows them."""
+        return self.cluster.tasks(Results(self.workspace.file("")), self._newest)
+
+    def starts(self) -> Counter[str]:
+        """How often each shard was started."""
+        return self.journal()
+
+    def tasks(self, state: str, node: str = "") -> dict[str, str]:
+        """The tasks that are ``running`` or ``waiting``: by shard, what cancels them."""
+        return {task.what: task.handle for task in self.in_state(state, node=node)}
+
+    def arrays(self) -> int:
+        """How many arrays of this workspace the scheduler has taken."""
+        return len({task.job for task in self.jobs()})
+
+    def gated(self) -> tuple[str, str]:
+        """Options under which each task waits for `open_gate` before it begins."""
+        (self.workspace.root / "gate.sh").write_text(GATE)
+        path = shlex.quote(str(self.workspace.root / "gate.sh"))
+        return "--precommand", f'sh {path} "$shard"'
+
+    def open_gate(self, *shards: str) -> None:
+        """Let some shards go on, or all."""
+        for name in [f"released.{shard}" for shard in shards] or ["released"]:
+            (self.workspace.root / name).touch()
+
+    def of(self, shards: int, **values: object) -> np.ndarray:
+        """Configure a run of so many shards, a matrix each; returns the matrices."""
+        stack = self.folder_of(shards)
+        over = {"materialize": False, "dispatch": "array", **values}
+        self.workspace.configure(input="stack", shards=shards, **over)
+        return stack
+
+    def log(self) -> str:
+        """The log of the job that submits and waits."""
+        path = self.workspace.file("logs/multiply/multiply.log")
+        return path.read_text() if path.exists() else ""
+
+    def at_once(self) -> int:
+        """The most shards that were computed at the same time, by their receipts."""
+        receipts = self.receipts().values()
+        begins = [(r["started"], 1) for r in receipts]
+        steps = sorted([*begins, *((r["finished"], -1) for r in receipts)])
+        return max(itertools.accumulate(step for _, step in steps))
 
 
 def sum_of_squares(stack: np.ndarray) -> np.ndarray:

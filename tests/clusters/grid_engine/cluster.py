@@ -8,21 +8,39 @@ that people you do not trust can reach.
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+from shardwise.dispatch import journal
+from shardwise.dispatch.schedulers import grid_engine
+from shardwise.files.paths import Results
+
 from tests import processes
-from tests.cluster import Cluster, ClusterError, free_ports, tails, user_name
-from tests.uge import config, packages
-from tests.uge.hosts import ThisMachine, TwoHosts
-from tests.uge.jobs import Job, Record, parse_jobs, parse_queues, parse_records
+from tests.clusters.cluster import (
+    Cluster,
+    ClusterError,
+    Placement,
+    Reduce,
+    Submitted,
+    free_ports,
+    tails,
+    user_name,
+)
+from tests.clusters.grid_engine import config, packages
+from tests.clusters.grid_engine.hosts import ThisMachine, TwoHosts
+from tests.clusters.grid_engine.jobs import Job, Record, parse_jobs, parse_queues, parse_records
 
 # Variables of an outer Grid Engine job, beside `SGE_*` and `JOB_*`, which must not reach ours.
 STEERING = frozenset({"ARC", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"})
 
+_STATES = {"r": "running", "qw": "waiting"}
+_JOB_NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-\d+)?")
 
-class UgeCluster(Cluster):
+
+class GridEngine(Cluster):
     """One master and one queue on all hosts, with parallel environments and counted GPUs.
 
     Parameters
@@ -34,10 +52,33 @@ class UgeCluster(Cluster):
 
     Examples
     --------
-    >>> with UgeCluster().start(tmp_path) as uge:
+    >>> with GridEngine().start(tmp_path) as uge:
     ...     job = uge.submit("nvidia-smi", "-l", "gpu=1")
     ...     (record,) = uge.wait_for(job)
     """
+
+    profile = "uge"
+    quick = ("--seconds-between-status-checks", "1")
+    clients = ("qsub", "qstat", "qdel", "qacct", "qconf", "qalter", "qhost", "qmod", "qrsh")
+    submits, looks, settings = "qsub", "qstat", "qconf"
+    silence = "error: commlib error: got select error (Connection refused)"
+    full = "25 job rejected: only 4 jobs are allowed per user"
+    lost_node = "n2"
+    one_job = {
+        "pool": ("-l", "gpu=4"),
+        "mpi": ("-pe", "mpi_rr", "4", "-l", "gpuslot=1"),
+    }
+    devices = {"pool": 4, "mpi": 2}
+    shards_of_a_bad_night = 8
+    placements = {
+        "fill-up": Placement(("-pe", "mpi", "3"), (1, 2)),
+        "round-robin": Placement(("-pe", "mpi_rr", "4"), (2, 2)),
+        "a rank a host": Placement(("-pe", "mpi_rr", "2"), (2, 2), "node"),
+    }
+    reduces = {
+        "one host": Reduce(("-pe", "mpi", "2"), (2,)),
+        "two hosts": Reduce(("-pe", "mpi_rr", "3"), (2, 1)),
+    }
 
     def __init__(
         self, prefix: Path | None = None, machines: ThisMachine | TwoHosts | None = None
@@ -47,6 +88,15 @@ class UgeCluster(Cluster):
         self.machines = machines if machines is not None else ThisMachine()
         self._layout: config.Layout | None = None
         self._ports: list[int] = []
+        if len(self.machines.hosts) > 1:  # where a host that says nothing is soon lost
+            self.variables = {"SHARDWISE_UNHEARD_SECONDS": "10"}
+
+    @classmethod
+    def of_several_nodes(cls) -> GridEngine:
+        """A cluster of two hosts; it is not started."""
+        if reason := TwoHosts.missing():
+            pytest.skip(f"no two hosts on this machine: {reason}")
+        return cls(machines=TwoHosts())
 
     @property
     def layout(self) -> config.Layout:
@@ -55,7 +105,7 @@ class UgeCluster(Cluster):
             raise ClusterError("the cluster is not running: call start(run_dir) first")
         return self._layout
 
-    def start(self, run_dir: Path) -> UgeCluster:
+    def start(self, run_dir: Path) -> GridEngine:
         """Start all daemons in `run_dir` and return once every host takes jobs."""
         if self._layout is not None:
             raise ClusterError(f"this cluster runs in {self._layout.run_dir} already")
@@ -64,7 +114,7 @@ class UgeCluster(Cluster):
         try:
             self._clear()
             self._write_files()
-            self.start_master()
+            self.start_controller()
             self._configure()
             for host in self.machines.hosts:
                 self._start("sge_execd", host.name)
@@ -113,6 +163,78 @@ class UgeCluster(Cluster):
     def printed(self, job_id: int) -> str:
         """Return what a plain job printed so far, where its `options` named no other file."""
         return self.layout.job_output(job_id).read_text()
+
+    def finish(self, job: int) -> int:
+        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
+        return self.wait_for(job, timeout_s=180)[0].exit_status
+
+    def cancel(self, *handles: object) -> None:
+        """Cancel jobs or tasks."""
+        self.call("qdel", *map(str, handles))
+
+    def newest(self) -> int:
+        """Return the largest number that a job has so far."""
+        return max((job.job_id for job in [*self.jobs(), *self.all_records()]), default=0)
+
+    def submitted(self, after: int) -> list[Submitted]:
+        """Return the jobs of snakemake with larger numbers, those that have ended too.
+
+        A job that was deleted before it started is not known any more.
+        """
+        found = [
+            Submitted(what(job), _STATES.get(job.state, job.state), str(job.job_id),
+                      job.queue.rpartition("@")[2], job.job_id)
+            for job in self.jobs() if job.job_id > after
+        ]  # fmt: skip
+        queued = {job.job for job in found}
+        return found + [
+            Submitted(what(record), "ended", str(record.job_id), record.host, record.job_id)
+            for record in self.all_records()
+            if record.job_id > after and record.job_id not in queued
+        ]
+
+    def tasks(self, results: Results, after: int) -> list[Submitted]:
+        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
+        arrays = {array.name: array for array in journal.noted(results)}
+
+        def shard(job: Job | Record) -> str:
+            array = arrays[job.name]
+            return f"{array.numbers[grid_engine.indices(array).index(int(job.task))]:05}"
+
+        queued = [
+            Submitted(shard(job), _STATES.get(job.state, job.state), f"{job.job_id}.{job.task}",
+                      job.queue.rpartition("@")[2], job.job_id)
+            for job in self.jobs() if job.name in arrays
+        ]  # fmt: skip
+        known = {task.handle for task in queued}
+        return queued + [
+            Submitted(shard(record), "ended", f"{record.job_id}.{record.task}", record.host,
+                      record.job_id)
+            for record in self.all_records()
+            if record.name in arrays and f"{record.job_id}.{record.task}" not in known
+        ]  # fmt: skip
+
+    def spoil(
+        self, jobs: Sequence[Submitted], release: Callable[[], None]
+    ) -> dict[Submitted, tuple[str, ...]]:
+        """Delete one that runs and one that waits; of two others the folder or the time ends."""
+        deleted = next(job for job in jobs if job.state == "running")
+        dropped, homeless, short = [job for job in jobs if job.state == "waiting"][:3]
+        self.cancel(deleted.handle, dropped.handle)
+        self.call("qalter", "-wd", "/nowhere", homeless.handle)
+        self.call("qalter", "-l", "gpu=1,h_rt=0:0:3", short.handle)
+        release()
+        self.wait_until(lambda: short.job not in {job.job_id for job in self.jobs()})
+        return {
+            deleted: ("deleted", "signal 9"),
+            dropped: ("deleted",),
+            homeless: ("/nowhere",),
+            short: ("limit of run time",),
+        }
+
+    def small_arrays(self) -> str:
+        """Return what the cluster's settings are, but for arrays of four tasks at most."""
+        return re.sub(r"(max_aj_tasks\s+)\d+", r"\g<1>4", self.call("qconf", "-sconf"))
 
     def jobs(self) -> list[Job]:
         """Return all jobs and array tasks that wait or run."""
@@ -182,29 +304,29 @@ class UgeCluster(Cluster):
         """Return what stands before a command so that it runs in a folder on the master's host."""
         return self.machines.enter(self._master, folder)
 
-    def kill_master(self) -> None:
-        """Crash the master: no command is answered until `start_master`; jobs go on."""
+    def kill_controller(self) -> None:
+        """Crash the master: no command is answered until `start_controller`; jobs go on."""
         self._kill(f"sge_qmaster.{self._master}")
 
-    def start_master(self) -> None:
+    def start_controller(self) -> None:
         """Start the master, and wait until it answers."""
         self._start("sge_qmaster", self._master)
         self._await(lambda: bool(self.call("qconf", "-sh", check=False)))
 
-    def kill_host(self, name: str) -> None:
+    def crash(self, node: str) -> None:
         """Crash a host other than the master's: all on it ends at once, and nobody is told.
 
         The daemon goes first and the shepherds second, as each would report the end of the next.
         """
-        shepherds = processes.children(self._daemons[f"sge_execd.{name}"].pid)
-        self._kill(f"sge_execd.{name}")
+        shepherds = processes.children(self._daemons[f"sge_execd.{node}"].pid)
+        self._kill(f"sge_execd.{node}")
         processes.kill(shepherds)
-        processes.kill_all(lambda: self.machines.processes(name))
+        processes.kill_all(lambda: self.machines.processes(node))
 
-    def restore_host(self, name: str) -> None:
+    def restore(self, node: str) -> None:
         """Start a crashed host again, and wait until it takes jobs."""
-        queue = f"{config.QUEUE}@{name}"
-        self._start("sge_execd", name)
+        queue = f"{config.QUEUE}@{node}"
+        self._start("sge_execd", node)
         self._await(lambda: "u" not in self.queues()[queue])
         # A job that the host was just starting as it crashed leaves the queue in an error state.
         self.call("qmod", "-cq", queue)
@@ -308,3 +430,10 @@ class UgeCluster(Cluster):
         asked = master is not None and master.poll() is None
         said = [self.call("qstat", "-f", "-u", "*", check=False)] if asked else []
         return "\n".join((*said, tails(self.layout.logs())))
+
+
+def what(job: Job | Record) -> str:
+    """What a job computes, as ``rule`` or ``rule shard``."""
+    match = _JOB_NAME.fullmatch(job.name)
+    assert match, f"not a job of ours: {job}"
+    return " ".join(filter(None, match.groups()))

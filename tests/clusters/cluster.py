@@ -1,4 +1,7 @@
-"""What the schedulers' test clusters share: daemons, commands, ports, a folder to run in."""
+"""A scheduler in the tests: real daemons on this machine, its jobs, and how to disturb them.
+
+A third scheduler is one more class like `slurm.cluster.Slurm`, named in `conftest.KINDS`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
 import pytest
+from shardwise.files.paths import Results
 
 from tests.debian import PackagesError
 
@@ -35,8 +40,117 @@ class ClusterError(RuntimeError):
     """The cluster, or one of its commands, failed; the message carries what was logged."""
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """A job of ours, or a task of an array, that the scheduler has accepted.
+
+    Attributes
+    ----------
+    what
+        What it computes: ``rule``, ``rule shard``, or the shard of a task.
+    state
+        ``waiting``, ``running`` or ``ended``; else what the scheduler calls it.
+    handle
+        What cancels it.
+    node
+        Where it runs.
+    job
+        The number of the job; tasks of one array have the same.
+    """
+
+    what: str
+    state: str
+    handle: str
+    node: str
+    job: int
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """A way to start the ranks of a reduce in a job.
+
+    Attributes
+    ----------
+    options
+        Those of the command that submits.
+    ranks
+        How many each node has, most first.
+    launcher
+        A word for ``--launcher``.
+    """
+
+    options: tuple[str, ...]
+    ranks: tuple[int, ...]
+    launcher: str = "auto"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A way to spread ranks that compute shards over nodes.
+
+    Attributes
+    ----------
+    options
+        Those of the command that submits.
+    devices
+        How many devices compute on each node, fewest first.
+    """
+
+    options: tuple[str, ...]
+    devices: tuple[int, ...]
+    workers: str = "device"
+    launcher: str = "auto"
+
+
 class Cluster(abc.ABC):
-    """A scheduler's daemons as children of this process, and its commands."""
+    """A scheduler's daemons as children of this process, its commands, and what tests ask of it.
+
+    Attributes
+    ----------
+    profile
+        The profile's name.
+    quick
+        Options with which snakemake looks at its jobs more often than it should on a real site.
+    variables
+        Variables for snakemake, to the same end.
+    clients
+        The scheduler's commands.
+    submits, looks, settings
+        Which of them submits, tells of jobs, and tells the cluster's settings.
+    silence
+        What all say when nobody answers.
+    full
+        What the one that submits ends with and says where the queue is full.
+    no_scheduler
+        Commands that a dry run may call.
+    lost_node
+        The node that the tests crash.
+    one_job
+        By dispatch: options of a job that has four devices.
+    devices
+        How many devices a node of that job has.
+    placements, reduces
+        Ways to spread ranks, by name.
+    shards_of_a_bad_night
+        How many shards `spoil` needs, and one more.
+    """
+
+    profile: str
+    quick: tuple[str, ...]
+    variables: Mapping[str, str] = {}
+    clients: tuple[str, ...]
+    submits: str
+    looks: str
+    settings: str
+    silence: str
+    full: str
+    no_scheduler: frozenset[str] = frozenset()
+    lost_node: str
+    one_job: Mapping[str, tuple[str, ...]]
+    devices: Mapping[str, int]
+    placements: Mapping[str, Placement]
+    reduces: Mapping[str, Reduce]
+    shards_of_a_bad_night: int
 
     def __init__(self) -> None:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -48,6 +162,14 @@ class Cluster(abc.ABC):
     def __exit__(self, *_: object) -> None:
         """Stop the cluster."""
         self.stop()
+
+    @classmethod
+    def of_several_nodes(cls) -> Self | None:
+        """Another cluster of this scheduler, where one has a single node; it is not started.
+
+        It skips the test, with the reason, where there can be none.
+        """
+        return None
 
     @abc.abstractmethod
     def start(self, run_dir: Path) -> Self:
@@ -77,6 +199,72 @@ class Cluster(abc.ABC):
         ------
         ClusterError
             When it takes too long, or fails and `check` is true.
+        """
+
+    def enter(self, folder: Path) -> list[str]:
+        """Return what stands before a command so that it runs in a folder on a login node."""
+        return []
+
+    @abc.abstractmethod
+    def submit(self, command: str, *options: str) -> int:
+        """Submit a shell command as a job and return its number."""
+
+    @abc.abstractmethod
+    def finish(self, job: int) -> int:
+        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
+
+    @abc.abstractmethod
+    def printed(self, job_id: int) -> str:
+        """Return what a plain job printed so far, where its options named no other file."""
+
+    @abc.abstractmethod
+    def cancel(self, *handles: object) -> None:
+        """Cancel jobs or tasks."""
+
+    @abc.abstractmethod
+    def cancel_all(self, timeout_s: float = 120) -> None:
+        """Cancel every job and wait until all have gone."""
+
+    @abc.abstractmethod
+    def own_processes(self) -> set[int]:
+        """Return all processes of the cluster in this folder, an earlier one's included."""
+
+    @abc.abstractmethod
+    def newest(self) -> int:
+        """Return the largest number that a job has so far."""
+
+    @abc.abstractmethod
+    def submitted(self, after: int) -> list[Submitted]:
+        """Return the jobs of snakemake with larger numbers, those that have ended too."""
+
+    @abc.abstractmethod
+    def tasks(self, results: Results, after: int) -> list[Submitted]:
+        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
+
+    @abc.abstractmethod
+    def small_arrays(self) -> str:
+        """Return what the cluster's settings are, but for arrays of four tasks at most."""
+
+    @abc.abstractmethod
+    def crash(self, node: str) -> None:
+        """Crash a node; its jobs do not come back."""
+
+    @abc.abstractmethod
+    def restore(self, node: str) -> None:
+        """Start a crashed node again and wait until it takes jobs."""
+
+    @abc.abstractmethod
+    def spoil(
+        self, jobs: Sequence[Submitted], release: Callable[[], None]
+    ) -> dict[Submitted, tuple[str, ...]]:
+        """Let jobs fail in the ways of this scheduler, and return what users are told of each.
+
+        Parameters
+        ----------
+        jobs
+            Jobs of one shard each, which wait or run.
+        release
+            Makes a device free.
         """
 
     @abc.abstractmethod

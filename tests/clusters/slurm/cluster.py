@@ -12,14 +12,26 @@ import random
 import re
 import shutil
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from tests import processes
-from tests.cluster import START_LIMIT_S, Cluster, ClusterError, free_ports, tails, user_name
-from tests.slurm import config, packages
-from tests.slurm.jobs import FINAL_STATES, JOB_FORMAT, Job, parse_jobs
-from tests.slurm.programs import CLIENTS, Programs
+from shardwise.files.paths import Results
+
+from tests import impatient, processes
+from tests.clusters.cluster import (
+    START_LIMIT_S,
+    Cluster,
+    ClusterError,
+    Placement,
+    Reduce,
+    Submitted,
+    free_ports,
+    tails,
+    user_name,
+)
+from tests.clusters.slurm import config, packages
+from tests.clusters.slurm.jobs import FINAL_STATES, JOB_FORMAT, Job, parse_jobs
+from tests.clusters.slurm.programs import CLIENTS, Programs
 
 # The daemons by what names their logs.
 DAEMONS = ("slurmctld", *(node.name for node in config.NODES))
@@ -37,8 +49,16 @@ UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # The largest number of a first job; Slurm itself counts to 67 million, then from the first again.
 LAST_JOB = 60_000_000
 
+_STATES = {"PENDING": "waiting", "RUNNING": "running", **dict.fromkeys(FINAL_STATES, "ended")}
 
-class SlurmCluster(Cluster):
+PMI = "srun --mpi=pmi2"
+_SIX = ("--gpus=6", "-n6", "-c1")
+_ON_BOTH = ("-p", "gpu", "-N2", "--gres=gpu:2", "-c1")
+_ONE_NODE = ("-p", "cpu", "-N1", "-n3")
+_TWO_NODES = ("-p", "gpu", "-N2", "-n3", "--ntasks-per-node=2")
+
+
+class Slurm(Cluster):
     """One controller, and a slurmd for each of `config.NODES`.
 
     Parameters
@@ -48,10 +68,44 @@ class SlurmCluster(Cluster):
 
     Examples
     --------
-    >>> with SlurmCluster().start(tmp_path) as slurm:
+    >>> with Slurm().start(tmp_path) as slurm:
     ...     job = slurm.submit("nvidia-smi", "--gres=gpu:1")
     ...     slurm.wait_for(job)
     """
+
+    profile = "slurm"
+    quick = ("--slurm-init-seconds-before-status-checks", "2")
+    variables = impatient.environment()
+    clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
+    submits, looks, settings = "sbatch", "squeue", "scontrol"
+    silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+    no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded
+    lost_node = "gpu1"
+    one_job = {
+        "pool": ("--gres=gpu:4", "-N1", "-n1", "-c1"),
+        "mpi": (*_ON_BOTH, "-n4", "--ntasks-per-node=2"),
+    }
+    devices = {"pool": 4, "mpi": 4}
+    shards_of_a_bad_night = 4
+    placements = {
+        "a rank a device": Placement((*_SIX, "--ntasks-per-gpu=1"), (2, 4), launcher=PMI),
+        "round-robin": Placement(_SIX, (2, 4), launcher=f"{PMI} --distribution=cyclic"),
+        "mpiexec": Placement(_SIX, (2, 4), launcher="mpiexec"),
+        "a device bound to each": Placement(
+            ("--gpus=4", "-n4"), (4,), launcher=f"{PMI} --gpu-bind=single:1"
+        ),
+        "a rank a node": Placement(
+            (*_ON_BOTH, "-n2", "--ntasks-per-node=1"), (2, 2), "node", launcher=PMI
+        ),
+        "two ranks a node": Placement((*_ON_BOTH, "-n4", "--ntasks-per-node=2"), (2, 2), "node"),
+    }
+    reduces = {
+        "one node": Reduce(_ONE_NODE, (3,)),
+        "one node, mpiexec": Reduce(_ONE_NODE, (3,), "mpiexec"),
+        "two nodes": Reduce(_TWO_NODES, (2, 1), PMI),
+        "two nodes, mpiexec": Reduce(_TWO_NODES, (2, 1), "mpiexec"),
+    }
 
     def __init__(self, prefix: Path | None = None) -> None:
         super().__init__()
@@ -67,7 +121,7 @@ class SlurmCluster(Cluster):
             raise ClusterError("the cluster is not running: call start(run_dir) first")
         return self._layout
 
-    def start(self, run_dir: Path) -> SlurmCluster:
+    def start(self, run_dir: Path) -> Slurm:
         """Start all daemons in `run_dir` and return once every node is idle.
 
         What an earlier cluster left there, running daemons included, is cleared away first.
@@ -99,7 +153,7 @@ class SlurmCluster(Cluster):
         """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
         if self._layout is None:
             return
-        processes.kill_all(self._own_processes)
+        processes.kill_all(self.own_processes)
         self._reap()
         self._layout = None
 
@@ -131,6 +185,61 @@ class SlurmCluster(Cluster):
     def printed(self, job_id: int) -> str:
         """Return what a plain job printed so far, where its `options` named no other file."""
         return self.layout.job_output(job_id).read_text()
+
+    def finish(self, job: int) -> int:
+        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
+        self.wait_for(job, timeout_s=180)
+        code, signal = map(int, self.show_job(job)["ExitCode"].split(":"))
+        return 128 + signal if signal else code
+
+    def cancel(self, *handles: object) -> None:
+        """Cancel jobs or tasks."""
+        self.call("scancel", *map(str, handles))
+
+    def newest(self) -> int:
+        """Return the largest number that a job has so far."""
+        return max((job.job_id for job in self.jobs()), default=0)
+
+    def submitted(self, after: int) -> list[Submitted]:
+        """Return the jobs of snakemake with larger numbers, those that have ended too."""
+        return [
+            Submitted(
+                job.comment.removeprefix("rule_").replace("_wildcards_", " "),
+                _STATES.get(job.state, job.state),
+                str(job.job_id),
+                job.nodes,
+                job.job_id,
+            )
+            for job in self.jobs()
+            if job.job_id > after
+        ]
+
+    def tasks(self, results: Results, after: int) -> list[Submitted]:
+        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
+        return [
+            Submitted(
+                f"{job.task:05}",
+                _STATES.get(job.state, job.state),
+                f"{job.array_job_id}_{job.task}",
+                job.nodes,
+                job.array_job_id,
+            )
+            for job in self.jobs()
+            if job.array_job_id > after and job.comment.startswith("sw-array-")
+        ]
+
+    def spoil(
+        self, jobs: Sequence[Submitted], release: Callable[[], None]
+    ) -> dict[Submitted, tuple[str, ...]]:
+        """Cancel one that runs."""
+        cancelled = next(job for job in jobs if job.state == "running")
+        self.cancel(cancelled.handle)
+        return {cancelled: ("the scheduler says CANCELLED",)}
+
+    def small_arrays(self) -> str:
+        """Return what the cluster's settings are, but for arrays of four tasks at most."""
+        said = self.call("scontrol", "show", "config")
+        return re.sub(r"(MaxArraySize\s*=) \d+", r"\1 4", said)
 
     def squeue(self, fmt: str) -> list[str]:
         """Return a line in ``squeue``'s format for each job and array task, finished or not."""
@@ -220,6 +329,15 @@ class SlurmCluster(Cluster):
         processes.kill(orphans)
         processes.kill_all(lambda: self._started_here(name))
 
+    def crash(self, node: str) -> None:
+        """Crash a node, and declare it down, as else Slurm waits for it."""
+        self.kill_node(node)
+        self.set_down(node)
+
+    def restore(self, node: str) -> None:
+        """Start a crashed node again and wait until it takes jobs."""
+        self.restore_node(node)
+
     def restore_node(self, name: str, timeout_s: float = START_LIMIT_S) -> None:
         """Start a crashed node again, take back `set_down`, and wait until it takes jobs."""
         self._launch_node(name)
@@ -231,7 +349,7 @@ class SlurmCluster(Cluster):
 
     def _clear(self) -> None:
         """Remove what an earlier cluster left in the run folder, and nothing else."""
-        processes.kill_all(self._own_processes)
+        processes.kill_all(self.own_processes)
         layout = self.layout
         layout.run_dir.mkdir(parents=True, exist_ok=True)
         spools = [layout.spool(node.name) for node in config.NODES]
@@ -289,7 +407,7 @@ class SlurmCluster(Cluster):
         parts = [self.call(name, check=False) for name in asked]
         return "\n".join((*parts, tails([self.layout.output(name) for name in DAEMONS])))
 
-    def _own_processes(self) -> set[int]:
+    def own_processes(self) -> set[int]:
         """Return all processes of the cluster in this folder, an earlier one's included.
 
         The daemons have a log open, most others were started with the cluster's settings, and
