@@ -131,7 +131,8 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert done.code == 0, done.output
     assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
     assert night.starts() == Counter([dispatch, "reduce"])
-    assert len(night.uses()) == DEVICES[dispatch]
+    devices = {(r["node"], r["device"]["uuid"]) for r in night.receipts().values()}
+    assert len(devices) == DEVICES[dispatch]
     night.workspace.configure(**own, dispatch="jobs")
     assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
 
