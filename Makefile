@@ -12,7 +12,7 @@
 # make fuzz   a million damaged files for the readers of files; ARGS="--cases 9999 --only header" goes to it
 # make histories  results folders through random histories, each "done" compared with a fresh run; ARGS="--seed 7 --count 20" goes to it
 # make gallery  the pictures of docs/gallery.md anew, from runs of the examples in a browser out of Debian's packages
-# make lint   formatting and style of Python and Snakemake files
+# make lint   formatting and style of Python and Snakemake files, types of the lower rooms
 # make bench  the dry run, the accuracy of sums, the page on 10,000 shards: tables of docs/performance.md, docs/sums.md, docs/report.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
@@ -97,6 +97,7 @@ lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/mypy
 
 bench: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py

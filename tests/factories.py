@@ -16,6 +16,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
 from shardwise.records import receipts
+from shardwise.records.receipts import ProductReceipt
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -101,6 +102,11 @@ def computed(made: Plan) -> Plan:
     for shard_id in copied(made).shards:
         job.run_shard(made, shard_id)
     return made
+
+
+def receipt(made: Plan, shard_id: str = "00000") -> ProductReceipt:
+    """The receipt of a shard's product."""
+    return receipts.read(made.results.receipt(shard_id), ProductReceipt)
 
 
 def rewritten(path: Path, **values: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from shardwise import ALGORITHM
-from shardwise.devices import quarantine
+from shardwise.devices import quarantine, telemetry
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
@@ -443,7 +443,8 @@ def _write_quarantine(plan: Plan, machines: Sequence[_Machine], at: float) -> li
 
 def _sum(made: Pretended, random: Random) -> None:
     """The ledger, the sum and its receipt."""
-    plan, found = made.plan, list(made.receipts.values())
+    plan = made.plan
+    found = [factories.receipt(plan, shard) for shard in made.receipts]
     plan.results.ledger.write_bytes(ledger.text(map(ledger.line_of, found)))
     path = plan.results.statistic("sum")
     total = _total(plan.problem.product_shape, random)
@@ -453,28 +454,23 @@ def _sum(made: Pretended, random: Random) -> None:
     checksum = file_checksum(path, read_header(path).offset, *pieces)
     facts = receipts.file_facts(path, total.shape, "float64", checksum, *pieces)
     proven = plan.settings.verify
-    ended = max(receipt["finished"] for receipt in found)
+    ended = max(receipt.finished for receipt in found)
     end = {"end_to_end": {"shards": len(found), "off": 0.002, "host": f"all of {len(found)}"}}
     summary = {
         "matrices": plan.problem.matrices, "shards": len(found),
         "product": plan.problem.product, "keep": plan.settings.keep, "proven": proven,
         **(end if proven else {"no_end_to_end": "verify is false"}),
         "plan": plan.facts.digest, "config": plan.facts.config_digest,
-        "made_by": receipts.makers(found), "ranks": 2, "nodes": {found[0]["node"]: 2},
+        "made_by": receipts.makers(found), "ranks": 2, "nodes": {found[0].node: 2},
         "scalars": {"count": int(total.size), "sum": float(total.sum()),
                     "mean": float(total.mean())},
-        "files": {"sum": facts}, "quarantined": [], **_energy(found),
-        **_provenance("reduce", found[0]["node"], ended + 1.0, ended + 21.0,
+        "files": {"sum": facts}, "quarantined": [], **telemetry.energy(found),
+        **_provenance("reduce", found[0].node, ended + 1.0, ended + 21.0,
                       {"mpi": "MPICH Version: 5.0.2"}),
     }  # fmt: skip
     _write(plan.results.summary, receipts._text(summary), ended + 21.0)
     for other in (plan.results.ledger, path):
         os.utime(other, (ended + 0.5, ended + 0.5) if other != path else (ended + 20, ended + 20))
-
-
-def _energy(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    joules = [t["energy_joules"] for r in found if (t := r.get("telemetry"))]
-    return {"energy_joules": math.fsum(joules) if joules else None, "energy_shards": len(joules)}
 
 
 def _total(shape: tuple[int, ...], random: Random) -> np.ndarray:

@@ -631,4 +631,4 @@ def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
         reference = account.reference_in(receipt, plan.problem, factors_digest(plan))
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None
-    return _Copy(receipt["file"]["checksum"], reference)
+    return _Copy(receipt.file.checksum, reference)

@@ -6,7 +6,7 @@ result says so. Seconds saved are estimates, of the time in which shards were at
 advice, and promise nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -152,8 +152,8 @@ def keep_sum(run: Run) -> Advice | None:
 
 def _needs_products(run: Run) -> bool:
     """Whether a statistic was made that the sums of shards do not give."""
-    files = (run.seen.summary or {}).get("files")
-    return isinstance(files, Mapping) and any(name in files for name in NEEDS_PRODUCTS)
+    files = run.seen.summary.files if run.seen.summary else {}
+    return any(name in files for name in NEEDS_PRODUCTS)
 
 
 def read_in_place(run: Run) -> Advice | None:

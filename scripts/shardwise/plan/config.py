@@ -147,7 +147,8 @@ def load(config: Mapping[str, Any]) -> Settings:
 
 @lru_cache(1)
 def _schema(yaml: Any) -> dict[str, Any]:
-    return yaml.safe_load(SCHEMA.read_text())
+    schema: dict[str, Any] = yaml.safe_load(SCHEMA.read_text())
+    return schema
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
@@ -213,7 +214,7 @@ def _validator() -> Any:
 
     # JSON Schema counts 4.0 as an integer; a number of shards is none.
     whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
-    return extend(Draft202012Validator, type_checker=whole)
+    return extend(Draft202012Validator, type_checker=whole)  # type: ignore[no-untyped-call]  # so are its stubs
 
 
 def _explain(error: Any) -> list[str]:

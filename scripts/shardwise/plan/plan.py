@@ -280,8 +280,10 @@ def to_tsv(rows: Iterable[Any], kind: type) -> bytes:
     # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
     awkward = any("\r" in str(value) for row in table for value in row)
     text = io.StringIO(newline="")
-    quoting = csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL
-    csv.writer(text, delimiter="\t", lineterminator="\n", quoting=quoting).writerows(table)
+    csv.writer(
+        text, delimiter="\t", lineterminator="\n",
+        quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
+    ).writerows(table)  # fmt: skip
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 

@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from shardwise import ALGORITHM, host
@@ -39,6 +40,7 @@ from shardwise.plan.plan import Plan
 from shardwise.records import account as accounts
 from shardwise.records import ledger, receipts
 from shardwise.records.locks import alone
+from shardwise.records.receipts import Witness
 from shardwise.reduce import useful
 from shardwise.reduce.checkpoint import Partial, Record
 from shardwise.reduce.layout import Layout, Run, portion, remaining, share, teams
@@ -146,7 +148,7 @@ class _Job:
         self._shards = list(plan.shards.values())
         found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
         self._ledger = plans.file_digest(plan.results.ledger) if peers.rank == 0 else ""
-        checksums = "".join(receipt["file"]["checksum"] for receipt in found)
+        checksums = "".join(receipt.file.checksum for receipt in found)
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
         self._makers, self._energy = receipts.makers(found), telemetry.energy(found)  # on rank 0
         self._expected = peers.broadcast(own).reshape(-1, 16)
@@ -411,7 +413,7 @@ class _Job:
             log.error("reduce: the sum does not come to what the receipts say; reading all again")
         with peers.telling():
             for i in range(peers.rank, len(wrong), peers.size):
-                own = accounts.account({"witness": told[i]}, problem)
+                own = accounts.account_of(msgspec.convert(told[i], Witness), problem)
                 wrong[i] = not accounts.fits(problem, own, self._form_of(i), self._plain())
         found = np.flatnonzero(peers.xor(wrong)).tolist()
         if found:

@@ -590,7 +590,7 @@ def test_the_summary_names_them(tmp_path):
     assert factories.run("ledger", "--plan", made.results.plan).returncode == 0
     done = factories.run("reduce", "--plan", made.results.plan, "--ranks", 1)
     assert done.returncode == 0, done.stderr
-    (said,) = receipts.read(made.results.summary)["quarantined"]
+    (said,) = receipts.read(made.results.summary, receipts.SumReceipt).quarantined
     assert said == pytest.approx(asdict(entry), abs=1e-3)
 
 

@@ -325,7 +325,7 @@ def test_the_ledger_fits_its_own_receipts(made):
     edit(made.results.receipt("00001"), started=int(started), finished=int(started) + 3)
     edit(made.results.receipt("00002"), node='a "node"')
     ledger.write(made)
-    assert [row["node"] for row in ledger.read(made)][2] == 'a "node"'
+    assert [row.node for row in ledger.read(made)][2] == 'a "node"'
 
 
 @pytest.mark.parametrize("key", ["attempt", "finished", "node"])

@@ -52,8 +52,8 @@ def picture(seen: Observation) -> tuple[Matrix | None, str]:
     """
     if not seen.summary_fits:
         return None, _no_sum(seen)
-    files = words.inside(seen.summary, "files")
-    named = next((name for name in ("sum", "mean") if words.inside(files, name)), None)
+    files = seen.summary.files if seen.summary else {}
+    named = next((name for name in ("sum", "mean") if name in files), None)
     if named is None:
         return None, "Neither sum nor mean is among the statistics, so there is no picture of it."
     try:

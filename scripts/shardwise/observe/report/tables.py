@@ -99,9 +99,8 @@ def _how_long(run: Run) -> str:
 
 def reduce_seconds(seen: Observation) -> float | None:
     """How long the reduce took, where its summary says so."""
-    begin = number(words.inside(seen.summary, "started"))
-    end = number(words.inside(seen.summary, "finished"))
-    return None if begin is None or end is None or end < begin else end - begin
+    summary = seen.summary
+    return max(0.0, summary.finished - summary.started) if summary else None
 
 
 def energy(seen: Observation) -> tuple[float | None, int]:
@@ -113,10 +112,8 @@ def energy(seen: Observation) -> tuple[float | None, int]:
 
 def statistics(seen: Observation) -> list[Pair]:
     """The scalars of the summary, over all elements of all products."""
-    scalars = words.inside(seen.summary, "scalars")
+    scalars = seen.summary.scalars if seen.summary else {}
     made: list[Pair] = []
-    if not isinstance(scalars, Mapping):
-        return made
     for name, value in list(scalars.items())[:MOST_ROWS]:
         if isinstance(value, Mapping):  # where the extremes lie
             for which, place in list(value.items())[:4]:
@@ -303,24 +300,20 @@ def _ecc(told: list[Sighting]) -> str:
 def versions(seen: Observation) -> Table | None:
     """The software of the products and of the sum."""
     rows: list[list[Cell]] = []
-    software = words.inside(seen.summary, "made_by", "software")
-    for own in software[:MOST_ROWS] if isinstance(software, list) else ():
-        made = words.inside(own, "shards")
-        rows.append([f"products of {words.figure(made)} shards", *_software(own)])
     if seen.summary is not None:
-        rows.append(["the sum", *_software(seen.summary)])
+        for own in seen.summary.made_by["software"][:MOST_ROWS]:
+            made = f"products of {words.figure(own['shards'])} shards"
+            rows.append([made, *_software(own["commit"], own["versions"])])
+        rows.append(["the sum", *_software(seen.summary.commit, seen.summary.versions)])
     if seen.plan is not None and seen.plan.facts.made is not None:
-        rows.append(["the plan", *_software(vars(seen.plan.facts.made))])
+        made_plan = seen.plan.facts.made
+        rows.append(["the plan", *_software(made_plan.commit, made_plan.versions)])
     return Table(["made", "commit", "versions"], rows, frozenset({1, 2})) if rows else None
 
 
-def _software(told: Any) -> tuple[str, str]:
-    named = words.inside(told, "versions")
-    listed = named.items() if isinstance(named, Mapping) else ()
-    return (
-        words.plain(words.inside(told, "commit") or words.DASH),
-        words.plain(", ".join(f"{name} {version}" for name, version in listed)),
-    )
+def _software(commit: str | None, versions: Mapping[str, str]) -> tuple[str, str]:
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return words.plain(commit or words.DASH), words.plain(listed)
 
 
 def config(seen: Observation) -> Table | None:
