@@ -20,11 +20,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 from shardwise.files.paths import Results
 
+from tests import processes
 from tests.debian import PackagesError
 
 # Below the range from which the kernel serves outgoing connections.
@@ -154,6 +155,7 @@ class Cluster(abc.ABC):
 
     def __init__(self) -> None:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._layout: Any = None
 
     def __enter__(self) -> Self:
         """Return the cluster, which the caller has started or will start."""
@@ -171,7 +173,13 @@ class Cluster(abc.ABC):
         """
         return None
 
-    @abc.abstractmethod
+    @property
+    def layout(self) -> Any:
+        """Where the running cluster keeps its files: the `Layout` of its scheduler."""
+        if self._layout is None:
+            raise ClusterError("the cluster is not running: call start(run_dir) first")
+        return self._layout
+
     def start(self, run_dir: Path) -> Self:
         """Start all daemons in `run_dir` and return once the cluster takes jobs.
 
@@ -182,10 +190,44 @@ class Cluster(abc.ABC):
         ClusterError
             When a daemon ends, or the cluster is not ready in time; with the ends of the logs.
         """
+        if self._layout is not None:
+            raise ClusterError(f"this cluster runs in {self._layout.run_dir} already")
+        self._layout = self._lay_out(run_dir.resolve())
+        try:
+            processes.kill_all(self.own_processes)
+            self._clear()
+            self._write_files()
+            self._start_daemons()
+        except BaseException:
+            self.stop()
+            raise
+        return self
 
-    @abc.abstractmethod
     def stop(self) -> None:
         """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
+        if self._layout is None:
+            return
+        processes.kill_all(self.own_processes)
+        for daemon in self._daemons.values():
+            daemon.wait()
+        self._daemons.clear()
+        self._layout = None
+
+    @abc.abstractmethod
+    def _lay_out(self, run_dir: Path) -> object:
+        """Return where the cluster will keep its files."""
+
+    @abc.abstractmethod
+    def _clear(self) -> None:
+        """Remove what an earlier cluster left in the run folder, and nothing else."""
+
+    @abc.abstractmethod
+    def _write_files(self) -> None:
+        """Write what the daemons and the commands read."""
+
+    @abc.abstractmethod
+    def _start_daemons(self) -> None:
+        """Start the daemons and wait until all nodes take jobs."""
 
     @abc.abstractmethod
     def env(self) -> dict[str, str]:
@@ -213,9 +255,9 @@ class Cluster(abc.ABC):
     def finish(self, job: int) -> int:
         """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
 
-    @abc.abstractmethod
     def printed(self, job_id: int) -> str:
         """Return what a plain job printed so far, where its options named no other file."""
+        return self.layout.job_output(job_id).read_text()
 
     @abc.abstractmethod
     def cancel(self, *handles: object) -> None:
@@ -312,12 +354,6 @@ class Cluster(abc.ABC):
                 stderr=sink,
                 start_new_session=True,  # Ctrl-C is for the tests, which then stop us in order
             )
-
-    def _reap(self) -> None:
-        """Forget the daemons, which were killed."""
-        for daemon in self._daemons.values():
-            daemon.wait()
-        self._daemons.clear()
 
     def _await(self, condition: Callable[[], bool], timeout_s: float = START_LIMIT_S) -> None:
         """Poll until `condition` holds; raise `ClusterError` when a daemon ends or time is up."""

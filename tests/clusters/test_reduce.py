@@ -71,7 +71,9 @@ def test_the_ranks_are_where_they_were_granted(
 
 
 @pytest.mark.fault("a rank that raises")
-@pytest.mark.parametrize(("site", "way"), WAYS, indirect=["site"])
+@pytest.mark.parametrize(
+    ("site", "way"), [way for way in WAYS if way.values[1].startswith("one ")], indirect=["site"]
+)
 def test_the_exit_code_reaches_the_scheduler(
     cluster: Cluster, made: Plan, submit: Callable[[], int]
 ) -> None:

@@ -50,17 +50,17 @@ def test_every_shard_has_a_device_of_its_own(night: Night, tmp_path: Path) -> No
     np.save(night.workspace.root / "digits.npy", digits)
     (night.workspace.root / "meeting.py").write_text(MEETING_PRODUCT)
     own = {"input": "digits.npy", "product": "meeting.py:square", "materialize": False}
-    night.workspace.configure(**own, shards=7, reduce={"ranks": 3})
+    night.workspace.configure(**own, shards=5, reduce={"ranks": 3})
     done = night.run(*night.with_devices(4, tmp_path))
     assert done.code == 0, done.output
     assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
-    assert night.starts() == Counter([*(f"multiply {i:05}" for i in range(7)), "reduce"])
+    assert night.starts() == Counter([*(f"multiply {i:05}" for i in range(5)), "reduce"])
     uses = night.uses()
-    assert sum(uses.values()) == 7
+    assert sum(uses.values()) == 5
     assert len(uses) >= 4, f"four devices at least should have been used: {uses}"
     assert set(night.journal().values()) == {1}
     assert json.loads(night.workspace.file("summary.json").read_text())["ranks"] == 3
-    assert "multiply: 7 of 7 shards done" in done.output
+    assert "multiply: 5 of 5 shards done" in done.output
 
 
 @pytest.mark.fault("a limit of run time")

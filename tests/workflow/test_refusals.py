@@ -242,3 +242,22 @@ def test_as_a_logger_the_plugin_writes_nothing(workspace: Workspace) -> None:
     """Snakemake offers every plugin as one."""
     done = workspace.run("--dry-run", "--logger", "shardwise")
     assert done.code == 0, done.output
+
+
+def test_a_config_that_is_more_than_data_is_refused(tmp_path: Path) -> None:
+    """A template, and equal keys, in any file that Snakemake has read: exit 2, and no job."""
+    workspace = Workspace.create(tmp_path / "w")
+    template = '__use_yte__: true\nshards: ?2 + 1\nresults: "r"\n'
+    twice = "shards: 2\nkeep: sum\nshards: 3\n"
+    for text, said in ((template, "__use_yte__ asks"), (twice, "in line 1 and again in line 3")):
+        (workspace.root / "mine.yaml").write_text(text)
+        done = workspace.run()
+        assert done.code == 2, done.output
+        assert f"{workspace.root}/mine.yaml: " in done.output
+        assert said in done.output
+    (workspace.root / "mine.yaml").unlink()
+    shipped = workspace.root / "config.yaml"
+    shipped.write_text(shipped.read_text() + "shards: 3\n")
+    done = workspace.run("--dry-run")
+    assert (done.code, "the key shards stands in line" in done.output) == (2, True)
+    assert not workspace.file("").exists()

@@ -136,7 +136,7 @@ def test_folders_that_change_places_are_noticed(workspace: Workspace, dispatch: 
 
 
 @pytest.mark.parametrize(
-    "name", ["sum.npy", nightly("ledger.tsv"), nightly("summary.json"), "plan.json"]
+    "name", ["sum.npy", *map(nightly, ("ledger.tsv", "summary.json", "plan.json"))]
 )
 def test_a_single_file_of_another_run_is_noticed(workspace: Workspace, name: str) -> None:
     """It has the right size, and a time stamp like any other."""
@@ -147,6 +147,13 @@ def test_a_single_file_of_another_run_is_noticed(workspace: Workspace, name: str
     assert workspace.dry_run() != set()
     run(workspace)
     assert np.array_equal(total(workspace), SUM_X)
+
+
+def test_a_changed_stack_reruns_everything(workspace: Workspace) -> None:
+    """Another file in the place of the one input reaches every shard."""
+    replace_stack(workspace, STACK)
+    each = {f"{rule} {shard}" for rule in ("shard", "multiply") for shard in ("00000", "00001")}
+    assert workspace.dry_run() == {"plan", "ledger", "reduce", "report"} | each
 
 
 def test_touch_makes_no_old_sum_a_new_one(workspace: Workspace) -> None:
@@ -160,7 +167,7 @@ def test_touch_makes_no_old_sum_a_new_one(workspace: Workspace) -> None:
 def test_the_synthetic_stack_is_of_this_recipe(workspace: Workspace) -> None:
     """A stack of another seed, same size, put in place by hand."""
     recipe = {"matrices": 6, "dim": 3, "dtype": "float64"}
-    own = {"input": None, "shards": 2, "backend": "numpy"}
+    own = {"input": None, "shards": 1, "backend": "numpy"}
     sums = []
     for seed in (1, 2):
         workspace.configure(**own, results=f"out/{seed}", synthetic=recipe | {"seed": seed})
@@ -252,6 +259,7 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     assert "shardwise: jobs: plan 1, " in plan.output
     assert "(dry run: nothing was started)" in plan.output
     assert len(plan.output.splitlines()) <= 8, plan.output
+    assert "multiply (Multiply" in workspace.run("--list-rules", *shipped).output
     done = workspace.run(*shipped)
     assert done.code == 1
     assert len(done.output.splitlines()) <= 20, done.output
@@ -321,15 +329,14 @@ def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
 def test_an_interrupt_is_one_line(tmp_path: Path) -> None:
     """Ctrl-C says how far it is and how to go on, and shows no traceback."""
     workspace = Workspace.create(tmp_path / "w")
-    recipe = {"matrices": 20, "dim": 512}
-    workspace.configure(synthetic=recipe, shards=20, backend="numpy", results="out/x")
+    recipe = {"matrices": 8, "dim": 512}
+    workspace.configure(synthetic=recipe, shards=8, backend="numpy", results="out/x")
     process = workspace.start()
     until(lambda: len(list(out(workspace, "products").glob("*.json"))) > 1, 60)
     os.killpg(process.pid, signal.SIGINT)
     process.wait(60)
     said = (workspace.root / "run.log").read_text()
     assert "shardwise: interrupted: " in said
-    assert "of 20 shards done" in said
+    assert "of 8 shards done" in said
     assert "Traceback" not in said
     assert "To run just what is missing" in said
-    run(workspace)

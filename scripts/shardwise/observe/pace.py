@@ -22,20 +22,6 @@ _IDLE_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
-class Row:
-    """A device at work on a shard, or idle since its last one: then ``shard`` is None.
-
-    ``since`` are the seconds of either, ``gauge`` is what the device does, as `Sighting.gauge`.
-    """
-
-    device: Device | None
-    shard: str | None
-    progress: float | None
-    since: float | None
-    gauge: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Look:
     """A run at one moment.
 
@@ -49,6 +35,9 @@ class Look:
         Bytes of input a second over the last minutes; None where nothing was done in them.
     left
         Seconds until no shard is running or waiting; None where unknown, and ``why`` says why.
+    devices
+        Those at work on a shard, and those that are idle since their last: then ``shard`` is None.
+        ``seconds`` are those of either, ``gauge`` is what the device does, as `Sighting.gauge`.
     """
 
     seen: observation.Observation
@@ -59,7 +48,7 @@ class Look:
     rate: float | None
     left: float | None
     why: str | None
-    devices: tuple[Row, ...]
+    devices: list[dict[str, Any]]
 
     @property
     def ended(self) -> bool:
@@ -94,12 +83,7 @@ class Look:
             "bytes": {"done": round(self.done_bytes), "all": self.all_bytes},
             "bytes_per_second": self.rate,
             "seconds_left": self.left, "unknown_because": self.why,
-            "devices": [
-                {"name": device and device.name, "uuid": device and device.uuid,
-                 "node": device and device.node, "shard": row.shard, "progress": row.progress,
-                 "seconds": row.since, "gauge": dict(row.gauge) or None}
-                for row in self.devices for device in [row.device]
-            ],
+            "devices": self.devices,
             "quarantined": [
                 {"uuid": e.uuid, "node": e.host, "why": e.why, "shard": e.shard,
                  "until": e.expires} for e in seen.quarantined
@@ -120,7 +104,7 @@ def look(seen: observation.Observation) -> Look:
     left, why = _time_left(shards, rate)
     done, planned = sum(one.bytes * _share(one) for one in shards), sum(one.bytes for one in shards)
     counts = {state: found[state] for state in STATES}
-    devices = tuple(_devices(seen.at, shards))
+    devices = _devices(seen.at, shards)
     return Look(seen, verdict(seen), counts, done, planned, rate, left, why, devices)
 
 
@@ -174,25 +158,28 @@ def _time_left(shards: list[Sighting], rate: float | None) -> tuple[float | None
     return None, "no task is at work" if DONE in states else "no shard has been begun"
 
 
-def _devices(at: float, shards: Sequence[Sighting]) -> list[Row]:
+def _devices(at: float, shards: Sequence[Sighting]) -> list[dict[str, Any]]:
     """Devices at work, by node; then those that are idle since a short time, while shards wait."""
-    rows, busy, last = [], set(), {}
+    busy = [shard for shard in shards if shard.state == RUNNING]
+    last: dict[Device, float] = {}
     for shard in shards:
-        if shard.state == RUNNING:
-            since = None if shard.started is None else max(0.0, at - shard.started)
-            rows.append(Row(shard.device, shard.shard, shard.progress, since, shard.gauge or {}))
-            busy.add(shard.device)
-        elif shard.device is not None and shard.finished is not None:
+        if shard.device is not None and shard.finished is not None:
             last[shard.device] = max(last.get(shard.device, 0.0), shard.finished)
-    rows.sort(key=lambda row: (row.device is None, _order(row.device), row.shard))
-    if not any(shard.state == WAITING for shard in shards):
-        return rows
-    idle = (device for device in last.keys() - busy if at - last[device] < _IDLE_SECONDS)
-    return rows + [
-        Row(device, None, None, max(0.0, at - last[device]), {})
-        for device in sorted(idle, key=_order)
-    ]
+    for shard in busy:
+        last.pop(shard.device, None)  # type: ignore[call-overload]
+    rows = [(shard.device, shard.shard, shard.progress, shard.started, shard.gauge)
+            for shard in sorted(busy, key=lambda one: (_order(one.device), one.shard))]  # fmt: skip
+    if any(shard.state == WAITING for shard in shards):
+        rows += [(device, None, None, last[device], None) for device in sorted(last, key=_order)
+                 if at - last[device] < _IDLE_SECONDS]  # fmt: skip
+    return [
+        {"name": device and device.name, "uuid": device and device.uuid,
+         "node": device and device.node, "shard": shard, "progress": progress,
+         "seconds": None if since is None else max(0.0, at - since),
+         "gauge": dict(gauge) if gauge else None}
+        for device, shard, progress, since, gauge in rows
+    ]  # fmt: skip
 
 
-def _order(device: Device | None) -> tuple[str, str]:
-    return (device.node, device.key) if device else ("", "")
+def _order(device: Device | None) -> tuple[bool, str, str]:
+    return (False, device.node, device.key) if device else (True, "", "")

@@ -5,7 +5,8 @@ no character gets through that a terminal obeys.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from shardwise.errors import one_line
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, WAITING
-from shardwise.observe.pace import Look, Row, failures
+from shardwise.observe.pace import Look, failures
 from shardwise.units import any_clock, decimal, human_bytes
 
 _BAR = ((DONE, "█", "#", "green"), (RUNNING, "▓", ">", "cyan"), (FAILED, "x", "x", "red"),
@@ -155,26 +156,27 @@ def _table(rows: Sequence[Sequence[Text]], width: int) -> Table:
     return table
 
 
-def _columns(row: Row) -> list[Text]:
+def _columns(row: Mapping[str, Any]) -> list[Text]:
     """Who, shard, utilisation, memory, power, temperature, what limits it, name."""
-    gauge, device = row.gauge, row.device
+    gauge, shard, done, since = (row[key] for key in ("gauge", "shard", "progress", "seconds"))
+    gauge = gauge or {}
     used, whole = gauge.get("memory_bytes"), gauge.get("memory_total_bytes")
     memory = "" if used is None else f"{used / 2**30:.0f}{f'/{whole / 2**30:.0f}' if whole else ''}"
     limits = [*(gauge.get("throttled") or []), *["ECC errors"] * bool(gauge.get("ecc_uncorrected"))]
-    task = "idle" if row.shard is None else row.shard
-    task += "" if row.progress is None else f" {math.floor(100 * row.progress):3} %"
-    task += "" if row.since is None else f" {duration(row.since)}"
+    task = "idle" if shard is None else shard
+    task += "" if done is None else f" {math.floor(100 * done):3} %"
+    task += "" if since is None else f" {duration(since)}"
     cells = [
-        "?" if device is None else f"  {device.node} {(device.uuid or device.name)[:12]}",
+        f"  {row['node']} {(row['uuid'] or row['name'])[:12]}" if row["name"] else "?",
         task,
         _figure(gauge.get("utilisation"), 100, "%"),
         memory and f"{memory} GiB",
         _figure(gauge.get("power_watts"), 1, "W"),
         _figure(gauge.get("temperature_celsius"), 1, "°C"),
         ", ".join(map(str, limits))[:60],
-        device.name[:40] if device and device.uuid else "",
+        row["name"][:40] if row["uuid"] else "",
     ]
-    return [_text(cell, "yellow" if limits or row.shard is None else "") for cell in cells]
+    return [_text(cell, "yellow" if limits or shard is None else "") for cell in cells]
 
 
 def _figure(value: float | None, scale: float, unit: str) -> str:

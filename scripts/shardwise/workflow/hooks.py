@@ -221,15 +221,21 @@ def show_less(workflow: Any) -> None:
             for part in (*handler.filters, handler.formatter):
                 part.quiet = set()  # type: ignore[union-attr]
         elif handler.name == "DefaultStreamHandler":
-            handler.addFilter(_is_shown)
+            handler.filters.insert(0, _Screen())  # before Snakemake's own, to see every note
 
 
-def _is_shown(record: logging.LogRecord) -> bool:
-    """Whether a note is for the screen; of a failed job `progress` says why, in one line."""
-    text = record.getMessage()
-    if record.levelno <= logging.INFO:
-        return _SHOWN.match(text) is not None
-    return not text.startswith("RuleException:\nCalledProcessError")
+class _Screen(logging.Filter):
+    """Passes what a user wants to see of a run; of --list-rules and the like, all."""
+
+    _runs = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show a note; of a failed job `progress` says why, in one line."""
+        text = record.getMessage()
+        self._runs |= getattr(getattr(record, "event", None), "value", "") == "workflow_started"
+        if record.levelno > logging.INFO:
+            return not text.startswith("RuleException:\nCalledProcessError")
+        return _SHOWN.match(text) is not None if self._runs else not text.startswith("Assuming")
 
 
 def shell_prefix() -> str:

@@ -245,9 +245,12 @@ class Follower:
         self._thread.join()
 
     def _follow(self) -> None:
+        count, last = "", -_SECONDS_BETWEEN_LINES
         while not self._ended.wait(_FOLLOW_SECONDS):
-            if count := self._look():
+            count = self._look() or count
+            if count and time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
                 say(f"shardwise: multiply: {count}")
+                count, last = "", time.monotonic()
         self._look()  # the last count is that of the job itself, which has ended
 
     def _look(self) -> str:

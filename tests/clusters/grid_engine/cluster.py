@@ -21,7 +21,6 @@ from shardwise.files.paths import Results
 from tests import processes
 from tests.clusters.cluster import (
     Cluster,
-    ClusterError,
     Placement,
     Reduce,
     Submitted,
@@ -86,7 +85,6 @@ class GridEngine(Cluster):
         super().__init__()
         self.prefix = prefix if prefix is not None else packages.ensure()
         self.machines = machines if machines is not None else ThisMachine()
-        self._layout: config.Layout | None = None
         self._ports: list[int] = []
         if len(self.machines.hosts) > 1:  # where a host that says nothing is soon lost
             self.variables = {"SHARDWISE_UNHEARD_SECONDS": "10"}
@@ -98,40 +96,23 @@ class GridEngine(Cluster):
             pytest.skip(f"no two hosts on this machine: {reason}")
         return cls(machines=TwoHosts())
 
-    @property
-    def layout(self) -> config.Layout:
-        """Where the running cluster keeps its files."""
-        if self._layout is None:
-            raise ClusterError("the cluster is not running: call start(run_dir) first")
-        return self._layout
-
-    def start(self, run_dir: Path) -> GridEngine:
-        """Start all daemons in `run_dir` and return once every host takes jobs."""
-        if self._layout is not None:
-            raise ClusterError(f"this cluster runs in {self._layout.run_dir} already")
-        self._layout = config.Layout(run_dir.resolve())
+    def _lay_out(self, run_dir: Path) -> config.Layout:
+        """Return where the cluster will keep its files."""
         self._ports = free_ports(2)
-        try:
-            self._clear()
-            self._write_files()
-            self.start_controller()
-            self._configure()
-            for host in self.machines.hosts:
-                self._start("sge_execd", host.name)
-            self._await(lambda: set(self.queues().values()) == {""})
-        except BaseException:
-            self.stop()
-            raise
-        return self
+        return config.Layout(run_dir)
+
+    def _start_daemons(self) -> None:
+        """Start the daemons and wait until all hosts take jobs."""
+        self.start_controller()
+        self._configure()
+        for host in self.machines.hosts:
+            self._start("sge_execd", host.name)
+        self._await(lambda: set(self.queues().values()) == {""})
 
     def stop(self) -> None:
         """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
-        if self._layout is None:
-            return
-        processes.kill_all(self.own_processes)
-        self._reap()
+        super().stop()
         self.machines.stop()
-        self._layout = None
 
     def env(self) -> dict[str, str]:
         """Return this process's environment, with the cluster's commands first in ``PATH``."""
@@ -159,10 +140,6 @@ class GridEngine(Cluster):
         line = self._command("qsub", "-terse", "-cwd", "-j", "y", "-o", output, *options)
         answer = self._run(line, self.layout.run_dir, True, stdin=f"{command}\n")
         return int(answer.partition(".")[0])
-
-    def printed(self, job_id: int) -> str:
-        """Return what a plain job printed so far, where its `options` named no other file."""
-        return self.layout.job_output(job_id).read_text()
 
     def finish(self, job: int) -> int:
         """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
@@ -350,7 +327,6 @@ class GridEngine(Cluster):
 
     def _clear(self) -> None:
         """Remove what an earlier cluster left in the run folder, and nothing else."""
-        processes.kill_all(self.own_processes)
         layout = self.layout
         layout.run_dir.mkdir(parents=True, exist_ok=True)
         temporary = layout.run_dir / "tmp"

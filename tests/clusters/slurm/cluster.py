@@ -111,51 +111,20 @@ class Slurm(Cluster):
         super().__init__()
         self.prefix = prefix if prefix is not None else packages.ensure()
         self._programs = Programs(self.prefix)
-        self._layout: config.Layout | None = None
         self._ports: dict[str, int] = {}
 
-    @property
-    def layout(self) -> config.Layout:
-        """Where the running cluster keeps its files."""
-        if self._layout is None:
-            raise ClusterError("the cluster is not running: call start(run_dir) first")
-        return self._layout
-
-    def start(self, run_dir: Path) -> Slurm:
-        """Start all daemons in `run_dir` and return once every node is idle.
-
-        What an earlier cluster left there, running daemons included, is cleared away first.
-
-        Raises
-        ------
-        ClusterError
-            When a daemon ends, or the nodes are not idle in time; with the ends of the logs.
-        """
-        run_dir = run_dir.resolve()
-        if self._layout is not None:
-            raise ClusterError(f"this cluster runs in {self._layout.run_dir} already")
+    def _lay_out(self, run_dir: Path) -> config.Layout:
+        """Return where the cluster will keep its files."""
         if len(str(run_dir)) > LONGEST_RUN_DIR:
             raise ClusterError(f"{run_dir}: give a path of at most {LONGEST_RUN_DIR} characters")
-        self._layout = config.Layout(run_dir)
-        try:
-            self._clear()
-            self._write_files()
-            self.start_controller()
-            for node in config.NODES:
-                self._launch_node(node.name)
-            self._await(lambda: set(self.nodes().values()) == {"IDLE"})
-        except BaseException:
-            self.stop()
-            raise
-        return self
+        return config.Layout(run_dir)
 
-    def stop(self) -> None:
-        """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
-        if self._layout is None:
-            return
-        processes.kill_all(self.own_processes)
-        self._reap()
-        self._layout = None
+    def _start_daemons(self) -> None:
+        """Start the daemons and wait until all nodes are idle."""
+        self.start_controller()
+        for node in config.NODES:
+            self._launch_node(node.name)
+        self._await(lambda: set(self.nodes().values()) == {"IDLE"})
 
     def env(self) -> dict[str, str]:
         """Return this process's environment, with the cluster's commands first in ``PATH``.
@@ -181,10 +150,6 @@ class Slurm(Cluster):
         """Submit a shell command as a job, with ``sbatch``'s `options`; return its number."""
         answer = self.call("sbatch", "--parsable", *options, f"--wrap={command}")
         return int(answer.partition(";")[0])
-
-    def printed(self, job_id: int) -> str:
-        """Return what a plain job printed so far, where its `options` named no other file."""
-        return self.layout.job_output(job_id).read_text()
 
     def finish(self, job: int) -> int:
         """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
@@ -349,7 +314,6 @@ class Slurm(Cluster):
 
     def _clear(self) -> None:
         """Remove what an earlier cluster left in the run folder, and nothing else."""
-        processes.kill_all(self.own_processes)
         layout = self.layout
         layout.run_dir.mkdir(parents=True, exist_ok=True)
         spools = [layout.spool(node.name) for node in config.NODES]

@@ -109,9 +109,9 @@ def test_nothing_is_foretold_where_nothing_was_done_lately() -> None:
 def test_an_idle_device_is_listed_after_those_at_work() -> None:
     """It had a shard lately, and has none now."""
     rows = busy().devices
-    assert [row.shard for row in rows] == ["00010", "00011", None]
-    assert rows[2].device == GPUS[2]
-    assert rows[2].since == pytest.approx(10)
+    assert [row["shard"] for row in rows] == ["00010", "00011", None]
+    assert rows[2]["uuid"] == GPUS[2].uuid
+    assert rows[2]["seconds"] == pytest.approx(10)
 
 
 def test_a_device_of_yesterday_is_not_listed() -> None:
