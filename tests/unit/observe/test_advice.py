@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ def test_products_that_a_statistic_needs() -> None:
     """No `keep: sum` where the run has formed what the sums of shards do not give."""
     seen = run(plan(keep="products"), {"write": 5.0}, work={"write": 4 * GB})
     assert of(advice.keep_sum, seen) is not None
-    summed = replace(seen, summary={"files": {"sum": {}, "std": {}}})
+    summed = replace(seen, summary=SimpleNamespace(files={"sum": None, "std": None}))
     assert of(advice.keep_sum, summed) is None
 
 
