@@ -109,6 +109,11 @@ class Results:
         return self.root / "logs" / "run.lock"
 
     @property
+    def command(self) -> Path:
+        """The command line that continues the last run."""
+        return self.root / "logs" / "command.txt"
+
+    @property
     def living(self) -> Path:
         """The file on which every job at work holds a lock."""
         return self.root / "logs" / "living.lock"
