@@ -1,5 +1,6 @@
 # make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
+# make test-fast  the inner loop: unit tests that take no scheduler and no network, and one whole local run
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
 # make doctor   what would run here, and what is missing; ARGS="--json" goes to scripts/doctor.py
 # make report   the page on a run, made anew; ARGS="other_results" goes to scripts/report.py
@@ -11,7 +12,7 @@
 # make fuzz   a million damaged files for the readers of files; ARGS="--cases 9999 --only header" goes to it
 # make histories  results folders through random histories, each "done" compared with a fresh run; ARGS="--seed 7 --count 20" goes to it
 # make gallery  the pictures of docs/gallery.md anew, from runs of the examples in a browser out of Debian's packages
-# make lint   formatting and style of Python and Snakemake files
+# make lint   formatting and style of Python and Snakemake files, types of the lower rooms
 # make bench  the dry run, the accuracy of sums, the page on 10,000 shards: tables of docs/performance.md, docs/sums.md, docs/report.md
 # make bench-reduce  the reduce beside other ways to add the same files; ARGS="--gib 1 --only d=8" goes to it
 # make bench-dispatch  makespans of unequal devices; tiny shards under each dispatch, on real schedulers; ARGS="--scheduler slurm" goes to the second
@@ -48,7 +49,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel $(LOOKERS) test nightly faults errors fuzz histories gallery lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run data-parallel $(LOOKERS) test test-fast nightly faults errors fuzz histories gallery lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -68,6 +69,11 @@ $(LOOKERS):
 # Three files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
 test: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-fast: .venv/.test-$(CUDA)
+	$(BIN)/pytest -n 2 --dist loadfile tests/unit/files tests/unit/plan tests/unit/records \
+	  tests/unit/workflow tests/unit/test_rooms.py tests/unit/test_docs.py $(ARGS)
+	$(BIN)/snakemake --profile profiles/local --forceall --config results=results/test-fast
 
 nightly: .venv/.test-$(CUDA)
 	$(BIN)/pytest -m nightly $(ARGS)
@@ -91,6 +97,7 @@ lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/mypy
 
 bench: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/dry_run.py

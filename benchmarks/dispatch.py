@@ -71,9 +71,9 @@ def cluster(scheduler: str) -> Iterator[dict[str, str] | None]:
         yield None
         return
     if scheduler == "slurm":
-        from tests.slurm.cluster import SlurmCluster as Cluster
+        from tests.clusters.slurm.cluster import Slurm as Cluster
     else:
-        from tests.uge.cluster import UgeCluster as Cluster
+        from tests.clusters.grid_engine.cluster import GridEngine as Cluster
     with tempfile.TemporaryDirectory(prefix="shardwise-") as folder, Cluster() as started:
         yield started.start(Path(folder)).env()
 

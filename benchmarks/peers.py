@@ -353,24 +353,24 @@ class Shardwise(Peer):
 
     def __init__(self, tiny: bool) -> None:
         from shardwise.multiply import backend as backends
-        from shardwise.multiply import session
+        from shardwise.multiply import job
         from shardwise.plan import plan
 
         harness.need_gpu(tiny)
         self._xp = backends.load_backend("numpy" if tiny else "cupy")[0]
-        self._multiply, self._planfile = session, plan
+        self._run_shard, self._load = job.run_shard, plan.load
 
     def prepare(self, job: Job) -> None:
         """Write the plan."""
         backend = "numpy" if self._xp is np else "cupy"
         chosen = {"backend": backend, "keep": job.keep, "product": "A @ A", **job.settings}
         path = harness.write_plan(Path(job.folder), Path(job.stack), **chosen)
-        self._plan = self._planfile.load(path)
+        self._plan = self._load(path)
 
     def run(self, job: Job) -> dict[str, Any]:
         """Compute the shard; what its receipt says of the stages."""
         (shard,) = self._plan.shards
-        self._multiply.run_shard(self._plan, shard)
+        self._run_shard(self._plan, shard)
         results = self._plan.results
         receipt = harness.read_json(results.receipt(shard))
         return {"output": str(results.product(shard)), "stages": receipt.get("stages")}

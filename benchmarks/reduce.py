@@ -133,7 +133,7 @@ def fabricate(plan: Any) -> None:
     from shardwise.files import commit, npy
     from shardwise.records import ledger, receipts
 
-    problem, sums = plan.problem, plan.settings["keep"] == "sum"
+    problem, sums = plan.problem, plan.settings.keep == "sum"
     dtype = np.dtype("int64" if sums else problem.product_dtype)
     for number, (shard_id, shard) in enumerate(plan.shards.items()):
         started, count = time.time(), shard.stop - shard.start
@@ -156,7 +156,7 @@ def fabricate(plan: Any) -> None:
                 "start": shard.start,
                 "stop": shard.stop,
                 "fingerprint": shard.fingerprint,
-                "keep": plan.settings["keep"],
+                "keep": plan.settings.keep,
                 "backend": "numpy",
                 "device": {"name": "CPU"},
                 "attempt": 1,

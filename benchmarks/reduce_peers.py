@@ -29,7 +29,7 @@ def files_of(plan: Any, most: int | None = None) -> Files:
         How many arrays are enough; None for all.
     """
     shards = list(plan.shards.values())
-    if plan.settings["keep"] == "sum":
+    if plan.settings.keep == "sum":
         return [(plan.results.product(shard.shard), 1) for shard in shards[:most]]
     each = plan.problem.matrices if most is None else max(1, most // len(shards))
     return [(plan.results.product(s.shard), min(each, s.stop - s.start)) for s in shards]
@@ -40,7 +40,7 @@ def arrays_in(plan: Any, path: Path) -> Any:
     from shardwise.numerics import binned
 
     mapped = np.asarray(np.load(path, mmap_mode="r"))
-    if plan.settings["keep"] == "sum":
+    if plan.settings.keep == "sum":
         return binned.rounded(mapped, plan.problem.product_dtype)[np.newaxis]
     return mapped
 
@@ -63,7 +63,7 @@ def plain_loop(comm: Any, plan: Any, most: int | None, output: Path) -> None:
     A file of one sum is the work of one rank.
     """
     total = np.zeros(plan.problem.product_shape)
-    shared = plan.settings["keep"] == "products"
+    shared = plan.settings.keep == "products"
     for number, (path, count) in enumerate(files_of(plan, most)):
         if not shared and number % comm.size != comm.rank:
             continue

@@ -176,8 +176,8 @@ def agreement(options: argparse.Namespace, folder: Path) -> None:
     session = sessions.Session(plan, 0)
     session.finish(session.begin("00000"))  # a first one compiles
     seen = watched(session.device["uuid"], session)
-    receipt = receipts.read(plan.results.receipt("00000"))
-    told = receipt["telemetry"]
+    receipt = receipts.read(plan.results.receipt("00000"), receipts.ProductReceipt)
+    told = receipt.telemetry
     columns = ["quantity", "mean, ours", "mean, nvidia-smi", "largest, ours", "largest, nvidia-smi"]
     table = harness.Table("nvidia-smi", columns, options.json)
     for name, values in seen.items():

@@ -10,27 +10,35 @@ from pathlib import Path
 
 from shardwise import cli
 from shardwise.devices import quarantine
-from shardwise.doctor import report, settings
 from shardwise.errors import InputError
 from shardwise.files.paths import Results
+from shardwise.plan import config
+
+try:
+    from shardwise.doctor import report
+except ImportError as error:  # who asks what is missing is to be told, and not how Python says it
+    sys.stderr.write(f"{error}: run make install first\n")
+    sys.exit(2)
 
 
 def main(options: Namespace) -> int:
     """Look at everything, write the report, and return the exit code."""
     if options.clear_quarantine is not None:
         return _clear(options)
-    chosen, found = settings.choose(options.configfile, options.results)
+    chosen, found = report.choose(options.configfile, options.results)
     chosen |= {"launcher": options.launcher, "time_limit": options.time_limit}
     made = report.look(chosen, found)
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
-    sys.stdout.write(made.json() if options.json else made.text(report.terminal_width()))
+    if options.json:
+        sys.stdout.write(made.json())
+    else:
+        made.show(report.console())
     return made.code
 
 
 def _clear(options: Namespace) -> int:
     """Take a device, or all, out of quarantine; the exit code."""
     try:
-        results = Results(settings.results_folder(options.configfile, options.results))
+        results = Results(config.folder_of_run(options.configfile, options.results))
         cleared = quarantine.clear(results, options.clear_quarantine or None)
     except InputError as error:
         sys.stderr.write(f"{error}\n")

@@ -16,7 +16,7 @@ def main(options: Namespace) -> None:
     values = config.read_files([Path(file) for file in options.configfile])
     plan, sources = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
     planner.check_folder(plan)
-    if options.digest not in (None, plan.facts["digest"]):
+    if options.digest not in (None, plan.facts.digest):
         raise TryAgain("the input has changed since this run began; run snakemake again")
     if not options.replace:
         _refuse_to_replace(plan)
@@ -32,8 +32,8 @@ def _refuse_to_replace(plan: Plan) -> None:
         known = load_facts(plan.results.plan)
     except ShardwiseError:
         return  # there is none, or none that can be used
-    same = [known.get(key) == plan.facts[key] for key in ("digest", "config_digest")]
-    if not any(same):
+    own = plan.facts
+    if known.digest != own.digest and known.config_digest != own.config_digest:
         raise InputError(
             f"{plan.results.plan} is the plan of another config, and its products would go with "
             "it; choose another results folder, or give --replace"

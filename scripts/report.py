@@ -9,11 +9,11 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from shardwise import cli
-from shardwise.doctor import settings
 from shardwise.files.paths import Results
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
 from shardwise.observe.report import page
+from shardwise.plan import config
 
 
 def main(options: Namespace) -> None:
@@ -21,7 +21,7 @@ def main(options: Namespace) -> None:
     named = options.results
     if named is None and options.of_plan is not None:
         named = Results.of_plan(options.of_plan).root
-    root = settings.existing_folder(options.configfile, named)
+    root = config.existing_folder(options.configfile, named)
     seen = Observer(root).look()
     cli.log.info("report: %s", page.write(seen, options.output))
     if options.output is None:

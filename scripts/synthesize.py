@@ -11,7 +11,7 @@ from shardwise.plan import plan as plans
 def main(options: Namespace) -> None:
     """Generate the stack from the plan's recipe."""
     plan = plans.load(options.plan)
-    if plan.facts["synthetic"] is None:
+    if plan.facts.synthetic is None:
         raise InputError(f"{options.plan}: the plan has an input of its own; nothing to generate")
     synthetic.write(plan)
     cli.log.info("%s written", plan.results.synthetic)

@@ -10,10 +10,10 @@ import time
 from argparse import ArgumentParser, Namespace
 
 from shardwise import cli
-from shardwise.doctor import settings
 from shardwise.errors import one_line
 from shardwise.observe import audit
 from shardwise.observe.audit import Audit
+from shardwise.plan import config
 
 _PROGRESS_SECONDS = 10.0
 _MOST_LISTED = 20
@@ -34,7 +34,7 @@ class _Progress:
 
 def main(options: Namespace) -> int:
     """Audit, print what was found, and return its exit code."""
-    root = settings.results_folder(options.configfile, options.results)
+    root = config.folder_of_run(options.configfile, options.results)
     made = audit.look(root, options.threads, options.input, _Progress())
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # names of any alphabet
     sys.stdout.write(made.json() if options.json else _text(made))

@@ -2,7 +2,8 @@
 
 In a terminal it redraws in place: what is done, running, failed and waiting, how fast, the time
 left, what each device does. Keys: q ends it. In a pipe it writes a line when something has changed.
-It changes nothing in the folder, asks no scheduler, and ends with the run.
+It changes nothing in the folder, asks no scheduler, waits for a run that has not begun, and ends
+with the run.
 """
 
 import os
@@ -11,20 +12,21 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import ExitStack
 
 from shardwise import cli
-from shardwise.doctor import settings
-from shardwise.observe import pace, terminal, watch
+from shardwise.observe import pace, watch
 from shardwise.observe.folder import Observer
+from shardwise.plan import config
 
 _INTERRUPTED = 130
 
 
 def main(options: Namespace) -> int:
     """Watch, and give the exit code."""
-    root = settings.existing_folder(options.configfile, options.results)
     code = 0
     try:
-        if not options.once:
+        if not options.once:  # a run that has not begun is waited for
+            root = config.folder_of_run(options.configfile, options.results)
             return _follow(Observer(root), options)
+        root = config.existing_folder(options.configfile, options.results)
         look = pace.look(Observer(root).look())
         code = look.code
         if options.json:
@@ -49,7 +51,7 @@ def _follow(observer: Observer, options: Namespace) -> int:
             cli.log.info("metrics: http://%s:%d/metrics", host, port)
         view = (
             watch.Json() if options.json
-            else watch.InPlace() if terminal.capable() else watch.Lines()
+            else watch.InPlace() if watch.capable() else watch.Lines()
         )  # fmt: skip
         watch.follow(observer, view, options.interval, stay=options.listen is not None)
     return 0

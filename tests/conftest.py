@@ -1,12 +1,44 @@
 """What holds for all tests."""
 
+import compileall
+import re
+
 import pytest
 from shardwise.devices import leases
+from xdist.scheduler import LoadFileScheduling
+
+from tests.factories import SCRIPTS
+from tests.faults.table import (  # noqa: F401 - pytest finds them here
+    pytest_collection_modifyitems,
+    pytest_terminal_summary,
+    tried,
+)
+
+
+class ByFileAndSite(LoadFileScheduling):
+    """A process takes all tests of a file; of tests/clusters those of one scheduler and dispatch.
+
+    They are the longest, and start a cluster only once in each process.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        if not file.startswith("tests/clusters/"):
+            return file
+        own = {"slurm", "grid_engine", "pool", "mpi"} & set(re.split(r"[\[\]-]", test))
+        return " ".join([file, *sorted(own)])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """Spread the tests over processes, as ``make test`` asks for."""
+    return ByFileAndSite(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _bytecode():
     """The many processes of the tests keep what they have compiled, wherever the tests run."""
+    compileall.compile_dir(SCRIPTS, quiet=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield

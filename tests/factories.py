@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from shardwise.multiply import copy, job, synthetic
 from shardwise.numerics import binned
 from shardwise.plan import config, planner
@@ -15,6 +16,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
 from shardwise.records import receipts
+from shardwise.records.receipts import ProductReceipt
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -27,6 +29,11 @@ REFERENCES = {
     "A @ A.T": lambda a, b: a @ a.swapaxes(-1, -2),
     "A @ B": lambda a, b: a @ b,
 }
+
+
+def nightly(*values: Any) -> Any:
+    """A case that is left to the night: one of the suite shows the same by the same mechanism."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
 
 
 def stack(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
@@ -82,9 +89,9 @@ def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan
 
 def copied(made: Plan) -> Plan:
     """The same plan, its shards on disk where it asks for them."""
-    if made.facts["synthetic"]:
+    if made.facts.synthetic:
         synthetic.write(made)
-    if made.settings["materialize"]:
+    if made.settings.materialize:
         for shard_id in made.shards:
             copy.materialize(made, shard_id)
     return made
@@ -95,6 +102,11 @@ def computed(made: Plan) -> Plan:
     for shard_id in copied(made).shards:
         job.run_shard(made, shard_id)
     return made
+
+
+def receipt(made: Plan, shard_id: str = "00000") -> ProductReceipt:
+    """The receipt of a shard's product."""
+    return receipts.read(made.results.receipt(shard_id), ProductReceipt)
 
 
 def rewritten(path: Path, **values: Any) -> None:
@@ -108,7 +120,7 @@ def rewritten(path: Path, **values: Any) -> None:
 def products(made: Plan) -> np.ndarray:
     """What the product files of a plan hold, one after the other."""
     files = [np.load(made.results.product(shard_id)) for shard_id in made.shards]
-    return np.stack(files) if made.settings["keep"] == "sum" else np.concatenate(files)
+    return np.stack(files) if made.settings.keep == "sum" else np.concatenate(files)
 
 
 def partials(made: Plan) -> np.ndarray:
@@ -120,7 +132,7 @@ def partials(made: Plan) -> np.ndarray:
 
 def results(made: Plan) -> np.ndarray:
     """The products of a plan, or the partial sums of its shards, rounded."""
-    return partials(made) if made.settings["keep"] == "sum" else products(made)
+    return partials(made) if made.settings.keep == "sum" else products(made)
 
 
 def leftovers(folder: Path) -> list[Path]:

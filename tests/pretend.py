@@ -10,14 +10,14 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 from shardwise import ALGORITHM
-from shardwise.devices import quarantine
+from shardwise.devices import quarantine, telemetry
 from shardwise.files import pieces as piecess
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
@@ -133,7 +133,8 @@ def run(
 
 def _backdated(plan: Plan, at: float) -> Plan:
     """The same plan, as if it had been made at another moment."""
-    facts = plan.facts | {"made": plan.facts["made"] | {"time": at}}
+    facts = asdict(plan.facts)
+    facts["made"]["time"] = at
     path = plan.results.plan_facts
     facts["checksums"] |= {path.name: small.checksum(plans.dumps(facts))}
     path.write_text(json.dumps(facts, indent=1))
@@ -237,7 +238,7 @@ class _Writer:
         problem, count = self._plan.problem, row.stop - row.start
         work = {"read": row.bytes, "upload": row.bytes, "compute": count * problem.flop,
                 "download": row.product_bytes, "write": row.product_bytes}  # fmt: skip
-        gpu = self._plan.settings["backend"] != "numpy"
+        gpu = self._plan.settings.backend != "numpy"
         return work if gpu else work | {"upload": 0, "download": 0}
 
     def _spent(self, row: Shard, machine: _Machine) -> tuple[dict[str, float], dict[str, float]]:
@@ -367,10 +368,10 @@ def _receipt(
     gpu = machine.uuid is not None
     return {
         "shard": row.shard, "start": row.start, "stop": row.stop, "fingerprint": row.fingerprint,
-        "keep": plan.settings["keep"], "backend": "cupy" if gpu else "numpy",
+        "keep": plan.settings.keep, "backend": "cupy" if gpu else "numpy",
         "device": machine.told(), "attempt": attempt, "file": facts,
         "input_checksum": f"{row.stop:032x}", "witness": told,
-        "proof": proof if plan.settings["verify"] else None,
+        "proof": proof if plan.settings.verify else None,
         "compute": "float32", "stages": {"read": 1.0, "write": 1.0},
         **_provenance("multiply", machine.node, *moments, {"driver": "580.65"} if gpu else {}),
     }  # fmt: skip
@@ -380,9 +381,9 @@ def _form(plan: Plan, row: Shard) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the file of a shard."""
     problem, settings = plan.problem, plan.settings
     shape = problem.product_shape
-    if settings["keep"] == "products":
+    if settings.keep == "products":
         return (row.stop - row.start, *shape), problem.product_dtype
-    if memory.exact_sum(problem, settings["reproducible"]):
+    if memory.exact_sum(problem, settings.reproducible):
         return plane_shape(shape, problem.product_dtype), "int64"
     return shape, problem.sum_dtype
 
@@ -442,7 +443,8 @@ def _write_quarantine(plan: Plan, machines: Sequence[_Machine], at: float) -> li
 
 def _sum(made: Pretended, random: Random) -> None:
     """The ledger, the sum and its receipt."""
-    plan, found = made.plan, list(made.receipts.values())
+    plan = made.plan
+    found = [factories.receipt(plan, shard) for shard in made.receipts]
     plan.results.ledger.write_bytes(ledger.text(map(ledger.line_of, found)))
     path = plan.results.statistic("sum")
     total = _total(plan.problem.product_shape, random)
@@ -451,29 +453,24 @@ def _sum(made: Pretended, random: Random) -> None:
     pieces = piecess.checksum_pieces(total.nbytes)
     checksum = file_checksum(path, read_header(path).offset, *pieces)
     facts = receipts.file_facts(path, total.shape, "float64", checksum, *pieces)
-    proven = plan.settings["verify"]
-    ended = max(receipt["finished"] for receipt in found)
+    proven = plan.settings.verify
+    ended = max(receipt.finished for receipt in found)
     end = {"end_to_end": {"shards": len(found), "off": 0.002, "host": f"all of {len(found)}"}}
     summary = {
         "matrices": plan.problem.matrices, "shards": len(found),
-        "product": plan.problem.product, "keep": plan.settings["keep"], "proven": proven,
+        "product": plan.problem.product, "keep": plan.settings.keep, "proven": proven,
         **(end if proven else {"no_end_to_end": "verify is false"}),
-        "plan": plan.facts["digest"], "config": plan.facts["config_digest"],
-        "made_by": receipts.makers(found), "ranks": 2, "nodes": {found[0]["node"]: 2},
+        "plan": plan.facts.digest, "config": plan.facts.config_digest,
+        "made_by": receipts.makers(found), "ranks": 2, "nodes": {found[0].node: 2},
         "scalars": {"count": int(total.size), "sum": float(total.sum()),
                     "mean": float(total.mean())},
-        "files": {"sum": facts}, "quarantined": [], **_energy(found),
-        **_provenance("reduce", found[0]["node"], ended + 1.0, ended + 21.0,
+        "files": {"sum": facts}, "quarantined": [], **telemetry.energy(found),
+        **_provenance("reduce", found[0].node, ended + 1.0, ended + 21.0,
                       {"mpi": "MPICH Version: 5.0.2"}),
     }  # fmt: skip
     _write(plan.results.summary, receipts._text(summary), ended + 21.0)
     for other in (plan.results.ledger, path):
         os.utime(other, (ended + 0.5, ended + 0.5) if other != path else (ended + 20, ended + 20))
-
-
-def _energy(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    joules = [t["energy_joules"] for r in found if (t := r.get("telemetry"))]
-    return {"energy_joules": math.fsum(joules) if joules else None, "energy_shards": len(joules)}
 
 
 def _total(shape: tuple[int, ...], random: Random) -> np.ndarray:

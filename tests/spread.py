@@ -1,6 +1,5 @@
 """A plan of many small shards for the dispatchers, whose product says when it goes on or fails."""
 
-import abc
 import json
 import shlex
 from collections.abc import Sequence
@@ -131,45 +130,3 @@ class Spread:
         leases = Path(self.devices["SHARDWISE_LEASES"])
         held = [processes.holders(path) for path in leases.glob("*.lease")]
         return set().union(*held) & self.living()
-
-
-class Site(abc.ABC):
-    """A scheduler, as far as these jobs need it.
-
-    Attributes
-    ----------
-    spread
-        What the jobs compute.
-    four
-        For `submit`: options of a job that has four devices.
-    """
-
-    def __init__(self, spread: Spread, dispatch: str, four: Sequence[str]) -> None:
-        self.spread, self.four = spread, tuple(four)
-        self._dispatch = dispatch
-
-    def submit(self, *options: str, **words: str) -> int:
-        """Submit a job that computes what is missing, by default on four devices."""
-        more = [part for name, value in words.items() for part in (f"--{name}", value)]
-        line = self.spread.line("--dispatch", self._dispatch, *more)
-        return self.send(line, *(options or self.four))
-
-    @abc.abstractmethod
-    def send(self, line: str, *options: str) -> int:
-        """Submit a command line as a job."""
-
-    @abc.abstractmethod
-    def finish(self, job: int) -> tuple[int, str]:
-        """Wait for the end of a job: its exit code, and what it printed."""
-
-    @abc.abstractmethod
-    def printed(self, job: int) -> str:
-        """What a job has printed so far."""
-
-    @abc.abstractmethod
-    def cancel(self, job: int) -> None:
-        """Cancel a job."""
-
-    def all_at_work(self, count: int = 4) -> None:
-        """Wait until so many devices compute."""
-        processes.until(lambda: len(self.spread.devices_at_work()) == count)

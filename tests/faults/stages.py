@@ -20,6 +20,7 @@ from shardwise.multiply import job, session, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
 from shardwise.records import ledger, locks, missing, receipts
+from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
 from shardwise.reduce import job as reduce_job
 from shardwise.workflow import claim
 from shardwise.workflow.run import Run
@@ -216,30 +217,28 @@ def _untrue_products(plan: plans.Plan) -> Iterator[str]:
     lacking = missing.missing(plan)
     for name in plan.shards:
         if name not in lacking and not _vouches(
-            receipts.read(plan.results.receipt(name))["file"], plan.results.product(name)
+            factories.receipt(plan, name).file, plan.results.product(name)
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = plan.results.shard(name)
         known = session._known_copy(plan, plan.shards[name])
-        facts = receipts.read(plan.results.shard_receipt(name))["file"] if known else None
-        if known and copy.exists() and not _vouches(facts, copy):
+        receipt = plan.results.shard_receipt(name)
+        if known and copy.exists() and not _vouches(receipts.read(receipt, CopyReceipt).file, copy):
             yield f"the receipt of copy {name} vouches for another file"
 
 
 def _untrue_summary(results: Results) -> Iterator[str]:
     if results.summary.exists():
-        for name, facts in receipts.read(results.summary)["files"].items():
+        for name, facts in receipts.read(results.summary, SumReceipt).files.items():
             if not _vouches(facts, results.statistic(name)):
                 yield f"summary.json vouches for another {name}.npy"
 
 
-def _vouches(facts: dict, path: Path) -> bool:
+def _vouches(facts: ArrayFile, path: Path) -> bool:
     """Whether a file is the one that its receipt speaks of."""
     receipts.check_file(path, facts)
     offset = read_header(path).offset
-    return facts["checksum"] == file_checksum(
-        path, offset, facts["row_bytes"], facts["piece_bytes"]
-    )
+    return facts.checksum == file_checksum(path, offset, facts.row_bytes, facts.piece_bytes)
 
 
 def restored(snapshot: Path, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Two attempts of one shard at once: whatever the order, a receipt speaks of the file beside it."""
 
 import itertools
+import json
 import os
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from shardwise.files import npy
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import batch, job
 from shardwise.records import ledger, missing, receipts
+from shardwise.records.receipts import ArrayFile
 
 from tests import factories
 from tests.factories import noise
@@ -84,10 +86,10 @@ def vouched(made):
     """Whether the shard is not whole, or its receipt has the checksum of its product."""
     if missing.missing(made):
         return False
-    facts = receipts.read(made.results.receipt("00000"))["file"]
+    facts = factories.receipt(made).file
     path = made.results.product("00000")
-    found = file_checksum(path, npy.DATA_OFFSET, facts["row_bytes"], facts["piece_bytes"])
-    assert found == facts["checksum"]
+    found = file_checksum(path, npy.DATA_OFFSET, facts.row_bytes, facts.piece_bytes)
+    assert found == facts.checksum
     return True
 
 
@@ -116,11 +118,11 @@ def test_a_receipt_never_vouches_for_the_other_attempts_file(tmp_path, monkeypat
 @pytest.fixture
 def replaced(tmp_path):
     """A receipt's path, what it says, a product that another has replaced, and the former one."""
-    facts = {"name": "a.npy", "shape": [1], "dtype": "float32", "bytes": 4}
+    file = ArrayFile("a.npy", (1,), "float32", 4, "0" * 32, 1, 1)
     product, former = tmp_path / "a.npy", tmp_path / "former"
     product.write_bytes(b"another")
     former.write_bytes(b"own")
-    return tmp_path / "a.json", {"by": "a", "file": facts}, product, former.stat()
+    return tmp_path / "a.json", {"by": "a", "file": file}, product, former.stat()
 
 
 def then_once(monkeypatch, owner, name, step):
@@ -147,7 +149,7 @@ def test_a_receipt_that_is_committed_in_between_stays(replaced, monkeypatch, own
     then_once(monkeypatch, owner, call, lambda: receipts.write(path, other))
     with pytest.raises(TryAgain, match="another attempt"):
         receipts.write_for(*replaced)
-    assert receipts.read(path)["by"] == "b"
+    assert json.loads(path.read_bytes())["by"] == "b"
     assert factories.leftovers(path.parent) == []
 
 

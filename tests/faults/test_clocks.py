@@ -37,13 +37,13 @@ def finished(made: Plan) -> None:
     """Make the ledger and the sum, and compare both with what is right."""
     ledger.write(made)
     found = ledger.read(made)
-    assert [receipt["shard"] for receipt in found] == list(made.shards)
-    assert {receipt["attempt"] for receipt in found} == {1}
+    assert [receipt.shard for receipt in found] == list(made.shards)
+    assert {receipt.attempt for receipt in found} == {1}
     jobs.run(MPI.COMM_SELF, made.results.plan, ["sum", "mean"])
     np.testing.assert_array_equal(
         np.load(made.results.statistic("sum")), (STACK @ STACK).sum(axis=0)
     )
-    assert set(receipts.read(made.results.summary)["files"]) == {"sum", "mean"}
+    assert set(receipts.read(made.results.summary, receipts.SumReceipt).files) == {"sum", "mean"}
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_clock_that_jumps_at_each_look_changes_nothing(
     monkeypatch.undo()
     found = ledger.read(made)
     assert next(looks) > 2 * len(made.shards)
-    begins = [receipt["started"] - real() for receipt in found]
+    begins = [receipt.started - real() for receipt in found]
     assert all(abs(begin) > HOUR / 2 for begin in begins), "the clock has jumped"
-    assert all(0 <= receipt["finished"] - receipt["started"] < HOUR / 2 for receipt in found)
+    assert all(0 <= receipt.finished - receipt.started < HOUR / 2 for receipt in found)
     finished(made)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -156,7 +157,7 @@ def test_a_damaged_table_is_refused(made, whole, name, harm, seed):
     try:
         read = plan.load(made.results.plan)
         assert (read.shards, read.sources) == (whole.shards, whole.sources)
-        assert {**read.facts, "checksums": 0} == {**whole.facts, "checksums": 0}
+        assert replace(read.facts, checksums={}) == replace(whole.facts, checksums={})
         np.testing.assert_array_equal(summed(read), (STACK @ STACK).sum(axis=0))
     except ShardwiseError as error:
         said = str(error)

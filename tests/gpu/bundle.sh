@@ -36,7 +36,7 @@ for tag in 2014 2010 1; do target+=(--platform "manylinux${tag}_x86_64"); done
 
 python_packages() {
   local names=(snakemake snakemake-executor-plugin-{slurm,slurm-jobstep,cluster-generic}
-    jsonschema pyyaml xxhash pytest pytest-timeout)
+    jsonschema pyyaml xxhash msgspec rich prometheus-client pytest pytest-timeout)
   mapfile -t requirements < <(pinned "${names[@]}")
   [ "${#requirements[@]}" = "${#names[@]}" ]
   # One dependency of snakemake is published as source only: built here, it is a pure wheel.
@@ -61,7 +61,7 @@ slurm() {
   local prefix libraries
   # The package `tests` imports pytest, which is among what has been collected.
   prefix=$(cd "$root" && PYTHONPATH=$work/site "$work/venv/bin/python" -c \
-    'from tests.slurm import packages; print(packages.ensure())')
+    'from tests.clusters.slurm import packages; print(packages.ensure())')
   cp -a "$prefix" "$work/slurm"
   rm -rf "$work/slurm/usr/share"
   libraries=$work/slurm/usr/lib/x86_64-linux-gnu

@@ -6,7 +6,6 @@ from shardwise.multiply import job
 from shardwise.multiply.backend import load_backend
 from shardwise.numerics import binned
 from shardwise.plan import memory
-from shardwise.records import receipts
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
@@ -59,7 +58,7 @@ def test_a_large_matrix_is_one_batch(tmp_path, side, product, keep):
     before = pool.total_bytes()
     job.run_shard(made, "00000")
     assert pool.total_bytes() - before <= needed - memory.DEVICE_BYTES
-    assert receipts.read(made.results.receipt("00000"))["witness"] is not None
+    assert factories.receipt(made).witness is not None
     found = np.load(made.results.product("00000"), mmap_mode="r")
     for low in range(0, side, ROWS):
         rows = slice(low, low + ROWS)

@@ -6,7 +6,6 @@ import subprocess
 import numpy as np
 import pytest
 from shardwise.devices import nvml
-from shardwise.records import receipts
 
 from tests import factories
 from tests.gpu.conftest import HAS_DRIVER, needs_gpu
@@ -85,8 +84,8 @@ def stack(backend):
 
 def written(made):
     """The receipts of all shards, in the order in which they were begun."""
-    found = [receipts.read(made.results.receipt(shard)) for shard in made.shards]
-    return sorted(found, key=lambda receipt: receipt["started"])
+    found = [factories.receipt(made, shard) for shard in made.shards]
+    return sorted(found, key=lambda receipt: receipt.started)
 
 
 def pids(made, shard):
@@ -123,8 +122,8 @@ def test_the_next_shard_is_read_while_one_is_computed(tmp_path, backend, pooled)
     pooled(made)
     last, overlaps = {}, 0
     for receipt in written(made):
-        uuid = receipt["device"].get("uuid")
-        overlaps += uuid in last and receipt["started"] < last[uuid]["finished"]
+        uuid = receipt.device.uuid
+        overlaps += uuid in last and receipt.started < last[uuid].finished
         last[uuid] = receipt
     assert overlaps > 0
 

@@ -6,7 +6,6 @@ import subprocess
 import numpy as np
 import pytest
 from shardwise.devices import nvml, quarantine
-from shardwise.records import receipts
 
 from tests import factories
 from tests.gpu.conftest import HAS_DRIVER, needs_gpu
@@ -100,9 +99,9 @@ def test_the_shard_goes_to_the_other_gpu(tmp_path, pooled):
     assert "is wrong: Freivalds' check" in done.stderr
     (entry,) = quarantine.entries(made.results)
     assert entry.uuid == uuid
-    receipt = receipts.read(made.results.receipt(entry.shard))
-    assert receipt["device"]["uuid"] != uuid
-    assert receipt["attempt"] == 2
+    receipt = factories.receipt(made, entry.shard)
+    assert receipt.device.uuid != uuid
+    assert receipt.attempt == 2
     np.testing.assert_array_equal(factories.products(made), expected)
 
 

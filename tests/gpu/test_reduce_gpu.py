@@ -10,10 +10,12 @@ from shardwise.errors import InputError
 from shardwise.reduce import launch
 
 from tests.factories import ROOT, SCRIPTS
+from tests.gpu.conftest import needs_gpu
 
 
+@needs_gpu
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path, backend, seed):
+def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path, seed):
     """Random stacks, shards, ranks, orders, pieces, batches, and both keeps: the same files."""
     try:
         launcher = launch.command(3)
@@ -22,7 +24,7 @@ def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path, backend, seed)
     program = [sys.executable, "-m", "mpi4py", "-m", "tests.reduce_program"]
     paths = os.pathsep.join([str(SCRIPTS), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [*launcher, *program, str(tmp_path), backend, str(seed), "36"],
+        [*launcher, *program, str(tmp_path), "cupy", str(seed), "36"],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=250,
         env=launch.environment(3) | {"PYTHONPATH": paths},
     )  # fmt: skip

@@ -9,7 +9,6 @@ import pytest
 from shardwise.devices.gauge import Gauge
 from shardwise.multiply import backend
 from shardwise.multiply import session as sessions
-from shardwise.records import receipts
 from shardwise.records.timeline import STAGES
 
 from tests import factories
@@ -67,7 +66,7 @@ def test_it_agrees_with_nvidia_smi(tmp_path):
     made, session = long_session(tmp_path, 480)
     session.finish(session.begin("00000"))  # kernels are compiled, the device is warm
     seen = beside(session.device["uuid"], lambda: session.finish(session.begin("00000")))
-    told = receipts.read(made.results.receipt("00000"))["telemetry"]
+    told = factories.receipt(made).telemetry
     assert told["samples"] >= 4
     assert set(seen) >= {"memory_bytes", "temperature_celsius"}
     for name, values in seen.items():
@@ -87,13 +86,13 @@ def test_a_device_that_computes_is_seen_to(tmp_path):
     made, session = long_session(tmp_path, 480)
     session.finish(session.begin("00000"))
     session.finish(session.begin("00000"))
-    receipt = receipts.read(made.results.receipt("00000"))
-    held, busy = receipt["timeline"]["held"], receipt["timeline"]["busy"]
-    seconds = receipt["finished"] - receipt["started"]
+    receipt = factories.receipt(made)
+    held, busy = receipt.timeline.held, receipt.timeline.busy
+    seconds = receipt.finished - receipt.started
     assert sum(held.values()) == pytest.approx(seconds, abs=1e-3)
     assert held["compute"] > 0.8 * seconds
-    assert busy["compute"] == pytest.approx(receipt["stages"]["multiply"], rel=0.05)
-    assert receipt["telemetry"]["utilisation"]["max"] > 0.9
+    assert busy["compute"] == pytest.approx(receipt.stages["multiply"], rel=0.05)
+    assert receipt.telemetry["utilisation"]["max"] > 0.9
     assert list(made.results.live.glob("*")) == []
 
 
@@ -105,12 +104,12 @@ def test_the_time_of_a_tiny_shard_adds_up(tmp_path, keep):
     session = sessions.Session(made, 0)
     for _ in range(2):
         session.finish(session.begin("00000"))
-    receipt = receipts.read(made.results.receipt("00000"))
-    told, telemetry = receipt["timeline"], receipt["telemetry"]
-    seconds = receipt["finished"] - receipt["started"]
-    assert sum(told["held"].values()) == pytest.approx(seconds, abs=1e-3)
-    assert all(0 < told["busy"][stage] <= seconds for stage in STAGES)
-    assert told["work"]["upload"] == told["work"]["read"] == left.nbytes
+    receipt = factories.receipt(made)
+    told, telemetry = receipt.timeline, receipt.telemetry
+    seconds = receipt.finished - receipt.started
+    assert sum(told.held.values()) == pytest.approx(seconds, abs=1e-3)
+    assert all(0 < told.busy[stage] <= seconds for stage in STAGES)
+    assert told.work["upload"] == told.work["read"] == left.nbytes
     assert telemetry["samples"] >= 2
     assert telemetry["energy_joules"] is None or telemetry["energy_joules"] >= 0
 
@@ -130,5 +129,5 @@ def test_energy_grows(tmp_path):
     """A shard of seconds takes joules, where its GPU tells any."""
     made, session = long_session(tmp_path, 80)
     session.finish(session.begin("00000"))
-    told = receipts.read(made.results.receipt("00000"))["telemetry"]
+    told = factories.receipt(made).telemetry
     assert told["power_watts"] is None or told["energy_joules"] > 0

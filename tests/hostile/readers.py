@@ -18,6 +18,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -282,7 +283,7 @@ class Receipt(Reader):
         super().place(_signed(raw) if len(raw) % 2 or b'"digest"' not in raw else raw)
 
     def read(self) -> Any:
-        receipts.read(self.file)
+        receipts.read(self.file, receipts.ProductReceipt)
         found = ledger.checked_receipts(self.plan)
         ledger.write(self.plan)
         assert ledger.read(self.plan) == found
@@ -293,10 +294,11 @@ class Receipt(Reader):
 
     def right(self, found: Any, raw: bytes) -> None:
         for key in ("shard", "start", "stop", "fingerprint"):
-            assert found[key] == self.whole[key]
-        own, whole = found["file"], self.whole["file"]
-        for key in ("shape", "dtype", "bytes", "row_bytes", "piece_bytes"):
-            assert (own[key], str(own[key])) == (whole[key], str(whole[key]))
+            assert getattr(found, key) == self.whole[key]
+        own, whole = found.file, self.whole["file"]
+        assert list(own.shape) == whole["shape"]
+        for key in ("dtype", "bytes", "row_bytes", "piece_bytes"):
+            assert getattr(own, key) == whole[key]
 
 
 def _signed(raw: bytes) -> bytes:
@@ -351,7 +353,7 @@ class Facts(Table):
         return plans.load(self.plan.results.plan)
 
     def right(self, found: Any, raw: bytes) -> None:
-        assert plans.dumps(found.facts) == plans.dumps(self.plan.facts)
+        assert replace(found.facts, checksums={}) == replace(self.plan.facts, checksums={})
         assert found.shards == self.plan.shards
 
 

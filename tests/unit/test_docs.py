@@ -38,9 +38,9 @@ def test_the_config_page_names_no_other_key() -> None:
 
 
 @pytest.mark.parametrize("script", sorted((REPO / "scripts").glob("*.py")), ids=lambda p: p.stem)
-def test_every_command_line_stands_in_the_readme(script: Path) -> None:
-    """The README shows each stage by hand."""
-    assert f"scripts/{script.name}" in (REPO / "README.md").read_text()
+def test_every_command_line_is_shown(script: Path) -> None:
+    """docs/by_hand.md shows each stage by hand."""
+    assert f"scripts/{script.name}" in page("by_hand.md")
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -51,11 +51,6 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 DOCS = REPO / "docs"
-MODULES = [
-    str(path.relative_to(REPO / "scripts" / "shardwise"))
-    for path in sorted((REPO / "scripts" / "shardwise").rglob("*.py"))
-    if path.name != "__init__.py"
-]
 
 
 def page(name: str) -> str:
@@ -69,35 +64,45 @@ def code(name: str) -> str:
     return block
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_stands_in_the_architecture(module: str) -> None:
-    """docs/architecture.md says in its table what each module owns."""
-    rows = [line for line in page("architecture.md").splitlines() if line.startswith("|")]
-    assert any(f"`{module}`" in row for row in rows)
+def test_the_architecture_names_every_room() -> None:
+    """Its table of rooms is that of the library."""
+    library = REPO / "scripts" / "shardwise"
+    rooms = {f"{path.parent.relative_to(library)}/" for path in library.rglob("*/__init__.py")}
+    files = {path.name for path in library.glob("*.py") if path.name != "__init__.py"}
+    table = page("architecture.md").split("## Rooms")[1].split("\n## ")[0]
+    named = re.findall(r"`([^`]+)`", "".join(re.findall(r"^\|[^|]*\|([^|]*)\|", table, re.M)))
+    assert set(named) - {"scripts/shardwise/"} == rooms | files
 
 
-def test_the_architecture_names_no_other_module() -> None:
-    """A module that was removed leaves the table as well."""
-    rows = [line for line in page("architecture.md").splitlines() if line.startswith("|")]
-    named = set(re.findall(r"`([\w/]+\.py)`", "".join(rows)))
-    assert named == set(MODULES)
+def test_the_architecture_links_to_what_exists() -> None:
+    """Each function that it links to is defined in that file, each file that it names exists."""
+    text = page("architecture.md")
+    assert len(text.splitlines()) <= 90
+    links = re.findall(r"\[`([\w.]+)`\]\(\.\./(\S+\.py)\)", text)
+    assert links
+    for name, path in links:
+        source = (REPO / path).read_text()
+        if not path.endswith(name):
+            assert re.search(rf"\b(def|class) {name.split('.')[-1]}\b", source), (name, path)
+    for path in re.findall(r"`((?:tests|\w+)/[\w/]+(?:\.py)?)`", text):
+        assert (REPO / path).exists() or (REPO / "scripts" / "shardwise" / path).exists(), path
 
 
 @pytest.mark.parametrize("key", SETTINGS_THAT_MATTER)
 def test_settings_of_the_fingerprint_are_named(key: str) -> None:
     """Whoever changes a setting that reruns all products can read so beforehand."""
-    fingerprints = page("architecture.md").split("## Fingerprints")[1].split("\n\n")[1]
+    fingerprints = page("receipts.md").split("## Fingerprints")[1].split("\n\n")[1]
     row = next(r for r in page("reruns.md").splitlines() if r.startswith("| `product`"))
     assert f"`{key}`" in fingerprints
     assert f"`{key}`" in row
 
 
 @pytest.mark.parametrize("total", [0, 1, 1000, 1001])
-def test_the_checksum_of_the_architecture_is_that_of_receipts(total: int) -> None:
+def test_the_checksum_on_the_page_is_that_of_receipts(total: int) -> None:
     """A few lines of Python on the page give what a receipt says."""
     elements = np.random.default_rng(total).bytes(total)
     found = {"elements": elements, "row_bytes": 250, "piece_bytes": 100}
-    exec(code("architecture.md"), found)
+    exec(code("receipts.md"), found)
     own = PieceChecksum(total, 250, 100)
     own.append(memoryview(elements))
     assert found["checksum"] == own.hexdigest()

@@ -1,12 +1,11 @@
 """Under snakemake: input that changes, and names that no run can use, in every dispatch alike."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.factories import save, stack
+from tests.factories import nightly, save, stack
 from tests.workspace import Workspace
 
 EDITS = """
@@ -23,13 +22,7 @@ def f(xp, block):
 """
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    """A fresh copy of the project."""
-    return Workspace.create(tmp_path / "w")
-
-
-@pytest.mark.parametrize("dispatch", ["jobs", "pool", "mpi"])
+@pytest.mark.parametrize("dispatch", ["jobs", "pool", nightly("mpi")])
 def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) -> None:
     """The function edits the input in place while it is read: nothing is committed, no sum."""
     save(workspace.root / "input.npy", stack((6, 8, 8)))
@@ -51,7 +44,7 @@ def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) ->
     np.testing.assert_array_equal(workspace.load("sum.npy"), expected)
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_files_that_change_places_are_computed_again(workspace: Workspace, dispatch: str) -> None:
     """Two files of equal size and time stamp: their shards, and only these."""
     paths = [save(workspace.root / "in" / f"{i}.npy", stack((4, 4), seed=i)) for i in range(4)]

@@ -8,20 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from sklearn.datasets import load_digits
 
-from tests import factories, fake_devices, processes
+from tests import fake_devices, processes
+from tests.factories import nightly
 from tests.processes import until
 from tests.uses import one_at_a_time
 from tests.workspace import Workspace
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    """A fresh copy of the project."""
-    return Workspace.create(tmp_path / "w")
-
 
 SMALL = {"shards": 2, "synthetic": {"matrices": 4, "dim": 4}}
 
@@ -48,7 +41,7 @@ def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
     return np.random.default_rng(3).integers(-9, 9, shape).astype(np.float64)
 
 
-@pytest.mark.parametrize(("shards", "all_ranks"), [(1, [2]), (7, [1, 2, 3]), (16, [3])])
+@pytest.mark.parametrize(("shards", "all_ranks"), [(1, [2]), (7, [1, 3]), nightly(16, [3])])
 def test_digits_have_the_bits_of_a_plain_sum(
     workspace: Workspace, shards: int, all_ranks: list[int]
 ) -> None:
@@ -65,7 +58,7 @@ def test_digits_have_the_bits_of_a_plain_sum(
         assert f"multiply: {shards} of {shards} shards done" in done.output or ranks != all_ranks[0]
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_what_this_machine_cannot_hold_is_refused_before_any_job(
     workspace: Workspace, dispatch: str
 ) -> None:
@@ -235,7 +228,7 @@ def test_a_killed_snakemake_never_costs_a_shard_twice(workspace: Workspace) -> N
     ("scheduler", "source", "used"),
     [
         ({}, "lease", 2),
-        ({"JOB_ID": "7", "SGE_ROOT": "/opt/ge", "SGE_HGR_gpu": "1"}, "grid engine", 1),
+        nightly({"JOB_ID": "7", "SGE_ROOT": "/opt/ge", "SGE_HGR_gpu": "1"}, "grid engine", 1),
     ],
 )
 def test_leases_throttle_the_shards_to_one_a_device(
@@ -263,33 +256,22 @@ def test_leases_throttle_the_shards_to_one_a_device(
 HOSTILE = "a b'c\"$(touch pwned);`touch pwned`&"
 
 
-def test_names_are_never_executed(workspace: Workspace) -> None:
-    """Spaces, quotes and $() in the names of input and results are just names."""
-    stack = whole_numbers(4)
-    np.save(workspace.root / f"{HOSTILE}.npy", stack)
-    workspace.configure(input=f"{HOSTILE}.npy", results=f"out {HOSTILE}", shards=2)
-    done = workspace.run()
-    assert done.code == 0, done.output
-    assert np.array_equal(
-        np.load(workspace.root / f"out {HOSTILE}" / "sum.npy"), (stack @ stack).sum(axis=0)
-    )
-    assert not list(workspace.root.rglob("pwned"))
-
-
 def test_a_changed_plan_reruns_once(small: Workspace) -> None:
     """After a change has been computed, there is nothing to do."""
-    for change in ({"product": "A.T @ A"}, {"materialize": False}, {"keep": "sum"}):
+    for change in ({"product": "A.T @ A"}, {"materialize": False, "keep": "sum"}):
         small.configure(**SMALL, **change)
         assert small.run().code == 0
         assert small.dry_run() == set(), change
 
 
-def test_a_lost_part_of_the_plan_is_made_again(small: Workspace) -> None:
-    """Without plan.json there is no plan: the next run that needs it writes it."""
-    small.file("plan.json").unlink()
-    small.file("products/00001.npy").unlink()
+def test_what_is_lost_is_made_again(small: Workspace) -> None:
+    """Without plan.json there is no plan, and without its receipt a copy of a shard is none."""
+    before = small.load("sum.npy")
+    for name in ("plan.json", "shards/00001.json", "products/00001.json", "sum.npy"):
+        small.file(name).unlink()
     done = small.run()
     assert done.code == 0, done.output
+    assert np.array_equal(small.load("sum.npy"), before)
     assert small.dry_run() == set()
 
 
@@ -303,34 +285,27 @@ def test_a_file_of_the_users_is_never_removed(workspace: Workspace) -> None:
     assert np.array_equal(workspace.load("input.npy"), stack)
 
 
-def test_a_lost_receipt_of_a_copy_heals(small: Workspace) -> None:
-    """Without its receipt a shard is no shard: it is copied again before it is multiplied."""
-    before = small.load("sum.npy")
-    small.file("shards/00001.json").unlink()
-    small.file("products/00001.json").unlink()
-    done = small.run()
+def test_hostile_names_are_never_executed(workspace: Workspace) -> None:
+    """Spaces, quotes and $() are just names; a cure that is printed works when pasted."""
+    stack = whole_numbers(4)
+    np.save(workspace.root / f"{HOSTILE}.npy", stack)
+    workspace.configure(input=f"{HOSTILE}.npy", results=f"out {HOSTILE}", shards=2)
+    results = workspace.root / f"out {HOSTILE}"
+    done = workspace.run()
     assert done.code == 0, done.output
-    assert np.array_equal(small.load("sum.npy"), before)
-
-
-def test_the_cure_in_a_message_works_when_pasted(tmp_path: Path) -> None:
-    """A damaged product under a hostile name: the command that is printed heals it, no more."""
-    workspace = Workspace.create(tmp_path / "w")
-    results = f"out {HOSTILE}"
-    workspace.configure(results=results, shards=2, synthetic={"matrices": 4, "dim": 4})
-    assert workspace.run().code == 0
-    product = workspace.root / results / "products" / "00001.npy"
+    assert np.array_equal(np.load(results / "sum.npy"), (stack @ stack).sum(axis=0))
+    product = results / "products" / "00001.npy"
     right = product.read_bytes()
     product.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
-    (workspace.root / results / "sum.npy").unlink()
+    (results / "sum.npy").unlink()
     done = workspace.run()
     assert done.code == 1
     command = re.search(r"compute it again: (rm .*), then snakemake as before", done.output)
     assert command, done.output
     subprocess.run(["bash", "-c", command[1]], cwd=workspace.root, check=True)
-    assert not list(workspace.root.rglob("pwned"))
     assert workspace.run().code == 0
     assert product.read_bytes() == right
+    assert not list(workspace.root.rglob("pwned"))
 
 
 @pytest.mark.fault("two runs at once")
@@ -351,106 +326,31 @@ def test_two_runs_never_share_a_results_folder(workspace: Workspace, tmp_path: P
     assert [path.read_text().count("\n") for path in starts] == [1, 1]
 
 
-def bad_stack(root: Path, name: str) -> str:  # noqa: PLR0912 - one branch a way
-    """A stack that cannot be used, for each way in which that can be."""
-    path = root / "bad.npy"
-    if name == "no array":
-        path.write_text("hello")
-    elif name == "truncated":
-        np.save(path, np.ones((4, 3, 3)))
-        os.truncate(path, path.stat().st_size - 1)
-    elif name == "lying":
-        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000, 1000)}"
-        text = header.ljust(117) + "\n"
-        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
-    elif name == "objects":
-        np.save(path, np.array([[[None]]]), allow_pickle=True)
-    elif name == "rank":
-        np.save(path, np.ones((3, 3)))
-    elif name == "empty":
-        np.save(path, np.ones((0, 3, 3)))
-    elif name == "pipe":
-        os.mkfifo(path)
-    elif name == "trailing":
-        np.save(path, np.ones((4, 3, 3)))
-        path.write_bytes(path.read_bytes() + b"!")
-    elif name == "text":
-        np.save(path, np.array([[["a"]]]))
-    elif name == "records":
-        np.save(path, np.zeros((1, 1, 1), [("x", "f4")]))
-    elif name == "factors":
-        np.save(path, np.ones((4, 3, 3)))
-        np.save(root / "b.npy", np.ones((4, 2, 3)))
-    elif name == "mixed":
-        (root / "folder").mkdir()
-        np.save(root / "folder" / "0.npy", np.ones((3, 3)))
-        np.save(root / "folder" / "1.npy", np.ones((3, 4)))
-    elif name == "sheet":
-        (root / "bad.tsv").write_text("file\nx.npy\n")
-    elif name == "not square":
-        np.save(path, np.ones((4, 2, 3)))
-    else:
-        np.save(path, np.ones((4, 3, 3)))
-    return "bad.npy"
-
-
-BY_SNAKEMAKE = [
-    ("missing", {"input": "none.npy"}, "input: none.npy does not exist"),
-    ("lying", {}, "is truncated: its header says shape (1000000, 1000, 1000) of float32"),
-    ("objects", {}, "holds Python objects"),
-    ("good", {"shards": 5}, "shards: 5 is more than the 4 matrices"),
-    ("good", {"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number"),
-    ("good", {"shard": 4}, "shard: unknown key; did you mean shards?"),
-    ("good", {"results": "."}, "bad.npy lies where the run writes its own files"),
-    ("good", {"results": "{x}"}, "{x}: file names with braces cannot be used"),
-    ("pipe", {}, "bad.npy: is not a file"),
+LYING = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000, 1000)}".ljust(117)
+BAD_CONFIGS = [
+    ({"input": "none.npy"}, "input: none.npy does not exist"),
+    (
+        {"input": "lying.npy"},
+        "is truncated: its header says shape (1000000, 1000, 1000) of float32",
+    ),
+    ({"shards": 5}, "shards: 5 is more than the 4 matrices"),
+    ({"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number"),
+    ({"shard": 4}, "shard: unknown key; did you mean shards?"),
+    ({"results": "."}, "good.npy lies where the run writes its own files"),
+    ({"results": "{x}"}, "{x}: file names with braces cannot be used"),
 ]
-"""One for each kind of check. Snakemake reads a config first: its types and braces are known."""
-
-BY_PLAN = [
-    ("no array", {}, "is not a .npy file"),
-    ("truncated", {}, "is truncated"),
-    ("rank", {}, "a stack has three dimensions"),
-    ("empty", {}, "there is nothing to multiply"),
-    ("not square", {}, "(2, 3) @ (2, 3)"),
-    ("good", {"shards": 0}, "shards: 0 is not allowed"),
-    ("good", {"shards": -1}, "shards: -1 is not allowed"),
-    ("good", {"shards": True}, "shards: true is not allowed"),
-    ("good", {"dispatch": "pol"}, "dispatch: 'pol' is not allowed; it must be one of jobs"),
-    ("good", {"results": "bad.npy/x"}, "bad.npy is not a folder"),
-    ("good", {"results": "~/x"}, "begins with ~"),
-    ("trailing", {}, "has trailing bytes"),
-    ("text", {}, "holds strings"),
-    ("records", {}, "structured"),
-    ("factors", {"product": "A @ B", "right": "b.npy"}, "A is (3, 3), B is (2, 3)"),
-    ("mixed", {"input": "folder"}, "all must be alike"),
-    ("sheet", {"input": "bad.tsv"}, "has no column 'path'"),
-]
-"""The others, by the script that checks as the Snakefile does, and starts in less time."""
+"""One for each kind of check; docs/errors.md, which has its own test, has all that can be wrong."""
 
 
-@pytest.mark.parametrize(("name", "config", "message"), BY_SNAKEMAKE)
-def test_bad_input_ends_with_2_before_any_job(
-    workspace: Workspace, name: str, config: dict[str, object], message: str
-) -> None:
+def test_bad_input_ends_with_2_before_any_job(workspace: Workspace) -> None:
     """One clear message, exit code 2, and nothing written; a dry run says the same."""
-    workspace.configure(**{"input": bad_stack(workspace.root, name), "shards": 1, **config})
-    done = workspace.run("--dry-run")
-    assert done.code == 2
-    assert message in done.output
-    assert "Traceback" not in done.output
-    assert not (workspace.root / "results").exists()
-
-
-@pytest.mark.parametrize(("name", "config", "message"), BY_PLAN)
-def test_bad_input_makes_no_plan(
-    tmp_path: Path, name: str, config: dict[str, object], message: str
-) -> None:
-    """One clear message, exit code 2, and nothing written."""
-    chosen = {"input": bad_stack(tmp_path, name), "shards": 1, **config}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(chosen))
-    done = factories.run("plan", "--configfile", "mine.yaml", cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "results").exists()
+    np.save(workspace.root / "good.npy", np.ones((4, 3, 3)))
+    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + f"{LYING}\n".encode()
+    (workspace.root / "lying.npy").write_bytes(header)
+    for config, message in BAD_CONFIGS:
+        workspace.configure(**{"input": "good.npy", "shards": 1, **config})
+        done = workspace.run("--dry-run")
+        assert done.code == 2, done.output
+        assert message in done.output
+        assert "Traceback" not in done.output
+        assert not (workspace.root / "results").exists()

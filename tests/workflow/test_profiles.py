@@ -27,6 +27,13 @@ def test_every_choice_of_the_uge_profile_reaches_qsub(tmp_path: Path) -> None:
         assert f"uge_{i:02}={text}" in done.output
 
 
+@pytest.mark.parametrize("name", ["local", "slurm", "uge"])
+def test_every_profile_is_quiet(name: str) -> None:
+    """Of rules alone: quiet about progress, Snakemake would not tell of finished jobs."""
+    profile = yaml.safe_load((REPO / "profiles" / name / "config.yaml").read_text())
+    assert profile["quiet"] == ["rules"]
+
+
 @pytest.mark.parametrize("text", CHOICES)
 def test_every_choice_of_the_uge_profile_can_be_filled_in(text: str) -> None:
     """Its placeholders are known, and what is left are words."""

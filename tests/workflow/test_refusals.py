@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import factories
+from tests.factories import nightly
 from tests.workspace import Finished, Workspace
 
 SMALL = {"synthetic": {"matrices": 4, "dim": 4}, "shards": 2, "backend": "numpy"}
@@ -27,6 +28,9 @@ BAD_CONFIGS = {
     "an address": (b"results: s3://bucket/a\n", "results: s3://bucket/a is an address"),
     "missing": (None, "does not exist"),
 }
+
+IN_THE_SUITE = {"a tab", "empty", "not UTF-8", "octal", "missing"}
+"""Those that snakemake reads in every suite; tests/unit has all of them without it."""
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +58,13 @@ def refused(done: Finished, words: str) -> None:
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        *(("mine.yaml", name) for name in BAD_CONFIGS),
-        *(("config.yaml", name) for name in ("bad YAML", "empty", "octal", "missing")),
+        *(
+            ("mine.yaml", name) if name in IN_THE_SUITE else nightly("mine.yaml", name)
+            for name in BAD_CONFIGS
+        ),
+        ("config.yaml", "bad YAML"),
+        ("config.yaml", "missing"),
+        *(nightly("config.yaml", name) for name in ("empty", "octal")),
     ],
 )
 def test_a_config_file_is_refused_by_its_line(tmp_path: Path, file: str, name: str) -> None:
@@ -137,7 +146,8 @@ def test_a_pipe_as_config_file_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe", b"3", b'"a"', b'{"params": 3}', b'{"starttime": []}', None]
+    "content",
+    [b"\xff\xfe", b'{"starttime": []}', None, *map(nightly, (b"3", b'"a"', b'{"params": 3}'))],
 )
 def test_a_damaged_record_of_snakemake_is_named_with_its_cure(
     workspace: Workspace, content: bytes | None
@@ -185,8 +195,15 @@ def test_a_damaged_lock_of_snakemake_is_named_with_its_cure(workspace: Workspace
     assert workspace.run().code == 0
 
 
-@pytest.mark.parametrize("home", ["/proc/nowhere", "/dev/null", "relative"])
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize(
+    ("home", "dispatch"),
+    [
+        ("/proc/nowhere", "jobs"),
+        ("/dev/null", "pool"),
+        *(nightly(home, "jobs") for home in ("/dev/null", "relative")),
+        *(nightly(home, "pool") for home in ("/proc/nowhere", "relative")),
+    ],
+)
 def test_a_home_that_cannot_be_written_is_not_needed(
     tmp_path: Path, home: str, dispatch: str
 ) -> None:
@@ -225,3 +242,22 @@ def test_as_a_logger_the_plugin_writes_nothing(workspace: Workspace) -> None:
     """Snakemake offers every plugin as one."""
     done = workspace.run("--dry-run", "--logger", "shardwise")
     assert done.code == 0, done.output
+
+
+def test_a_config_that_is_more_than_data_is_refused(tmp_path: Path) -> None:
+    """A template, and equal keys, in any file that Snakemake has read: exit 2, and no job."""
+    workspace = Workspace.create(tmp_path / "w")
+    template = '__use_yte__: true\nshards: ?2 + 1\nresults: "r"\n'
+    twice = "shards: 2\nkeep: sum\nshards: 3\n"
+    for text, said in ((template, "__use_yte__ asks"), (twice, "in line 1 and again in line 3")):
+        (workspace.root / "mine.yaml").write_text(text)
+        done = workspace.run()
+        assert done.code == 2, done.output
+        assert f"{workspace.root}/mine.yaml: " in done.output
+        assert said in done.output
+    (workspace.root / "mine.yaml").unlink()
+    shipped = workspace.root / "config.yaml"
+    shipped.write_text(shipped.read_text() + "shards: 3\n")
+    done = workspace.run("--dry-run")
+    assert (done.code, "the key shards stands in line" in done.output) == (2, True)
+    assert not workspace.file("").exists()

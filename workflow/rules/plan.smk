@@ -23,7 +23,7 @@ rule plan:
 
 
 # Only without an input: a file of the user's must never be the output of a rule.
-if run.plan.facts["synthetic"]:
+if run.plan.facts.synthetic:
 
     rule synthesize:
         """Generate the stack of the config's key `synthetic`."""

@@ -7,13 +7,13 @@ See docs/telemetry.md for what the numbers mean. Standard library only, as in
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from shardwise.devices.gauge import Sample
-from shardwise.units import number
+from shardwise.records.receipts import ProductReceipt
 
 MOST_ROWS = 7200
 """Of a file: two hours at 1 Hz. A longer shard has every second row of them, or every fourth."""
@@ -187,15 +187,9 @@ def _cell(value: Any) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def energy(receipts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def energy(receipts: Iterable[ProductReceipt]) -> dict[str, float | None]:
     """The energy of all shards whose receipts tell one, for the summary: joules, and how many."""
-    found = [joules for receipt in receipts if (joules := _joules(receipt)) is not None]
+    told = [receipt.telemetry["energy_joules"] for receipt in receipts if receipt.telemetry]
+    found = [joules for joules in told if joules is not None]
     total = round(math.fsum(found), _DIGITS) if found else None
     return {"energy_joules": total, "energy_shards": len(found)}
-
-
-def _joules(receipt: Mapping[str, Any]) -> float | None:
-    """What a receipt says; None where it is of an older version, of a CPU, or makes no sense."""
-    told = receipt.get("telemetry")
-    found = number(told.get("energy_joules"), _MOST_JOULES) if isinstance(told, Mapping) else None
-    return float(found) if found is not None and found >= 0 else None

@@ -240,7 +240,7 @@ class Dispatch:
 
     @property
     def _plan_digest(self) -> str:
-        return self._plan.facts["digest"]
+        return self._plan.facts.digest
 
     def _is_cancelled(self, run_name: str) -> bool:
         return (self._plan.results.array_folder(run_name) / _CANCELLED).exists()

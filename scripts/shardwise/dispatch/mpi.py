@@ -118,7 +118,7 @@ def _views(comm: Any, plan: Plan) -> list[View]:
     from mpi4py import MPI
 
     found, granted, trouble = None, False, None
-    if plan.settings["backend"] != "numpy" and choose.driver_cuda_version() is not None:
+    if plan.settings.backend != "numpy" and choose.driver_cuda_version() is not None:
         try:
             here, barred = [d.uuid for d in choose.candidates()], quarantine.barred(plan.results)
             found = [uuid for uuid in here if uuid not in barred]

@@ -56,7 +56,7 @@ def run(
             return
         tally = Tally(plan, shards, retries)
         leader = Leader(plan, tally)
-        backend, barred = plan.settings["backend"], quarantine.barred(plan.results)
+        backend, barred = plan.settings.backend, quarantine.barred(plan.results)
         for said in choose.left_out(backend, barred):
             tally.note(f"left out, as in quarantine: {said}")
         here = choose.workers(backend, barred)

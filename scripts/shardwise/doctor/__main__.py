@@ -12,15 +12,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.doctor import folders, gpus, gridengine, leftover, mpi, python, slurm
+from shardwise.doctor import folders, gpus, leftover, mpi, python, schedulers
 from shardwise.doctor.findings import Deadline, Finding, fault
 
 SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
     "python": lambda options, deadline: python.findings(),
     "gpus": lambda options, deadline: gpus.findings(deadline, options["backend"]),
     "mpi": lambda options, deadline: mpi.findings(deadline, options["launcher"]),
-    "slurm": lambda options, deadline: slurm.findings(deadline),
-    "grid engine": lambda options, deadline: gridengine.findings(deadline),
+    "slurm": lambda options, deadline: schedulers.slurm(deadline),
+    "grid engine": lambda options, deadline: schedulers.grid_engine(deadline),
     "leftovers": lambda options, deadline: leftover.findings(),
     "results": lambda options, deadline: folders.findings(Path(options["results"]), deadline),
 }

@@ -78,17 +78,6 @@ def on_a_node(start: str) -> Finding:
     return note("nodes", "what a node has, the doctor tells in a job there:", line)
 
 
-def silent(scheduler: str, answer: "Answer") -> Finding:
-    """A scheduler whose commands are here, and that does not answer: jobs of this machine run."""
-    return note(
-        scheduler,
-        f"does not answer: {answer.reason}; jobs on this machine (profiles/local) need none",
-        "try again before you submit; where it lasts, ask your site",
-        present=True,
-        answers=False,
-    )
-
-
 def refused(name: str, error: ShardwiseError, cure: str) -> Finding:
     """A fault as the library explains it: what was found, and behind a semicolon what to do.
 

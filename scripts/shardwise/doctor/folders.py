@@ -8,14 +8,15 @@ import errno
 import fcntl
 import mmap
 import os
-import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
+
+import psutil
 
 from shardwise.devices import quarantine
 from shardwise.devices.choose import SCHEDULER_CLIENTS
@@ -23,7 +24,6 @@ from shardwise.doctor.findings import Ask, Deadline, Finding, ask, fault, note, 
 from shardwise.files.paths import Results
 from shardwise.units import human_bytes
 
-MOUNTS = Path("/proc/self/mountinfo")
 _PAGE = 4096
 _LITTLE_BYTES = 1024**3
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -49,19 +49,6 @@ except BlockingIOError:
 """
 
 
-class Mount(NamedTuple):
-    """A line of ``/proc/self/mountinfo``."""
-
-    point: str
-    type: str
-    options: frozenset[str]
-
-    @property
-    def caveat(self) -> str | None:
-        """That of :data:`CAVEATS`."""
-        return next((text for name, text in CAVEATS.items() if self.type.startswith(name)), None)
-
-
 def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
     """File system and free space, then the probes, in a folder that is removed."""
     folder = existing(results)
@@ -69,7 +56,7 @@ def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
         text = f"{folder} is no folder, but a file or a link to nothing"
         yield fault("file system", text, "move it away, or name another: key results of the config")
         return
-    found = mount(folder, MOUNTS.read_text(encoding="utf-8", errors="replace"))
+    found = mount(folder, psutil.disk_partitions(all=True))
     cluster = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
     yield _place(results, folder, found, cluster)
     yield _space(folder)
@@ -98,40 +85,28 @@ def existing(path: Path) -> Path:
     return next(p for p in (path, *path.parents) if os.path.lexists(p))
 
 
-def mount(folder: Path, mountinfo: str) -> Mount | None:
-    """The mount that a folder lies on: the longest that holds it, of several the last."""
-    real, best = os.path.realpath(folder), None
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        left, right = before.split(), after.split()
-        if len(left) < 6 or len(right) < 2:
-            continue
-        point = _unescaped(left[4])
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and (best is None or len(point) >= len(best.point)):
-            options = {*left[5].split(","), *",".join(right[2:]).split(",")}
-            best = Mount(point, right[0], frozenset(options))
-    return best
+def mount(folder: Path, mounts: Iterable[Any]) -> Any:
+    """The mount, as psutil has it, that a folder lies on: the longest, of several the last."""
+    real = os.path.realpath(folder)
+    above = [one for one in mounts if f"{real}/".startswith(f"{one.mountpoint.rstrip('/')}/")]
+    return max(reversed(above), key=lambda one: len(one.mountpoint), default=None)
 
 
-def _unescaped(text: str) -> str:
-    """A path of ``mountinfo``, where a space is 040 in octal after a backslash."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _place(results: Path, folder: Path, found: Mount | None, cluster: bool) -> Finding:
+def _place(results: Path, folder: Path, found: Any, cluster: bool) -> Finding:
     where = str(folder) if folder == results.absolute() else f"{results} (not made yet)"
     facts = {"path": str(results.absolute()), "folder": str(folder)}
     if found is None:
         return note("file system", f"{where}: the kernel does not tell", type=None, **facts)
-    text = f"{where} is on {found.type}, mounted at {found.point}"
-    text = f"{text}: {found.caveat}" if found.caveat else text
-    local = found.type in _OF_THIS_MACHINE
-    facts |= {"type": found.type, "mount": found.point, "local": local}
+    caveats = (text for name, text in CAVEATS.items() if found.fstype.startswith(name))
+    caveat = next(caveats, "")
+    text = f"{where} is on {found.fstype}, mounted at {found.mountpoint}"
+    text = f"{text}: {caveat}" if caveat else text
+    local = found.fstype in _OF_THIS_MACHINE
+    facts |= {"type": found.fstype, "mount": found.mountpoint, "local": local}
     if local and cluster:
         cure = "unless all is one machine, jobs on other nodes need a shared disk: key results"
         return note("file system", f"{text}; other nodes do not see it", cure, **facts)
-    return (note if found.caveat else ok)("file system", text, **facts)
+    return (note if caveat else ok)("file system", text, **facts)
 
 
 def _space(folder: Path) -> Finding:
@@ -199,7 +174,7 @@ def _flush(folder: Path) -> None:
 
 
 def locks(
-    folder: Path, deadline: Deadline, found: Mount | None = None, ask: Ask = ask,
+    folder: Path, deadline: Deadline, found: Any = None, ask: Ask = ask,
     flock: Callable[[int, int], None] = fcntl.flock,
 ) -> Finding:  # fmt: skip
     """Lock a file, and let a second process try the same, then once more after the release."""
@@ -221,7 +196,8 @@ def locks(
         return _lockless("two processes got the same lock at once")
     if (held, released) != (9, 0):
         return _lockless(f"a second process could not even try (codes {held}, {released})")
-    near = found and found.options & {"nolock", "localflock", "local_lock=all", "local_lock=flock"}
+    near = {"nolock", "localflock", "local_lock=all", "local_lock=flock"}
+    near &= set(found.opts.split(",") if found else ())
     if near:
         return _lockless(f"the mount option {min(near)} keeps locks on one node")
     return ok("locks", "one process of two gets a lock, and the other one after it", works=True)

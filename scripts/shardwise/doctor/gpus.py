@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from shardwise import host
 from shardwise.devices import choose, grants, leases, nvml
-from shardwise.devices.nvml import Device
-from shardwise.doctor import holders
+from shardwise.devices.leases import Holder
+from shardwise.devices.nvml import Device, Process
 from shardwise.doctor.findings import (
     FAULT,
     NOTE,
@@ -31,9 +33,15 @@ from shardwise.doctor.findings import (
     refused,
 )
 from shardwise.errors import ShardwiseError
-from shardwise.units import human_bytes
+from shardwise.units import clock, human_bytes
 
 _NAMES = re.compile(r"cupy(?:-cuda(\d+)x)?", re.IGNORECASE)
+
+UNLISTED_BYTES = 512 * 1024**2
+"""Memory in use beside all that is listed: the driver keeps up to some hundred MiB for itself."""
+
+_LONGEST = 120
+"""Letters of a command that are shown."""
 
 _PRODUCT = """
 import json, os, sys
@@ -74,7 +82,6 @@ class Machine:
     cuda: Callable[[], int | None] = choose.driver_cuda_version
     driver_and_devices: Callable[[], tuple[str, list[Device]]] = nvml.driver_and_devices
     holder: Callable[[str], leases.Holder | None] = leases.holder
-    person: Callable[[int], holders.Person | None] = holders.describe
     cupy: Callable[[], dict[str, str]] = installed
     ask_all: Callable[..., list[Answer]] = ask_all
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -183,7 +190,7 @@ def _devices(
         grant, ours = None, []
         yield refused("granted", error, "correct that variable")
     if grant is not None:
-        text = f"{grant}: {', '.join(map(holders.name, ours))}"
+        text = f"{grant}: {', '.join(map(_name, ours))}"
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
     # What a scheduler has granted to this job alone, only its own tasks wait for.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
@@ -204,8 +211,8 @@ def _devices(
         yield replace(found, facts={**found.facts, "usable": usable})
         if alone and device in ours and (obstacle := choose.obstacle(device, 0)):
             text = f"{obstacle}; a task does not wait for what is granted"
-            yield note(holders.name(device), text)
-        yield from holders.held(device, held[device.uuid], machine.person)
+            yield note(_name(device), text)
+        yield from _held(device, held[device.uuid])
     if ours and computes:
         # A single granted device that was tried has said what is wrong: nothing waits for it.
         yield _leases(free, len(ours), alone and bool(tried), machine.environ)
@@ -269,7 +276,7 @@ def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: 
 
 def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Finding:
     """The device itself, and how the product on it went, or why there was none."""
-    name = holders.name(device)
+    name = _name(device)
     text = (
         f"{device.name}, {human_bytes(device.free)} free of {human_bytes(device.memory)}, "
         f"compute mode {device.mode}, {device.uuid}"
@@ -296,3 +303,61 @@ def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Fin
     text = f"{text}: a small product fails: {answer.reason if answer.code else wrong}"
     cure = "leave it out with CUDA_VISIBLE_DEVICES, and tell the admin: dmesg names its errors"
     return fault(name, text, cure, code=75, **facts)
+
+
+def describe(pid: int) -> dict[str, Any] | None:
+    """A process as people name it; None where it is not visible: ended, or of another container."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+            words = [] if zombie else process.cmdline()
+            return {
+                "pid": pid, "parent": process.ppid(), "user": process.username(),
+                "since": process.create_time(), "zombie": zombie,
+                "command": (shlex.join(filter(None, words)) or process.name())[:_LONGEST],
+            }  # fmt: skip
+    except psutil.Error:
+        return None
+
+
+def _name(device: Device) -> str:
+    """What a device is called in the report."""
+    return f"GPU {device.index}"
+
+
+def _held(device: Device, lease: Holder | None) -> Iterator[Finding]:
+    """The lease of a task, the processes on a device, and the memory that none of them has."""
+    if lease:
+        yield note(_name(device), f"leased to {lease}", uuid=device.uuid, lease=True, **vars(lease))
+    listed = {process.pid: process for process in (*device.others, *device.processes)}
+    for process in listed.values():
+        yield _holder(device, process)
+    if device.reserved is None:
+        return  # what is not told cannot be told from what nobody has
+    used = device.memory - device.free - device.reserved
+    unlisted = nvml.unlisted(used, listed.values())
+    if unlisted is not None and unlisted > UNLISTED_BYTES:
+        text = f"{human_bytes(unlisted)} are in use by no process that is listed here"
+        cure = (
+            "another container's, or left by one that died: ask the admin to look with "
+            "nvidia-smi and fuser -v /dev/nvidia*, and to reset the device when it is idle"
+        )
+        yield note(_name(device), text, cure, uuid=device.uuid, unlisted=unlisted)
+
+
+def _holder(device: Device, process: Process) -> Finding:
+    """A process on a device, as far as it is visible."""
+    memory = "" if process.memory is None else f", {human_bytes(process.memory)}"
+    facts = {"uuid": device.uuid, "pid": process.pid, "memory": process.memory}
+    who = describe(process.pid)
+    if who is None:
+        text = f"held by process {process.pid}{memory}: not visible here (another container's?)"
+        return note(_name(device), text, visible=False, **facts)
+    facts |= {"visible": True, **who}
+    user = who["user"]
+    text = f"process {process.pid} of {user} since {clock(who['since'])}{memory} ({who['command']})"
+    if who["zombie"]:
+        cure = f"it ends with its parent, process {who['parent']}: ask {user} or the admin"
+        return note(_name(device), f"held by a zombie: {text}", cure, **facts)
+    return note(_name(device), f"held by {text}", **facts)

@@ -1,8 +1,17 @@
-"""Which launcher would start the ranks of the reduce, and whether two of them meet."""
+"""Which launcher would start the ranks of the reduce, and whether two of them meet.
 
+python -m shardwise.doctor.mpi RANKS LAUNCHER starts the ranks, or is one of them.
+"""
+
+import json
+import os
+import re
 import shlex
+import socket
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 
 from shardwise.doctor.findings import (
     Answer,
@@ -30,7 +39,7 @@ def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = ask) -> Iter
         yield refused("launcher", error, _NAME_YOURS)
         return
     yield ok("launcher", shlex.join(words), words=words)
-    line = [sys.executable, "-P", "-m", "shardwise.doctor.hello", str(RANKS), launcher]
+    line = [sys.executable, "-P", "-m", "shardwise.doctor.mpi", str(RANKS), launcher]
     answer = ask(line, deadline, environment())
     yield _hello(answer, words[0], deadline)
 
@@ -64,3 +73,35 @@ def _cure() -> str:
     except ShardwiseError as error:
         return str(error)
     return _NAME_YOURS
+
+
+def say_hello(ranks: int, launcher: str) -> None:
+    """Start the ranks, or be one: tell the size of the world in a line of JSON, after a sum."""
+    try:
+        mpi = launch.ranks(Namespace(ranks=ranks, launcher=launcher))
+    except ShardwiseError as error:
+        sys.exit(str(error))
+    comm = mpi.COMM_WORLD
+    said = {
+        "rank": comm.rank,
+        "size": comm.size,
+        "sum": comm.allreduce(1),
+        "host": socket.gethostname(),
+        "mpi": " ".join(mpi.Get_library_version().splitlines()[0].strip("\0").split()),
+        "library": _library(),
+    }
+    os.write(1, f"{json.dumps(said)}\n".encode())  # in one piece: lines of ranks do not mix
+
+
+def _library() -> str | None:
+    """The file of the MPI that mpi4py has loaded, where the kernel tells."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"(/.*/libmpi\w*\.so\S*)", maps)
+    return found[1] if found else None
+
+
+if __name__ == "__main__":
+    say_hello(int(sys.argv[1]), sys.argv[2])

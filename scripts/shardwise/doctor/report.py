@@ -4,11 +4,16 @@ import json
 import shutil
 import socket
 import sys
-import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from shardwise.doctor.findings import (
     FAULT,
@@ -21,7 +26,10 @@ from shardwise.doctor.findings import (
     environment,
     fault,
     note,
+    ok,
 )
+from shardwise.errors import ShardwiseError, one_line
+from shardwise.plan import config
 
 FORMAT = 1
 """Of the JSON; raised when a key changes its meaning or goes."""
@@ -36,7 +44,7 @@ TITLES = {
     "leftovers": "Leftovers",
     "results": "Results folder",
 }
-_MARKS = {OK: "ok", NOTE: "--", FAULT: "!!"}
+_MARKS = {OK: ("ok", "green"), NOTE: ("--", "yellow"), FAULT: ("!!", "red")}
 _SCHEDULERS = ("slurm", "grid engine")
 """Sections that no job on this machine depends on."""
 
@@ -47,7 +55,6 @@ _SPARE_SECONDS = 2.5
 _END_SECONDS = 1.5
 """Of that, what ending takes."""
 
-_WIDTH = 14
 _WIDEST = 120
 
 
@@ -87,19 +94,15 @@ class Report:
         count = f"{here}" if here == len(self.devices) else f"{len(self.devices)} of {here}"
         return f"the main job can run here: with cupy on {count} device{'s' if here > 1 else ''}"
 
-    def text(self, width: int) -> str:
-        """For people, in lines of this many characters."""
+    def show(self, console: Console) -> None:
+        """For people."""
         now = time.strftime("%Y-%m-%d %H:%M")
-        lines = [f"Shardwise doctor on {socket.gethostname()}, {now}"]
-        section = name = ""
-        for finding in self.findings:
-            if finding.section != section:
-                section, name = finding.section, ""
-                lines += ["", TITLES[section]]
-            # What belongs to the thing above does not repeat its name.
-            lines += _lines(finding, "" if finding.name == name else finding.name, width)
-            name = finding.name
-        return "\n".join([*lines, "", f"{'!!' if self.code else 'ok'}  {self.verdict}", ""])
+        console.print(Text(f"Shardwise doctor on {socket.gethostname()}, {now}"))
+        for section, findings in groupby(self.findings, lambda finding: finding.section):
+            console.print(Text(f"\n{TITLES[section]}", "bold"))
+            console.print(_table(findings))
+        style = "red" if self.code else "green"
+        console.print(Text(f"\n{'!!' if self.code else 'ok'}  {self.verdict}", style))
 
     def json(self) -> str:
         """For programs; the keys are those that docs/doctor.md lists."""
@@ -156,19 +159,61 @@ def read(name: str, answer: Answer) -> list[Finding]:
     return found
 
 
-def _lines(finding: Finding, name: str, width: int) -> list[str]:
-    """A finding with its mark and its name, and its cure below."""
-    first = f"  {_MARKS[finding.level]}  {name:{_WIDTH}}"
-    hang = " " * len(first)
-    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    wrap.initial_indent, wrap.subsequent_indent = first, hang
-    lines = wrap.wrap(finding.text) or [first]
-    if finding.cure:
-        wrap.initial_indent, wrap.subsequent_indent = f"{hang}→ ", f"{hang}  "
-        lines += wrap.wrap(finding.cure)
-    return lines
+def _table(findings: Iterable[Finding]) -> Table:
+    """Findings with their marks and names, the cure of each below it."""
+    table = Table.grid()
+    table.add_column(width=6)
+    table.add_column(width=14)
+    table.add_column(overflow="fold")
+    name = ""
+    for finding in findings:
+        # What belongs to the thing above does not repeat its name.
+        shown = "" if finding.name == name else finding.name
+        name = finding.name
+        mark, style = _MARKS[finding.level]
+        table.add_row(Text(f"  {mark}", style), _plain(shown), _plain(finding.text))
+        if finding.cure:
+            cure = Table.grid()
+            cure.add_row("→ ", _plain(finding.cure))
+            table.add_row("", "", cure)
+    return table
 
 
-def terminal_width() -> int:
-    """Characters of a line here."""
-    return min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
+def _plain(text: str) -> Text:
+    """A text of anything: a file may have any name."""
+    return Text(one_line(" ".join(text.split())))
+
+
+def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any], list[Finding]]:
+    """The results folder and the backend, and what was found in the config.
+
+    Parameters
+    ----------
+    files
+        Config files; None: ``config.yaml`` of this folder, where there is one.
+    results
+        A results folder that comes before that of the config.
+    """
+    chosen = {"results": results or config.DEFAULT_RESULTS, "backend": "auto"}
+    files = config.config_files(files)
+    if not files:
+        return chosen, []
+    named = ", ".join(map(str, files))
+    try:
+        settings = config.load(config.read_files(files))
+    except ShardwiseError as error:
+        found = fault("config", str(error), "correct it")
+    except ImportError as error:  # a package that is missing, which its section says too
+        found = fault("config", f"{named} cannot be read: {error}", "make install")
+    else:
+        chosen = {"results": results or settings.results, "backend": settings.backend}
+        found = ok("config", f"{named}: backend {settings.backend}, results {chosen['results']}",
+                   files=list(map(str, files)), **chosen)  # fmt: skip
+    return chosen, [replace(found, section="config")]
+
+
+def console() -> Console:
+    """Standard output, for names of any alphabet; no wider than people like to read."""
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
+    return Console(file=sys.stdout, width=width, highlight=False)

@@ -3,9 +3,10 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader, FileIO
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -16,7 +17,7 @@ CHUNK_BYTES = 8 * 1024**2
 _TOO_MUCH = "there are more bytes than the header says"
 
 
-def _read_fully(file: BinaryIO, view: np.ndarray, path: Path) -> None:
+def _read_fully(file: FileIO | BufferedReader, view: np.ndarray, path: Path) -> None:
     done = 0
     while done < len(view):  # one read returns at most 2 GiB, and less at a signal
         got = file.readinto(view[done:])

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,7 +113,7 @@ def gathered(buffer: np.ndarray, views: Sequence[np.ndarray], offset: int) -> np
     return buffer[first:at]
 
 
-class ExtentReader(AbstractContextManager):
+class ExtentReader(AbstractContextManager["ExtentReader"]):
     """Reads extents of files by a pool of threads; several reads may go on at once.
 
     What the page cache holds is copied from it; the rest is read around it. A file system that
@@ -216,13 +216,13 @@ class _File:
         self.users = 0
         self._path, self._requests, self._opened = path, requests, opened
         self._lock = threading.Lock()
-        self._buffered: int | None = None
+        self._buffered = -1  # not open yet
         self._direct: int | None = None
         self._refused = False
 
     def close(self) -> None:
         for descriptor in (self._buffered, self._direct):
-            if descriptor is not None:
+            if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
 
     def read(self, piece: _Piece, memory: memoryview) -> None:
@@ -232,10 +232,11 @@ class _File:
                 # The same file once more, whatever its name leads to by now.
                 self._direct = open_direct(f"/proc/self/fd/{self._buffered}", os.O_RDONLY)
                 self._refused = self._direct is None
+            around = self._direct if piece.direct and not self._refused else None
         done = piece.start
-        if piece.direct and not self._refused and not self._cached(piece.start, piece.end):
+        if around is not None and not self._cached(piece.start, piece.end):
             with self._requests:
-                done = self._read_direct(piece, memory)
+                done = self._read_direct(around, piece, memory)
         while done < piece.end:
             at = piece.at + done - piece.start
             part = memory[at : piece.at + piece.end - piece.start]
@@ -246,7 +247,7 @@ class _File:
 
     def _open_buffered(self) -> None:
         with self._lock:
-            if self._buffered is None:
+            if self._buffered < 0:
                 self._buffered = os.open(self._path, os.O_RDONLY)
                 self._opened(self._path, os.fstat(self._buffered))
 
@@ -275,14 +276,14 @@ class _File:
                 return True
         return True
 
-    def _read_direct(self, piece: _Piece, memory: memoryview) -> int:
+    def _read_direct(self, descriptor: int, piece: _Piece, memory: memoryview) -> int:
         """Read the pages around a piece; the byte that was reached, at the end of the file too."""
         low, high = _down(piece.start), _up(piece.end)
         at = piece.at - (piece.start - low)
         done = low
         while done < piece.end:
             try:
-                got = os.preadv(self._direct, [memory[at + done - low : at + high - low]], done)
+                got = os.preadv(descriptor, [memory[at + done - low : at + high - low]], done)
             except OSError as error:
                 if error.errno not in _REFUSALS:
                     raise
@@ -315,7 +316,7 @@ class ExtentWriter:
             os.close(self._direct)
             self._direct = None
 
-    def start(self, offset: int, view: np.ndarray) -> list[Future]:
+    def start(self, offset: int, view: np.ndarray) -> list[Future[None]]:
         """Begin to write contiguous bytes at an offset; to be waited for by :func:`settle`."""
         memory = memoryview(view)
         end = offset + view.nbytes
@@ -335,7 +336,7 @@ class ExtentWriter:
     def _write_direct(self, offset: int, part: memoryview) -> int:
         """Write around the page cache; the number of bytes that were."""
         done = 0
-        while done < len(part) and not self._refused:
+        while done < len(part) and self._direct is not None and not self._refused:
             try:
                 got = os.pwrite(self._direct, part[done:], offset + done)
             except OSError as error:
@@ -349,7 +350,7 @@ class ExtentWriter:
         return done
 
 
-def settle(futures: Sequence[Future]) -> None:
+def settle(futures: Sequence[Future[Any]]) -> None:
     """Wait until no future runs any more, then raise what the first of them raised.
 
     Their memory is free to be used again afterwards, also where one failed.
@@ -411,7 +412,8 @@ def _layout(extents: Iterable[Extent], packed: bool) -> list[_Run]:
             joined[-1] = last._replace(nbytes=last.nbytes + extent.nbytes)
         else:
             joined.append(extent)
-    runs, at = [], 0
+    runs: list[_Run] = []
+    at = 0
     for extent in joined:
         if not packed or not runs:
             at = _up(at) + extent.offset % PAGE
@@ -451,7 +453,8 @@ def _batches(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
 
 
 def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _down(offset: int) -> int:

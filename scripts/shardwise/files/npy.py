@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -244,8 +245,8 @@ def read_matrices(
 
 
 def _read_fortran(
-    file: BinaryIO, path: Path, header: Header, part: tuple[int, int], out: np.ndarray,
-    first_row: int,
+    file: FileIO | BufferedReader, path: Path, header: Header, part: tuple[int, int],
+    out: np.ndarray, first_row: int,
 ) -> None:  # fmt: skip
     """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
 
@@ -271,7 +272,7 @@ def _read_fortran(
             out[:, i : i + shape[1], j : j + shape[0]] = taken
 
 
-class StackWriter(AbstractContextManager):
+class StackWriter(AbstractContextManager["StackWriter"]):
     """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
     The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
@@ -348,7 +349,7 @@ class StackWriter(AbstractContextManager):
         with self._lock:
             if self._writer is None:
                 self._writer = direct.ExtentWriter(self._file.fileno(), self._threads)
-        futures: list[Future] = []
+        futures: list[Future[None]] = []
         at = DATA_OFFSET + offset
         try:
             for view in views:

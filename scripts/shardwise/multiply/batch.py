@@ -90,10 +90,10 @@ class Worker:
     ) -> None:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         problem, settings = plan.problem, plan.settings
-        self._sums = settings["keep"] == "sum"
-        self._exact = memory.exact_sum(problem, settings["reproducible"])
+        self._sums = settings.keep == "sum"
+        self._exact = memory.exact_sum(problem, settings.reproducible)
         self._in_gemm = in_gemm(plan)
-        provable = settings["verify"] and problem.result is None
+        provable = settings.verify and problem.result is None
         self._seed = int.from_bytes(os.urandom(6))
         self.proof = None
         if provable:
@@ -101,10 +101,10 @@ class Worker:
         self._function = self._kernel = self._checker = None
         self.tally = reference.Tally(start, every)
         if problem.result:
-            self._function = user_function.load(problem.product, plan.facts["function"])
+            self._function = user_function.load(problem.product, plan.facts.function)
             self.compute = problem.product_dtype
         else:
-            self._kernel = kernel(lane.xp, problem, settings["precision"])
+            self._kernel = kernel(lane.xp, problem, settings.precision)
             self.compute = self._kernel.compute
         self._right = None
         self._allocate(count)
@@ -180,7 +180,7 @@ class Worker:
         self._right = self._lane.zeros(right.shape, right.dtype.name)
         self._try_arithmetic()
         span = self._lane.upload([raw_bytes(right)], raw_bytes(self._right)).wait()
-        if self._plan.settings["nonfinite"] == "error" and not np.isfinite(right).all():
+        if self._plan.settings.nonfinite == "error" and not np.isfinite(right).all():
             raise self._refusal("right", Report(0, 1), 0)
         return span
 
@@ -280,14 +280,14 @@ class Worker:
         if self.proof:
             report.ratio = self._checker.check(_signed(block), _signed(other), product)
             report.forms = self._checker.forms
-        strict = self._plan.settings["nonfinite"] == "error"
+        strict = self._plan.settings.nonfinite == "error"
         # A finite ratio says that the product is finite as well: one pass less.
         if product.dtype.kind != "i" and not (self.proof and strict):
             report.product = self._checker.largest(product)
 
     def _apply(self, report: Report, block: Any, out: Any) -> None:
         """What a user's function makes of a batch."""
-        xp, strict = self._lane.xp, self._plan.settings["nonfinite"] == "error"
+        xp, strict = self._lane.xp, self._plan.settings.nonfinite == "error"
         if strict and block.dtype.kind != "i":
             # Before the call: what a function makes of NaN is nobody's fault but the input's.
             self.examine(Report(report.first, report.count, left=_largest(xp, block)), xp)
@@ -327,7 +327,7 @@ class Worker:
             if largest is None:
                 continue
             own = xp.isfinite(largest)
-            if self._plan.settings["nonfinite"] == "error" and not own.all():
+            if self._plan.settings.nonfinite == "error" and not own.all():
                 raise self._refusal(name, report, int(own.argmin()))
             # The sum of a whole batch has one ratio, of which one bad matrix proves nothing.
             alone = report.ratio is not None and len(own) == len(report.ratio)
@@ -392,8 +392,8 @@ class Worker:
 def in_gemm(plan: Plan) -> bool:
     """Whether the products of a batch are added up inside the matrix product."""
     problem, settings = plan.problem, plan.settings
-    exact = memory.exact_sum(problem, settings["reproducible"])
-    return settings["keep"] == "sum" and not exact and memory.sums_in_gemm(problem)
+    exact = memory.exact_sum(problem, settings.reproducible)
+    return settings.keep == "sum" and not exact and memory.sums_in_gemm(problem)
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
@@ -416,7 +416,7 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
         return
     parts = {"A": problem.matrix_bytes, "B": problem.right_bytes, "product": problem.product_bytes}
     words = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
-    sums = ", or set keep: products" if plan.settings["keep"] == "sum" else ""
+    sums = ", or set keep: products" if plan.settings.keep == "sum" else ""
     other = ", or backend: numpy on a machine with more memory" if cuda else ""
     raise InputError(
         f"input: {problem.product} of {problem.left} {problem.dtype} needs {human_bytes(needed)} "
@@ -427,8 +427,8 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
 
 
 def _least_bytes(plan: Plan, cuda: bool) -> int:
-    keep = plan.settings["keep"]
-    exact = memory.exact_sum(plan.problem, plan.settings["reproducible"])
+    keep = plan.settings.keep
+    exact = memory.exact_sum(plan.problem, plan.settings.reproducible)
     return memory.least_bytes(plan.problem, keep, cuda, exact)
 
 

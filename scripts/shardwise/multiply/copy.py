@@ -78,7 +78,9 @@ def materialize(
 
 def factors_digest(plan: Plan) -> str:
     """Changes with what the CPU's number of a shard depends on, beside the shard's matrices."""
-    return plans.digest([plan.problem.product, plan.facts["right_sources"]])
+    return plans.digest(
+        [plan.problem.product, [vars(source) for source in plan.facts.right_sources]]
+    )
 
 
 def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> references.Reference | None:
@@ -87,13 +89,12 @@ def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> referenc
     None where nothing is proven, or where each matrix has a B of its own: that is not read with A.
     """
     problem = plan.problem
-    provable = plan.settings["verify"] and problem.result is None
+    provable = plan.settings.verify and problem.result is None
     if not provable or (problem.right and not problem.shared_right):
         return None
     right = None
     if problem.right:
-        sources = tuple(Source(**source) for source in plan.facts["right_sources"])
-        right = _right_vector(sources, problem.right, plan.dtype)
+        right = _right_vector(plan.facts.right_sources, problem.right, plan.dtype)
     return references.Reference(problem, shard.stop - shard.start, every, right)
 
 

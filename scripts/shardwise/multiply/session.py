@@ -148,7 +148,7 @@ class Session:
         self._plan, self._memory = plan, memory
         # First of all: a task that waits for a device must not hold memory meanwhile.
         barred = partial(quarantine.barred, plan.results)
-        backend = plan.settings["backend"]
+        backend = plan.settings.backend
         try:
             self._xp, self.device = backends.load_backend(backend, needed, wait, choice, barred)
         except Quarantined:
@@ -187,7 +187,7 @@ class Session:
     def _opened(self, shard: Shard, stack: ExitStack) -> Reading:
         plan, cuda, watch = self._plan, self._xp is not np, Stopwatch()
         self._lane.set_clock()
-        count, keep = shard.stop - shard.start, plan.settings["keep"]
+        count, keep = shard.stop - shard.start, plan.settings.keep
         slabs = plan_memory.slabs_within(
             plan.problem, count, keep, cuda, self._memory or shard.memory
         )
@@ -312,7 +312,7 @@ class Session:
                 "start": shard.start,
                 "stop": shard.stop,
                 "fingerprint": shard.fingerprint,
-                "keep": plan.settings["keep"],
+                "keep": plan.settings.keep,
                 "backend": xp.__name__,
                 "device": self.device,
                 "attempt": attempt,
@@ -403,7 +403,7 @@ def _with_place(plan: Plan, reading: Reading, error: BadMatrix) -> ShardwiseErro
 
 
 def _not_so_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> IntegrityError:
-    if error.key == "input" and plan.settings["materialize"]:
+    if error.key == "input" and plan.settings.materialize:
         return IntegrityError(
             f"{plan.results.shard(shard.shard)}: is damaged: matrix {error.first} holds NaN or "
             f"Inf there, but none in the input; {_copy_again(plan, shard)}"
@@ -513,7 +513,7 @@ def _right_checksum(plan: Plan, shard: Shard) -> PieceChecksum | None:
 
 
 def _left_reader(plan: Plan, shard: Shard, inputs: InputFiles) -> StackReader:
-    if plan.settings["materialize"]:
+    if plan.settings.materialize:
         path = str(plan.results.shard(shard.shard))
         sources = [Source(path, shard.start, shard.stop - shard.start, "")]
     else:
@@ -522,7 +522,7 @@ def _left_reader(plan: Plan, shard: Shard, inputs: InputFiles) -> StackReader:
 
 
 def _right_reader(plan: Plan, inputs: InputFiles) -> StackReader:
-    sources = [Source(**source) for source in plan.facts["right_sources"]]
+    sources = list(plan.facts.right_sources)
     return StackReader(sources, plan.problem.right, plan.dtype, inputs)  # type: ignore[arg-type]
 
 
@@ -613,7 +613,7 @@ def _copied(
 
     A copy that is not there, or not of this plan, is made first.
     """
-    if not plan.settings["materialize"]:
+    if not plan.settings.materialize:
         return None
     path = plan.results.shard(shard.shard)
     if (known := _known_copy(plan, shard)) is None or not path.exists():
@@ -631,4 +631,4 @@ def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
         reference = account.reference_in(receipt, plan.problem, factors_digest(plan))
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None
-    return _Copy(receipt["file"]["checksum"], reference)
+    return _Copy(receipt.file.checksum, reference)

@@ -1,7 +1,6 @@
 """Writes the synthetic stack, with its receipt."""
 
 import time
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,8 @@ def write(plan: Plan) -> None:
     seed alone.
     """
     started = time.time()
-    recipe: dict[str, Any] = plan.facts["synthetic"]
+    recipe = plan.facts.synthetic
+    assert recipe is not None  # whoever calls this has seen that the plan asks for one
     count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
     path, receipt = plan.results.synthetic, plan.results.synthetic_receipt
     with commit(path, sweep=True, receipt=receipt) as file:

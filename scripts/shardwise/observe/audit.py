@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
 from shardwise.files.checksum import file_checksum
@@ -25,6 +24,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.identity import identity_of, is_as_planned
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.records import judge, ledger, receipts
+from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
 from shardwise.units import human_bytes
 
 _MOST_NAMED = 5
@@ -251,14 +251,14 @@ class _Audit:
         own = (getattr(self._results, name) for name, value in vars(Results).items()
                if isinstance(value, property))  # fmt: skip
         self._known = {self._name(path) for path in own}
-        self._synthetic = bool(plan.facts["synthetic"])
+        self._synthetic = bool(plan.facts.synthetic)
         if self._synthetic:  # the folder may have another name by now
             sources = [replace(source, path=str(self._results.synthetic)) for source in sources]
         self._sources, self._factors = sources, []
         if self._results.synthetic.exists() if self._synthetic else made.inputs:
             self._factors.append(Factor(plan, "input", sources, self._count))
         if made.inputs and plan.problem.right:
-            right = [Source(**source) for source in plan.facts["right_sources"]]
+            right = list(plan.facts.right_sources)
             self._factors.append(Factor(plan, "right", right, self._count))
         self._alike: Counter[str] = Counter()
 
@@ -271,7 +271,7 @@ class _Audit:
         with ThreadPoolExecutor(threads, "audit") as pool:
             statistics = [
                 pool.submit(self._statistic, name, facts)
-                for name, facts in (summary or {}).get("files", {}).items()
+                for name, facts in (summary.files if summary else {}).items()
             ]
             for number, one in enumerate(pool.map(self._shard, plan.shards.values()), 1):
                 made.findings += one.findings
@@ -286,7 +286,7 @@ class _Audit:
                           for name in sorted(self._foreign())]  # fmt: skip
         made.repair = self._repair()
 
-    def _judge(self, seen: list[_Seen], summary: dict[str, Any] | None) -> None:
+    def _judge(self, seen: list[_Seen], summary: SumReceipt | None) -> None:
         """What the files mean together: all of one plan, ledger and summary up to date."""
         made, lines = self._made, [one.line for one in seen if one.line]
         made.proven = bool(lines) and all(one.proven for one in seen if one.line)
@@ -321,7 +321,7 @@ class _Audit:
         """
         seen = _Seen()
         receipt, copied = self._product(row, seen), self._copy(row, seen)
-        read = receipt and receipt.get("input_checksum")
+        read = receipt and receipt.input_checksum
         if read and copied and read != copied:
             reason = f"was made from matrices with checksum {read}, but the copy has {copied}"
             for path, shard in (
@@ -329,18 +329,18 @@ class _Audit:
                 (self._results.shard(row.shard), None),
             ):
                 seen.findings.append(self._finding(DAMAGED, path, reason, shard))
-        self._read_factors(row, receipt or {}, copied, seen)
+        self._read_factors(row, receipt, copied, seen)
         return seen
 
-    def _product(self, row: Shard, seen: _Seen) -> dict[str, Any] | None:
+    def _product(self, row: Shard, seen: _Seen) -> ProductReceipt | None:
         """The receipt of a product, for what it says that the product was made from."""
         path, product = self._results.receipt(row.shard), self._results.product(row.shard)
         receipt = None
         try:
             receipt = judge.check_receipt(self._plan, row.shard)
-            self._compare(product, receipt["file"])
-            seen.line, seen.backend = ledger.line_of(receipt), receipt["backend"]
-            seen.proven = receipt["proof"] is not None
+            self._compare(product, receipt.file)
+            seen.line, seen.backend = ledger.line_of(receipt), receipt.backend
+            seen.proven = receipt.proof is not None
         except receipts.NoReceipt:
             why = "has no receipt" if product.exists() else "is missing"
             seen.findings.append(self._finding(MISSING, product, why, row.shard))
@@ -358,7 +358,7 @@ class _Audit:
         try:
             receipt = judge.check_copy(self._plan, row.shard)
             if copy.exists():
-                self._compare(copy, receipt["file"])
+                self._compare(copy, receipt.file)
         except receipts.NoReceipt:
             pass
         except judge.OtherPlan:
@@ -366,15 +366,14 @@ class _Audit:
             seen.findings += [self._finding(FOREIGN, p, why) for p in (copy, path) if p.exists()]
         except (IntegrityError, OSError) as error:
             seen.findings.append(self._finding(_kind(error), path, str(error)))
-        return receipt and receipt["file"]["checksum"]
+        return receipt and receipt.file.checksum
 
-    def _compare(self, path: Path, facts: dict[str, Any]) -> None:
+    def _compare(self, path: Path, facts: ArrayFile) -> None:
         """Compare every byte of a file of ours with its receipt, which the judge has taken."""
         receipts.check_file(path, facts)
-        pieces = facts["row_bytes"], facts["piece_bytes"]
-        found = file_checksum(path, DATA_OFFSET, *pieces, self._count)
-        if found != facts["checksum"]:
-            raise IntegrityError(f"{path}: has checksum {found}, not {facts['checksum']}")
+        found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes, self._count)
+        if found != facts.checksum:
+            raise IntegrityError(f"{path}: has checksum {found}, not {facts.checksum}")
 
     def _count(self, nbytes: int) -> None:
         with self._lock:
@@ -389,11 +388,11 @@ class _Audit:
             return [self._finding(kind, self._results.ledger, str(error))]
         return []
 
-    def _summary(self) -> dict[str, Any] | None:
+    def _summary(self) -> SumReceipt | None:
         """``summary.json``, where it is whole and of this plan."""
         path = self._results.summary
         try:
-            summary = receipts.read(path)
+            summary = receipts.read(path, SumReceipt)
             judge.check_summary(self._plan, summary)
         except receipts.NoReceipt:
             return None
@@ -406,11 +405,11 @@ class _Audit:
         except IntegrityError as error:
             self._made.findings.append(self._finding(_kind(error), path, str(error)))
             return None
-        self._made.summed = [f"{name}.npy" for name in summary["files"]]
+        self._made.summed = [f"{name}.npy" for name in summary.files]
         self._known |= set(self._made.summed)
         return summary
 
-    def _statistic(self, name: str, facts: dict[str, Any]) -> list[Finding]:
+    def _statistic(self, name: str, facts: ArrayFile) -> list[Finding]:
         path = self._results.statistic(name)
         try:
             judge.check_statistic(self._plan, name, facts)
@@ -427,13 +426,13 @@ class _Audit:
         if not (self._synthetic and self._results.synthetic.exists()):
             return []
         try:
-            receipts.check_file(self._results.synthetic, receipts.read(path).get("file", {}))
+            receipts.check_file(self._results.synthetic, receipts.read(path, StackReceipt).file)
         except IntegrityError as error:
             return [self._finding(_kind(error), path, str(error))]
         return []
 
     def _read_factors(
-        self, row: Shard, receipt: dict[str, Any], copied: str | None, seen: _Seen
+        self, row: Shard, receipt: ProductReceipt | None, copied: str | None, seen: _Seen
     ) -> None:
         """Read what a shard was computed from, where the plan says that it lies."""
         for factor in self._factors:
@@ -461,7 +460,7 @@ class _Audit:
 
     def _input_findings(self) -> list[Finding]:
         """Input files that are not as they were planned; those whose bytes are need not be."""
-        right = [Source(**source) for source in self._plan.facts["right_sources"]]
+        right = list(self._plan.facts.right_sources)
         found, shards = [], len(self._plan.shards)
         for name, sources in (("input", self._sources), ("right", right)):
             for source in sources if self._alike[name] < shards else ():

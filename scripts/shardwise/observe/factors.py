@@ -9,6 +9,7 @@ from shardwise.files.checksum import PieceChecksum
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
+from shardwise.records.receipts import ProductReceipt
 
 _BY_CONTENT = "by content"
 """Stands for the identity of a file that may have been copied or touched since it was planned."""
@@ -39,9 +40,11 @@ class Factor:
         self._stack = StackReader(files, shape, plan.dtype)  # type: ignore[arg-type]
         self._once, self._known = threading.Lock(), ""
 
-    def expected(self, receipt: dict) -> str | None:
+    def expected(self, receipt: ProductReceipt | None) -> str | None:
         """The checksum that a receipt has of its shard's part; None where it has none."""
-        return receipt.get(f"{self.name}_checksum")
+        if receipt is None:
+            return None
+        return receipt.input_checksum if self.name == "input" else receipt.right_checksum
 
     def checksum(self, row: Shard) -> str:
         """The checksum of a shard's part; a B that serves all shards is read once.

@@ -21,6 +21,7 @@ from shardwise.observe.verdict import _MOST_LETTERS, _MOST_NAMED
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, logs, receipts
+from shardwise.records.receipts import SumReceipt
 
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """What reading a file raises that is JSON, but not of ours."""
@@ -75,10 +76,10 @@ class Observer:
         except (InputError, IntegrityError, OSError, *_MALFORMED) as error:
             return None, f"the plan: {error}"
 
-    def _summary(self) -> tuple[Mapping[str, Any] | None, str | None]:
+    def _summary(self) -> tuple[SumReceipt | None, str | None]:
         path = self.results.summary
         try:
-            return receipts.read(path), None
+            return receipts.read(path, SumReceipt), None
         except receipts.UnknownSchema as error:
             return None, str(error)
         except IntegrityError as error:
@@ -91,13 +92,11 @@ class Observer:
         except IntegrityError as error:
             return None, str(error)
 
-    def _flaw(
-        self, plan: Plan, shards: Mapping[str, Sighting], summary: Mapping[str, Any]
-    ) -> Flaw | None:
+    def _flaw(self, plan: Plan, shards: Mapping[str, Sighting], summary: SumReceipt) -> Flaw | None:
         """Why a summary is not of the plan and the products that lie there now."""
         try:
             judge.check_summary(plan, summary)
-            for name, facts in summary["files"].items():
+            for name, facts in summary.files.items():
                 judge.check_statistic(plan, name, facts)
         except judge.OtherPlan as error:
             return Flaw("stale", f"{error}; {_AGAIN} anew")
@@ -106,15 +105,14 @@ class Observer:
             return Flaw("damaged", f"{error}; {cure}, and run snakemake as before")
         return self._newer(shards, summary)
 
-    def _newer(self, shards: Mapping[str, Sighting], summary: Mapping[str, Any]) -> Flaw | None:
+    def _newer(self, shards: Mapping[str, Sighting], summary: SumReceipt) -> Flaw | None:
         """Which products are not those that were summed, by the ledger and by the time."""
         raw, problem = self._read(self._ledger, self.results.ledger)
         summed, own = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines()
-        ended = summary.get("finished")
-        ended = ended if isinstance(ended, float | int) else 0.0
+        ended = summary.finished + SKEW_SECONDS
         newer = [
             name for name, line in own.items()
-            if line not in summed or (shards[name].finished or 0.0) > ended + SKEW_SECONDS
+            if line not in summed or (shards[name].finished or 0.0) > ended
         ]  # fmt: skip
         if raw is None:
             why = problem or "its ledger is missing"
@@ -138,7 +136,7 @@ class Observer:
         whole = bool(shards) and all(seen.state == DONE for seen in shards.values())
         outputs = {"plan": results.plan_facts}
         if plan is not None:
-            outputs |= {"synthesize": results.synthetic} if plan.facts.get("synthetic") else {}
+            outputs |= {"synthesize": results.synthetic} if plan.facts.synthetic else {}
             outputs |= {} if whole else dict.fromkeys(_FOR_ALL, results.multiplied)
             outputs |= {"ledger": results.ledger, "reduce": results.summary}
         planned = stamped(results.plan_facts)

@@ -11,6 +11,7 @@ from typing import Any
 from shardwise.devices import quarantine
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
+from shardwise.records.receipts import SumReceipt, Telemetry
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
 """States of a shard: a whole product of this plan; a task at work on it; the last task that began
@@ -114,8 +115,7 @@ class Sighting:
         Whether its products were proven; None where it is not done.
     timeline, telemetry
         From the receipt; None where it has none (not done, or written by an older version).
-        ``telemetry`` has the keys of the receipt's own mapping, see docs/telemetry.md: all of them,
-        and None under each that is no figure there.
+        ``telemetry`` is explained in docs/telemetry.md.
     progress
         Share of its matrices that are multiplied, 0 to 1, where a task at work says so.
     gauge
@@ -138,7 +138,7 @@ class Sighting:
     backend: str | None = None
     proven: bool | None = None
     timeline: Timeline | None = None
-    telemetry: Mapping[str, Any] | None = None
+    telemetry: Telemetry | None = None
     progress: float | None = None
     gauge: Mapping[str, Any] | None = None
     failure: Failure | None = None
@@ -215,7 +215,7 @@ class Observation:
     at: float
     plan: Plan | None
     shards: Mapping[str, Sighting]
-    summary: Mapping[str, Any] | None
+    summary: SumReceipt | None
     summary_fits: bool
     quarantined: tuple[quarantine.Entry, ...] = ()
     failures: Mapping[str, Failure] = field(default_factory=dict)

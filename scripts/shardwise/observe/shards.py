@@ -19,10 +19,9 @@ A journal and a log outlive a plan; what they say of times before this one was m
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,13 +43,11 @@ from shardwise.observe.observation import (
 )
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import judge, ledger, logs, receipts
-from shardwise.records.timeline import PHASES, STAGES
+from shardwise.records.receipts import ProductReceipt, Timing
 
 FRESH_SECONDS = 30.0
 """A task that lives gives a sign within this time: it renews its live file every 2 s."""
 
-_NUMBERS = ("samples", "seconds", "memory_total_bytes", "ecc_corrected", "ecc_uncorrected",
-            "energy_joules")  # fmt: skip
 _GAUGES = (*SUMMED, "memory_total_bytes", "memory_unlisted_bytes",
            "ecc_uncorrected", "processes")  # fmt: skip
 
@@ -185,19 +182,20 @@ class Sightings:
             return _Product(flaw=f"{error}; {cure}", written=written)
         return _Product(self._done(row, receipt), line=ledger.line_of(receipt))
 
-    def _done(self, row: Shard, receipt: Mapping[str, Any]) -> Sighting:
-        process = _number(receipt.get("process"))
+    def _done(self, row: Shard, receipt: ProductReceipt) -> Sighting:
+        used = receipt.device
+        device = Device(one_line(used.name)[:_MOST_LETTERS], used.uuid, receipt.node)
         return Sighting(
             row.shard, DONE, row.stop - row.start, row.bytes,
-            attempts=self._attempts(row.shard, receipt["attempt"]),
-            started=_number(receipt["started"]),
-            finished=_number(receipt["finished"]),
-            device=self._device(receipt["device"], receipt["node"]),
-            backend=receipt["backend"],
-            proven=receipt["proof"] is not None,
-            timeline=_timeline(receipt.get("timeline")),
-            telemetry=_telemetry(receipt.get("telemetry"), row.shard),
-            process=None if process is None else int(process),
+            attempts=self._attempts(row.shard, receipt.attempt),
+            started=receipt.started,
+            finished=receipt.finished,
+            device=self._devices.setdefault(device, device),
+            backend=receipt.backend,
+            proven=receipt.proof is not None,
+            timeline=_timeline(receipt.timeline),
+            telemetry=receipt.telemetry,
+            process=receipt.process,
         )  # fmt: skip
 
     def _attempts(self, shard: str, count: int) -> int:
@@ -353,8 +351,7 @@ class _Folder:
 
 def _made_at(plan: Plan) -> float:
     """When a plan was made; 0 where it does not say."""
-    made = plan.facts.get("made")
-    return (_number(made.get("time")) if isinstance(made, dict) else None) or 0.0
+    return plan.facts.made.time if plan.facts.made else 0.0
 
 
 def _listed(folder: Path) -> dict[str, _Stamp]:
@@ -425,50 +422,8 @@ def _text(value: Any) -> str | None:
     return one_line(value)[:_MOST_LETTERS] if isinstance(value, str) else None
 
 
-def _amounts(value: Any, keys: Iterable[str]) -> dict[str, Any] | None:
-    """Numbers from 0 on under all of these keys; None where one is missing."""
-    if not isinstance(value, dict):
-        return None
-    found = {key: _amount(value.get(key)) for key in keys}
-    return None if None in found.values() else found
-
-
-def _timeline(value: Any) -> Timeline | None:
-    if not isinstance(value, dict):
-        return None
-    held = _amounts(value.get("held"), PHASES)
-    busy, work = (_amounts(value.get(key), STAGES) for key in ("busy", "work"))
-    return None if held is None or busy is None or work is None else Timeline(held, busy, work)
-
-
-def _telemetry(value: Any, shard: str) -> dict[str, Any] | None:
-    """The telemetry of a receipt with each of its keys; what is no figure becomes None."""
-    if not isinstance(value, dict):
-        return None
-    file = f"{shard}.telemetry.tsv"
-    throttled = value.get("throttled_seconds")
-    return {
-        "file": file if value.get("file") == file else None,
-        **{key: _amount(value.get(key)) for key in _NUMBERS},
-        **{key: _pair(value.get(key)) for key in SUMMED},
-        "throttled_seconds": _reasons(throttled) if isinstance(throttled, dict) else None,
-    }
-
-
-def _reasons(throttled: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by reason, where both are such as there can be."""
-    return {
-        name: seconds
-        for name, own in islice(throttled.items(), _MOST_REASONS)
-        if _REASON.fullmatch(name) and (seconds := _amount(own)) is not None
-    }
-
-
-def _pair(value: Any) -> dict[str, float] | None:
-    if not isinstance(value, dict):
-        return None
-    mean, most = _number(value.get("mean")), _number(value.get("max"))
-    return None if mean is None or most is None else {"mean": mean, "max": most}
+def _timeline(timing: Timing | None) -> Timeline | None:
+    return Timeline(timing.held, timing.busy, timing.work) if timing else None
 
 
 def _gauge(value: Any) -> dict[str, Any] | None:

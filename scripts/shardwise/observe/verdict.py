@@ -1,14 +1,13 @@
 """One line on the state of a results folder."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from shardwise.errors import one_line, some
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, Observation, Verdict
 from shardwise.observe.shards import stamped
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
+from shardwise.records.receipts import SumReceipt
 
 _MOST_LETTERS = 2000
 _MOST_NAMED = 5
@@ -81,26 +80,26 @@ def _without_sum(seen: Observation) -> Verdict:
 
 
 def _of_sum(seen: Observation) -> Verdict:
-    summary: Mapping[str, Any] = seen.summary  # type: ignore[assignment]
+    summary: SumReceipt = seen.summary  # type: ignore[assignment]  # `verdict` has seen it
     shards = len(seen.shards)
     unproven = [name for name, sighting in seen.shards.items() if not sighting.proven]
-    if summary.get("proven") is not True or unproven:
+    if not summary.proven or unproven:
         why = _why_unproven(seen, unproven)
         words = f"The sum is whole, but nothing has proven it: {why}."
         return Verdict("unproven", f"{words} {_UNREAD}")
     begin = f"all {shards} shards have proven their products"
-    if isinstance(summary.get("end_to_end"), dict):
+    if summary.end_to_end:
         words = f"The sum is right: {begin}, and it agrees with them end to end."
     else:
-        why = summary.get("no_end_to_end")
-        because = f" ({one_line(why)[:_MOST_LETTERS]})" if isinstance(why, str) else ""
+        why = summary.no_end_to_end
+        because = f" ({one_line(why)[:_MOST_LETTERS]})" if why else ""
         words = f"Proven: {begin}; the sum was not compared with them end to end{because}."
     return Verdict("proven", f"{words} {_UNREAD}")
 
 
 def _why_unproven(seen: Observation, unproven: list[str]) -> str:
     plan: Plan = seen.plan  # type: ignore[assignment]
-    if plan.settings["verify"] is False:
+    if plan.settings.verify is False:
         return "verify is false in the config; set it to true and run snakemake again"
     if plan.problem.result is not None:
         return "a function of your own makes the products, and only you know what is right"

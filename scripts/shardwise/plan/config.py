@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, short
-from shardwise.plan.problem import check_statistics, function_parts
+from shardwise.plan.problem import Recipe, check_statistics, function_parts
 from shardwise.units import parse_bytes
 
 SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "config.schema.yaml"
@@ -32,7 +32,7 @@ class Settings:
     """A checked configuration, defaults filled in; sizes in bytes."""
 
     input: str | None
-    synthetic: dict[str, Any]
+    synthetic: Recipe
     right: str | None
     product: str
     results: str
@@ -54,6 +54,55 @@ class Settings:
 def results_folder(config: Mapping[str, Any]) -> str:
     """The results folder that a configuration names, without checking anything else."""
     return str(config.get("results", DEFAULT_RESULTS))
+
+
+def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
+    """The results folder for who does something to a run, or judges it: never one that was guessed.
+
+    Parameters
+    ----------
+    files
+        Config files; None: ``config.yaml`` of this folder, where there is one.
+    results
+        A results folder that comes before that of the config.
+
+    Raises
+    ------
+    InputError
+        Where the config has to name the folder, and cannot be read or is wrong.
+    """
+    if results:
+        return Path(results)
+    files = config_files(files)
+    try:
+        return Path(load(read_files(files)).results if files else DEFAULT_RESULTS)
+    except InputError as error:
+        why = f"{error} (correct it)"
+    except ImportError as error:  # a package is missing
+        why = f"{', '.join(map(str, files))} cannot be read: {error} (make install)"
+    raise InputError(f"no results folder: {why}; or name the folder on the command line")
+
+
+def existing_folder(files: list[Path] | None, results: Path | str | None) -> Path:
+    """The results folder for who looks at a run: as `folder_of_run` has it, and there already.
+
+    Raises
+    ------
+    InputError
+        Where there is none.
+    """
+    root = folder_of_run(files, results)
+    if not root.is_dir():
+        raise InputError(
+            f"{root}: there is no such folder; start the run first, or name its results folder"
+        )
+    return root
+
+
+def config_files(files: list[Path] | None) -> list[Path]:
+    """Config files that a command names; where it names none, ``config.yaml`` if it is there."""
+    shipped = Path("config.yaml")
+    return files if files is not None else [shipped] if shipped.exists() else []
 
 
 def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +147,8 @@ def load(config: Mapping[str, Any]) -> Settings:
 
 @lru_cache(1)
 def _schema(yaml: Any) -> dict[str, Any]:
-    return yaml.safe_load(SCHEMA.read_text())
+    schema: dict[str, Any] = yaml.safe_load(SCHEMA.read_text())
+    return schema
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
@@ -164,7 +214,7 @@ def _validator() -> Any:
 
     # JSON Schema counts 4.0 as an integer; a number of shards is none.
     whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
-    return extend(Draft202012Validator, type_checker=whole)
+    return extend(Draft202012Validator, type_checker=whole)  # type: ignore[no-untyped-call]  # so are its stubs
 
 
 def _explain(error: Any) -> list[str]:

@@ -115,7 +115,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """The next node of the file, if it is data."""
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # so are its stubs
         line = event.start_mark.line
         if isinstance(event, yaml.AliasEvent):
             self._refuse(
@@ -193,14 +193,15 @@ def _told(error: yaml.YAMLError, text: str) -> str:
     if not isinstance(error, yaml.MarkedYAMLError):
         return f"line 1: cannot be read: {one_line(f'{error!s:.500}')}"
     mark = error.problem_mark or error.context_mark
+    at = mark.line + 1 if mark else 1
     if "\\t" in (error.problem or ""):
         what = "holds a tab, which YAML does not take here; indent with spaces"
     else:
         what = one_line(f"{error.problem or error.context:.300}")
-    begins = error.context_mark.line + 1 if error.context_mark else mark.line + 1
-    if begins != mark.line + 1 and error.context:
+    begins = error.context_mark.line + 1 if error.context_mark else at
+    if begins != at and error.context:
         what += f" ({error.context:.300} that begins in line {begins})"
-    return f"line {mark.line + 1}: {what}"
+    return f"line {at}: {what}"
 
 
 def _json(text: str, file: Path) -> Any:

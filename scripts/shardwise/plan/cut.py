@@ -72,15 +72,15 @@ def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
     """
     runs = cut(problem.matrices, shards)
     own = {
-        count: {
-            "bytes": count * problem.matrix_bytes,
-            "product_bytes": plan_memory.result_bytes(problem, count, keep),
-            "memory": plan_memory.task_memory(problem, count, keep, cuda),
-            "device_memory": plan_memory.device_memory(problem, count, keep) if cuda else 0,
-        }
+        count: (
+            count * problem.matrix_bytes,
+            plan_memory.result_bytes(problem, count, keep),
+            plan_memory.task_memory(problem, count, keep, cuda),
+            plan_memory.device_memory(problem, count, keep) if cuda else 0,
+        )
         for count in {stop - start for start, stop in runs}  # one or two of them
     }
     return [
-        Shard(shard=shard, start=start, stop=stop, **own[stop - start])
+        Shard(shard, start, stop, *own[stop - start])
         for shard, (start, stop) in zip(shard_ids(shards), runs, strict=True)
     ]

@@ -94,7 +94,7 @@ def padded_shapes(problem: Problem) -> dict[str, Shape]:
     shapes = {"left": problem.left, "out": problem.product_shape}
     if problem.right:
         shapes["right"] = problem.right
-    return {key: tuple(-(-side // step) * step for side in s) for key, s in shapes.items()}
+    return {key: (-(-m // step) * step, -(-k // step) * step) for key, (m, k) in shapes.items()}
 
 
 def symmetric(problem: Problem) -> bool:

@@ -44,14 +44,13 @@ def find(
     IntegrityError, OSError
         Where the files cannot be read, or are not those that were planned.
     """
-    dtype, shape = np.dtype(plan.dtype).newbyteorder("<"), plan.problem.left
-    if key == "right":
-        shape = plan.problem.right
+    dtype = np.dtype(plan.dtype).newbyteorder("<")
+    shape = (key == "right" and plan.problem.right) or plan.problem.left
     rows, columns = shape
     sources, nbytes = sources_of(plan, key), rows * columns * dtype.itemsize
     if dtype.kind not in "fc":
         return None
-    stack = StackReader(sources, shape, plan.dtype, inputs)  # type: ignore[arg-type]
+    stack = StackReader(sources, shape, plan.dtype, inputs)
     step = max(1, pieces.SLAB_BYTES // dtype.itemsize) * dtype.itemsize
     buffer = direct.aligned_empty(min(step, (stop - start) * nbytes) + SPARE_BYTES)
     with direct.ExtentReader(opened=stack.inputs.compare) as files:
@@ -73,7 +72,7 @@ def sources_of(plan: Plan, key: str) -> list[Source]:
     """The files of A or B."""
     if key == "input":
         return plan.sources
-    return [Source(**source) for source in plan.facts["right_sources"]]
+    return list(plan.facts.right_sources)
 
 
 def files_of(plan: Plan, key: str, start: int, stop: int) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, some
 from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
-from shardwise.plan.problem import ITEM_BYTES, Problem
+from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 
 def refuse_strangers(results: Results) -> None:
@@ -103,6 +103,73 @@ SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision
 
 
 @dataclass(frozen=True)
+class ShardSettings:
+    """What the jobs need to know of the config; keys as in the config."""
+
+    product: str
+    keep: str
+    reproducible: bool
+    backend: str
+    precision: str
+    verify: bool
+    materialize: bool
+    nonfinite: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """Bytes that a run writes."""
+
+    input: int
+    shards: int
+    products: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """Which code wrote a plan, where, and when (Unix seconds)."""
+
+    versions: dict[str, str]
+    commit: str | None
+    time: float
+    host: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What ``plan.json`` says; its fields are the keys of the file, in their order.
+
+    Attributes
+    ----------
+    function
+        Digest of the code of a user's function; None where there is none.
+    right_sources
+        The files of B; empty where B is made from A.
+    synthetic
+        None where the input is the user's own.
+    digest
+        Changes with anything that a result depends on.
+    config, config_digest
+        The config that the plan follows from, for people.
+    checksums
+        Of the three files of the plan, by name.
+    """
+
+    dtype: str
+    problem: Problem
+    settings: ShardSettings
+    function: str | None
+    right_sources: tuple[Source, ...]
+    synthetic: Recipe | None
+    bytes: Written
+    digest: str
+    config: dict[str, Any] = field(default_factory=dict)
+    config_digest: str | None = None
+    made: Made | None = None
+    checksums: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Plan:
     """A plan as the stages use it.
 
@@ -111,11 +178,23 @@ class Plan:
 
     results: Results
     shards: dict[str, Shard]
-    problem: Problem
-    dtype: str
-    settings: dict[str, Any]
-    facts: dict[str, Any]
+    facts: Facts
     folder: str = ""
+
+    @property
+    def problem(self) -> Problem:
+        """What is computed, as numbers."""
+        return self.facts.problem
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the input, by name."""
+        return self.facts.dtype
+
+    @property
+    def settings(self) -> ShardSettings:
+        """What the config says of how shards are computed."""
+        return self.facts.settings
 
     @property
     def function(self) -> str | None:
@@ -201,8 +280,10 @@ def to_tsv(rows: Iterable[Any], kind: type) -> bytes:
     # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
     awkward = any("\r" in str(value) for row in table for value in row)
     text = io.StringIO(newline="")
-    quoting = csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL
-    csv.writer(text, delimiter="\t", lineterminator="\n", quoting=quoting).writerows(table)
+    csv.writer(
+        text, delimiter="\t", lineterminator="\n",
+        quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
+    ).writerows(table)  # fmt: skip
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
@@ -255,7 +336,7 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     if only is not None:
         raw = _excerpt(raw, only)
     results = Results.of_plan(path)
-    problem = _problem(facts, results.plan_facts)
+    problem = facts.problem
     rows: list[Shard] = from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
         if not _is_shard_id(row.shard):
@@ -271,17 +352,10 @@ def load(path: Path, only: str | int | None = None) -> Plan:
             f"{path}: is damaged: its shards are not matrices 0 to {problem.matrices - 1}, each "
             "once; remove it and run snakemake again"
         )
-    return Plan(
-        results=results,
-        shards={row.shard: row for row in rows},
-        problem=problem,
-        dtype=facts["dtype"],
-        settings=facts["settings"],
-        facts=facts,
-    )
+    return Plan(results, {row.shard: row for row in rows}, facts)
 
 
-def check_sources(results: Results, facts: dict[str, Any]) -> bytes:
+def check_sources(results: Results, facts: Facts) -> bytes:
     """The bytes of ``sources.tsv``, if they are what a plan was written with.
 
     Raises
@@ -295,7 +369,7 @@ def check_sources(results: Results, facts: dict[str, Any]) -> bytes:
         raw = path.read_bytes()
     except OSError as error:
         raise IntegrityError(f"{path}: {error.strerror}; remove {results.plan} too") from error
-    _check(raw, facts, path)
+    _check(raw, facts.checksums, path)
     return raw
 
 
@@ -310,30 +384,30 @@ def _excerpt(raw: bytes, only: str | int) -> bytes:
     return b"".join(dict.fromkeys([columns, *rows[:1], *found, *rows[-1:]]))
 
 
-def load_facts(path: Path) -> dict[str, Any]:
+def load_facts(path: Path) -> Facts:
     """The facts of a plan that :func:`load` would read; its rows are only checked to be whole."""
     return _checked(path)[1]
 
 
-def _checked(path: Path) -> tuple[bytes, dict[str, Any]]:
+def _checked(path: Path) -> tuple[bytes, Facts]:
     """The rows of a plan, as bytes, and its facts; both are what was written."""
     results = Results.of_plan(path)
     try:
         for file in (path, results.plan_facts):
             refuse_special(file)
-        raw, facts = path.read_bytes(), json.loads(results.plan_facts.read_bytes())
+        raw, content = path.read_bytes(), json.loads(results.plan_facts.read_bytes())
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
             f"{error.filename} {what}; make the plan first: snakemake, or scripts/plan.py"
         ) from error
     except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict) or not isinstance(facts.get("checksums"), dict):
+        content = None
+    if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
         raise IntegrityError(f"{results.plan_facts}: is damaged; remove it, run snakemake again")
-    _check(dumps(facts), facts, results.plan_facts)
-    _check(raw, facts, path)
-    return raw, facts
+    _check(dumps(content), content["checksums"], results.plan_facts)
+    _check(raw, content["checksums"], path)
+    return raw, _facts(content, results.plan_facts)
 
 
 def file_digest(path: Path) -> str:
@@ -347,29 +421,30 @@ def file_digest(path: Path) -> str:
     return checksum(path.read_bytes())
 
 
-def _check(raw: bytes, facts: dict[str, Any], path: Path) -> None:
-    if facts.get("checksums", {}).get(path.name) != checksum(raw):
+def _check(raw: bytes, checksums: dict[str, str], path: Path) -> None:
+    if checksums.get(path.name) != checksum(raw):
         raise IntegrityError(
             f"{path}: does not fit its plan.json (changed by hand, or damaged); remove both and "
             "run snakemake again"
         )
 
 
-def _problem(facts: dict[str, Any], path: Path) -> Problem:
-    """What is computed, if the facts say it as :func:`~shardwise.plan.planner.make` does."""
+def _facts(content: dict[str, Any], path: Path) -> Facts:
+    """What a plan.json says, if it is as :func:`~shardwise.plan.planner.make` has it."""
+    import msgspec  # here: a Snakefile is parsed where it need not be installed
+
     try:
-        own = facts["problem"]
-        shapes = {key: tuple(own[key]) for key in ("left", "right", "result") if own.get(key)}
-        problem = Problem(**{**own, **shapes})
-        numbers = [problem.matrices, *(n for shape in shapes.values() for n in shape)]
-        if any(type(n) is not int or n < 1 for n in numbers):
+        facts = msgspec.convert(content, Facts)
+        problem = facts.problem
+        shapes = [shape for shape in (problem.left, problem.right, problem.result) if shape]
+        numbers = [problem.matrices, *(n for shape in shapes for n in shape)]
+        if any(n < 1 for n in numbers):
             raise ValueError(f"sizes {short(numbers)}")
-        if {len(shape) for shape in shapes.values()} != {2} or problem.dtype != facts["dtype"]:
-            raise ValueError("shapes or element types that do not fit")
+        if problem.dtype != facts.dtype:
+            raise ValueError("element types that do not fit")
         ITEM_BYTES[problem.product_dtype], problem.item, problem.product_bytes, problem.flop
-        _ = [facts["settings"][key] for key in (*SETTINGS_THAT_MATTER, "materialize", "nonfinite")]
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (LookupError, RecursionError, ValueError) as error:
         raise IntegrityError(
             f"{path}: is damaged ({short(error)}); remove it, run snakemake again"
         ) from error
-    return problem
+    return facts

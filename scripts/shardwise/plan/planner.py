@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,17 @@ from shardwise.files.small import mark, refuse_links
 from shardwise.plan import cut, memory, synthetic, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
-from shardwise.plan.plan import Plan, Shard, Source, Stack, refuse_strangers
+from shardwise.plan.plan import (
+    Facts,
+    Made,
+    Plan,
+    Shard,
+    ShardSettings,
+    Source,
+    Stack,
+    Written,
+    refuse_strangers,
+)
 from shardwise.plan.problem import MAX_TERMS, Problem, Shape, check_statistics, function_parts
 from shardwise.plan.sources import check_product, right_of, stack_of
 from shardwise.plan.stack import StackReader
@@ -36,6 +46,9 @@ _LOG = logging.getLogger(__name__)
 _LONGEST_BELOW = 256
 """Bytes of the longest path within a results folder, its slash included. That of an unfinished
 file, which the longest name of a node stands in, has about 200."""
+
+_NOT_DIGESTED = ("digest", "config", "config_digest", "made", "checksums")
+"""Where only these change, no shard is computed again."""
 
 _LONGEST_RESULT = 32
 """The same of what Snakemake keeps records of, such as ``/products/00007.json``."""
@@ -85,23 +98,26 @@ def make(
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right, function)
-    own = {key: getattr(settings, key) for key in plans.SETTINGS_THAT_MATTER}
-    facts = {
-        "dtype": left.dtype,
-        "problem": asdict(problem),
-        "settings": own | {"materialize": settings.materialize, "nonfinite": settings.nonfinite},
-        "function": function,
-        "right_sources": [asdict(s) for s in right.sources] if right else [],
-        "synthetic": settings.synthetic if settings.input is None else None,
-        "bytes": _bytes_on_disk(rows, settings),
-    }
-    facts["digest"] = plans.digest([facts, [vars(row) for row in rows]])
-    # For people, and behind the digest: no shard is computed again where only these change.
-    facts["config"] = planned(settings)
-    facts["config_digest"] = plans.digest(facts["config"])
-    shards = {row.shard: row for row in rows}
-    plan = Plan(results, shards, problem, left.dtype, facts["settings"], facts)
-    return plan, list(left.sources)
+    own = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
+    facts = Facts(
+        dtype=left.dtype,
+        problem=problem,
+        settings=ShardSettings(**own),
+        function=function,
+        right_sources=right.sources if right else (),
+        synthetic=settings.synthetic if settings.input is None else None,
+        bytes=_bytes_on_disk(rows, settings),
+        digest="",
+    )
+    digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
+    config = planned(settings)
+    facts = replace(
+        facts,
+        digest=plans.digest([digested, [vars(row) for row in rows]]),
+        config=config,
+        config_digest=plans.digest(config),
+    )
+    return Plan(results, {row.shard: row for row in rows}, facts), list(left.sources)
 
 
 def planned(settings: Settings) -> dict[str, Any]:
@@ -135,7 +151,7 @@ def _first_matrix(settings: Settings, left: Stack) -> np.ndarray:
     """The first matrix of the input, shape ``(1, m, k)``; a synthetic one need not be on disk."""
     if settings.input is not None:
         return StackReader(left.sources, left.shape, left.dtype).read(0, 1)
-    recipe: dict[str, Any] = settings.synthetic
+    recipe = settings.synthetic
     dtype = np.dtype(recipe["dtype"])
     return synthetic.matrix(recipe["seed"], 0, recipe["dim"], dtype)[np.newaxis]
 
@@ -146,9 +162,8 @@ def write(plan: Plan, sources: list[Source]) -> None:
         plan.results.sources: plans.to_tsv(sources, Source),
         plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
     }
-    made = {"versions": host.loaded(), "commit": host.announced(), "time": time.time(),
-            "host": socket.gethostname()}  # fmt: skip
-    facts = {**plan.facts, "made": made}
+    made = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
+    facts = asdict(replace(plan.facts, made=made))
     mark(plan.results)
     for path, raw in tables.items():
         with commit(path) as file:
@@ -179,13 +194,11 @@ def check_folder(plan: Plan) -> None:
     if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
         raise InputError(f"results: {existing} cannot be written; choose another folder")
     refuse_foreign(plan.results.partial)
-    free, needed = shutil.disk_usage(existing).free, sum(plan.facts["bytes"].values())
+    free, needed = shutil.disk_usage(existing).free, sum(astuple(plan.facts.bytes))
     if needed > free:  # only then is it worth looking at what is there already
         needed -= sum(_size(path) for path in _files_to_be(plan))
     if needed > free:
-        parts = ", ".join(
-            f"{name} {human_bytes(n)}" for name, n in plan.facts["bytes"].items() if n
-        )
+        parts = _parts(plan.facts.bytes)
         raise InputError(
             f"results: {root} needs {human_bytes(needed)} more ({parts}), but its disk has "
             f"{human_bytes(free)} free; materialize: false saves the shards, keep: sum the products"
@@ -195,8 +208,7 @@ def check_folder(plan: Plan) -> None:
 def describe(plan: Plan) -> str:
     """One line about a plan, for the log and the dry run."""
     problem, rows = plan.problem, list(plan.shards.values())
-    written = ", ".join(f"{k} {human_bytes(n)}" for k, n in plan.facts["bytes"].items() if n)
-    product = problem.product
+    product, written = problem.product, _parts(plan.facts.bytes)
     if problem.result:
         product += f" to {problem.result} of {problem.result_dtype} (which nothing can prove)"
     return (
@@ -204,6 +216,10 @@ def describe(plan: Plan) -> str:
         f"{len(rows)} shards of {human_bytes(max(r.bytes for r in rows))} or less; "
         f"{human_bytes(max(r.memory for r in rows))} of memory a task; writes {written}"
     )
+
+
+def _parts(written: Written) -> str:
+    return ", ".join(f"{name} {human_bytes(n)}" for name, n in vars(written).items() if n)
 
 
 def _refuse_path(root: Path) -> None:
@@ -318,14 +334,13 @@ def _files_text(sources: Iterable[Source]) -> str:
     return json.dumps([[s.path, s.first, s.identity] for s in sources])
 
 
-def _bytes_on_disk(rows: list[Shard], settings: Settings) -> dict[str, int]:
-    """Bytes that the run writes, by what they are."""
+def _bytes_on_disk(rows: list[Shard], settings: Settings) -> Written:
     read = sum(row.bytes for row in rows)
-    return {
-        "input": read if settings.input is None else 0,
-        "shards": read if settings.materialize else 0,
-        "products": sum(row.product_bytes for row in rows),
-    }
+    return Written(
+        input=read if settings.input is None else 0,
+        shards=read if settings.materialize else 0,
+        products=sum(row.product_bytes for row in rows),
+    )
 
 
 def _files_to_be(plan: Plan) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import TypedDict
 
 from shardwise.errors import InputError
 from shardwise.files.paths import STATISTICS
@@ -47,7 +48,16 @@ def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> N
         )
 
 
-Shape = tuple[int, ...]
+Shape = tuple[int, int]
+
+
+class Recipe(TypedDict):
+    """The synthetic stack, as the config has it."""
+
+    matrices: int
+    dim: int
+    dtype: str
+    seed: int
 
 
 ITEM_BYTES = {

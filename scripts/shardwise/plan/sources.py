@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from glob import has_magic
 from pathlib import Path
+from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, short
@@ -221,7 +222,8 @@ def _headers(
     paths: list[Path], origin: str, cache: Path | None
 ) -> tuple[list[Header], list[str]]:  # fmt: skip
     """Headers and identities of many files; headers of known identity come from the cache."""
-    known, seen = _load_cache(cache), {}
+    known = _load_cache(cache)
+    seen: dict[int, Path] = {}
     headers, identities, fresh = [], [], {}
     for path in paths:
         try:
@@ -244,5 +246,5 @@ def _headers(
     return headers, identities
 
 
-def _load_cache(cache: Path | None) -> dict[str, list]:
+def _load_cache(cache: Path | None) -> dict[str, list[Any]]:
     return (kept(cache) if cache else None) or {}

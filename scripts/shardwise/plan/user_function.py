@@ -106,7 +106,7 @@ def load(spec: str, digest: str | None = None) -> Function:
         Where the file has changed since the plan was made.
     """
     source = _source(spec)
-    path, name = function_parts(spec)
+    path, name = _parts(spec)
     if digest not in (None, _digest(source)):
         raise IntegrityError(f"{path}: has changed since the plan was made; run snakemake again")
     module = _module(path, source)
@@ -149,6 +149,9 @@ def call(
         errors of the device, Ctrl-C and SIGTERM pass through.
     """
     where = _matrices(first, block.shape[0])
+    not_theirs: tuple[type[BaseException], ...] = (
+        MemoryError, KeyboardInterrupt, Terminated, *device_errors(xp)
+    )  # fmt: skip
     given = block
     if xp is np:
         given = block.view()
@@ -156,7 +159,7 @@ def call(
     try:
         with np.errstate(all="ignore"), _noting_threads(), _undone():
             result = function.target(xp, given)
-    except (MemoryError, KeyboardInterrupt, Terminated, *device_errors(xp)):
+    except not_theirs:
         raise
     except SystemExit as error:
         code = "" if error.code is None else repr(error.code)
@@ -212,11 +215,11 @@ def _noting_threads() -> Iterator[None]:
             _STARTED.add(thread)
         start(thread)
 
-    threading.Thread.start = noted  # type: ignore[method-assign]
+    threading.Thread.start = noted  # type: ignore[method-assign, assignment]  # for this while
     try:
         yield
     finally:
-        threading.Thread.start = start  # type: ignore[method-assign]
+        threading.Thread.start = start  # type: ignore[method-assign]  # as it was
 
 
 def running_threads() -> str:
@@ -315,8 +318,14 @@ def _count(number: int, noun: str) -> str:
     return f"a {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def _parts(spec: str) -> tuple[str, str]:
+    parts = function_parts(spec)
+    assert parts is not None  # the config was checked
+    return parts
+
+
 def _source(spec: str) -> bytes:
-    path, _ = function_parts(spec)
+    path, _ = _parts(spec)
     try:
         refuse_special(Path(path), "product: ")
         return Path(path).read_bytes()

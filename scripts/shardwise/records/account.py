@@ -11,6 +11,7 @@ from shardwise.errors import IntegrityError, WrongProduct, short
 from shardwise.numerics.end_to_end import gap, sum_bound
 from shardwise.numerics.reference import SEED, parts_of, summed
 from shardwise.plan.problem import Problem
+from shardwise.records.receipts import CopyReceipt, ProductReceipt, Witness
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def number(said: Any, dtype: str) -> np.ndarray:
         raise ValueError(f"{short(said)}: {error}") from None
 
 
-def reference_in(receipt: dict[str, Any], problem: Problem, factors: str) -> np.ndarray | None:
+def reference_in(receipt: CopyReceipt, problem: Problem, factors: str) -> np.ndarray | None:
     """The reference in the receipt of a copy; None where there is none, or of other weights.
 
     Parameters
@@ -155,16 +156,16 @@ def reference_in(receipt: dict[str, Any], problem: Problem, factors: str) -> np.
 
     Raises
     ------
-    ValueError, KeyError, TypeError
+    ValueError
         Where what stands there is damaged.
     """
-    said = receipt.get("witness")
-    if said is None or said["seed"] != SEED or said.get("factors") != factors:
+    own = receipt.witness
+    if own is None or own.seed != SEED or own.factors != factors:
         return None
-    return number(said["reference"], problem.product_dtype)
+    return number(own.reference, problem.product_dtype)
 
 
-def account(receipt: dict[str, Any], problem: Problem) -> Account | str:
+def account(receipt: ProductReceipt, problem: Problem) -> Account | str:
     """The witness in the receipt of a product, or why there is none.
 
     Raises
@@ -172,17 +173,18 @@ def account(receipt: dict[str, Any], problem: Problem) -> Account | str:
     IntegrityError
         Where what stands there is damaged.
     """
-    said = receipt.get("witness")
-    if said is None:
-        return str(receipt.get("no_witness") or "its receipt is of an older version")
+    if receipt.witness is None:
+        return receipt.no_witness or "its receipt is of an older version"
+    if receipt.witness.seed != SEED:
+        return f"its receipt has other weights (seed {short(receipt.witness.seed)})"
+    return account_of(receipt.witness, problem)
+
+
+def account_of(witness: Witness, problem: Problem) -> Account:
+    """The account that a witness states, as :func:`account`."""
     try:
-        if said["seed"] != SEED:
-            return f"its receipt has other weights (seed {short(said['seed'])})"
-        one, other = (number(said[k], problem.product_dtype) for k in ("contribution", "reference"))
-        mass, tolerance = said["mass"], said["tolerance"]
-        for size in (mass, tolerance):
-            if type(size) not in (int, float) or not 0 <= size < math.inf:
-                raise ValueError(f"{short(size)} is no mass and no tolerance")
-        return Account(one, other, float(mass), float(tolerance), str(said["host"]))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        one = number(witness.contribution, problem.product_dtype)
+        other = number(witness.reference, problem.product_dtype)
+    except ValueError as error:
         raise IntegrityError(f"its receipt has a damaged witness ({error!r})") from None
+    return Account(one, other, witness.mass, witness.tolerance, witness.host)

@@ -13,6 +13,7 @@ from shardwise.files.commit import commit, remove_leftovers
 from shardwise.files.paths import for_bash
 from shardwise.plan.plan import Plan
 from shardwise.records import judge
+from shardwise.records.receipts import ProductReceipt
 
 _MOST_NAMED = 20
 
@@ -35,15 +36,15 @@ def write(plan: Plan) -> None:
         remove_leftovers(path.parent)
     rows = [judge.ledger_row(receipt) for receipt in checked_receipts(plan)]
     # As text: pandas would make 3.0 of a 3 that stands in a column with a 0.5.
-    cells = [[str(value) for value in row.values()] for row in rows]
+    cells = [[str(value) for value in row] for row in rows]
     table = pandas.DataFrame(cells, columns=list(judge.COLUMNS), dtype=str)
     with commit(plan.results.ledger) as file:
         table.to_csv(file, sep="\t", index=False, lineterminator="\n")
 
 
-def line_of(receipt: dict[str, Any]) -> bytes:
+def line_of(receipt: ProductReceipt) -> bytes:
     """The line of the ledger that a receipt makes."""
-    return _line(judge.ledger_row(receipt).values())
+    return _line(judge.ledger_row(receipt))
 
 
 def _line(cells: Iterable[Any]) -> bytes:
@@ -57,7 +58,7 @@ def text(lines: Iterable[bytes]) -> bytes:
     return b"".join([_line(judge.COLUMNS), *lines])
 
 
-def read(plan: Plan) -> list[dict[str, Any]]:
+def read(plan: Plan) -> list[ProductReceipt]:
     """The receipts of the shards in the plan's order, by a ledger that is still true.
 
     Raises
@@ -101,19 +102,19 @@ def lists(plan: Plan, checksum: str) -> bool:
     return found.hexdigest() == checksum
 
 
-def checked_receipts(plan: Plan) -> list[dict[str, Any]]:
+def checked_receipts(plan: Plan) -> list[ProductReceipt]:
     """The receipts of exactly the plan's shards, each as the judge takes it."""
-    found: list[dict[str, Any]] = []
+    found: list[ProductReceipt] = []
     problems: dict[str, str] = {}
     for shard_id in plan.shards:
         try:
             found.append(judge.check_product(plan, shard_id))
         except IntegrityError as error:
             problems[shard_id] = str(error)
-    backends = {receipt["backend"] for receipt in found}
+    backends: set[str] = {receipt.backend for receipt in found}
     if len(backends) > 1:
         for receipt in found:
-            problems[receipt["shard"]] = f"was computed by {receipt['backend']}"
+            problems[receipt.shard] = f"was computed by {receipt.backend}"
     if problems:
         raise IntegrityError(_explain(plan, problems, backends))
     return found

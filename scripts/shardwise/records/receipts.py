@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import stat
 import time
@@ -9,9 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from shardwise import ALGORITHM, host
 from shardwise.errors import IntegrityError, TryAgain, short, writing
@@ -21,11 +24,250 @@ from shardwise.files.commit import commit, temporary_for
 from shardwise.files.npy import DATA_OFFSET, padded_header
 from shardwise.files.small import open_own
 from shardwise.host import job_number, loaded
+from shardwise.plan.problem import Recipe
 
 SCHEMA = 1
+_BEGIN = f'{{\n "schema": {SCHEMA},\n'.encode()
 
 _DEVICE, _SOFTWARE = ("name", "uuid"), ("algorithm", "commit", "versions")
 _Values = tuple[Any, ...]
+
+Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Amount = Annotated[float, Meta(ge=0, lt=2**63)]
+Size = Annotated[float, Meta(ge=0)]
+Moment = Annotated[float, Meta(gt=-(2**63), lt=2**63)]
+Line = Annotated[str, Meta(max_length=999, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")]
+"""Text that comes back from a cell of a table as it went in."""
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+Number = int | float | list[int | float]
+"""As `account.told` has it: a complex number is ``[re, im]``."""
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a receipt. Its fields are the keys; one with a default need not be there."""
+
+
+class ArrayFile(Record, frozen=True):
+    """An array file beside a receipt; sizes in bytes.
+
+    ``checksum``, ``row_bytes`` and ``piece_bytes`` are of the elements, as
+    :class:`~shardwise.files.checksum.PieceChecksum` defines them.
+    """
+
+    name: Line
+    shape: tuple[Whole, ...]
+    dtype: str
+    bytes: Whole
+    checksum: Digest
+    row_bytes: Whole
+    piece_bytes: Whole
+
+
+class Receipt(Record, frozen=True):
+    """What each receipt says: which code made a file, where, and when (Unix seconds)."""
+
+    schema: int
+    stage: str
+    algorithm: int
+    versions: dict[str, str]
+    commit: str | None
+    host: str
+    node: Line
+    job: str | None
+    process: Whole
+    started: Moment
+    finished: Moment
+    digest: str
+
+
+class UsedDevice(Record, frozen=True):
+    """The device that computed a product; a CPU has no UUID."""
+
+    name: Line
+    uuid: Line | None = None
+    memory: Whole | None = None
+    source: str | None = None
+    granted: str | None = None
+
+
+class ProofMethod(Record, frozen=True):
+    """How the products of a shard were proven."""
+
+    method: str
+    vectors: Whole
+    seed: Whole
+
+
+class Witness(Record, frozen=True):
+    """The numbers of the end-to-end proof, as `account.Account` explains them."""
+
+    contribution: Number
+    reference: Number
+    mass: Size
+    tolerance: Size
+    host: str
+    seed: int
+
+
+class Stages(TypedDict):
+    """An amount for each stage of a shard."""
+
+    read: Amount
+    upload: Amount
+    compute: Amount
+    download: Amount
+    write: Amount
+
+
+class Phases(Stages):
+    """Seconds of a shard; each moment counts once."""
+
+    waiting: Amount
+
+
+class Timing(Record, frozen=True):
+    """Where the time of a shard went, as `timeline.Timeline.told` explains it."""
+
+    held: Phases
+    busy: Stages
+    work: Stages
+
+
+class MeanAndMax(TypedDict):
+    """What the samples of a gauge come to."""
+
+    mean: Moment
+    max: Moment
+
+
+class Telemetry(TypedDict):
+    """What the samples of a shard's device come to; None where the device does not say."""
+
+    file: Annotated[str, Meta(pattern=r"\A\d+\.telemetry\.tsv\Z")] | None
+    samples: Whole
+    seconds: Amount
+    utilisation: MeanAndMax | None
+    memory_bytes: MeanAndMax | None
+    power_watts: MeanAndMax | None
+    temperature_celsius: MeanAndMax | None
+    clock_sm_hertz: MeanAndMax | None
+    clock_memory_hertz: MeanAndMax | None
+    pcie_received_bytes_per_second: MeanAndMax | None
+    pcie_sent_bytes_per_second: MeanAndMax | None
+    memory_total_bytes: Whole | None
+    throttled_seconds: dict[Annotated[str, Meta(pattern=r"\A[a-z_]{1,60}\Z")], Amount] | None
+    ecc_corrected: Amount | None
+    ecc_uncorrected: Amount | None
+    energy_joules: Annotated[float, Meta(ge=0, lt=1e15)] | None
+
+
+class ProductReceipt(Receipt, frozen=True):
+    """The receipt of a shard's product."""
+
+    shard: str
+    start: Whole
+    stop: Whole
+    fingerprint: str
+    keep: Literal["products", "sum"]
+    backend: Literal["cupy", "numpy"]
+    device: UsedDevice
+    attempt: Annotated[int, Meta(ge=1, le=2**31)]
+    file: ArrayFile
+    proof: ProofMethod | None
+    input_checksum: Digest | None = None
+    right_checksum: Digest | None = None
+    witness: Witness | None = None
+    no_witness: str | None = None
+    compute: str | None = None
+    stages: dict[str, Amount] | None = None
+    timeline: Timing | None = None
+    telemetry: Telemetry | None = None
+
+
+class CopyWitness(Record, frozen=True):
+    """The CPU's own number of a shard's matrices; ``factors`` is a digest of what else it is of."""
+
+    reference: Number
+    seed: int
+    factors: str | None = None
+
+
+class CopyReceipt(Receipt, frozen=True):
+    """The receipt of a copy of a shard's matrices."""
+
+    shard: str
+    start: Whole
+    stop: Whole
+    matrices: str
+    file: ArrayFile
+    witness: CopyWitness | None = None
+
+
+class StackReceipt(Receipt, frozen=True):
+    """The receipt of the synthetic stack."""
+
+    synthetic: Recipe
+    file: ArrayFile
+
+
+class EndToEnd(Record, frozen=True):
+    """How the sum was compared with all receipts, see `account.Verdict`."""
+
+    shards: Whole
+    off: Size
+    host: str
+
+
+class MakingDevice(TypedDict):
+    """A device, and how many shards it has computed."""
+
+    name: str
+    uuid: str | None
+    shards: int
+
+
+class Software(TypedDict):
+    """What software there was, and how many shards it has computed."""
+
+    algorithm: int
+    commit: str | None
+    versions: dict[str, str]
+    shards: int
+
+
+class Makers(TypedDict):
+    """Who made the products that were summed; ``nodes`` counts the shards of each."""
+
+    devices: list[MakingDevice]
+    nodes: dict[str, int]
+    software: list[Software]
+
+
+class SumReceipt(Receipt, frozen=True):
+    """The receipt of the sum and of the other statistics, ``summary.json``."""
+
+    matrices: Whole
+    shards: Whole
+    product: str
+    keep: Literal["products", "sum"]
+    proven: bool
+    plan: str
+    made_by: Makers
+    ranks: Whole
+    nodes: dict[str, Whole]
+    scalars: dict[str, Any]
+    """Numbers, or text for those that are not finite; under ``where`` places."""
+    files: dict[str, ArrayFile]
+    end_to_end: EndToEnd | None = None
+    no_end_to_end: str | None = None
+    ledger: str | None = None
+    config: str | None = None
+    energy_joules: Amount | None = None
+    energy_shards: Whole = 0
+    quarantined: list[dict[str, str | float]] = []
+
+
+_R = TypeVar("_R", bound=Receipt)
 
 
 class NoReceipt(IntegrityError):  # noqa: N818 - named after what was found
@@ -46,7 +288,8 @@ def write(path: Path, receipt: dict[str, Any]) -> None:
 
 
 def _text(receipt: dict[str, Any]) -> bytes:
-    body = json.dumps({"schema": SCHEMA, **receipt}, indent=1).removesuffix("\n}")
+    body = json.dumps({"schema": SCHEMA, **receipt}, indent=1, default=msgspec.to_builtins)
+    body = body.removesuffix("\n}")
     return small.with_digest(body.encode())
 
 
@@ -99,18 +342,18 @@ def _is(path: Path, known: os.stat_result) -> bool:
     return (found.st_dev, found.st_ino) == (known.st_dev, known.st_ino)
 
 
-def has_same_elements(path: Path, facts: dict[str, Any]) -> bool:
+def has_same_elements(path: Path, facts: ArrayFile) -> bool:
     """Whether a file is what a receipt says of it; all of it is read."""
     try:
         check_file(path, facts)
     except IntegrityError:
         return False
-    found = file_checksum(path, DATA_OFFSET, facts["row_bytes"], facts["piece_bytes"])
-    return found == facts["checksum"]
+    found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes)
+    return found == facts.checksum
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Read a receipt: of a product, of a copy of a shard's matrices, or of the sum.
+def read(path: Path, kind: type[_R]) -> _R:
+    """Read a receipt of a kind, such as that of a product.
 
     Nothing else reads one. Every byte must be as it was written, by the receipt's own digest.
 
@@ -125,18 +368,20 @@ def read(path: Path) -> dict[str, Any]:
         raise NoReceipt(f"{path}: the receipt is missing")
     if not small.has_own_digest(raw):
         raise IntegrityError(f"{path}: has changed since it was written, by its own digest")
-    try:
-        receipt = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: the receipt cannot be read ({short(error)})") from error
-    if not isinstance(receipt, dict):
-        raise IntegrityError(f"{path}: is no receipt")
-    if repr(receipt.get("schema")) != repr(SCHEMA):  # as text: true equals 1
+    if not raw.startswith(_BEGIN):
         raise UnknownSchema(
             f"{path}: is no receipt of schema {SCHEMA}, the one known here, but of schema "
-            f"{short(receipt.get('schema'))}; use the version of Shardwise that has written it"
+            f"{_schema(raw)}; use the version of Shardwise that has written it"
         )
-    return receipt
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{path}: is damaged ({short(error)})") from error
+
+
+def _schema(raw: bytes) -> str:
+    match = re.match(rb'{\n "schema": ([^\n]*),\n', raw)
+    return f"{match[1].decode('utf-8', 'replace'):.80}" if match else "None"
 
 
 def note_start(path: Path) -> int:
@@ -161,12 +406,12 @@ def starts(path: Path) -> int:
     return 0
 
 
-def makers(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def makers(found: Iterable[ProductReceipt]) -> dict[str, Any]:
     """Who made the products of some receipts: devices, nodes and software, with their shards."""
     used, nodes, software = Counter[_Values](), Counter[str](), Counter[_Values]()
     for receipt in found:
-        used[_values(receipt["device"], _DEVICE)] += 1
-        nodes[receipt["node"]] += 1
+        used[_values(receipt.device, _DEVICE)] += 1
+        nodes[receipt.node] += 1
         software[_values(receipt, _SOFTWARE)] += 1
     return {
         "devices": _counted(used, _DEVICE),
@@ -175,9 +420,9 @@ def makers(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _values(facts: Mapping[str, Any], keys: Iterable[str]) -> _Values:
+def _values(record: Record, keys: Iterable[str]) -> _Values:
     """Some values of a receipt, to count by: there may be 100,000, and JSON would take seconds."""
-    found = map(facts.get, keys)
+    found = [getattr(record, key) for key in keys]
     return tuple(frozenset(v.items()) if isinstance(v, dict) else v for v in found)
 
 
@@ -193,27 +438,15 @@ def _counted(shards: Mapping[_Values, int], keys: Iterable[str]) -> list[dict[st
 def file_facts(
     path: Path, shape: tuple[int, ...], dtype: str,
     checksum: str, row_bytes: int, piece_bytes: int,
-) -> dict[str, Any]:  # fmt: skip
-    """What a receipt says of the array file beside it.
-
-    Parameters
-    ----------
-    checksum, row_bytes, piece_bytes
-        Of the elements, as :class:`~shardwise.files.checksum.PieceChecksum` defines it.
-    """
-    size = path.stat().st_size
-    return {
-        "name": path.name,
-        "shape": list(shape),
-        "dtype": dtype,
-        "bytes": size,
-        "checksum": checksum,
-        "row_bytes": row_bytes,
-        "piece_bytes": piece_bytes,
-    }
+) -> ArrayFile:  # fmt: skip
+    """What a receipt says of the array file beside it."""
+    return ArrayFile(
+        name=path.name, shape=shape, dtype=dtype, bytes=path.stat().st_size,
+        checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes,
+    )  # fmt: skip
 
 
-def check_file(path: Path, facts: Mapping[str, Any]) -> None:
+def check_file(path: Path, facts: ArrayFile) -> None:
     """Compare a file's header and size with its receipt; the elements are left to their reader.
 
     The checksum leaves the header out, so each of its bytes must be that of our own files.
@@ -224,9 +457,8 @@ def check_file(path: Path, facts: Mapping[str, Any]) -> None:
         Where they differ.
     """
     try:
-        dtype = np.dtype(facts["dtype"]).newbyteorder("<")
-        header, size = padded_header(facts["shape"], dtype), facts["bytes"]
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        header = padded_header(facts.shape, np.dtype(facts.dtype).newbyteorder("<"))
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise IntegrityError(f"{path}: its receipt is damaged ({short(error)})") from None
     try:
         found = path.stat()
@@ -238,8 +470,8 @@ def check_file(path: Path, facts: Mapping[str, Any]) -> None:
         raise IntegrityError(f"{path}: is missing, though its receipt is there") from None
     except OSError as error:
         raise IntegrityError(f"{path}: cannot be read: {error.strerror}") from error
-    if found.st_size != size:
-        raise IntegrityError(f"{path}: has {found.st_size} bytes, not {short(size)}")
+    if found.st_size != facts.bytes:
+        raise IntegrityError(f"{path}: has {found.st_size} bytes, not {facts.bytes}")
     if raw != header:
         raise IntegrityError(f"{path}: its header is not what its receipt says")
 

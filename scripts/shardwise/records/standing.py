@@ -9,9 +9,9 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import IntegrityError, ShardwiseError
@@ -19,9 +19,18 @@ from shardwise.files.paths import STATISTICS, Results
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, missing, receipts
+from shardwise.records.receipts import (
+    ArrayFile,
+    CopyReceipt,
+    ProductReceipt,
+    StackReceipt,
+    SumReceipt,
+)
 
 _READ_BYTES = 1 << 28
 """Results of so many bytes or fewer are read and compared with the summary's checksums."""
+
+_WithFile = ProductReceipt | CopyReceipt | StackReceipt
 
 _PER_SHARD = re.compile(r"(\d+)\.(?:npy|json|telemetry\.tsv)")
 
@@ -78,7 +87,7 @@ def _unfit(
     if not _is_of(results, plan):
         yield results.plan
     if shards.missing:
-        if plan.facts["synthetic"] and not holds_stack(plan):
+        if plan.facts.synthetic and not holds_stack(plan):
             yield results.synthetic
         if jobs:
             yield from _unfit_shards(plan, shards.missing)
@@ -98,24 +107,28 @@ def _is_of(results: Results, plan: Plan) -> bool:
         plans.check_sources(results, facts)
     except ShardwiseError:
         return False
-    return all(facts.get(key) == plan.facts[key] for key in ("digest", "config_digest"))
+    return _digests(facts) == _digests(plan.facts)
+
+
+def _digests(facts: plans.Facts) -> tuple[str, str | None]:
+    return facts.digest, facts.config_digest
 
 
 def holds_stack(plan: Plan) -> bool:
     """Whether ``input.npy`` is the synthetic stack of this plan, by its receipt."""
     results = plan.results
     try:
-        receipt = receipts.read(results.synthetic_receipt)
-        receipts.check_file(results.synthetic, receipt["file"])
-    except (IntegrityError, LookupError, TypeError):
+        receipt = receipts.read(results.synthetic_receipt, StackReceipt)
+        receipts.check_file(results.synthetic, receipt.file)
+    except IntegrityError:
         return False
-    own = plan.facts["synthetic"], ALGORITHM["synthesize"]
-    return (receipt.get("synthetic"), receipt.get("algorithm")) == own
+    own = plan.facts.synthetic, ALGORITHM["synthesize"]
+    return (receipt.synthetic, receipt.algorithm) == own
 
 
 def _unfit_shards(plan: Plan, shards: Sequence[str]) -> Iterator[Path]:
     """The products of missing shards, and their copies unless those are whole."""
-    results, copied = plan.results, plan.settings["materialize"]
+    results, copied = plan.results, plan.settings.materialize
     for shard in shards:
         yield results.product(shard)
         if copied and not _is_copy(plan, shard):
@@ -126,7 +139,7 @@ def _is_copy(plan: Plan, shard: str) -> bool:
     """Whether the copy of a shard's matrices is there, and of these matrices."""
     try:
         receipt = judge.check_copy(plan, shard)
-        receipts.check_file(plan.results.shard(shard), receipt["file"])
+        receipts.check_file(plan.results.shard(shard), receipt.file)
     except IntegrityError:
         return False
     return True
@@ -136,15 +149,17 @@ def _sums(plan: Plan, statistics: Sequence[str]) -> bool:
     """Whether the summary vouches for these results, of this plan and of the present ledger."""
     results = plan.results
     try:
-        summary = receipts.read(results.summary)
+        summary = receipts.read(results.summary, SumReceipt)
         judge.check_summary(plan, summary)
         own = (ALGORITHM["reduce"], plans.file_digest(results.ledger))
-        if (summary.get("algorithm"), summary.get("ledger")) != own:
+        if (summary.algorithm, summary.ledger) != own:
             return False
         for name in statistics:
-            path, facts = results.statistic(name), summary["files"].get(name)
+            path, facts = results.statistic(name), summary.files.get(name)
+            if facts is None:
+                return False
             judge.check_statistic(plan, name, facts)
-            if facts["bytes"] <= _READ_BYTES and not receipts.has_same_elements(path, facts):
+            if facts.bytes <= _READ_BYTES and not receipts.has_same_elements(path, facts):
                 return False
     except (OSError, IntegrityError):
         return False
@@ -166,19 +181,19 @@ def clear(plan: Plan) -> list[Path]:
     own: list[Path] = []
     strange: list[Path] = []
 
-    def sort(paths: Iterable[Path], receipt: Path, file: Path) -> None:
-        (own if _is_written_by_us(receipt, file) else strange).extend(paths)
+    def sort(kind: type[_WithFile], paths: Iterable[Path], receipt: Path, file: Path) -> None:
+        (own if _is_written_by_us(kind, receipt, file) else strange).extend(paths)
 
     for shard, paths in _files_per_shard(results.product("").parent):
         if shard not in plan.shards or shard in lacking:
-            sort(paths, results.receipt(shard), results.product(shard))
+            sort(ProductReceipt, paths, results.receipt(shard), results.product(shard))
     for shard, paths in _files_per_shard(results.shard("").parent):
-        copied = shard in plan.shards and plan.settings["materialize"]
+        copied = shard in plan.shards and plan.settings.materialize
         if not (copied and _is_copy(plan, shard)):
-            sort(paths, results.shard_receipt(shard), results.shard(shard))
+            sort(CopyReceipt, paths, results.shard_receipt(shard), results.shard(shard))
     if results.synthetic.exists() and not holds_stack(plan):
         paths = [path for path in (results.synthetic, results.synthetic_receipt) if path.exists()]
-        sort(paths, results.synthetic_receipt, results.synthetic)
+        sort(StackReceipt, paths, results.synthetic_receipt, results.synthetic)
     _sort_results(plan, own, strange)
     for path in own:
         path.unlink(missing_ok=True)
@@ -187,14 +202,12 @@ def clear(plan: Plan) -> list[Path]:
 
 def _sort_results(plan: Plan, own: list[Path], strange: list[Path]) -> None:
     """Add the results of an earlier plan to what was written by us, or to what is strange."""
-    results = plan.results
-    try:
-        summary = receipts.read(results.summary)
-        files = dict(summary["files"])
-    except (IntegrityError, LookupError, TypeError, ValueError):
-        summary, files = {}, {}
-    if summary.get("plan") == plan.facts["digest"]:
-        return
+    results, summary = plan.results, None
+    with suppress(IntegrityError):
+        summary = receipts.read(results.summary, SumReceipt)
+        if summary.plan == plan.facts.digest:
+            return
+    files = summary.files if summary else {}
     for name in STATISTICS:
         path = results.statistic(name)
         if path.exists():
@@ -218,18 +231,18 @@ def _files_per_shard(folder: Path) -> Iterator[tuple[str, list[Path]]]:
     yield from found.items()
 
 
-def _is_written_by_us(receipt: Path, file: Path) -> bool:
+def _is_written_by_us(kind: type[_WithFile], receipt: Path, file: Path) -> bool:
     """Whether a receipt is as a run of ours wrote it, and fits the file."""
     try:
-        return _fits(file, receipts.read(receipt)["file"])
-    except (IntegrityError, LookupError, TypeError):
+        return _fits(file, receipts.read(receipt, kind).file)
+    except IntegrityError:
         return False
 
 
-def _fits(path: Path, facts: Any) -> bool:
+def _fits(path: Path, facts: ArrayFile) -> bool:
     try:
         receipts.check_file(path, facts)
-    except (IntegrityError, AttributeError, TypeError):
+    except IntegrityError:
         return False
     return True
 

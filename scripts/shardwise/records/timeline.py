@@ -138,7 +138,9 @@ class Spans:
 
 def _held(spans: Mapping[str, list[Span]], seconds: float) -> dict[str, float]:
     """Seconds that each stage adds to those before it in the order of who holds a moment."""
-    held, covered, before = Counter[str](), [], 0.0
+    held: dict[str, float] = dict.fromkeys((*STAGES, CHECK), 0.0)
+    covered: list[Span] = []
+    before = 0.0
     for stage in _FIRST:
         covered = union([*covered, *spans[stage]])
         total = length(covered)

@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from shardwise import ALGORITHM, host
@@ -39,6 +40,7 @@ from shardwise.plan.plan import Plan
 from shardwise.records import account as accounts
 from shardwise.records import ledger, receipts
 from shardwise.records.locks import alone
+from shardwise.records.receipts import Witness
 from shardwise.reduce import useful
 from shardwise.reduce.checkpoint import Partial, Record
 from shardwise.reduce.layout import Layout, Run, portion, remaining, share, teams
@@ -109,7 +111,7 @@ def run(
 def _loaded(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
     plan = plans.load(plan_file)
-    plan_problem.check_statistics(names, plan.settings["keep"], plan.problem.product_dtype)
+    plan_problem.check_statistics(names, plan.settings.keep, plan.problem.product_dtype)
     return plan
 
 
@@ -122,7 +124,7 @@ def layout_of(plan: Plan) -> Layout:
     if planes:
         numbers, item = elements * _parts(problem.product_dtype), 8
         rows = memory.plane_count(problem)
-    elif plan.settings["keep"] == "sum":
+    elif plan.settings.keep == "sum":
         item, rows = problem.sum_item, 1
     counts = [rows or shard.stop - shard.start for shard in plan.shards.values()]
     return Layout(counts, numbers, item, *piecess.checksum_pieces(numbers * item, item), planes)
@@ -146,13 +148,13 @@ class _Job:
         self._shards = list(plan.shards.values())
         found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
         self._ledger = plans.file_digest(plan.results.ledger) if peers.rank == 0 else ""
-        checksums = "".join(receipt["file"]["checksum"] for receipt in found)
+        checksums = "".join(receipt.file.checksum for receipt in found)
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
         self._makers, self._energy = receipts.makers(found), telemetry.energy(found)  # on rank 0
         self._expected = peers.broadcast(own).reshape(-1, 16)
         self._accounts = [accounts.account(receipt, plan.problem) for receipt in found]  # on rank 0
         facts = [
-            plan.facts["digest"], names, ALGORITHM["reduce"], self._expected.tobytes().hex(),
+            plan.facts.digest, names, ALGORITHM["reduce"], self._expected.tobytes().hex(),
             reference.SEED,
         ]  # fmt: skip
         self.partial = Partial(plan.results.partial, plans.digest(facts))
@@ -253,7 +255,7 @@ class _Job:
         """Write the results of a stripe that is whole."""
         with np.errstate(all="ignore"):
             results = work.results()
-        if self._plan.settings["nonfinite"] == "error":
+        if self._plan.settings.nonfinite == "error":
             self._refuse_nonfinite(results, work.low)
         self._outputs.write(results, work.low)
         self._scalars.add(results, work.low)
@@ -279,7 +281,7 @@ class _Job:
         until = time.monotonic() + _SEARCH_SECONDS
         for number, shard in enumerate(self._shards):
             wild = np.flatnonzero(~np.isfinite(self._element_of(number, element)))
-            if wild.size and self._plan.settings["keep"] == "products":
+            if wild.size and self._plan.settings.keep == "products":
                 matrix = shard.start + int(wild[0])
                 return self._cause(f"the product of matrix {matrix}", matrix, matrix + 1)
             if wild.size:
@@ -401,7 +403,7 @@ class _Job:
 
     def _plain(self) -> bool:
         """Whether the shards have added products in double precision, not in bins."""
-        return self._plan.settings["keep"] == "sum" and not adds_planes(self._plan)
+        return self._plan.settings.keep == "sum" and not adds_planes(self._plan)
 
     def _blame(self, told: list[dict[str, Any]]) -> None:
         """Read all files again, and name those that do not come to what their receipts say."""
@@ -411,7 +413,7 @@ class _Job:
             log.error("reduce: the sum does not come to what the receipts say; reading all again")
         with peers.telling():
             for i in range(peers.rank, len(wrong), peers.size):
-                own = accounts.account({"witness": told[i]}, problem)
+                own = accounts.account_of(msgspec.convert(told[i], Witness), problem)
                 wrong[i] = not accounts.fits(problem, own, self._form_of(i), self._plain())
         found = np.flatnonzero(peers.xor(wrong)).tolist()
         if found:
@@ -461,12 +463,12 @@ class _Job:
             "matrices": plan.problem.matrices,
             "shards": len(self._shards),
             "product": plan.problem.product,
-            "keep": plan.settings["keep"],
-            "proven": plan.settings["verify"] and plan.problem.result is None,
+            "keep": plan.settings.keep,
+            "proven": plan.settings.verify and plan.problem.result is None,
             **{key: self._end[key] for key in ("end_to_end", "no_end_to_end") if key in self._end},
-            "plan": plan.facts["digest"],
+            "plan": plan.facts.digest,
             "ledger": self._ledger,
-            "config": plan.facts.get("config_digest"),
+            "config": plan.facts.config_digest,
             "made_by": self._makers,
             "ranks": self._peers.size,
             "nodes": nodes,

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 def adds_planes(plan: Plan) -> bool:
     """Whether the shards' files are the planes of sums."""
-    exact = memory.exact_sum(plan.problem, plan.settings["reproducible"])
-    return plan.settings["keep"] == "sum" and exact
+    exact = memory.exact_sum(plan.problem, plan.settings.reproducible)
+    return plan.settings.keep == "sum" and exact
 
 
 def _parts(dtype: str) -> int:
@@ -36,7 +36,7 @@ class _Stripe:
         self._matrices = plan.problem.matrices
         self._planes = adds_planes(plan)
         dtype = plan.problem.product_dtype
-        if plan.settings["keep"] == "sum" and not self._planes:
+        if plan.settings.keep == "sum" and not self._planes:
             dtype = plan.problem.sum_dtype
         parts = _parts(dtype) if self._planes else 1
         low, high = (number // parts for number in layout.bounds(stripe))

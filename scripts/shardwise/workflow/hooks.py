@@ -1,6 +1,8 @@
 """Every trick that is played on Snakemake."""
 
 import logging
+import os
+import re
 import shlex
 import signal
 import subprocess
@@ -18,7 +20,7 @@ from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.processes import leftovers
-from shardwise.workflow import claim, final, grid_engine, recipe, slurm
+from shardwise.workflow import claim, final, grid_engine, progress, recipe, slurm
 
 if TYPE_CHECKING:
     from shardwise.workflow.run import Run
@@ -29,6 +31,8 @@ log = logging.getLogger("snakemake.logging")  # it prints messages as they are: 
 SCRIPTS = Path(__file__).parents[2]
 _PAGE_SECONDS = 120.0
 """So long may it take to make the page on a failed run; 100,000 shards take less than a minute."""
+
+_SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
 
 
 def _refuse(error: ShardwiseError) -> NoReturn:
@@ -118,9 +122,8 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     try:
         run.refuse_crowds()
         small.mark(run.results)
-        claim.claim(
-            run.results, joins=run.plan.facts["digest"] if run.dispatch == "array" else None
-        )
+        claim.claim(run.results, joins=run.plan.facts.digest if run.dispatch == "array" else None)
+        _write_command(run.results)
         if removed := leftovers.remove_folders():
             log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
         final.begin(run.results)
@@ -136,6 +139,14 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         _refuse(error)
 
 
+def _write_command(results: Results) -> None:
+    """Leave the command that continues this run, for who watches it."""
+    from shardwise.files.commit import commit  # here: jobs do not need it
+
+    with suppress(OSError, ShardwiseError), commit(results.command) as file:
+        file.write(f"{progress.rerun_command(sys.argv, os.getcwd())}\n".encode(errors="replace"))
+
+
 def _refuse_too_large(workflow: Any, run: "Run", rules: Collection[str]) -> None:
     """Refuse what no job on this machine can hold; elsewhere only the tasks know their device."""
     here = workflow.local_exec and run.dispatch in ("jobs", "pool") and not workflow.touch
@@ -144,7 +155,7 @@ def _refuse_too_large(workflow: Any, run: "Run", rules: Collection[str]) -> None
     from shardwise.devices import choose  # here: jobs do not need them, nor NumPy
     from shardwise.multiply import batch, lanes
 
-    backend = run.plan.settings["backend"]
+    backend = run.plan.settings.backend
     cuda = backend != "numpy" and choose.driver_cuda_version() is not None
     with suppress(TryAgain):  # no device here is the tasks' affair
         total = choose.largest_memory(backend) if cuda else lanes.HostLane().total()
@@ -192,6 +203,39 @@ def _disown(run: "Run") -> None:
     """Remove the receipts of products that are to be computed again: no receipt, no result."""
     for shard in run.to_compute:
         run.results.receipt(shard).unlink(missing_ok=True)
+
+
+def show_less(workflow: Any) -> None:
+    """Under the profiles' quiet mode, show what matters and write everything to the log file.
+
+    Snakemake believes that what it is quiet about belongs nowhere: quiet about progress, it tells
+    its listeners of no finished job; quiet about rules, it leaves them out of its own log file, and
+    still prints some lines a job. We need some ten lines a run on the screen, every event, and a
+    file that has it all. So the profiles are quiet about rules alone, the file's filter is told to
+    let everything through, and the screen gets warnings, errors, and the notes that `_SHOWN` fits.
+    """
+    if "rules" not in progress.quietness(workflow):
+        return
+    for handler in log.handlers:
+        if isinstance(handler, logging.FileHandler):
+            for part in (*handler.filters, handler.formatter):
+                part.quiet = set()  # type: ignore[union-attr]
+        elif handler.name == "DefaultStreamHandler":
+            handler.filters.insert(0, _Screen())  # before Snakemake's own, to see every note
+
+
+class _Screen(logging.Filter):
+    """Passes what a user wants to see of a run; of --list-rules and the like, all."""
+
+    _runs = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show a note; of a failed job `progress` says why, in one line."""
+        text = record.getMessage()
+        self._runs |= getattr(getattr(record, "event", None), "value", "") == "workflow_started"
+        if record.levelno > logging.INFO:
+            return not text.startswith("RuleException:\nCalledProcessError")
+        return _SHOWN.match(text) is not None if self._runs else not text.startswith("Assuming")
 
 
 def shell_prefix() -> str:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from shardwise.records import logs, missing
 from shardwise.records.logs import explain
 from shardwise.workflow import claim
 
-_SECONDS_BETWEEN_LINES = 1.0
+_SECONDS_BETWEEN_LINES = 10.0
 _FOLLOW_SECONDS = 1.0
 _STAGES = ("plan", "synthesize", "shard", "multiply", "ledger", "reduce", "report")
 _PER_SHARD = ("shard", "multiply")
@@ -48,12 +49,17 @@ class State:
 
 
 def attach(workflow: Any, run: Any) -> None:
-    """Follow the events of the main process's run; jobs, dry runs and listings stay silent."""
+    """Follow the events of the main process's run; jobs stay silent."""
     logger = logging.getLogger("snakemake.logging")
     if workflow.is_main_process:
         listener = Listener(workflow, run)
         logger.addHandler(listener)
         atexit.register(listener.last_words)
+
+
+def quietness(workflow: Any) -> set[str]:
+    """What Snakemake is told to be quiet about, such as ``rules`` and ``progress``."""
+    return {word.name.lower() for word in workflow.output_settings.quiet or ()}
 
 
 class Listener(logging.Handler):
@@ -62,6 +68,7 @@ class Listener(logging.Handler):
     def __init__(self, workflow: Any, run: Any) -> None:
         super().__init__()
         self._workflow, self._run, self._began = workflow, run, time.time()
+        self._quiet = bool(quietness(workflow) & {"rules", "progress", "all"})
         self._state = State()
         self._last_line = 0.0
         self._follower: Follower | None = None
@@ -72,7 +79,7 @@ class Listener(logging.Handler):
         act = getattr(self, f"_on_{event}", None)
         try:
             if act is not None:
-                if not self._workflow.dryrun:
+                if event == "run_info" or not self._workflow.dryrun:
                     act(record)
             elif match := _RUN_NAME.search(record.getMessage()):
                 claim.remember(self._run.results, "slurm", match[1])
@@ -80,10 +87,18 @@ class Listener(logging.Handler):
             self.handleError(record)
 
     def _on_run_info(self, record: Any) -> None:
+        if self._quiet and not self._state.planned:
+            self._say_jobs(record.stats)  # else Snakemake prints them as a table
         self._state.planned = Counter()
         for rule, jobs_of_rule in record.stats.items():
             if _stage(rule) in _STAGES:
                 self._state.planned[_stage(rule)] += jobs_of_rule
+
+    def _say_jobs(self, stats: Mapping[str, int]) -> None:
+        """One line on the jobs of this run, in the order in which they run."""
+        rules = sorted(stats.keys() - {"all", "total"}, key=_order)
+        end = " (dry run: nothing was started)" if self._workflow.dryrun else ""
+        say("shardwise: jobs: " + ", ".join(f"{rule} {stats[rule]}" for rule in rules) + end)
 
     def _on_job_info(self, record: Any) -> None:
         self._state.names[record.jobid] = (
@@ -112,6 +127,8 @@ class Listener(logging.Handler):
             reason = explain(log, record.rule_msg)
             failures = [Failure(f"{rule} {shard}".strip(), reason, str(log or ""))]
         self._state.failures[record.jobid] = failures
+        for failure in failures if self._quiet else ():  # else Snakemake prints the whole log
+            say(f"shardwise: failed: {failure.name}: {failure.reason} (log: {failure.log})")
         if _stage(rule) in _STAGES:
             self._end_following(rule)
             self._line(_stage(rule), at_once=True)
@@ -228,9 +245,12 @@ class Follower:
         self._thread.join()
 
     def _follow(self) -> None:
+        count, last = "", -_SECONDS_BETWEEN_LINES
         while not self._ended.wait(_FOLLOW_SECONDS):
-            if count := self._look():
+            count = self._look() or count
+            if count and time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
                 say(f"shardwise: multiply: {count}")
+                count, last = "", time.monotonic()
         self._look()  # the last count is that of the job itself, which has ended
 
     def _look(self) -> str:
@@ -261,6 +281,11 @@ class Follower:
 def _stage(rule: str) -> str:
     """The stage that a rule belongs to."""
     return "multiply" if rule in _FOR_ALL else rule
+
+
+def _order(rule: str) -> int:
+    """Where a rule comes in the run; rules of others come last."""
+    return _STAGES.index(_stage(rule)) if _stage(rule) in _STAGES else len(_STAGES)
 
 
 def _log_of(record: Any) -> Path | None:

@@ -29,7 +29,13 @@ from shardwise.units import MIB
 
 if TYPE_CHECKING:
     from shardwise.records.standing import Standing
-from shardwise.workflow.hooks import _add_hooks, _around_graph, _refuse, _refuse_prefix
+from shardwise.workflow.hooks import (
+    _add_hooks,
+    _around_graph,
+    _refuse,
+    _refuse_prefix,
+    show_less,
+)
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -63,6 +69,8 @@ class Run:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
         _refuse_prefix(workflow)
+        if main:
+            show_less(workflow)
         self.results = Results(Path(results_folder(config)))
         self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
@@ -357,7 +365,7 @@ class Run:
     @property
     def files_for_all(self) -> list[str]:
         """What the one job waits for that computes all shards: the synthetic stack."""
-        return [str(self.results.synthetic)] if self.plan.facts["synthetic"] else []
+        return [str(self.results.synthetic)] if self.plan.facts.synthetic else []
 
     @property
     def input_files(self) -> Any:
@@ -379,8 +387,8 @@ class Run:
     @property
     def factor_files(self) -> Any:
         """What a shard's products are made from."""
-        right = [source["path"] for source in self.plan.facts["right_sources"]]
-        if self.plan.settings["materialize"]:
+        right = [source.path for source in self.plan.facts.right_sources]
+        if self.plan.settings.materialize:
             return self._for_each(self.results.product, [self.pattern(self.results.shard), *right])
         left = self._input_files()
         if not callable(left):
@@ -391,11 +399,11 @@ class Run:
 
     def plan_digest(self, wildcards: Any) -> str:
         """Changes with anything that the plan says."""
-        return self.plan.facts["digest"]
+        return self.plan.facts.digest
 
     def recipe_digest(self, wildcards: Any) -> str:
         """Changes with the synthetic stack."""
-        return plans.digest([self.plan.facts["synthetic"], ALGORITHM["synthesize"]])
+        return plans.digest([self.plan.facts.synthetic, ALGORITHM["synthesize"]])
 
     def shard_digest(self, wildcards: Any) -> str:
         """Changes with which matrices a shard holds."""
@@ -429,7 +437,7 @@ class Run:
     @property
     def synthesize_minutes(self) -> Growing:
         """Run time of the synthetic stack."""
-        return _growing(cut.minutes(self.plan.facts["bytes"]["input"]))
+        return _growing(cut.minutes(self.plan.facts.bytes.input))
 
     @property
     def multiply_mb(self) -> Growing:
@@ -487,7 +495,7 @@ class Run:
 
     def _copied(self, rows: Iterable[Shard]) -> int:
         """Bytes that tasks read and write to copy some shards; under jobs others do that."""
-        copies = self.dispatch != "jobs" and self.plan.settings["materialize"]
+        copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
 
     @property
@@ -498,7 +506,7 @@ class Run:
     @property
     def reduce_minutes(self) -> Growing:
         """Run time of the reduce, which reads every product once."""
-        return _growing(cut.minutes(self.plan.facts["bytes"]["products"]))
+        return _growing(cut.minutes(self.plan.facts.bytes.products))
 
 
 def kept(results: Results, kind: str) -> Path:

@@ -590,7 +590,7 @@ def test_the_summary_names_them(tmp_path):
     assert factories.run("ledger", "--plan", made.results.plan).returncode == 0
     done = factories.run("reduce", "--plan", made.results.plan, "--ranks", 1)
     assert done.returncode == 0, done.stderr
-    (said,) = receipts.read(made.results.summary)["quarantined"]
+    (said,) = receipts.read(made.results.summary, receipts.SumReceipt).quarantined
     assert said == pytest.approx(asdict(entry), abs=1e-3)
 
 
@@ -603,7 +603,8 @@ def test_the_last_words_of_a_run_name_them(results, capsys, monkeypatch, done):
         results=results, dispatch="jobs", plan=plan, in_the_end=lambda: ["sum"],
         reduce={"statistics": ["sum"]}, began=True, succeeded=False, interrupted=False,
     )  # fmt: skip
-    listener = progress.Listener(SimpleNamespace(dryrun=False), run)
+    workflow = SimpleNamespace(dryrun=False, output_settings=SimpleNamespace(quiet=None))
+    listener = progress.Listener(workflow, run)
     if done:
         results.report.touch()
     found = standing.Standing([] if done else ["00000"], None)

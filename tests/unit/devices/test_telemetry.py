@@ -1,7 +1,6 @@
 """Telemetry: what a driver tells becomes a summary, a table and joules; what it refuses is null."""
 
 import itertools
-import math
 import threading
 import time
 from types import SimpleNamespace
@@ -331,14 +330,12 @@ def test_a_long_shard_has_a_short_file(tmp_path, monkeypatch):
         ([{"energy_joules": 1.5}, {"energy_joules": 2}], (3.5, 2)),
         ([None, {"energy_joules": 2}], (2.0, 1)),
         ([None, None], (None, 0)),
-        ([{"energy_joules": bad} for bad in (True, "9", -1, math.nan, math.inf, 10**400, [])],
-         (None, 0)),
-        ([[], "x", 3, {}], (None, 0)),
+        ([{"energy_joules": None}], (None, 0)),
     ],
 )  # fmt: skip
 def test_the_energy_of_a_run_is_that_of_its_shards(told, expected):
-    """Those that tell one that makes sense, and how many these are."""
-    found = telemetry.energy([{"telemetry": one} for one in told] + [{}])
+    """Those that tell one, and how many these are."""
+    found = telemetry.energy(SimpleNamespace(telemetry=one) for one in told)
     assert (found["energy_joules"], found["energy_shards"]) == expected
 
 
@@ -360,7 +357,7 @@ def test_a_receipt_tells_what_the_device_did(tmp_path, monkeypatch, driver):
     driver.answers["GetTotalEnergyConsumption"] = lambda gpu: next(joules)
     on_a_device(monkeypatch, driver)
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1))
-    told = receipts.read(made.results.receipt("00000"))["telemetry"]
+    told = factories.receipt(made).telemetry
     assert (told["samples"], told["file"], told["energy_joules"]) == (2, None, 0.5)
     assert told["utilisation"] == {"mean": 0.5, "max": 0.5}
     assert told["memory_total_bytes"] == 9000
@@ -384,13 +381,13 @@ def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
     path, seen = made.results.telemetry("00000"), []
     for _ in range(2):
         job.run_shard(made, "00000")
-        receipt = receipts.read(made.results.receipt("00000"))
-        told, rows = receipt["telemetry"], path.read_text().splitlines()[1:]
+        receipt = factories.receipt(made)
+        told, rows = receipt.telemetry, path.read_text().splitlines()[1:]
         assert told["file"] == path.name
         assert len(rows) == told["samples"] >= 3
         seconds = [float(row.split("\t")[0]) for row in rows]
         assert seconds == sorted(seconds)
-        assert 0 <= seconds[0] <= seconds[-1] <= receipt["finished"] - receipt["started"] + 1e-3
+        assert 0 <= seconds[0] <= seconds[-1] <= receipt.finished - receipt.started + 1e-3
         assert told["pcie_sent_bytes_per_second"] == {"mean": 8e6, "max": 8e6}
         seen.append(path.stat().st_ctime_ns)  # an inode may be used again
     assert seen[0] != seen[1]
@@ -400,7 +397,7 @@ def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
 def test_a_receipt_of_a_cpu_says_so(tmp_path):
     """The key is there, and null."""
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1))
-    assert receipts.read(made.results.receipt("00000"))["telemetry"] is None
+    assert factories.receipt(made).telemetry is None
 
 
 def test_the_summary_has_the_energy_of_the_run(tmp_path, monkeypatch, driver):
@@ -416,8 +413,8 @@ def test_the_summary_has_the_energy_of_the_run(tmp_path, monkeypatch, driver):
     for _ in range(2):
         ledger.write(made)
         jobs.run(MPI.COMM_SELF, made.results.plan, ["sum"])
-        summary = receipts.read(made.results.summary)
-        found.append((summary["energy_joules"], summary["energy_shards"]))
+        summary = receipts.read(made.results.summary, receipts.SumReceipt)
+        found.append((summary.energy_joules, summary.energy_shards))
         monkeypatch.undo()
         factories.computed(made)
     assert found == [(1.0, 2), (None, 0)]
@@ -432,7 +429,7 @@ def test_a_sampler_that_dies_costs_no_shard(tmp_path, monkeypatch, driver):
     monkeypatch.setattr(Gauge, "sample", broken)
     on_a_device(monkeypatch, driver)
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1))
-    assert receipts.read(made.results.receipt("00000"))["telemetry"] is None
+    assert factories.receipt(made).telemetry is None
 
 
 def test_a_file_of_samples_is_no_stranger_and_no_loss(tmp_path, monkeypatch):

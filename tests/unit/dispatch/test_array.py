@@ -626,7 +626,7 @@ def test_living_tasks_are_joined(pretended: Pretended, caplog: pytest.LogCapture
     """Of an array that was noted, three tasks live: they are waited for, the others submitted."""
     caplog.set_level(logging.INFO)
     plan = pretended.plan
-    digest = plan.facts["digest"]
+    digest = plan.facts.digest
     old = Array("uge", "array-old", digest, "sw-array-old-1", 1, 0, tuple(range(8)))
     journal.note(plan.results, old)
     pretended.queue[old.name] = (old, [2, 3, 4], 0)
@@ -639,7 +639,7 @@ def test_living_tasks_are_joined(pretended: Pretended, caplog: pytest.LogCapture
 
 def test_joined_arrays_keep_the_limit(pretended: Pretended) -> None:
     """One that has no share of the limit goes on by one task; it never runs all of them."""
-    digest = pretended.plan.facts["digest"]
+    digest = pretended.plan.facts.digest
     for place, indices in enumerate(([1, 2, 3, 4], [5, 6, 7, 8])):
         name = f"sw-array-old-{place}"
         old = Array("uge", "array-old", digest, name, 1, 0, tuple(range(8)))
@@ -654,7 +654,7 @@ def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pre
     """Three tasks end between the look at the receipts and the first answer of the scheduler."""
     plan = pretended.plan
     numbers = tuple(range(8))
-    old = Array("uge", "array-old", plan.facts["digest"], "sw-array-old-1", 1, 0, numbers)
+    old = Array("uge", "array-old", plan.facts.digest, "sw-array-old-1", 1, 0, numbers)
     journal.note(plan.results, old)
     pretended.queue[old.name] = (old, [2, 3, 4], None)
     dispatch(pretended)

@@ -26,7 +26,7 @@ from shardwise.errors import (
 )
 from shardwise.plan import plan
 from shardwise.plan.plan import Plan
-from shardwise.records import receipts
+from shardwise.records.receipts import ProductReceipt
 
 from tests import factories, fake_devices, processes
 
@@ -111,9 +111,9 @@ def expected(made: Plan) -> np.ndarray:
     return left @ left
 
 
-def receipt(made: Plan, number: int) -> dict:
+def receipt(made: Plan, number: int) -> ProductReceipt:
     """The receipt of a shard."""
-    return receipts.read(made.results.receipt(f"{number:05}"))
+    return factories.receipt(made, f"{number:05}")
 
 
 def whole(made: Plan) -> list[int]:
@@ -140,12 +140,9 @@ def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
     for shard in made.shards:
         one, other = (m.results.product(shard).read_bytes() for m in (alone, made))
         assert one == other
-        written = receipts.read(made.results.receipt(shard))
-        assert (
-            written["input_checksum"]
-            == receipts.read(alone.results.receipt(shard))["input_checksum"]
-        )
-        assert written["attempt"] == 1
+        written = factories.receipt(made, shard)
+        assert written.input_checksum == factories.receipt(alone, shard).input_checksum
+        assert written.attempt == 1
     assert factories.leftovers(tmp_path) == []
 
 
@@ -160,7 +157,7 @@ def test_each_worker_has_a_device_of_its_own(tmp_path):
     done = pooled(made)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(factories.products(made), expected(made))
-    devices = {receipt(made, n)["device"]["uuid"] for n in range(SHARDS)}
+    devices = {receipt(made, n).device.uuid for n in range(SHARDS)}
     pids = {starts(made, n)[0] for n in range(SHARDS)}
     assert len(devices) == len(pids) == 2
 
@@ -279,7 +276,7 @@ def test_a_device_that_fails_is_left_out(tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"{bad} of " in done.stderr
     assert done.stderr.count("is left out") == 1
-    devices = {receipt(made, n)["device"]["uuid"] for n in range(SHARDS)}
+    devices = {receipt(made, n).device.uuid for n in range(SHARDS)}
     assert devices == {"GPU-" + fake_uuid(1)}
     assert sum(len(starts(made, n)) for n in range(SHARDS)) == SHARDS + 2
 
@@ -467,15 +464,15 @@ def test_a_leased_device_is_not_waited_for_in_the_end(tmp_path):
         stranger.kill()
         stranger.wait()
     assert done.returncode == 0, done.stderr
-    devices = {receipt(made, n)["device"]["uuid"] for n in range(SHARDS)}
+    devices = {receipt(made, n).device.uuid for n in range(SHARDS)}
     assert devices == {"GPU-" + fake_uuid(1)}
 
 
 HANG = "if first >= 4:\n    (HERE / f'{first}.hangs').touch()\n    until((HERE / 'go').exists)"
 
 HANG_IN_COPY = """
-from shardwise.multiply import copy
-copy = copy._copy
+from shardwise.multiply import copy as copying
+copy = copying._copy
 
 def wait(stack, writer, row, *others):
     if row.start >= 4:
@@ -484,7 +481,7 @@ def wait(stack, writer, row, *others):
     copy(stack, writer, row, *others)
 
 if copy.__name__ != "wait":
-    copy._copy = wait
+    copying._copy = wait
 """
 
 

@@ -13,7 +13,7 @@ import pytest
 from shardwise.devices import leases
 from shardwise.devices.leases import Holder
 from shardwise.devices.nvml import Device, Process
-from shardwise.doctor import gpus, holders
+from shardwise.doctor import gpus
 from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding, ask_all
 from shardwise.errors import TryAgain
 
@@ -312,7 +312,7 @@ def test_what_is_logged_while_devices_are_listed_is_told() -> None:
 def zombie() -> Iterator[int]:
     """A process that has ended, and that its parent, which is this one, has not collected."""
     process = subprocess.Popen([sys.executable, "-c", ""])
-    while not (found := holders.describe(process.pid)) or not found.zombie:
+    while not (found := gpus.describe(process.pid)) or not found["zombie"]:
         time.sleep(0.01)
     yield process.pid
     process.wait()
@@ -320,21 +320,21 @@ def zombie() -> Iterator[int]:
 
 def test_who_a_process_is() -> None:
     """User, start and command of this very process."""
-    me = holders.describe(os.getpid())
+    me = gpus.describe(os.getpid())
     assert me is not None
-    assert (me.pid, me.parent, me.zombie) == (os.getpid(), os.getppid(), False)
-    assert me.user == leases.user_name(os.getuid())
-    assert os.path.basename(sys.executable) in me.command or "pytest" in me.command
+    assert (me["pid"], me["parent"], me["zombie"]) == (os.getpid(), os.getppid(), False)
+    assert me["user"] == leases.user_name(os.getuid())
+    assert os.path.basename(sys.executable) in me["command"] or "pytest" in me["command"]
     line = [sys.executable, "-c", "input(1)", "a b"]
     child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert child.stdout.read(1) == b"1"  # by now the kernel knows its command line
-        found = holders.describe(child.pid)
-        assert found.command.endswith(" 'input(1)' 'a b'")
-        assert found.since >= me.since
+        found = gpus.describe(child.pid)
+        assert found["command"].endswith(" 'input(1)' 'a b'")
+        assert found["since"] >= me["since"]
     finally:
         child.communicate(b"\n")
-    assert holders.describe(child.pid) is None
+    assert gpus.describe(child.pid) is None
 
 
 def test_the_holders_of_a_device(zombie: int) -> None:

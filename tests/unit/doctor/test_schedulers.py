@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from shardwise.doctor import gridengine, slurm
+from shardwise.doctor import schedulers
 from shardwise.doctor.findings import NOTE, OK, Answer, Deadline, Finding
 
 from tests import processes
@@ -74,7 +74,7 @@ def everything(name: str) -> str:
 
 def ask_slurm(said: dict[str, str | Answer]) -> dict[str, Finding]:
     """The findings about a Slurm that says this, by their names."""
-    found = slurm.findings(Deadline(9), answers({**SLURM, **said}), everything)
+    found = schedulers.slurm(Deadline(9), answers({**SLURM, **said}), everything)
     return {finding.name: finding for finding in found}
 
 
@@ -82,7 +82,7 @@ def ask_grid_engine(
     said: dict[str, str | Answer], which: Callable[[str], str | None] = everything
 ) -> list[Finding]:
     """The findings about a Grid Engine that says this."""
-    return list(gridengine.findings(Deadline(9), answers({**GRID_ENGINE, **said}), which))
+    return list(schedulers.grid_engine(Deadline(9), answers({**GRID_ENGINE, **said}), which))
 
 
 def test_the_gpus_of_slurm() -> None:
@@ -121,10 +121,10 @@ def test_a_silent_slurm(answer: Answer, words: str) -> None:
     assert words in found.text
 
 
-@pytest.mark.parametrize("section", [slurm, gridengine])
+@pytest.mark.parametrize("section", [schedulers.slurm, schedulers.grid_engine])
 def test_no_scheduler_is_no_fault(section) -> None:
     """One line says so, and nobody is asked."""
-    (found,) = section.findings(Deadline(9), answers({}), lambda name: None)
+    (found,) = section(Deadline(9), answers({}), lambda name: None)
     assert (found.level, found.facts["present"]) == (NOTE, False)
 
 
@@ -203,7 +203,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_scheduler_that_hangs_is_left_in_time(hanging: Path) -> None:
     """It and what it started are ended; jobs on this machine do without it."""
-    (found,) = slurm.findings(Once(hanging))
+    (found,) = schedulers.slurm(Once(hanging))
     assert (found.level, found.code) == (NOTE, 0)
     ended = [int(pid) for pid in hanging.read_text().split()]
     processes.until(lambda: not processes.living(ended))

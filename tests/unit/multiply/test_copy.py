@@ -1,6 +1,5 @@
 """The copy of a shard: the same bytes, a checksum that multiply agrees with, and nothing half."""
 
-import json
 import os
 import subprocess
 import sys
@@ -34,13 +33,13 @@ def copies(made):
         copy.materialize(made, shard_id)
         path, facts = (
             made.results.shard(shard_id),
-            receipts.read(made.results.shard_receipt(shard_id))["file"],
+            receipts.read(made.results.shard_receipt(shard_id), receipts.CopyReceipt).file,
         )
         receipts.check_file(path, facts)
         assert read_header(path).offset == 4096
-        pieces = facts["row_bytes"], facts["piece_bytes"]
+        pieces = facts.row_bytes, facts.piece_bytes
         assert pieces == memory.SHARD_PIECES
-        assert facts["checksum"] == file_checksum(path, 4096, *pieces)
+        assert facts.checksum == file_checksum(path, 4096, *pieces)
         parts.append(np.load(path))
     assert leftovers(made.results.root) == []
     return np.concatenate(parts)
@@ -80,9 +79,9 @@ def test_multiply_agrees_with_the_checksum(tmp_path, slabs):
     made = factories.plan(tmp_path, noise((9, 130, 200)), product="A @ A.T", shards=1)
     copy.materialize(made, "00000")
     job.run_shard(made, "00000")
-    copied = receipts.read(made.results.shard_receipt("00000"))
-    used = receipts.read(made.results.receipt("00000"))
-    assert used["input_checksum"] == copied["file"]["checksum"]
+    copied = receipts.read(made.results.shard_receipt("00000"), receipts.CopyReceipt)
+    used = factories.receipt(made)
+    assert used.input_checksum == copied.file.checksum
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -172,7 +171,7 @@ def test_a_header_that_turns_the_elements_around_is_refused(tmp_path, key):
     made = factories.plan(tmp_path, noise((3, 3, 3)), shards=1)
     copy.materialize(made, "00000")
     path = made.results.shard("00000")
-    facts = json.loads(made.results.shard_receipt("00000").read_bytes())["file"]
+    facts = receipts.read(made.results.shard_receipt("00000"), receipts.CopyReceipt).file
     raw = path.read_bytes()
     wrong = {"fortran_order": (b"False", b"True "), "descr": (b"'<f8'", b"'>f8'")}[key]
     assert raw.count(wrong[0]) == 1

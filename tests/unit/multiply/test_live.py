@@ -217,7 +217,7 @@ def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
     assert copying == computing
     assert computing["attempt"] == 1
     assert computing["matrices"] == 4
-    assert computing["started"] == receipts.read(made.results.receipt("00000"))["started"]
+    assert computing["started"] == factories.receipt(made).started
     made.results.receipt("00000").unlink()
     job.run_shard(made, "00000")
     assert told[-1][1]["attempt"] == 2
@@ -247,7 +247,7 @@ def test_what_a_shard_tells_is_what_others_read(tmp_path):
     """Its receipt's account of the time comes through as it was written."""
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
     job.run_shard(made, "00000")
-    told = receipts.read(made.results.receipt("00000"))["timeline"]
+    told = factories.receipt(made).timeline
     found = folder.Observer(made.results.root).look().shards["00000"].timeline
     assert {"held": found.held, "busy": found.busy, "work": found.work} == told
 

@@ -141,9 +141,9 @@ def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
     assert files.dtype == np.int64
     assert files.shape[1:] == binned.plane_shape((3, 3), made.problem.product_dtype)
     for row, planes in zip(made.shards.values(), files, strict=True):
-        facts = receipts.read(made.results.receipt(row.shard))
-        assert facts["keep"] == "sum"
-        assert facts["file"]["bytes"] == 4096 + row.product_bytes == 4096 + planes.nbytes
+        facts = factories.receipt(made, row.shard)
+        assert facts.keep == "sum"
+        assert facts.file.bytes == 4096 + row.product_bytes == 4096 + planes.nbytes
     found = partials(made)
     assert found.dtype == wide
     np.testing.assert_array_equal(found, [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
@@ -231,31 +231,31 @@ def test_tf32_is_computed_as_float32_by_numpy(tmp_path, dtype):
     over = {"precision": "tf32", "shards": 1, "materialize": False}
     made = computed(factories.plan(tmp_path, left, **over))
     assert products(made).tobytes() == (left @ left).tobytes()
-    assert receipts.read(made.results.receipt("00000"))["compute"] == dtype
+    assert factories.receipt(made).compute == dtype
 
 
 def test_the_receipt_says_what_was_done(tmp_path):
     """Range, fingerprint, checksum, proof, backend and attempt stand in the receipt."""
     made = computed(factories.plan(tmp_path, stack((5, 3, 3)), shards=2))
-    receipt, row = receipts.read(made.results.receipt("00001")), made.shards["00001"]
+    receipt, row = factories.receipt(made, "00001"), made.shards["00001"]
     product = made.results.product("00001")
-    assert (receipt["shard"], receipt["start"], receipt["stop"]) == ("00001", 2, 5)
-    assert receipt["fingerprint"] == row.fingerprint
-    assert receipt["attempt"] == 1
-    assert receipt["backend"] == "numpy"
-    assert receipt["proof"]["method"] == "freivalds"
-    assert (receipt["keep"], receipt["compute"]) == ("products", "float32")
-    pieces = receipt["file"]["row_bytes"], receipt["file"]["piece_bytes"]
+    assert (receipt.shard, receipt.start, receipt.stop) == ("00001", 2, 5)
+    assert receipt.fingerprint == row.fingerprint
+    assert receipt.attempt == 1
+    assert receipt.backend == "numpy"
+    assert receipt.proof.method == "freivalds"
+    assert (receipt.keep, receipt.compute) == ("products", "float32")
+    pieces = receipt.file.row_bytes, receipt.file.piece_bytes
     assert pieces == piecess.checksum_pieces(3 * 3 * 4)
-    assert receipt["file"]["shape"] == [3, 3, 3]
-    assert receipt["file"]["bytes"] == product.stat().st_size
-    assert receipt["file"]["checksum"] == file_checksum(product, 4096, *pieces)
+    assert receipt.file.shape == (3, 3, 3)
+    assert receipt.file.bytes == product.stat().st_size
+    assert receipt.file.checksum == file_checksum(product, 4096, *pieces)
 
 
 def test_without_verification_the_receipt_says_so(tmp_path):
     """verify: false computes the same and claims no proof."""
     made = computed(factories.plan(tmp_path, stack((2, 3, 3)), shards=1, verify=False))
-    assert receipts.read(made.results.receipt("00000"))["proof"] is None
+    assert factories.receipt(made).proof is None
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -536,7 +536,7 @@ def test_sums_inside_the_gemm_are_plain_sums(tmp_path, monkeypatch, product, dty
     found = products(made)
     assert found.dtype == made.problem.sum_dtype
     np.testing.assert_array_equal(found, [whole[:4].sum(axis=0), whole[4:].sum(axis=0)])
-    assert receipts.read(made.results.receipt("00000"))["proof"]["method"] == "freivalds"
+    assert factories.receipt(made).proof.method == "freivalds"
 
 
 def test_one_right_factor_for_sums_inside_the_gemm(tmp_path):

@@ -13,7 +13,7 @@ from shardwise.observe import advice, figures
 from shardwise.observe.advice import Advice, advise
 from shardwise.observe.folder import Observer
 from shardwise.observe.observation import DONE, Device, Observation, Sighting, Timeline
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Written
 from shardwise.plan.problem import Problem
 from shardwise.records.timeline import PHASES, STAGES
 
@@ -32,9 +32,11 @@ def plan(shards: int = 80, matrices: int = 1000, dtype: str = "float32", **setti
         for i in range(shards)
     }
     full = {"product": "A @ A.T", "keep": "sum", "reproducible": True, "backend": "auto",
-            "precision": "ieee", "materialize": False} | settings  # fmt: skip
+            "precision": "ieee", "verify": True, "materialize": False,
+            "nonfinite": "error"} | settings  # fmt: skip
     own = replace(problem, product=full["product"])
-    return Plan(Results(Path("results")), rows, own, dtype, full, {})
+    facts = Facts(dtype, own, ShardSettings(**full), None, (), None, Written(0, 0, 0), "")
+    return Plan(Results(Path("results")), rows, facts)
 
 
 def gpu(number: int, nodes: int = 2) -> Device:

@@ -152,14 +152,14 @@ def test_total_time_is_where_it_went(tmp_path: Path) -> None:
     """Waiting, copies, shards and reduce: each moment once, and together the whole run."""
     made = pretend.run(tmp_path, shards=8, devices=2, materialize=True)
     seen = look(made)
-    begin = seen.plan.facts["made"]["time"]
+    begin = seen.plan.facts.made.time
     first = min(own.started for own in seen.shards.values())
     copies = [(begin + 10, begin + 40), (begin + 30, begin + 50), (first - 5, first + 9)]
     spent = {name: part for _, name, part in tables.spent(seen, figures.of(seen), copies)}
     assert spent["copying shards"] == pytest.approx(45)
     assert spent["reduce"] == pytest.approx(20)
     assert spent["computing shards"] == pytest.approx(figures.of(seen).seconds, rel=0.1)
-    assert sum(spent.values()) == pytest.approx(seen.summary["finished"] - begin)
+    assert sum(spent.values()) == pytest.approx(seen.summary.finished - begin)
 
 
 def test_results_are_named_with_the_line_that_reads_them(tmp_path: Path) -> None:

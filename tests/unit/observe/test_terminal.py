@@ -108,7 +108,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 
 def drawn(shown: bytes) -> list[str]:
     """The lines of the last whole picture."""
-    picture = shown.split(b"\x1b[H")[-1].split(b"\x1b[J")[0].decode()
+    picture = shown.split(b"\x1b[H")[-1].decode()
     # The terminal puts a return before each end of a line, as always.
     lines = picture.replace("\r", "").split("\n")
     return [re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", line) for line in lines]
@@ -116,7 +116,8 @@ def drawn(shown: bytes) -> list[str]:
 
 def whole_picture(shown: bytes) -> bool:
     """Whether it ends with one."""
-    return shown.endswith(b"\x1b[J") and b"Devices" in shown.split(b"\x1b[H")[-1]
+    last = shown.split(b"\x1b[H")[-1]
+    return b"Devices" in last and b"q or Ctrl-C" in last
 
 
 def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(
@@ -128,10 +129,10 @@ def test_it_fits_a_new_size_and_leaves_the_terminal_as_it_was(
     assert ENTER in first
     assert HIDE in first
     assert termios.tcgetattr(shell.slave) != shell.before
-    assert max(map(len, drawn(first))) <= 99
+    assert max(map(len, drawn(first))) <= 100
     shell.resize(40, 20)
     narrow = drawn(shell.until(whole_picture))
-    assert max(map(len, narrow)) <= 39
+    assert max(map(len, narrow)) <= 40
     assert len(narrow) <= 20
     os.write(shell.master, b"\x03")
     assert shell.end() == 130
@@ -189,7 +190,7 @@ def test_it_ends_with_the_run_and_knows_no_colour(
     assert shell.end() == 0
     last = shell.seen.split(LEAVE)[1].decode()
     assert "4 done" in last
-    assert not re.search(r"\x1b\[\d*m", shell.seen.decode())
+    assert not re.search(r"\x1b\[[\d;]*3\dm", shell.seen.decode())
 
 
 def test_without_a_terminal_it_writes_plain_lines(going_on: Path) -> None:
@@ -203,6 +204,29 @@ def test_without_a_terminal_it_writes_plain_lines(going_on: Path) -> None:
     assert re.match(r"\d\d:\d\d:\d\d 5 of 12 shards done, ", lines[0])
     assert all("failed: 0" in line for line in lines[1:])
     assert all(line.rstrip("\n").isprintable() for line in lines)
+
+
+def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    """Without a folder, too; then it follows the run to its end."""
+    root = tmp_path / "results"
+    command = factories.command("watch", root, "--interval", 0.1)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert "Waiting: no run has begun in" in process.stdout.readline()  # type: ignore[union-attr]
+        pretend.run(tmp_path, shards=4, devices=2)
+        rest = process.stdout.read()  # type: ignore[union-attr]
+    assert process.returncode == 0
+    assert "4 of 4 shards done" in rest
+
+
+def test_the_last_words_are_the_command_that_goes_on(tmp_path: Path) -> None:
+    """As the run has left it; whatever is in that file, no character steers the terminal."""
+    made = pretend.run(tmp_path, shards=4, failed=1)
+    made.root.joinpath("logs", "command.txt").write_text("cd /a && snakemake --cores 2 \x1b[2J\n")
+    done = factories.run("watch", made.root, "--once")
+    assert done.returncode == 3
+    assert done.stdout.endswith("cd /a && snakemake --cores 2 \\x1b[2J\n")
 
 
 @pytest.mark.parametrize(
@@ -265,4 +289,4 @@ def test_it_serves_the_metrics_until_it_is_ended(whole: Path) -> None:
         process.terminate()
     assert process.returncode == 128 + signal.SIGTERM
     assert look["shards"]["done"] == 4
-    assert re.search(r'^shardwise_shards\{.*state="done".*\} 4$', text, re.MULTILINE)
+    assert re.search(r'^shardwise_shards\{.*state="done".*\} 4\.0$', text, re.MULTILINE)

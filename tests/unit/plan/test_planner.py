@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import astuple
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
 from shardwise.plan import planner
+from shardwise.plan.plan import Written
 
 from tests import factories
 from tests.factories import computed, save, settings, stack
@@ -143,7 +145,7 @@ def test_the_plans_digest_sees_what_fingerprints_do_not(folder):
     """Copying the shards changes the plan, though no product."""
     one, _ = planner.make(settings(input=str(folder)))
     two, _ = planner.make(settings(input=str(folder), materialize=False))
-    assert one.facts["digest"] != two.facts["digest"]
+    assert one.facts.digest != two.facts.digest
 
 
 def test_more_shards_than_matrices_are_refused(folder):
@@ -156,13 +158,13 @@ def test_bytes_on_disk_are_foretold(tmp_path):
     """The plan states what it will write: input, copies and products."""
     recipe = {"matrices": 5, "dim": 7, "dtype": "int8"}
     made, _ = planner.make(settings(synthetic=recipe))
-    assert made.facts["bytes"] == {"input": 5 * 49, "shards": 5 * 49, "products": 5 * 49 * 8}
+    assert made.facts.bytes == Written(5 * 49, 5 * 49, 5 * 49 * 8)
     path = save(tmp_path / "a.npy", stack((5, 7, 7), "float32"))
     over = {"input": str(path), "materialize": False, "keep": "sum", "shards": 2}
     made, _ = planner.make(settings(**over))
-    assert made.facts["bytes"] == {"input": 0, "shards": 0, "products": 2 * 4 * 49 * 8}
+    assert made.facts.bytes == Written(0, 0, 2 * 4 * 49 * 8)
     made, _ = planner.make(settings(synthetic=recipe, keep="sum", shards=3))
-    assert made.facts["bytes"]["products"] == 3 * 2 * 49 * 8
+    assert made.facts.bytes.products == 3 * 2 * 49 * 8
 
 
 def test_a_full_disk_is_told_before_any_job(tmp_path, monkeypatch):
@@ -176,7 +178,7 @@ def test_a_full_disk_is_told_before_any_job(tmp_path, monkeypatch):
 def test_what_lies_there_already_counts(tmp_path, monkeypatch):
     """A rerun on a nearly full disk needs only what is still missing."""
     made, _ = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
-    whole = sum(made.facts["bytes"].values())
+    whole = sum(astuple(made.facts.bytes))
     small.mark(made.results)
     made.results.synthetic.write_bytes(bytes(whole - 1024))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))

@@ -19,7 +19,7 @@ from shardwise.multiply import job
 from shardwise.plan import config, memory, planner, user_function
 from shardwise.plan import synthetic as plan_synthetic
 from shardwise.plan.problem import LEVELS, Problem, product_dtype, sum_dtype
-from shardwise.records import ledger, receipts
+from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.factories import computed, copied, leftovers, partials, products, settings, stack
@@ -436,7 +436,7 @@ def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype)
     size = columns * np.dtype(stored).itemsize
     planes = 2 if wide == "int64" else 1 + LEVELS[stored]
     whole = 2 * planes * columns * np.dtype(wide).itemsize if keep == "sum" else 7 * size
-    assert made.facts["bytes"]["products"] == whole
+    assert made.facts.bytes.products == whole
 
 
 @pytest.mark.parametrize("unit", [1, 5000])
@@ -690,8 +690,8 @@ def test_blocks_are_batches_of_whole_matrices(tmp_path, write, monkeypatch):
 def test_nothing_is_said_to_be_proven(tmp_path, write):
     """Receipt and ledger are honest although verify is true."""
     made = computed(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=2))
-    assert made.settings["verify"] is True
-    assert receipts.read(made.results.receipt("00000"))["proof"] is None
+    assert made.settings.verify is True
+    assert factories.receipt(made).proof is None
     ledger.write(made)
     rows = made.results.ledger.read_text().splitlines()
     assert rows[0].endswith("\tproven")
@@ -728,4 +728,4 @@ def test_the_plan_file_carries_the_functions_digest(tmp_path, write):
     facts = json.loads(made.results.plan_facts.read_bytes())
     assert facts["function"] == user_function.content_digest(spec)
     other = factories.plan(tmp_path, stack((4, 3, 3)))
-    assert other.facts["function"] is None
+    assert other.facts.function is None

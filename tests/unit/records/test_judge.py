@@ -13,6 +13,7 @@ from shardwise.observe import audit, observation
 from shardwise.observe import folder as folders
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, missing, receipts
+from shardwise.records.receipts import CopyReceipt, SumReceipt
 from shardwise.reduce import job as jobs
 
 from tests import factories
@@ -111,11 +112,12 @@ def test_no_changed_byte_passes_the_judge_or_the_quick_look(made):
 def test_no_changed_byte_of_the_other_receipts_is_read(made, name):
     """Those of copies and of the sum are read by the same function."""
     path = getattr(made.results, name)
-    path = path if name == "summary" else path(SHARD)
+    path, kind = (path, SumReceipt) if name == "summary" else (path(SHARD), CopyReceipt)
     raw = path.read_bytes()
+    receipts.read(path, kind)
     for changed in changes(raw):
         place(path, changed)
-        assert not is_taken(receipts.read, path), changed
+        assert not is_taken(receipts.read, path, kind), changed
     place(path, raw)
 
 
@@ -214,11 +216,11 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(model, tmp_path):
     """Each byte of a product's, a copy's and a sum's header counts, its padding too."""
     shutil.copytree(model.results.root, tmp_path / "results")
     made = plan.load(tmp_path / "results" / "plan.tsv")
-    facts = receipts.read(made.results.summary)["files"]
+    facts = receipts.read(made.results.summary, SumReceipt).files
     judged = {
         made.results.product(SHARD): lambda: judge.check_product(made, SHARD),
         made.results.shard(SHARD): lambda: receipts.check_file(
-            made.results.shard(SHARD), judge.check_copy(made, SHARD)["file"]
+            made.results.shard(SHARD), judge.check_copy(made, SHARD).file
         ),
         made.results.statistic("sum"): lambda: judge.check_statistic(made, "sum", facts["sum"]),
         made.results.statistic("all"): lambda: judge.check_statistic(made, "all", facts["all"]),
@@ -237,13 +239,13 @@ def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
     shutil.copytree(model.results.root, tmp_path / "results")
     made = plan.load(tmp_path / "results" / "plan.tsv")
     row, path = made.shards[SHARD], made.results.shard_receipt(SHARD)
-    raw = path.read_bytes()
+    raw, before = path.read_bytes(), judge.check_copy(made, SHARD)
     assert session._known_copy(made, row) is not None
     for changed in list(changes(raw))[::97]:
         place(path, changed)
         assert session._known_copy(made, row) is None
     job.run_shard(made, SHARD)
-    assert judge.check_copy(made, SHARD)["file"] == json.loads(raw)["file"]
+    assert judge.check_copy(made, SHARD).file == before.file
 
 
 def test_an_answer_names_what_is_wrong(model, tmp_path):

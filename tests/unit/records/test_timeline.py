@@ -139,10 +139,10 @@ KINDS = {
 }
 
 
-def receipt_of(plan) -> dict:
+def receipt_of(plan) -> receipts.ProductReceipt:
     """The receipt of the one shard of a plan, once computed."""
     job.run_shard(plan, "00000")
-    return receipts.read(plan.results.receipt("00000"))
+    return factories.receipt(plan)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,27 +155,27 @@ def test_the_phases_of_a_receipt_add_up(tmp_path, monkeypatch, kind):
     left = factories.stack((40, 8, 8), "float64")
     plan = factories.plan(tmp_path, left, right, shards=1, **KINDS[kind])
     made = receipt_of(plan)
-    told, size = made["timeline"], 40 * 512
-    assert sum(told["held"].values()) == pytest.approx(made["finished"] - made["started"], abs=1e-4)
+    told, size = made.timeline, 40 * 512
+    assert sum(told.held.values()) == pytest.approx(made.finished - made.started, abs=1e-4)
     # A bar is drawn where a stage was at work.
-    assert all(told["held"][stage] <= told["busy"][stage] + 1e-5 for stage in STAGES[1:])
-    assert told["work"]["compute"] == 40 * 2 * 8**3
+    assert all(told.held[stage] <= told.busy[stage] + 1e-5 for stage in STAGES[1:])
+    assert told.work["compute"] == 40 * 2 * 8**3
     others = {"pairs": size, "a shared B": 512}.get(kind, 0)
-    assert told["work"]["upload"] == size + others
+    assert told.work["upload"] == size + others
     copies = size if kind == "copied by the task" else 0
-    assert told["work"]["read"] == size + others + copies
+    assert told.work["read"] == size + others + copies
     out = plan.shards["00000"].product_bytes
-    assert told["work"]["download"] == out
-    assert told["work"]["write"] == out + copies
+    assert told.work["download"] == out
+    assert told.work["write"] == out + copies
 
 
 def test_a_copy_that_a_task_makes_is_of_its_own_time(tmp_path):
     """It is read and written before the shard is read."""
     plan = factories.plan(tmp_path, factories.stack((40, 8, 8)), shards=1)
     made = receipt_of(plan)
-    copy = receipts.read(plan.results.shard_receipt("00000"))
-    assert made["started"] <= copy["started"]
-    assert made["timeline"]["busy"]["write"] > 0
+    copy = receipts.read(plan.results.shard_receipt("00000"), receipts.CopyReceipt)
+    assert made.started <= copy.started
+    assert made.timeline.busy["write"] > 0
 
 
 def test_nobody_counts_the_operations_of_a_function(tmp_path):
@@ -184,9 +184,9 @@ def test_nobody_counts_the_operations_of_a_function(tmp_path):
     code.write_text("def double(xp, block):\n    return 2 * block\n")
     over = {"product": f"{code}:double", "shards": 1, "materialize": False}
     plan = factories.plan(tmp_path, factories.stack((4, 8, 8)), **over)
-    told = receipt_of(plan)["timeline"]
-    assert told["work"]["compute"] == 0
-    assert told["busy"]["compute"] > 0
+    told = receipt_of(plan).timeline
+    assert told.work["compute"] == 0
+    assert told.busy["compute"] > 0
     np.testing.assert_array_equal(factories.products(plan), 2 * factories.stack((4, 8, 8)))
 
 
@@ -198,5 +198,5 @@ def test_the_time_of_a_shard_that_waits_for_another_is_waiting(tmp_path):
     time.sleep(0.3)
     session.finish(first)
     session.finish(second)
-    held = receipts.read(plan.results.receipt("00001"))["timeline"]["held"]
+    held = factories.receipt(plan, "00001").timeline.held
     assert held["waiting"] >= 0.1

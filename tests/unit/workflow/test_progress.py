@@ -13,6 +13,7 @@ from shardwise.workflow.progress import Failure, Follower, Listener, rerun_comma
 
 from tests import factories
 
+WORKFLOW = SimpleNamespace(dryrun=False, output_settings=SimpleNamespace(quiet=None))
 OWN = "2026-01-02 03:04:05,678 {} {}\n"
 SLURM = "SLURM-job '12' failed, SLURM status is: 'TIMEOUT'. Detailed failure reason unavailable."
 
@@ -92,7 +93,7 @@ def test_the_log_of_the_night_before_says_nothing_of_this_one(
         + OWN.format("ERROR", "shard 00002: it failed (log: results/logs/2.log)")
     )
     run = SimpleNamespace(dispatch="pool", plan=SimpleNamespace(shards={}))
-    listener = Listener(SimpleNamespace(dryrun=False), run)
+    listener = Listener(WORKFLOW, run)
     monkeypatch.setattr(missing, "missing", lambda plan: [])
 
     def happens(name: str, **facts: object) -> None:
@@ -131,7 +132,7 @@ def test_only_a_page_of_this_run_is_named(
         dispatch="jobs", plan=made, results=made.results, reduce={"statistics": ["sum"]},
         began=True, succeeded=False, interrupted=False,
     )  # fmt: skip
-    listener = Listener(SimpleNamespace(dryrun=False), run)
+    listener = Listener(WORKFLOW, run)
     if seconds is not None:
         run.results.report.touch()
         os.utime(run.results.report, (listener._began + seconds,) * 2)

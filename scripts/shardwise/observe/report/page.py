@@ -1,6 +1,5 @@
 """The page: what was observed, put into its template."""
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,8 +19,9 @@ from shardwise.observe.observation import Observation
 from shardwise.observe.report import matrix, plots, tables
 from shardwise.observe.report.answers import answers
 from shardwise.observe.report.matrix import Matrix
+from shardwise.records import receipts
 from shardwise.records.timeline import Span
-from shardwise.units import any_clock, inside, number, plain, seconds
+from shardwise.units import any_clock, plain, seconds
 
 _HERE = Path(__file__).parent
 _MOST_COPIES = 1000
@@ -81,15 +81,13 @@ def read(seen: Observation) -> Beside:
 
 def _copies(seen: Observation) -> list[Span]:
     """When shards were copied, as their receipts say it."""
-    if seen.plan is None or seen.plan.settings["materialize"] is not True:
+    if seen.plan is None or not seen.plan.settings.materialize:
         return []
     spans = []
     for shard in list(seen.shards)[:: 1 + len(seen.shards) // _MOST_COPIES]:
-        with suppress(IntegrityError, ValueError, OSError):
-            told = json.loads(small.read(seen.results.shard_receipt(shard), follow=False) or b"")
-            began, ended = (number(inside(told, key), 1e11) for key in ("started", "finished"))
-            if began is not None and ended is not None and began <= ended:
-                spans.append((began, ended))
+        with suppress(IntegrityError):
+            told = receipts.read(seen.results.shard_receipt(shard), receipts.CopyReceipt)
+            spans.append((told.started, told.finished))
     return spans
 
 
@@ -100,8 +98,8 @@ def picture(seen: Observation) -> tuple[Matrix | None, str]:
     """
     if not seen.summary_fits:
         return None, _no_sum(seen)
-    found = inside(seen.summary, "files")
-    named = next((name for name in ("sum", "mean") if inside(found, name)), None)
+    found = seen.summary.files if seen.summary else {}
+    named = next((name for name in ("sum", "mean") if name in found), None)
     if named is None:
         return None, "Neither sum nor mean is among the statistics, so there is no picture of it."
     try:

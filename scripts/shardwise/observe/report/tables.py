@@ -90,9 +90,8 @@ def facts(seen: Observation, run: Run, dispatch: str) -> list[Pair]:
         told = ", ".join(f"{n:,} × {kind}" for kind, n in kinds.items())
         made.append(("devices", f"{told}, on {where}"))
     if seen.summary is not None:
-        names = inside(seen.summary, "files")
-        told = ", ".join(map(plain, names)) if isinstance(names, Mapping) else DASH
-        made.append(("reduce", f"{told}; ranks: {figure(inside(seen.summary, 'ranks'))}"))
+        told = ", ".join(map(plain, seen.summary.files))
+        made.append(("reduce", f"{told}; ranks: {seen.summary.ranks}"))
     done = [own for own in seen.shards.values() if own.state == DONE]
     if joules := _numbers(done, "energy_joules"):
         part = "" if len(joules) == len(done) else f", of {count(len(joules), 'shard')}"
@@ -110,14 +109,14 @@ def _planned(plan: Plan) -> Iterator[Pair]:
         f"{problem.matrices:,} of {rows:,} × {columns:,}, {plain(plan.dtype)}, {nbytes}",
     )
     yield "product of each", plain(problem.product)
-    source = inside(plan.facts.get("config"), "input")
+    source = inside(plan.facts.config, "input")
     yield "input", plain(source) if source else "a generated stack (synthetic)"
     kept = {"products": "every product", "sum": "the sum of each shard"}
-    yield "kept", kept.get(settings["keep"], plain(settings["keep"]))
-    how = f"backend {settings['backend']}, precision {settings['precision']}"
+    yield "kept", kept.get(settings.keep, plain(settings.keep))
+    how = f"backend {settings.backend}, precision {settings.precision}"
     yield (
         "computed with",
-        plain(how + ("" if settings["verify"] else ", not proven: verify is false")),
+        plain(how + ("" if settings.verify else ", not proven: verify is false")),
     )
 
 
@@ -128,13 +127,13 @@ def spent(seen: Observation, run: Run, copies: Sequence[Span]) -> list[tuple[str
     work then: shards, reduce, copies. What is left is waiting, in a queue or for processes to
     start. Breaks between runs do not count.
     """
-    begin = number(inside(seen.plan and seen.plan.facts.get("made"), "time"))
-    spans = list(run.stretches)
-    if begin is None or not spans or begin > spans[0][0]:
+    spans, planned = list(run.stretches), seen.plan.facts.made if seen.plan else None
+    if planned is None or not spans or planned.time > spans[0][0]:
         return []
+    begin = planned.time
     at_work = union(zip(run.shards.begin.tolist(), run.shards.end.tolist(), strict=True))
-    summed = (number(inside(seen.summary, "started")), number(inside(seen.summary, "finished")))
-    reduce = [summed] if None not in summed and spans[-1][0] < summed[0] <= summed[1] else []
+    reduce = [(own.started, own.finished)] if (own := seen.summary) else []
+    reduce = [span for span in reduce if spans[-1][0] < span[0] <= span[1]]
     last = max(end for _, end in [*spans, *reduce])
     breaks = sum(b - a for (_, a), (b, _) in pairwise(spans))
     known, before, made = [], 0.0, []
@@ -150,8 +149,8 @@ def spent(seen: Observation, run: Run, copies: Sequence[Span]) -> list[tuple[str
 def files(seen: Observation) -> tuple[Table | None, str]:
     """The result files with their paths, and the line of Python that reads the first."""
     results = seen.results
-    named = inside(seen.summary, "files") if seen.summary_fits else None
-    paths = [results.statistic(name) for name in named] if isinstance(named, Mapping) else []
+    named = seen.summary.files if seen.summary and seen.summary_fits else {}
+    paths = [results.statistic(name) for name in named]
     rows: list[Sequence[Cell]] = []
     for path in [*paths, results.summary, results.ledger]:
         if path.exists():
@@ -185,9 +184,9 @@ def elements(matrix: Matrix) -> list[Pair]:
 
 def statistics(seen: Observation) -> list[Pair]:
     """The scalars of the summary, over all elements of all products."""
-    scalars = inside(seen.summary, "scalars")
+    scalars = seen.summary.scalars if seen.summary else {}
     made: list[Pair] = []
-    for name, value in list(scalars.items())[:MOST_ROWS] if isinstance(scalars, Mapping) else ():
+    for name, value in list(scalars.items())[:MOST_ROWS]:
         if isinstance(value, Mapping):  # where the extremes lie
             for which, place in list(value.items())[:4]:
                 found = place.items() if isinstance(place, Mapping) else [("", place)]
@@ -339,28 +338,25 @@ def _mean(own: Sequence[Sighting], key: str) -> float | None:
 
 def versions(seen: Observation) -> Table | None:
     """The software of the products and of the sum."""
-    software = inside(seen.summary, "made_by", "software")
-    rows: list[Sequence[Cell]] = [
-        [f"products of {figure(inside(own, 'shards'))} shards", *_software(own)]
-        for own in (software if isinstance(software, list) else ())
-    ]
+    rows: list[Sequence[Cell]] = []
     if seen.summary is not None:
-        rows.append(["the sum", *_software(seen.summary)])
-    if seen.plan is not None:
-        rows.append(["the plan", *_software(seen.plan.facts.get("made"))])
+        for own in seen.summary.made_by["software"]:
+            made = f"products of {figure(own['shards'])} shards"
+            rows.append([made, *_software(own["commit"], own["versions"])])
+        rows.append(["the sum", *_software(seen.summary.commit, seen.summary.versions)])
+    if seen.plan is not None and (planned := seen.plan.facts.made):
+        rows.append(["the plan", *_software(planned.commit, planned.versions)])
     return _table(["made", "commit", "versions"], rows, [1, 2])
 
 
-def _software(told: Any) -> tuple[str, str]:
-    named = inside(told, "versions")
-    listed = named.items() if isinstance(named, Mapping) else ()
-    versions = ", ".join(f"{name} {version}" for name, version in listed)
-    return plain(inside(told, "commit") or DASH), plain(versions)
+def _software(commit: str | None, versions: Mapping[str, str]) -> tuple[str, str]:
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return plain(commit or DASH), plain(listed)
 
 
 def config(seen: Observation) -> Table | None:
     """The config of the plan, key by key."""
-    found = seen.plan.facts.get("config") if seen.plan else None
+    found = seen.plan.facts.config if seen.plan else None
     items = found.items() if isinstance(found, Mapping) else ()
     return _table(["key", "value"], [[plain(key), plain(_value(own))] for key, own in items], [1])
 

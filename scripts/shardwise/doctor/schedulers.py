@@ -1,0 +1,193 @@
+"""Slurm and Grid Engine, asked from here: whether they answer, their GPUs, how they start MPI."""
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from shardwise.doctor.findings import Answer, Ask, Deadline, Finding, ask, note, ok, on_a_node
+
+_PMI = "pmi2"  # what the mpich wheel speaks, and profiles/slurm names
+_ENTRY = re.compile(r"gpu(?::[^,(]+)*")
+_GPU = re.compile("gpu|cuda", re.IGNORECASE)
+_PROFILE = "profiles/uge/config.yaml"
+_ENVIRONMENT = "mpi"  # that of the profile
+_COUNTED = {"YES": "counted for each slot", "JOB": "counted once a job"}
+
+Which = Callable[[str], str | None]
+
+
+def _silent(scheduler: str, answer: Answer) -> Finding:
+    """A scheduler whose commands are here, and that does not answer: jobs of this machine run."""
+    if "configuration source" in answer.err:
+        return note(scheduler, "its commands are here, but know no cluster", present=False)
+    if "SGE_ROOT" in answer.err:
+        text = "its commands are here, but know no cluster (SGE_ROOT is not set)"
+        return note(scheduler, text, "source your site's settings.sh", present=False)
+    if "denied: host" in answer.err:
+        text = "this host may not ask it (it is no submit host); jobs can run here all the same"
+        return note(scheduler, text, "start jobs from a login node", present=True, answers=False)
+    text = f"does not answer: {answer.reason}; jobs on this machine (profiles/local) need none"
+    cure = "try again before you submit; where it lasts, ask your site"
+    return note(scheduler, text, cure, present=True, answers=False)
+
+
+class Node(NamedTuple):
+    """A node with its resources and its state, as ``sinfo --format=%N|%G|%T`` prints them."""
+
+    name: str
+    gres: str
+    state: str
+
+    @property
+    def gpus(self) -> str:
+        """What it has of GPUs, such as ``gpu:a100:4``."""
+        return ",".join(_ENTRY.findall(self.gres))
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes jobs, now or when others end; flags such as ``~`` say no more."""
+        return re.sub(r"\W", "", self.state) in {"idle", "mixed", "allocated", "planned"}
+
+
+def slurm(deadline: Deadline, ask: Ask = ask, which: Which = shutil.which) -> Iterator[Finding]:
+    """Whether Slurm is here and answers; GPUs; MPI types."""
+    if which("sbatch") is None:
+        yield note("slurm", "none here: sbatch is not on PATH", present=False)
+        return
+    answer = ask(["sinfo", "--Node", "--noheader", "--format=%N|%G|%T"], deadline)
+    if answer.code != 0:
+        yield _silent("slurm", answer)
+        return
+    version = ask(["sinfo", "--version"], deadline).out.strip()
+    yield ok("slurm", f"{version} answers", present=True, answers=True, version=version)
+    yield _nodes_with_gpus(nodes(answer.out))
+    yield _mpi(ask(["srun", "--mpi=list"], deadline))
+    if "SLURM_JOB_ID" not in os.environ:
+        yield on_a_node("srun --gres=gpu:1")
+
+
+def nodes(printed: str) -> list[Node]:
+    """The nodes that ``sinfo --Node`` lists, each of them once for every partition it is in."""
+    rows = (line.strip().split("|") for line in printed.splitlines())
+    return list({row[0]: Node(*row) for row in rows if len(row) == 3}.values())
+
+
+def _nodes_with_gpus(nodes: list[Node]) -> Finding:
+    """The GPUs, by kind, and the states of their nodes."""
+    having = [node for node in nodes if node.gpus]
+    facts = [node._asdict() for node in having]
+    if not having:
+        text = "Slurm offers no gpu: its nodes have no such gres"
+        cure = "ask your site; or set backend: numpy, and remove gres in profiles/slurm/config.yaml"
+        return note("gpus", text, cure, nodes=facts)
+    states: dict[str, Counter[str]] = {}
+    for node in having:
+        states.setdefault(node.gpus, Counter())[node.state] += 1
+    text = "; ".join(
+        f"{gpus} on {_count(by.total())} ({', '.join(f'{n} {s}' for s, n in by.items())})"
+        for gpus, by in states.items()
+    )
+    if not any(node.up for node in having):
+        cure = "jobs wait until one is back; sinfo -R tells why they are away"
+        return note("gpus", f"{text}: none takes jobs now", cure, nodes=facts)
+    return ok("gpus", text, nodes=facts)
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node{'s' if nodes > 1 else ''}"
+
+
+def _mpi(answer: Answer) -> Finding:
+    """What ``srun`` can start ranks with; it prints the list in one stream or the other."""
+    types = re.findall(r"^(?:srun:)?\s*(\w+)$", answer.out + answer.err, re.MULTILINE)
+    text = f"srun --mpi has {', '.join(types) or 'nothing'}"
+    if _PMI not in types:
+        cure = 'in profiles/slurm/config.yaml, set mpi: "mpiexec"'
+        return note("mpi types", f"{text}: not {_PMI}", cure, types=types)
+    return ok("mpi types", text, types=types)
+
+
+def grid_engine(
+    deadline: Deadline, ask: Ask = ask, which: Which = shutil.which
+) -> Iterator[Finding]:
+    """Whether Grid Engine is here and answers; GPU complexes; parallel environments."""
+    if which("qsub") is None:
+        yield note("grid engine", "none here: qsub is not on PATH", present=False)
+        return
+    if which("qconf") is None:
+        yield note("grid engine", "the qsub here is of another scheduler (no qconf)", present=False)
+        return
+    answer = ask(["qconf", "-sc"], deadline)
+    if answer.code != 0:
+        yield _silent("grid engine", answer)
+        return
+    version = (ask(["qstat", "-help"], deadline).out.splitlines() or ["Grid Engine"])[0].strip()
+    yield ok("grid engine", f"{version} answers", present=True, answers=True, version=version)
+    complexes = gpu_complexes(answer.out)
+    yield from _complexes(complexes, deadline, ask)
+    yield _environments(deadline, ask)
+    if "JOB_ID" not in os.environ:
+        counted = [row["name"] for row in complexes if row["consumable"] in _COUNTED]
+        yield on_a_node(f"qrsh -cwd -l {(counted or ['gpu'])[0]}=1")
+
+
+def gpu_complexes(printed: str) -> list[dict[str, str]]:
+    """The complexes of ``qconf -sc`` with gpu or cuda in their names."""
+    keys = ("name", "shortcut", "type", "relation", "requestable", "consumable")
+    rows = (line.split() for line in printed.splitlines() if not line.startswith("#"))
+    return [
+        dict(zip(keys, row, strict=False))
+        for row in rows
+        if len(row) >= len(keys) and _GPU.search(f"{row[0]} {row[1]}")
+    ]
+
+
+def host_values(printed: str) -> dict[str, dict[str, str]]:
+    """What each host offers, by complex, as ``qhost -F`` prints it; ``global`` holds for all."""
+    hosts: dict[str, dict[str, str]] = {}
+    host = None
+    for line in printed.splitlines():
+        if line[:1].strip():
+            host = line.split()[0]
+        elif host and (match := re.search(r"\w\w:([\w.-]+)=(\S+)", line)):
+            hosts.setdefault(host, {})[match[1]] = re.sub(r"\.0+$", "", match[2])
+    return hosts
+
+
+def _complexes(complexes: list[dict[str, str]], deadline: Deadline, ask: Ask) -> Iterator[Finding]:
+    if not complexes:
+        text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
+        cure = f"ask your site what its GPU jobs ask for; name it in the line uge_gpu of {_PROFILE}"
+        yield note("gpus", text, cure, complexes=[])
+        return
+    names = [row["name"] for row in complexes]
+    hosts = host_values(ask(["qhost", "-F", ",".join(names)], deadline).out)
+    for row in complexes:
+        name, counted = row["name"], _COUNTED.get(row["consumable"], "not counted")
+        free = {host: values[name] for host, values in hosts.items() if name in values}
+        facts = {"complex": row, "hosts": free}
+        where = ", ".join(f"{host} {value}" for host, value in free.items())
+        text = f"{name} ({row['type']}, {counted}); free: {where or 'on no host'}"
+        if free:
+            yield ok("gpus", text, **facts)
+        else:
+            yield note("gpus", text, "ask your site which hosts have GPUs", **facts)
+
+
+def _environments(deadline: Deadline, ask: Ask) -> Finding:
+    """The parallel environments, and whether the one that the profile names is among them."""
+    answer = ask(["qconf", "-spl"], deadline)
+    names = answer.out.split() if answer.code == 0 else []
+    if not names:
+        cure = (
+            f'ask your site for one, or set uge_parallel: "" in {_PROFILE}: all ranks on one slot'
+        )
+        return note("environments", "there is no parallel environment", cure, names=names)
+    if _ENVIRONMENT not in names:
+        text = f"{', '.join(names)}; there is no {_ENVIRONMENT!r}, which the reduce asks for"
+        cure = f"name another in the line uge_parallel of {_PROFILE}"
+        return note("environments", text, cure, names=names)
+    return ok("environments", ", ".join(names), names=names)

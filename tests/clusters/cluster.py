@@ -1,0 +1,444 @@
+"""A scheduler in the tests: real daemons on this machine, its jobs, and how to disturb them.
+
+A third scheduler is one more class like `slurm.cluster.Slurm`, named in `conftest.KINDS`.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import fcntl
+import itertools
+import os
+import pwd
+import random
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import pytest
+from shardwise.files.paths import Results
+
+from tests import processes
+from tests.debian import PackagesError
+
+# Below the range from which the kernel serves outgoing connections.
+PORTS = range(20000, 30000)
+
+START_LIMIT_S = 120
+CLIENT_LIMIT_S = 120
+POLL_S = 0.2
+TAIL_LINES = 20
+
+
+class ClusterError(RuntimeError):
+    """The cluster, or one of its commands, failed; the message carries what was logged."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job of ours, or a task of an array, that the scheduler has accepted.
+
+    Attributes
+    ----------
+    what
+        What it computes: ``rule``, ``rule shard``, or the shard of a task.
+    state
+        ``waiting``, ``running`` or ``ended``; else what the scheduler calls it.
+    handle
+        What cancels it.
+    node
+        Where it runs.
+    job
+        The number of the job; tasks of one array have the same.
+    """
+
+    what: str
+    state: str
+    handle: str
+    node: str
+    job: int
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """A way to start the ranks of a reduce in a job.
+
+    Attributes
+    ----------
+    options
+        Those of the command that submits.
+    ranks
+        How many each node has, most first.
+    launcher
+        A word for ``--launcher``.
+    """
+
+    options: tuple[str, ...]
+    ranks: tuple[int, ...]
+    launcher: str = "auto"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A way to spread ranks that compute shards over nodes.
+
+    Attributes
+    ----------
+    options
+        Those of the command that submits.
+    devices
+        How many devices compute on each node, fewest first.
+    """
+
+    options: tuple[str, ...]
+    devices: tuple[int, ...]
+    workers: str = "device"
+    launcher: str = "auto"
+
+
+class Cluster(abc.ABC):
+    """A scheduler's daemons as children of this process, its commands, and what tests ask of it.
+
+    Attributes
+    ----------
+    profile
+        The profile's name.
+    quick
+        Options with which snakemake looks at its jobs more often than it should on a real site.
+    variables
+        Variables for snakemake, to the same end.
+    clients
+        The scheduler's commands.
+    submits, looks, settings
+        Which of them submits, tells of jobs, and tells the cluster's settings.
+    silence
+        What all say when nobody answers.
+    full
+        What the one that submits ends with and says where the queue is full.
+    no_scheduler
+        Commands that a dry run may call.
+    lost_node
+        The node that the tests crash.
+    one_job
+        By dispatch: options of a job that has four devices.
+    devices
+        How many devices a node of that job has.
+    placements, reduces
+        Ways to spread ranks, by name.
+    shards_of_a_bad_night
+        How many shards `spoil` needs, and one more.
+    """
+
+    profile: str
+    quick: tuple[str, ...]
+    variables: Mapping[str, str] = {}
+    clients: tuple[str, ...]
+    submits: str
+    looks: str
+    settings: str
+    silence: str
+    full: str
+    no_scheduler: frozenset[str] = frozenset()
+    lost_node: str
+    one_job: Mapping[str, tuple[str, ...]]
+    devices: Mapping[str, int]
+    placements: Mapping[str, Placement]
+    reduces: Mapping[str, Reduce]
+    shards_of_a_bad_night: int
+
+    def __init__(self) -> None:
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._layout: Any = None
+
+    def __enter__(self) -> Self:
+        """Return the cluster, which the caller has started or will start."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the cluster."""
+        self.stop()
+
+    @classmethod
+    def of_several_nodes(cls) -> Self | None:
+        """Another cluster of this scheduler, where one has a single node; it is not started.
+
+        It skips the test, with the reason, where there can be none.
+        """
+        return None
+
+    @property
+    def layout(self) -> Any:
+        """Where the running cluster keeps its files: the `Layout` of its scheduler."""
+        if self._layout is None:
+            raise ClusterError("the cluster is not running: call start(run_dir) first")
+        return self._layout
+
+    def start(self, run_dir: Path) -> Self:
+        """Start all daemons in `run_dir` and return once the cluster takes jobs.
+
+        What an earlier cluster left there, running daemons included, is cleared away first.
+
+        Raises
+        ------
+        ClusterError
+            When a daemon ends, or the cluster is not ready in time; with the ends of the logs.
+        """
+        if self._layout is not None:
+            raise ClusterError(f"this cluster runs in {self._layout.run_dir} already")
+        self._layout = self._lay_out(run_dir.resolve())
+        try:
+            processes.kill_all(self.own_processes)
+            self._clear()
+            self._write_files()
+            self._start_daemons()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
+        if self._layout is None:
+            return
+        processes.kill_all(self.own_processes)
+        for daemon in self._daemons.values():
+            daemon.wait()
+        self._daemons.clear()
+        self._layout = None
+
+    @abc.abstractmethod
+    def _lay_out(self, run_dir: Path) -> object:
+        """Return where the cluster will keep its files."""
+
+    @abc.abstractmethod
+    def _clear(self) -> None:
+        """Remove what an earlier cluster left in the run folder, and nothing else."""
+
+    @abc.abstractmethod
+    def _write_files(self) -> None:
+        """Write what the daemons and the commands read."""
+
+    @abc.abstractmethod
+    def _start_daemons(self) -> None:
+        """Start the daemons and wait until all nodes take jobs."""
+
+    @abc.abstractmethod
+    def env(self) -> dict[str, str]:
+        """Return this process's environment, with the cluster's commands first in ``PATH``."""
+
+    @abc.abstractmethod
+    def call(self, command: str, *arguments: str, check: bool = True) -> str:
+        """Run one of the scheduler's commands in the run folder and return what it printed.
+
+        Raises
+        ------
+        ClusterError
+            When it takes too long, or fails and `check` is true.
+        """
+
+    def enter(self, folder: Path) -> list[str]:
+        """Return what stands before a command so that it runs in a folder on a login node."""
+        return []
+
+    @abc.abstractmethod
+    def submit(self, command: str, *options: str) -> int:
+        """Submit a shell command as a job and return its number."""
+
+    @abc.abstractmethod
+    def finish(self, job: int) -> int:
+        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
+
+    def printed(self, job_id: int) -> str:
+        """Return what a plain job printed so far, where its options named no other file."""
+        return self.layout.job_output(job_id).read_text()
+
+    @abc.abstractmethod
+    def cancel(self, *handles: object) -> None:
+        """Cancel jobs or tasks."""
+
+    @abc.abstractmethod
+    def cancel_all(self, timeout_s: float = 120) -> None:
+        """Cancel every job and wait until all have gone."""
+
+    @abc.abstractmethod
+    def own_processes(self) -> set[int]:
+        """Return all processes of the cluster in this folder, an earlier one's included."""
+
+    @abc.abstractmethod
+    def newest(self) -> int:
+        """Return the largest number that a job has so far."""
+
+    @abc.abstractmethod
+    def submitted(self, after: int) -> list[Submitted]:
+        """Return the jobs of snakemake with larger numbers, those that have ended too."""
+
+    @abc.abstractmethod
+    def tasks(self, results: Results, after: int) -> list[Submitted]:
+        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
+
+    @abc.abstractmethod
+    def small_arrays(self) -> str:
+        """Return what the cluster's settings are, but for arrays of four tasks at most."""
+
+    @abc.abstractmethod
+    def crash(self, node: str) -> None:
+        """Crash a node; its jobs do not come back."""
+
+    @abc.abstractmethod
+    def restore(self, node: str) -> None:
+        """Start a crashed node again and wait until it takes jobs."""
+
+    @abc.abstractmethod
+    def spoil(
+        self, jobs: Sequence[Submitted], release: Callable[[], None]
+    ) -> dict[Submitted, tuple[str, ...]]:
+        """Let jobs fail in the ways of this scheduler, and return what users are told of each.
+
+        Parameters
+        ----------
+        jobs
+            Jobs of one shard each, which wait or run.
+        release
+            Makes a device free.
+        """
+
+    @abc.abstractmethod
+    def _report(self) -> str:
+        """Return what the queue and the daemons' logs say, for a message."""
+
+    def _run(
+        self, command: Sequence[str | Path], cwd: Path, check: bool, stdin: str | None = None
+    ) -> str:
+        """Run a command in the cluster's environment; what `call` is made of."""
+        shown = shlex.join(map(str, command))
+        try:
+            done = subprocess.run(
+                command,
+                env=self.env(),
+                cwd=cwd,
+                input=stdin or "",
+                capture_output=True,
+                text=True,
+                timeout=CLIENT_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"`{shown}` took over {CLIENT_LIMIT_S} s") from None
+        if check and done.returncode != 0:
+            said = (done.stderr + done.stdout).strip()
+            raise ClusterError(f"`{shown}` exited {done.returncode}: {said}")
+        return done.stdout
+
+    def _launch(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        env: Mapping[str, str],
+        output: Path,
+    ) -> None:
+        """Start a daemon as a child of ours, so that its end is noticed at once."""
+        with output.open("ab") as sink:
+            self._daemons[name] = subprocess.Popen(
+                command,
+                env=env,
+                cwd=output.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop us in order
+            )
+
+    def _await(self, condition: Callable[[], bool], timeout_s: float = START_LIMIT_S) -> None:
+        """Poll until `condition` holds; raise `ClusterError` when a daemon ends or time is up."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
+            if ended:
+                raise ClusterError(f"ended by itself: {', '.join(ended)}\n{self._report()}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"not reached within {timeout_s} s\n{self._report()}")
+            time.sleep(POLL_S)
+
+
+_Made = TypeVar("_Made", bound=Cluster)
+
+
+def tails(files: Sequence[Path]) -> str:
+    """Return the last lines of those files that exist, for a message."""
+    parts = []
+    for file in files:
+        if file.exists():
+            lines = file.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+            parts.append("\n".join((f"--- {file}", *lines)))
+    return "\n".join(parts)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return TCP ports that are free on the loopback interface, drawn at random.
+
+    Another process could take one before we do; the draw makes that unlikely even for clusters
+    that start at the same moment.
+    """
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ClusterError(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def user_name() -> str:
+    """Return the name of this process's user, which schedulers look up."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise ClusterError(
+            f"a scheduler needs a named user, and uid {os.getuid()} has no name"
+        ) from None
+
+
+@contextlib.contextmanager
+def session_cluster(scheduler: str, make: Callable[[], _Made]) -> Iterator[_Made]:
+    """Yield a running cluster; where there can be none, skip with the reason, or fail in CI."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(_run_dir(scheduler))
+            cluster = stack.enter_context(make())
+            cluster.start(folder)
+        except (PackagesError, ClusterError) as error:
+            refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+            refuse(f"no {scheduler} test cluster here: {error}")
+        yield cluster
+
+
+@contextlib.contextmanager
+def _run_dir(scheduler: str) -> Iterator[Path]:
+    """Yield a run folder that no other test session uses.
+
+    The folders have fixed names, so that a session that crashed is cleaned up after by the next
+    one, and lie in the temporary folder, as a checkout's path may be too long for sockets.
+    """
+    base = Path(tempfile.gettempdir()) / f"shardwise-{scheduler}-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    if base.is_symlink() or base.stat().st_uid != os.getuid():
+        raise ClusterError(f"{base} belongs to somebody else: set TMPDIR to a folder of your own")
+    for number in itertools.count():
+        with (base / f"{number}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # another session's
+            yield base / str(number)
+            return

@@ -1,0 +1,415 @@
+"""A real Grid Engine on this one machine: a master, and an execution daemon a host.
+
+Nothing outside the run folder is written and no root is needed; without root, jobs are those of
+this user only. The daemons listen on all interfaces and believe whoever asks: not for a machine
+that people you do not trust can reach.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from shardwise.dispatch import journal
+from shardwise.dispatch.schedulers import grid_engine
+from shardwise.files.paths import Results
+
+from tests import processes
+from tests.clusters.cluster import (
+    Cluster,
+    Placement,
+    Reduce,
+    Submitted,
+    free_ports,
+    tails,
+    user_name,
+)
+from tests.clusters.grid_engine import config, packages
+from tests.clusters.grid_engine.hosts import ThisMachine, TwoHosts
+from tests.clusters.grid_engine.jobs import Job, Record, parse_jobs, parse_queues, parse_records
+
+# Variables of an outer Grid Engine job, beside `SGE_*` and `JOB_*`, which must not reach ours.
+STEERING = frozenset({"ARC", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"})
+
+_STATES = {"r": "running", "qw": "waiting"}
+_JOB_NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-\d+)?")
+
+
+class GridEngine(Cluster):
+    """One master and one queue on all hosts, with parallel environments and counted GPUs.
+
+    Parameters
+    ----------
+    prefix : Path, optional
+        Grid Engine as unpacked by `packages.ensure`, which is asked for it by default.
+    machines : ThisMachine or TwoHosts, optional
+        The hosts; the first of them runs the master and the commands.
+
+    Examples
+    --------
+    >>> with GridEngine().start(tmp_path) as uge:
+    ...     job = uge.submit("nvidia-smi", "-l", "gpu=1")
+    ...     (record,) = uge.wait_for(job)
+    """
+
+    profile = "uge"
+    quick = ("--seconds-between-status-checks", "1")
+    clients = ("qsub", "qstat", "qdel", "qacct", "qconf", "qalter", "qhost", "qmod", "qrsh")
+    submits, looks, settings = "qsub", "qstat", "qconf"
+    silence = "error: commlib error: got select error (Connection refused)"
+    full = "25 job rejected: only 4 jobs are allowed per user"
+    lost_node = "n2"
+    one_job = {
+        "pool": ("-l", "gpu=4"),
+        "mpi": ("-pe", "mpi_rr", "4", "-l", "gpuslot=1"),
+    }
+    devices = {"pool": 4, "mpi": 2}
+    shards_of_a_bad_night = 8
+    placements = {
+        "fill-up": Placement(("-pe", "mpi", "3"), (1, 2)),
+        "round-robin": Placement(("-pe", "mpi_rr", "4"), (2, 2)),
+        "a rank a host": Placement(("-pe", "mpi_rr", "2"), (2, 2), "node"),
+    }
+    reduces = {
+        "one host": Reduce(("-pe", "mpi", "2"), (2,)),
+        "two hosts": Reduce(("-pe", "mpi_rr", "3"), (2, 1)),
+    }
+
+    def __init__(
+        self, prefix: Path | None = None, machines: ThisMachine | TwoHosts | None = None
+    ) -> None:
+        super().__init__()
+        self.prefix = prefix if prefix is not None else packages.ensure()
+        self.machines = machines if machines is not None else ThisMachine()
+        self._ports: list[int] = []
+        if len(self.machines.hosts) > 1:  # where a host that says nothing is soon lost
+            self.variables = {"SHARDWISE_UNHEARD_SECONDS": "10"}
+
+    @classmethod
+    def of_several_nodes(cls) -> GridEngine:
+        """A cluster of two hosts; it is not started."""
+        if reason := TwoHosts.missing():
+            pytest.skip(f"no two hosts on this machine: {reason}")
+        return cls(machines=TwoHosts())
+
+    def _lay_out(self, run_dir: Path) -> config.Layout:
+        """Return where the cluster will keep its files."""
+        self._ports = free_ports(2)
+        return config.Layout(run_dir)
+
+    def _start_daemons(self) -> None:
+        """Start the daemons and wait until all hosts take jobs."""
+        self.start_controller()
+        self._configure()
+        for host in self.machines.hosts:
+            self._start("sge_execd", host.name)
+        self._await(lambda: set(self.queues().values()) == {""})
+
+    def stop(self) -> None:
+        """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
+        super().stop()
+        self.machines.stop()
+
+    def env(self) -> dict[str, str]:
+        """Return this process's environment, with the cluster's commands first in ``PATH``."""
+        env = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in STEERING and not key.startswith(("SGE_", "JOB_"))
+        }
+        programs = packages.programs(self.prefix)
+        return env | {
+            "SGE_ROOT": str(self.layout.root),
+            "SGE_CELL": config.CELL,
+            "SGE_QMASTER_PORT": str(self._ports[0]),
+            "SGE_EXECD_PORT": str(self._ports[1]),
+            "PATH": f"{programs}:{env.get('PATH', os.defpath)}",
+        }
+
+    def call(self, command: str, *arguments: str, check: bool = True) -> str:
+        """Run one of Grid Engine's commands in the run folder and return what it printed."""
+        return self._run(self._command(command, *arguments), self.layout.run_dir, check)
+
+    def submit(self, command: str, *options: str) -> int:
+        """Submit a shell command as a job, with ``qsub``'s `options`; return its number."""
+        output = str(self.layout.job_output("$JOB_ID"))
+        line = self._command("qsub", "-terse", "-cwd", "-j", "y", "-o", output, *options)
+        answer = self._run(line, self.layout.run_dir, True, stdin=f"{command}\n")
+        return int(answer.partition(".")[0])
+
+    def finish(self, job: int) -> int:
+        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
+        return self.wait_for(job, timeout_s=180)[0].exit_status
+
+    def cancel(self, *handles: object) -> None:
+        """Cancel jobs or tasks."""
+        self.call("qdel", *map(str, handles))
+
+    def newest(self) -> int:
+        """Return the largest number that a job has so far."""
+        return max((job.job_id for job in [*self.jobs(), *self.all_records()]), default=0)
+
+    def submitted(self, after: int) -> list[Submitted]:
+        """Return the jobs of snakemake with larger numbers, those that have ended too.
+
+        A job that was deleted before it started is not known any more.
+        """
+        found = [
+            Submitted(what(job), _STATES.get(job.state, job.state), str(job.job_id),
+                      job.queue.rpartition("@")[2], job.job_id)
+            for job in self.jobs() if job.job_id > after
+        ]  # fmt: skip
+        queued = {job.job for job in found}
+        return found + [
+            Submitted(what(record), "ended", str(record.job_id), record.host, record.job_id)
+            for record in self.all_records()
+            if record.job_id > after and record.job_id not in queued
+        ]
+
+    def tasks(self, results: Results, after: int) -> list[Submitted]:
+        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
+        arrays = {array.name: array for array in journal.noted(results)}
+
+        def shard(job: Job | Record) -> str:
+            array = arrays[job.name]
+            return f"{array.numbers[grid_engine.indices(array).index(int(job.task))]:05}"
+
+        queued = [
+            Submitted(shard(job), _STATES.get(job.state, job.state), f"{job.job_id}.{job.task}",
+                      job.queue.rpartition("@")[2], job.job_id)
+            for job in self.jobs() if job.name in arrays
+        ]  # fmt: skip
+        known = {task.handle for task in queued}
+        return queued + [
+            Submitted(shard(record), "ended", f"{record.job_id}.{record.task}", record.host,
+                      record.job_id)
+            for record in self.all_records()
+            if record.name in arrays and f"{record.job_id}.{record.task}" not in known
+        ]  # fmt: skip
+
+    def spoil(
+        self, jobs: Sequence[Submitted], release: Callable[[], None]
+    ) -> dict[Submitted, tuple[str, ...]]:
+        """Delete one that runs and one that waits; of two others the folder or the time ends."""
+        deleted = next(job for job in jobs if job.state == "running")
+        dropped, homeless, short = [job for job in jobs if job.state == "waiting"][:3]
+        self.cancel(deleted.handle, dropped.handle)
+        self.call("qalter", "-wd", "/nowhere", homeless.handle)
+        self.call("qalter", "-l", "gpu=1,h_rt=0:0:3", short.handle)
+        release()
+        self.wait_until(lambda: short.job not in {job.job_id for job in self.jobs()})
+        return {
+            deleted: ("deleted", "signal 9"),
+            dropped: ("deleted",),
+            homeless: ("/nowhere",),
+            short: ("limit of run time",),
+        }
+
+    def small_arrays(self) -> str:
+        """Return what the cluster's settings are, but for arrays of four tasks at most."""
+        return re.sub(r"(max_aj_tasks\s+)\d+", r"\g<1>4", self.call("qconf", "-sconf"))
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs and array tasks that wait or run."""
+        return parse_jobs(self.call("qstat", "-u", "*", "-g", "d", "-xml"))
+
+    def queues(self) -> dict[str, str]:
+        """Return the state of the queue on each host; it is empty where the host takes jobs."""
+        return parse_queues(self.call("qstat", "-f", "-xml"))
+
+    def records(self, job_id: int) -> list[Record]:
+        """Return what the accounting keeps of a job; a job deleted while it waited has nothing."""
+        return parse_records(self.call("qacct", "-j", str(job_id), check=False))
+
+    def all_records(self) -> list[Record]:
+        """Return what the accounting keeps of all jobs since the start."""
+        return parse_records(self.call("qacct", "-j", "*", check=False))
+
+    def wait_for(self, job_id: int, timeout_s: float = 120) -> list[Record]:
+        """Wait until a job has ended, with all its tasks, and return its records.
+
+        Raises
+        ------
+        ClusterError
+            When it has not within `timeout_s` seconds.
+        """
+        found: list[Record] = []
+
+        def ended() -> bool:
+            if any(job.job_id == job_id for job in self.jobs()):
+                return False
+            found[:] = self.records(job_id)
+            return bool(found)
+
+        self._await(ended, timeout_s)
+        return found
+
+    def wait_state(self, job_id: int, state: str = "r", timeout_s: float = 120) -> None:
+        """Wait until a job, or one task of an array, is in `state`."""
+        wanted = (job_id, state)
+        self._await(lambda: wanted in {(job.job_id, job.state) for job in self.jobs()}, timeout_s)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
+        """Wait until something holds; raise `ClusterError`, with what is known, after a time."""
+        self._await(condition, timeout_s)
+
+    def wait_idle(self, timeout_s: float = 120) -> None:
+        """Wait until no job waits or runs; raise `ClusterError` after `timeout_s`."""
+        self._await(lambda: not self.jobs(), timeout_s)
+
+    def cancel_all(self, timeout_s: float = 120) -> None:
+        """Delete every job and wait until all have gone."""
+        self.call("qdel", "-u", user_name(), check=False)  # fails where there is none
+        self.wait_idle(timeout_s)
+
+    def own_processes(self) -> set[int]:
+        """Return all processes of the cluster in this folder, an earlier one's included.
+
+        All were started with its settings, or descend from a process that was.
+        """
+        root = str(self.layout.root)
+        started = {
+            pid for pid in processes.running() if processes.environment(pid).get("SGE_ROOT") == root
+        }
+        return started | processes.descendants(started)
+
+    def enter(self, folder: Path) -> list[str]:
+        """Return what stands before a command so that it runs in a folder on the master's host."""
+        return self.machines.enter(self._master, folder)
+
+    def kill_controller(self) -> None:
+        """Crash the master: no command is answered until `start_controller`; jobs go on."""
+        self._kill(f"sge_qmaster.{self._master}")
+
+    def start_controller(self) -> None:
+        """Start the master, and wait until it answers."""
+        self._start("sge_qmaster", self._master)
+        self._await(lambda: bool(self.call("qconf", "-sh", check=False)))
+
+    def crash(self, node: str) -> None:
+        """Crash a host other than the master's: all on it ends at once, and nobody is told.
+
+        The daemon goes first and the shepherds second, as each would report the end of the next.
+        """
+        shepherds = processes.children(self._daemons[f"sge_execd.{node}"].pid)
+        self._kill(f"sge_execd.{node}")
+        processes.kill(shepherds)
+        processes.kill_all(lambda: self.machines.processes(node))
+
+    def restore(self, node: str) -> None:
+        """Start a crashed host again, and wait until it takes jobs."""
+        queue = f"{config.QUEUE}@{node}"
+        self._start("sge_execd", node)
+        self._await(lambda: "u" not in self.queues()[queue])
+        # A job that the host was just starting as it crashed leaves the queue in an error state.
+        self.call("qmod", "-cq", queue)
+        self._await(lambda: self.queues()[queue] == "")
+
+    def _kill(self, daemon: str) -> None:
+        """End a daemon, which is then not missed."""
+        killed = self._daemons.pop(daemon)
+        killed.kill()
+        killed.wait()
+
+    @property
+    def _master(self) -> str:
+        """The host of the master."""
+        return self.machines.hosts[0].name
+
+    def _command(self, command: str, *arguments: str) -> list[str]:
+        """Return the words that run a command of Grid Engine on the master's host."""
+        program = packages.programs(self.prefix) / command
+        return [*self.enter(self.layout.run_dir), str(program), *arguments]
+
+    def _clear(self) -> None:
+        """Remove what an earlier cluster left in the run folder, and nothing else."""
+        layout = self.layout
+        layout.run_dir.mkdir(parents=True, exist_ok=True)
+        temporary = layout.run_dir / "tmp"
+        for folder in (layout.root, layout.master_spool.parent, layout.settings, temporary):
+            if folder.exists():
+                shutil.rmtree(folder)
+        for output in layout.run_dir.glob("*.out"):
+            output.unlink()
+
+    def _write_files(self) -> None:
+        """Write the cell, its first settings and the links to the programs."""
+        layout = self.layout
+        folders = (layout.common, layout.settings, layout.master_spool / "job_scripts")
+        for folder in (*folders, layout.host_spool):
+            folder.mkdir(parents=True)
+        for host in self.machines.hosts:
+            layout.temporary(host.name).mkdir(parents=True)
+        architecture = packages.architecture(self.prefix)
+        for name in ("bin", "lib", "utilbin"):
+            (layout.root / name).mkdir()
+            (layout.root / name / architecture).symlink_to(packages.programs(self.prefix))
+        (layout.root / "util").symlink_to(packages.shared(self.prefix) / "util")
+        aliases = self.machines.start(layout.run_dir)
+        (layout.common / "host_aliases").write_text(aliases)
+        (layout.common / "act_qmaster").write_text(f"{self._master}\n")
+        admin = "none" if os.geteuid() == 0 else user_name()
+        (layout.common / "bootstrap").write_text(config.bootstrap(layout, admin))
+        self._spool()
+
+    def _spool(self) -> None:
+        """Save what the master must find when it starts."""
+        shared = packages.shared(self.prefix)
+        resources = shared / "util" / "resources"
+        defaults = (shared / "default-configuration").read_text()
+        settings = self._setting("global", config.global_settings(self.layout, defaults))
+        self.call("spooldefaults.bin", "configuration", settings)
+        for index, host in enumerate(self.machines.hosts):
+            local = self._setting(f"local.{host.name}", config.local_settings(index))
+            self.call("spooldefaults.bin", "local_conf", local, host.name)
+        self.call("spooldefaults.bin", "complexes", str(resources / "centry"))
+        self.call("spooldefaults.bin", "usersets", str(resources / "usersets"))
+        self.call("spooldefaults.bin", "managers", user_name())
+
+    def _configure(self) -> None:
+        """Tell the running master of resources, hosts, parallel environments and the queue."""
+        complexes = config.complexes(self.call("qconf", "-sc"))
+        self.call("qconf", "-Mc", self._setting("complexes", complexes))
+        scheduler = config.scheduler(self.call("qconf", "-ssconf"))
+        self.call("qconf", "-Msconf", self._setting("scheduler", scheduler))
+        for host in self.machines.hosts:
+            self.call("qconf", "-ah", host.name, check=False)  # the master's host is one already
+            self.call("qconf", "-as", host.name)
+            settings = self._setting(f"host.{host.name}", config.exec_host(host))
+            self.call("qconf", "-Ae", settings)
+        for name in config.PARALLEL:
+            settings = self._setting(f"pe.{name}", config.parallel_environment(name))
+            self.call("qconf", "-Ap", settings)
+        queue = config.queue(self.layout, self.call("qconf", "-sq"), self.machines.hosts)
+        self.call("qconf", "-Aq", self._setting("queue", queue))
+
+    def _setting(self, name: str, text: str) -> str:
+        """Write settings to a file, as ``qconf`` wants them, and return its path."""
+        path = self.layout.settings / name
+        path.write_text(text)
+        return str(path)
+
+    def _start(self, program: str, host: str) -> None:
+        """Start a daemon on a host; it stays in front, so that its end is seen."""
+        name = f"{program}.{host}"
+        enter = self.machines.enter(host, self.layout.run_dir)
+        command = [*enter, packages.programs(self.prefix) / program]
+        self._launch(name, command, self.env() | {"SGE_ND": "1"}, self.layout.output(name))
+
+    def _report(self) -> str:
+        """Return the queue, why jobs wait, and the ends of the logs, for a message."""
+        master = self._daemons.get(f"sge_qmaster.{self._master}")
+        asked = master is not None and master.poll() is None
+        said = [self.call("qstat", "-f", "-u", "*", check=False)] if asked else []
+        return "\n".join((*said, tails(self.layout.logs())))
+
+
+def what(job: Job | Record) -> str:
+    """What a job computes, as ``rule`` or ``rule shard``."""
+    match = _JOB_NAME.fullmatch(job.name)
+    assert match, f"not a job of ours: {job}"
+    return " ".join(filter(None, match.groups()))

@@ -1,0 +1,123 @@
+"""Hosts for a cluster: this machine, or two that are made of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from tests import processes
+from tests.clusters.cluster import ClusterError
+from tests.clusters.grid_engine.config import Host
+
+COMMAND_LIMIT_S = 60
+
+
+class ThisMachine:
+    """One host, this machine, under a name that is right whatever /etc/hosts says."""
+
+    hosts = (Host("localhost"),)
+
+    def start(self, _: Path) -> str:
+        """Return the text of ``host_aliases``: all names of this machine mean one host."""
+        name = socket.gethostname()
+        try:
+            official, aliases, _ = socket.gethostbyname_ex(name)
+        except OSError:
+            official, aliases = name, []
+        names = {name, name.partition(".")[0], official, *aliases, "localhost.localdomain"}
+        return " ".join(("localhost", *sorted(names - {"localhost"}))) + "\n"
+
+    def enter(self, _: str, folder: Path) -> list[str]:
+        """Return what stands before a command so that it runs on a host in a folder."""
+        return ["env", "-C", str(folder)]
+
+    def stop(self) -> None:
+        """Leave the machine as it is."""
+
+
+class TwoHosts:
+    """Two hosts in network namespaces, each with a name and an address; needs root.
+
+    A host lives as long as the process that holds its namespaces; that one ends when its standard
+    input does, at the latest with this process.
+    """
+
+    hosts = (Host("n1", slots=2, gpus=2), Host("n2", slots=2, gpus=2))
+
+    def __init__(self) -> None:
+        self._holders: dict[str, subprocess.Popen[bytes]] = {}
+
+    @staticmethod
+    def missing() -> str:
+        """Return why there can be no such hosts here; empty where there can be."""
+        if os.geteuid() != 0:
+            return "network namespaces need root"
+        for tool in ("ip", "unshare", "nsenter"):
+            if shutil.which(tool) is None:
+                return f"{tool} not found"
+        tried = subprocess.run(
+            ["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, check=False
+        )
+        return tried.stderr.decode().strip()
+
+    def start(self, run_dir: Path) -> str:
+        """Make the hosts and the cable between them; all names are known as they are."""
+        addresses = {host.name: f"10.77.0.{i}" for i, host in enumerate(self.hosts, 1)}
+        known = run_dir / "hosts"
+        lines = [f"{address} {name}" for name, address in addresses.items()]
+        known.write_text("\n".join(("127.0.0.1 localhost", *lines)) + "\n")
+        for name in addresses:
+            self._hold(name, known)
+        one, two = (self._holders[name].pid for name in addresses)
+        cable = ["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", str(two)]
+        _ip(one, *cable)
+        for name, address in addresses.items():
+            pid = self._holders[name].pid
+            _ip(pid, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip(pid, "link", "set", "eth0", "up")
+        return ""
+
+    def enter(self, name: str, folder: Path) -> list[str]:
+        """Return what stands before a command so that it runs on a host in a folder."""
+        target = ["nsenter", "-t", str(self._holders[name].pid), "--net", "--uts", "--mount"]
+        return [*target, "env", "-C", str(folder)]
+
+    def processes(self, name: str) -> set[int]:
+        """Return all processes that run on a host."""
+        holder = self._holders[name].pid
+        return processes.in_network_of(holder) - {holder}
+
+    def stop(self) -> None:
+        """Let the hosts go, and their network with them."""
+        for holder in self._holders.values():
+            holder.kill()
+            holder.communicate()
+        self._holders.clear()
+
+    def _hold(self, name: str, known: Path) -> None:
+        """Start the process that holds a host's namespaces."""
+        setup = 'hostname "$1" && mount --bind "$2" /etc/hosts && ip link set lo up && echo up'
+        command = ["unshare", "--net", "--uts", "--mount", "--propagation", "private", "sh", "-c"]
+        self._holders[name] = subprocess.Popen(
+            [*command, f"{setup} && exec cat", "sh", name, str(known)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        stdout = self._holders[name].stdout
+        if stdout is None or (said := stdout.readline()) != b"up\n":
+            raise ClusterError(f"host {name} did not start: {said.decode().strip()}")
+
+
+def _ip(pid: int, *arguments: str) -> None:
+    """Run ``ip`` in the network of a process."""
+    command = ["nsenter", "-t", str(pid), "--net", "ip", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"`ip {' '.join(arguments)}` said: {done.stderr.strip()}")

@@ -1,0 +1,406 @@
+"""A real Slurm on this one machine: a controller and three virtual nodes with pretended GPUs.
+
+Nothing outside the run folder is written, /etc/slurm included, and no root is needed. The daemons
+listen on the loopback interface only, but believe whoever asks there: not for a machine that is
+shared with people you do not trust.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import socket
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from shardwise.files.paths import Results
+
+from tests import impatient, processes
+from tests.clusters.cluster import (
+    START_LIMIT_S,
+    Cluster,
+    ClusterError,
+    Placement,
+    Reduce,
+    Submitted,
+    free_ports,
+    tails,
+    user_name,
+)
+from tests.clusters.slurm import config, packages
+from tests.clusters.slurm.jobs import FINAL_STATES, JOB_FORMAT, Job, parse_jobs
+from tests.clusters.slurm.programs import CLIENTS, Programs
+
+# The daemons by what names their logs.
+DAEMONS = ("slurmctld", *(node.name for node in config.NODES))
+
+# Variables that steer Slurm's commands: those of an outer Slurm job must not reach ours.
+STEERING = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
+
+# Step daemons keep a socket in the spool folder, and such a path must stay below 108 bytes.
+LONGEST_RUN_DIR = 60
+
+# A node that takes jobs has one of these states and no flag, such as `+DRAIN`, behind it.
+UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+
+
+# The largest number of a first job; Slurm itself counts to 67 million, then from the first again.
+LAST_JOB = 60_000_000
+
+_STATES = {"PENDING": "waiting", "RUNNING": "running", **dict.fromkeys(FINAL_STATES, "ended")}
+
+PMI = "srun --mpi=pmi2"
+_SIX = ("--gpus=6", "-n6", "-c1")
+_ON_BOTH = ("-p", "gpu", "-N2", "--gres=gpu:2", "-c1")
+_ONE_NODE = ("-p", "cpu", "-N1", "-n3")
+_TWO_NODES = ("-p", "gpu", "-N2", "-n3", "--ntasks-per-node=2")
+
+
+class Slurm(Cluster):
+    """One controller, and a slurmd for each of `config.NODES`.
+
+    Parameters
+    ----------
+    prefix : Path, optional
+        Slurm as unpacked by `packages.ensure`, which is asked for it by default.
+
+    Examples
+    --------
+    >>> with Slurm().start(tmp_path) as slurm:
+    ...     job = slurm.submit("nvidia-smi", "--gres=gpu:1")
+    ...     slurm.wait_for(job)
+    """
+
+    profile = "slurm"
+    quick = ("--slurm-init-seconds-before-status-checks", "2")
+    variables = impatient.environment()
+    clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
+    submits, looks, settings = "sbatch", "squeue", "scontrol"
+    silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+    no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded
+    lost_node = "gpu1"
+    one_job = {
+        "pool": ("--gres=gpu:4", "-N1", "-n1", "-c1"),
+        "mpi": (*_ON_BOTH, "-n4", "--ntasks-per-node=2"),
+    }
+    devices = {"pool": 4, "mpi": 4}
+    shards_of_a_bad_night = 4
+    placements = {
+        "a rank a device": Placement((*_SIX, "--ntasks-per-gpu=1"), (2, 4), launcher=PMI),
+        "round-robin": Placement(_SIX, (2, 4), launcher=f"{PMI} --distribution=cyclic"),
+        "mpiexec": Placement(_SIX, (2, 4), launcher="mpiexec"),
+        "a device bound to each": Placement(
+            ("--gpus=4", "-n4"), (4,), launcher=f"{PMI} --gpu-bind=single:1"
+        ),
+        "a rank a node": Placement(
+            (*_ON_BOTH, "-n2", "--ntasks-per-node=1"), (2, 2), "node", launcher=PMI
+        ),
+        "two ranks a node": Placement((*_ON_BOTH, "-n4", "--ntasks-per-node=2"), (2, 2), "node"),
+    }
+    reduces = {
+        "one node": Reduce(_ONE_NODE, (3,)),
+        "one node, mpiexec": Reduce(_ONE_NODE, (3,), "mpiexec"),
+        "two nodes": Reduce(_TWO_NODES, (2, 1), PMI),
+        "two nodes, mpiexec": Reduce(_TWO_NODES, (2, 1), "mpiexec"),
+    }
+
+    def __init__(self, prefix: Path | None = None) -> None:
+        super().__init__()
+        self.prefix = prefix if prefix is not None else packages.ensure()
+        self._programs = Programs(self.prefix)
+        self._ports: dict[str, int] = {}
+
+    def _lay_out(self, run_dir: Path) -> config.Layout:
+        """Return where the cluster will keep its files."""
+        if len(str(run_dir)) > LONGEST_RUN_DIR:
+            raise ClusterError(f"{run_dir}: give a path of at most {LONGEST_RUN_DIR} characters")
+        return config.Layout(run_dir)
+
+    def _start_daemons(self) -> None:
+        """Start the daemons and wait until all nodes are idle."""
+        self.start_controller()
+        for node in config.NODES:
+            self._launch_node(node.name)
+        self._await(lambda: set(self.nodes().values()) == {"IDLE"})
+
+    def env(self) -> dict[str, str]:
+        """Return this process's environment, with the cluster's commands first in ``PATH``.
+
+        Nothing else is set: the commands know their cluster themselves. A Snakemake job drops all
+        ``SLURM_*`` variables, so ``SLURM_CONF`` would not reach an ``srun`` inside a rule.
+        """
+        env = {key: value for key, value in os.environ.items() if not key.startswith(STEERING)}
+        env["PATH"] = f"{self.layout.bin}:{env.get('PATH', os.defpath)}"
+        return env
+
+    def call(self, command: str, *arguments: str, check: bool = True) -> str:
+        """Run one of Slurm's commands in the run folder and return what it printed.
+
+        Raises
+        ------
+        ClusterError
+            When it takes too long, or fails and `check` is true.
+        """
+        return self._run([self.layout.bin / command, *arguments], self.layout.run_dir, check)
+
+    def submit(self, command: str, *options: str) -> int:
+        """Submit a shell command as a job, with ``sbatch``'s `options`; return its number."""
+        answer = self.call("sbatch", "--parsable", *options, f"--wrap={command}")
+        return int(answer.partition(";")[0])
+
+    def finish(self, job: int) -> int:
+        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
+        self.wait_for(job, timeout_s=180)
+        code, signal = map(int, self.show_job(job)["ExitCode"].split(":"))
+        return 128 + signal if signal else code
+
+    def cancel(self, *handles: object) -> None:
+        """Cancel jobs or tasks."""
+        self.call("scancel", *map(str, handles))
+
+    def newest(self) -> int:
+        """Return the largest number that a job has so far."""
+        return max((job.job_id for job in self.jobs()), default=0)
+
+    def submitted(self, after: int) -> list[Submitted]:
+        """Return the jobs of snakemake with larger numbers, those that have ended too."""
+        return [
+            Submitted(
+                job.comment.removeprefix("rule_").replace("_wildcards_", " "),
+                _STATES.get(job.state, job.state),
+                str(job.job_id),
+                job.nodes,
+                job.job_id,
+            )
+            for job in self.jobs()
+            if job.job_id > after
+        ]
+
+    def tasks(self, results: Results, after: int) -> list[Submitted]:
+        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
+        return [
+            Submitted(
+                f"{job.task:05}",
+                _STATES.get(job.state, job.state),
+                f"{job.array_job_id}_{job.task}",
+                job.nodes,
+                job.array_job_id,
+            )
+            for job in self.jobs()
+            if job.array_job_id > after and job.comment.startswith("sw-array-")
+        ]
+
+    def spoil(
+        self, jobs: Sequence[Submitted], release: Callable[[], None]
+    ) -> dict[Submitted, tuple[str, ...]]:
+        """Cancel one that runs."""
+        cancelled = next(job for job in jobs if job.state == "running")
+        self.cancel(cancelled.handle)
+        return {cancelled: ("the scheduler says CANCELLED",)}
+
+    def small_arrays(self) -> str:
+        """Return what the cluster's settings are, but for arrays of four tasks at most."""
+        said = self.call("scontrol", "show", "config")
+        return re.sub(r"(MaxArraySize\s*=) \d+", r"\1 4", said)
+
+    def squeue(self, fmt: str) -> list[str]:
+        """Return a line in ``squeue``'s format for each job and array task, finished or not."""
+        return self.call("squeue", "-h", "-r", "-t", "all", "-o", fmt).splitlines()
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs and array tasks since the start, in order, finished ones included."""
+        return parse_jobs(self.squeue(JOB_FORMAT))
+
+    def show_job(self, job_id: int) -> dict[str, str]:
+        """Return the fields of ``scontrol show job``, such as ``ExitCode`` and ``Restarts``."""
+        line = self.call("scontrol", "-o", "show", "job", str(job_id)).strip()
+        return dict(re.findall(r"([\w:/]+)=(.*?)(?= [\w:/]+=|$)", line))
+
+    def wait_for(
+        self, job_id: int, states: Collection[str] = FINAL_STATES, timeout_s: float = 120
+    ) -> list[Job]:
+        """Wait until a job, or all tasks of an array, are in one of `states`; return them.
+
+        Raises
+        ------
+        ClusterError
+            When they are not within `timeout_s` seconds.
+        """
+        rows: list[Job] = []
+
+        def reached() -> bool:
+            rows[:] = [job for job in self.jobs() if job.array_job_id == job_id]
+            return bool(rows) and all(job.state in states for job in rows)
+
+        self._await(reached, timeout_s)
+        return rows
+
+    def wait_idle(self, timeout_s: float = 120) -> None:
+        """Wait until no job waits, runs or completes; raise `ClusterError` after `timeout_s`."""
+        self._await(lambda: not self.call("squeue", "-h"), timeout_s)
+
+    def cancel_all(self, timeout_s: float = 120) -> None:
+        """Cancel every job and wait until all have gone."""
+        self.call("scancel", f"--user={user_name()}")
+        self.wait_idle(timeout_s)
+
+    def nodes(self) -> dict[str, str]:
+        """Return each node's state in full, such as ``IDLE`` or ``DOWN+DRAIN``."""
+        shown = self.call("scontrol", "-o", "show", "nodes")
+        return dict(re.findall(r"NodeName=(\S+).*? State=(\S+)", shown))
+
+    def kill_controller(self) -> None:
+        """Kill slurmctld by -9: no command is answered, and jobs go on."""
+        controller = self._daemons.pop("slurmctld")
+        controller.kill()
+        controller.wait()
+
+    def start_controller(self) -> None:
+        """Start slurmctld, which reads what it saved before, and wait until it answers."""
+        self._start("slurmctld", "slurmctld", "-D")
+        self._await(lambda: "is UP" in self.call("scontrol", "ping", check=False))
+
+    def set_down(self, name: str) -> None:
+        """Declare a node down, as an operator does: Slurm ends or requeues its jobs at once.
+
+        A slurmd that lives would take the node back into service by itself; draining it too makes
+        the state last until `resume`.
+        """
+        for state in ("DRAIN", "DOWN"):
+            self.call("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=test")
+
+    def resume(self, name: str, timeout_s: float = START_LIMIT_S) -> None:
+        """Take back `set_down`, and wait until the node takes jobs."""
+        self.call("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        self._await(lambda: self.nodes()[name] in UP_STATES, timeout_s)
+
+    def kill_node(self, name: str) -> None:
+        """Crash a node: everything on it ends at once, and the controller is told nothing.
+
+        slurmd goes first and the step daemons second, since either of them would report the end
+        of a job's processes, and the job would read FAILED in place of NODE_FAIL.
+        """
+        if name not in self._daemons:
+            raise ClusterError(f"node {name} does not run; running: {', '.join(self._daemons)}")
+        slurmd = self._daemons.pop(name)
+        slurmd.kill()
+        slurmd.wait()
+        steps = processes.holders(self.layout.log(name))
+        orphans = processes.descendants(steps)  # once their daemon is gone nothing links them
+        processes.kill(steps)
+        processes.kill(orphans)
+        processes.kill_all(lambda: self._started_here(name))
+
+    def crash(self, node: str) -> None:
+        """Crash a node, and declare it down, as else Slurm waits for it."""
+        self.kill_node(node)
+        self.set_down(node)
+
+    def restore(self, node: str) -> None:
+        """Start a crashed node again and wait until it takes jobs."""
+        self.restore_node(node)
+
+    def restore_node(self, name: str, timeout_s: float = START_LIMIT_S) -> None:
+        """Start a crashed node again, take back `set_down`, and wait until it takes jobs."""
+        self._launch_node(name)
+        # Soon after a crash the controller still believes in the node: look for ourselves as well.
+        wanted = UP_STATES | {f"{state}+DRAIN" for state in UP_STATES}
+        self._await(lambda: _listens(self._ports[name]) and self.nodes()[name] in wanted, timeout_s)
+        if self.nodes()[name] not in UP_STATES:
+            self.resume(name, timeout_s)
+
+    def _clear(self) -> None:
+        """Remove what an earlier cluster left in the run folder, and nothing else."""
+        layout = self.layout
+        layout.run_dir.mkdir(parents=True, exist_ok=True)
+        spools = [layout.spool(node.name) for node in config.NODES]
+        for folder in (layout.bin, layout.state, layout.devices, *spools):
+            if folder.exists():
+                shutil.rmtree(folder)
+        for daemon in DAEMONS:
+            layout.log(daemon).unlink(missing_ok=True)
+            layout.output(daemon).unlink(missing_ok=True)
+        for output in layout.run_dir.glob(layout.job_output("*").name):
+            output.unlink()
+
+    def _write_files(self) -> None:
+        """Write the configuration, the devices and the command wrappers."""
+        layout = self.layout
+        for folder in (layout.bin, layout.state, layout.devices):
+            folder.mkdir()
+        controller_port, *node_ports = free_ports(1 + len(config.NODES))
+        self._ports = {node.name: port for node, port in zip(config.NODES, node_ports, strict=True)}
+        site = config.Site(
+            host=socket.gethostname().partition(".")[0],
+            user=user_name(),
+            plugin_dir=self._programs.plugin_dir,
+            controller_port=controller_port,
+            node_ports=self._ports,
+            first_job=random.randrange(1, LAST_JOB),
+        )
+        layout.conf.write_text(config.slurm_conf(layout, site))
+        layout.conf.with_name("gres.conf").write_text(config.gres_conf(layout))
+        layout.conf.with_name("cgroup.conf").write_text(config.cgroup_conf())
+        for node in config.NODES:
+            layout.spool(node.name).mkdir()
+            for index in range(node.gpus):
+                layout.device(node.name, index).symlink_to(os.devnull)
+        for name in CLIENTS:
+            self._programs.write_wrapper(name, layout.bin, layout.conf)
+
+    def _launch_node(self, name: str) -> None:
+        """Start the slurmd of a node."""
+        self._start(name, "slurmd", "-D", "-N", name, "-d", self._programs.daemon("slurmstepd"))
+
+    def _start(self, name: str, program: str, *arguments: str | Path) -> None:
+        """Start a daemon with the cluster's settings."""
+        env = self.env() | {
+            "SLURM_CONF": str(self.layout.conf),
+            "LD_LIBRARY_PATH": self._programs.library_path,
+        }
+        command = [self._programs.daemon(program), *arguments]
+        self._launch(name, command, env, self.layout.output(name))
+
+    def _report(self) -> str:
+        """Return the queue, the nodes and the ends of what the daemons printed, for a message."""
+        controller = self._daemons.get("slurmctld")
+        asked = ("sinfo", "squeue") if controller and controller.poll() is None else ()
+        parts = [self.call(name, check=False) for name in asked]
+        return "\n".join((*parts, tails([self.layout.output(name) for name in DAEMONS])))
+
+    def own_processes(self) -> set[int]:
+        """Return all processes of the cluster in this folder, an earlier one's included.
+
+        The daemons have a log open, most others were started with the cluster's settings, and
+        what remains (a job that cleared its environment) descends from a daemon.
+        """
+        daemons: set[int] = set()
+        for name in DAEMONS:
+            daemons |= processes.holders(self.layout.log(name))
+        return daemons | processes.descendants(daemons) | self._started_here()
+
+    def _started_here(self, node: str | None = None) -> set[int]:
+        """Return the clients and the jobs' processes of this cluster, or those of one node's jobs.
+
+        Snakemake's jobs have lost ``SLURM_CONF`` but not ``PATH`` and ``SLURMD_NODENAME``. ``PATH``
+        alone says nothing: the tests' own Snakemake has the same.
+        """
+        conf, bin_dir = str(self.layout.conf), str(self.layout.bin)
+        found = set()
+        for pid in processes.running():
+            env = processes.environment(pid)
+            here = env.get("SLURM_CONF") == conf or (
+                "SLURMD_NODENAME" in env and bin_dir in env.get("PATH", "").split(":")
+            )
+            if here and node in (None, env.get("SLURMD_NODENAME")):
+                found.add(pid)
+        return found
+
+
+def _listens(port: int) -> bool:
+    """Whether a daemon takes connections on `port`."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

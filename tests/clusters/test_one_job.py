@@ -1,0 +1,158 @@
+"""All shards by one job, under `pool` on one node and under `mpi` on several."""
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from tests import processes
+from tests.clusters.cluster import Cluster
+from tests.clusters.conftest import KINDS
+from tests.clusters.jobs import SpreadJobs
+from tests.clusters.night import Night, sum_of_squares
+from tests.spread import BAD, SHARDS
+
+pytestmark = pytest.mark.timeout(600)
+
+DEVICES = {"pool": 1, "mpi": 2}
+"""How many GPUs the profiles ask for as they are shipped."""
+
+
+@pytest.fixture(params=DEVICES)
+def dispatch(request: pytest.FixtureRequest) -> str:
+    """How shards are spread."""
+    return request.param
+
+
+@pytest.fixture
+def jobs(
+    request: pytest.FixtureRequest, site: Cluster, dispatch: str, tmp_path: Path
+) -> Iterator[SpreadJobs]:
+    """Jobs that have four devices: on one node under `pool`, on two under `mpi`."""
+    cluster = request.getfixturevalue("nodes") if dispatch == "mpi" else site
+    yield SpreadJobs(cluster, dispatch, tmp_path)
+    cluster.cancel_all()
+
+
+@pytest.mark.fault("a worker or task that is killed")
+def test_a_killed_worker_is_replaced(jobs: SpreadJobs) -> None:
+    """Its shard is tried again; the job ends well, and no other shard was begun twice."""
+    jobs.spread.put("hold")
+    job = jobs.submit()
+    jobs.all_at_work()
+    processes.kill([min(jobs.spread.workers())])
+    processes.until(lambda: "SIGKILL" in jobs.printed(job))
+    jobs.spread.take_away("hold")
+    jobs.succeeds(job)
+    starts = sorted(jobs.spread.starts().values())
+    assert sum(starts) <= SHARDS + 2, starts  # its shard, and the one that it was to compute next
+
+
+@pytest.mark.fault("a rank that is killed")
+def test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest(jobs: SpreadJobs) -> None:
+    """What was whole stays as it is, and no process of the first job lives on."""
+    job = jobs.submit()
+    processes.until(lambda: len(jobs.spread.receipts()) >= 3)
+    jobs.spread.put("hold")
+    processes.kill(jobs.spread.leaders()[-1:])
+    assert jobs.cluster.finish(job) != 0
+    processes.until(lambda: not jobs.spread.living())
+    before = jobs.spread.receipts()
+    assert 3 <= len(before) < SHARDS
+    jobs.spread.take_away("hold")
+    jobs.succeeds(jobs.submit())
+    after = jobs.spread.receipts()
+    assert {shard: after[shard] for shard in before} == before
+
+
+def test_a_shard_that_always_fails_costs_itself(jobs: SpreadJobs) -> None:
+    """All others finish; the job ends with its code, and its last words name it."""
+    jobs.spread.put("bad")
+    job = jobs.submit()
+    assert jobs.cluster.finish(job) == 2, jobs.printed(job)
+    jobs.spread.check(without=[BAD])
+    named, last = (line for line in jobs.printed(job).splitlines() if " ERROR " in line)
+    assert f"ERROR shard {BAD:05}: " in named
+    assert "this one never works" in named
+    assert f"of {SHARDS} shards 1 failed" in last
+
+
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
+@pytest.mark.fault("two runs at once")
+def test_a_cancelled_job_leaves_no_process(jobs: SpreadJobs) -> None:
+    """A second run beside it ends with 75; once it is cancelled nothing lives; a rerun heals."""
+    jobs.spread.put("hold")
+    job = jobs.submit()
+    jobs.all_at_work()
+    line = jobs.spread.line("--dispatch", "pool")
+    second = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert second.returncode == 75, second.stderr
+    assert "its shards are being computed by process" in second.stderr
+    jobs.cluster.cancel(job)
+    processes.until(lambda: not jobs.spread.living())
+    jobs.spread.take_away("hold")
+    jobs.succeeds(jobs.submit())
+
+
+@pytest.mark.parametrize("dispatch", ["mpi"], indirect=True)
+@pytest.mark.parametrize(
+    ("site", "placement"),
+    [
+        pytest.param(name, placement, marks=getattr(pytest.mark, name))
+        for name, kind in KINDS.items()
+        for placement in kind.placements
+    ],
+    indirect=["site"],
+)
+def test_every_device_that_was_granted_computes(jobs: SpreadJobs, placement: str) -> None:
+    """However the ranks lie: one shard a device at once, all devices, on all nodes; same bits."""
+    way = jobs.cluster.placements[placement]
+    jobs.spread.put("hold")
+    job = jobs.submit(*way.options, launcher=way.launcher, workers=way.workers)
+    jobs.all_at_work(sum(way.devices))
+    jobs.spread.take_away("hold")
+    jobs.succeeds(job)
+    nodes = Counter(device.split()[0] for device in jobs.spread.uses())
+    assert tuple(sorted(nodes.values())) == way.devices
+    assert set(jobs.spread.starts().values()) == {1}
+
+
+def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Path) -> None:
+    """One job computes all shards on the devices that the profile asks for; jobs have no more."""
+    digits = load_digits().images
+    np.save(night.workspace.root / "digits.npy", digits)
+    own = {"input": "digits.npy", "shards": 24, "materialize": False}
+    night.workspace.configure(**own, dispatch=dispatch)
+    done = night.run(*night.with_devices(4, tmp_path))
+    assert done.code == 0, done.output
+    assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
+    assert night.starts() == Counter([dispatch, "reduce"])
+    devices = {(r["node"], r["device"]["uuid"]) for r in night.receipts().values()}
+    assert len(devices) == DEVICES[dispatch]
+    night.workspace.configure(**own, dispatch="jobs")
+    assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
+
+
+@pytest.mark.fault("snakemake killed by -9 and started again")
+@pytest.mark.fault("two runs at once")
+def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: str) -> None:
+    """Beside the living job of a killed run a new one does not start; after it, only the sum."""
+    night.folder_of(6)
+    own = {"input": "stack", "shards": 6, "materialize": False, "backend": "numpy"}
+    night.workspace.configure(**own, dispatch=dispatch)
+    run = night.start(*night.held())
+    night.wait_for("the job runs", lambda: night.running(dispatch))
+    night.killed(run)
+    refused = night.run()
+    assert refused.code == 75
+    assert "1 jobs of an earlier run still wait or work on results/default" in refused.output
+
+    night.release()
+    night.wait_for("the queue is empty", night.idle)
+    assert night.starts() == Counter([dispatch])
+    plan = night.workspace.run("--dry-run", profile=night.cluster.profile)
+    assert plan.jobs == {"ledger", "reduce", "report"}, plan.output

@@ -1,0 +1,225 @@
+"""The main job under the profile of a real scheduler, with fake GPUs: good runs and bad nights."""
+
+import json
+import os
+import re
+import signal
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from tests.clusters.night import FAULTY_SHARDS, Night, sum_of_squares
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_the_shipped_job_runs_as_it_is(night: Night) -> None:
+    """Every kind of job is submitted, and as the profile is quiet, each stage says one line."""
+    night.workspace.configure(shards=1)
+    done = night.run("--quiet", "rules")
+    assert done.code == 0, done.output
+    assert "shardwise: multiply: 1 of 1 shards done; then ledger, reduce, report" in done.output
+    assert len(done.output.splitlines()) <= 20, done.output
+    assert night.starts() == Counter(["synthesize", "shard 00000", "multiply 00000", "reduce"])
+    stack = night.workspace.load("input.npy")
+    expected = sum((m @ m).astype(np.float64) for m in stack)
+    assert np.allclose(night.sum(), expected, rtol=1e-5, atol=1e-3)
+
+
+# Shards wait until four of them have met, but not as it is tried, before there is a plan.
+MEETING_PRODUCT = """
+import os
+import time
+from pathlib import Path
+
+def square(xp, block):
+    if Path("results/default/plan.tsv").exists():
+        Path(f"met.{os.uname().nodename}.{os.getpid()}").touch()
+        while len(list(Path().glob("met.*"))) < 4:
+            time.sleep(0.1)
+    return block @ block
+"""
+
+
+def test_every_shard_has_a_device_of_its_own(night: Night, tmp_path: Path) -> None:
+    """More shards than devices, and the MPI reduce: one start a job, one shard a device at once."""
+    digits = load_digits().images
+    np.save(night.workspace.root / "digits.npy", digits)
+    (night.workspace.root / "meeting.py").write_text(MEETING_PRODUCT)
+    own = {"input": "digits.npy", "product": "meeting.py:square", "materialize": False}
+    night.workspace.configure(**own, shards=5, reduce={"ranks": 3})
+    done = night.run(*night.with_devices(4, tmp_path))
+    assert done.code == 0, done.output
+    assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
+    assert night.starts() == Counter([*(f"multiply {i:05}" for i in range(5)), "reduce"])
+    uses = night.uses()
+    assert sum(uses.values()) == 5
+    assert len(uses) >= 4, f"four devices at least should have been used: {uses}"
+    assert set(night.journal().values()) == {1}
+    assert json.loads(night.workspace.file("summary.json").read_text())["ranks"] == 3
+    assert "multiply: 5 of 5 shards done" in done.output
+
+
+@pytest.mark.fault("a limit of run time")
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
+def test_a_bad_night_costs_its_own_shards_only(night: Night) -> None:
+    """Shards that fail in several ways: the last words tell them apart, one rerun heals."""
+    shards = night.cluster.shards_of_a_bad_night
+    stack = night.folder_of(shards)
+    np.save(night.matrix(0), np.full((5, 5), np.nan))
+    night.workspace.configure(input="stack", shards=shards, materialize=False)
+    run = night.start(*night.held(), "--retries", "0")
+    night.wait_for("all are submitted", lambda: sum(night.starts().values()) == shards)
+    night.wait_for("some of them run", lambda: len(night.running()) >= min(shards, 4))
+    found = sorted(night.jobs(), key=lambda job: job.job)
+    (bad,) = (job for job in found if job.what == "multiply 00000")
+    expected = {"00000": ("matrix 0 holds NaN or Inf",)}
+    others = [job for job in found if job is not bad]
+    for job, words in night.cluster.spoil(others, lambda: night.release(bad)).items():
+        expected[job.what.removeprefix("multiply ")] = words
+    night.release()
+    assert run.wait(timeout=300) == 1
+    night.wait_for("no job stays in the queue", night.idle)
+    whole = {f"{i:05}" for i in range(shards)} - set(expected)
+    assert set(night.receipts()) == whole
+    assert not night.workspace.file("sum.npy").exists()
+    output = night.output()
+    words = output[output.index(f"shardwise: not finished: {len(whole)} of {shards} shards") :]
+    reasons = dict(re.findall(r"  failed: multiply (\d+): (.*)\n", words))
+    assert set(reasons) == set(expected)
+    for shard, parts in expected.items():
+        assert [part for part in parts if part not in reasons[shard]] == []
+    assert "log: results/default/logs/multiply/00000.log" in words
+    assert f"cd '{night.workspace.root}' && " in words
+
+    np.save(night.matrix(0), stack[0])
+    before = night.starts()
+    done = night.run()
+    assert done.code == 0, done.output
+    again = Counter(["reduce", *(f"multiply {shard}" for shard in expected)])
+    assert night.starts() - before == again
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+@pytest.mark.fault("a node that goes down")
+def test_a_lost_node_costs_no_result(night_of_nodes: Night) -> None:
+    """Jobs of a node that crashes run again elsewhere; what was finished stays."""
+    night, node = night_of_nodes, night_of_nodes.cluster.lost_node
+    stack = night.folder_of(5)
+    night.workspace.configure(input="stack", shards=5, materialize=False)
+    run = night.start(*night.held())
+    try:
+        night.wait_for("it works on two", lambda: len(night.in_state("running", node=node)) > 1)
+        night.release(night.in_state("running", node=node)[0])
+        night.wait_for("it has finished one", lambda: night.in_state("ended", node=node))
+        night.wait_for("its products are there", night.receipts)
+        before = night.receipts()
+        night.cluster.crash(node)
+        night.release()
+        assert run.wait(timeout=300) == 0, night.output()
+    finally:
+        night.cluster.restore(node)
+    night.wait_for("the lost jobs have left the queue", night.idle)
+    after, journal = night.receipts(), night.journal()
+    assert {shard: after[shard] for shard in before} == before
+    assert {journal[shard] for shard in before} == {1}
+    assert sorted(after) == [f"{i:05}" for i in range(5)]
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
+def test_ctrl_c_leaves_no_job(night: Night) -> None:
+    """Interrupting snakemake empties the queue and says how to go on."""
+    night.folder_of(4)
+    night.workspace.configure(input="stack", shards=4, materialize=False)
+    run = night.start(*night.held())
+    night.wait_for("a shard runs", lambda: night.running("multiply"))
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(timeout=300) != 0
+    night.wait_for("the queue is empty", night.idle)
+    assert "To run just what is missing" in night.output()
+
+
+@pytest.mark.fault("snakemake killed by -9 and started again")
+@pytest.mark.fault("two runs at once")
+def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night) -> None:
+    """Beside living jobs of a killed run a new one does not start; after them it only reduces."""
+    stack = night.folder_of(2)
+    night.workspace.configure(input="stack", shards=2, materialize=False)
+    run = night.start(*night.held())
+    night.wait_for("all shards run", lambda: len(night.running("multiply")) == 2)
+    night.killed(run)
+    refused = night.run()
+    assert refused.code == 75
+    assert "2 jobs of an earlier run still wait or work on results/default" in refused.output
+
+    night.release()
+    night.wait_for("the queue is empty", night.idle)
+    done = night.run()
+    assert done.code == 0, done.output
+    assert night.starts() == Counter({f"multiply 0000{i}": 1 for i in range(2)} | {"reduce": 1})
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+@pytest.mark.nightly
+@pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
+@pytest.mark.fault("a submission that fails k times")
+@pytest.mark.fault("a full queue")
+@pytest.mark.fault("a poison shard")
+@pytest.mark.fault("a host out of memory")
+def test_many_faults_at_once(night: Night) -> None:
+    """Submissions fail, answers are rubbish, shards die: the poisonous one is lost, no other."""
+    stack = night.folder_of(FAULTY_SHARDS)
+    product = night.faulty(stack)
+    night.workspace.configure(
+        input="stack", shards=FAULTY_SHARDS, materialize=False, product=product
+    )
+    run = night.start_in_trouble()
+    assert run.wait(timeout=300) != 0
+    output = night.output()
+    words = output[output.index("shardwise: not finished: 5 of 6 shards") :]
+    assert "failed: multiply 00001: " in words
+    starts = night.journal()
+    # A submission that fails is a try under Slurm, whose plugin does not repeat it.
+    assert starts["00001"] in (2, 3)
+    assert {starts[shard] for shard in ("00002", "00003")} == {2}
+    assert {starts[shard] for shard in ("00000", "00004", "00005")} == {1}
+
+    (night.workspace.root / "poison.over").touch()
+    done = night.run()
+    assert done.code == 0, done.output
+    assert night.journal() - starts == Counter({"00001": 1})
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+def test_bad_input_submits_nothing(night: Night) -> None:
+    """A config that cannot work ends with 2 before any job is submitted."""
+    night.workspace.configure(input="nowhere.npy")
+    done = night.run()
+    assert done.code == 2
+    assert "nowhere.npy does not exist" in done.output
+    assert not night.starts()
+
+
+def test_bad_input_in_a_shard_is_tried_once(night: Night) -> None:
+    """Its failure is final: no further try is submitted; the next run tries it again, once."""
+    night.folder_of(2)
+    np.save(night.matrix(1), np.full((5, 5), np.nan))
+    night.workspace.configure(input="stack", shards=2, materialize=False)
+    for tries in (1, 2):
+        done = night.run()
+        assert done.code != 0
+        assert "matrix 1 holds NaN or Inf" in done.output
+        assert night.starts() == Counter({"multiply 00000": 1, "multiply 00001": tries})
+
+
+def test_a_dry_run_asks_no_scheduler(night: Night, tmp_path: Path) -> None:
+    """With commands that only fail it is as right, and submits or lists no job."""
+    night.folder_of(3)
+    for dispatch in ("jobs", "array"):
+        night.workspace.configure(input="stack", shards=3, materialize=False, dispatch=dispatch)
+        asked = night.asked_by_a_dry_run(tmp_path / dispatch)
+        assert asked <= night.cluster.no_scheduler

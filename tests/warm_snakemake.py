@@ -1,0 +1,115 @@
+"""Snakemake in forks of one process that has imported it: the import is most of a small run.
+
+A fork gets the words, the folder, the environment and the output of a run, and then is what the
+command ``snakemake`` is. Cluster jobs, and runs that a test interrupts, start it from scratch.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_AT_START = ("HOME", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS")
+"""Variables that are read while Python starts or Snakemake is imported."""
+
+
+class WarmSnakemake:
+    """The process that forks, a child of this one; it ends when this one does."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._env = {name: os.environ.get(name) for name in _AT_START}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        self._answers = self._socket.makefile()
+        self._lock = threading.Lock()
+
+    def can_run(self, env: Mapping[str, str]) -> bool:
+        """Whether a fork is the same as a new process with this environment."""
+        return {name: env.get(name) for name in _AT_START} == self._env
+
+    def run(
+        self, words: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command line of Snakemake, as `subprocess.run` does with captured output.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            When it takes too long; it is killed.
+        """
+        pipes = [os.pipe(), os.pipe()]
+        request = json.dumps([list(words), str(cwd), dict(env)]).encode()
+        late = threading.Event()
+        with self._lock:
+            size = len(request).to_bytes(8, "little")
+            socket.send_fds(self._socket, [size], [write for _, write in pipes])
+            self._socket.sendall(request)
+            for _, write in pipes:
+                os.close(write)
+            pid = int(self._answers.readline())
+            timer = threading.Timer(timeout, lambda: (late.set(), os.kill(pid, signal.SIGKILL)))
+            timer.start()
+            with ThreadPoolExecutor(2) as pool:
+                printed = list(pool.map(_read, (read for read, _ in pipes)))
+            code = int(self._answers.readline())
+            timer.cancel()
+        if late.is_set():
+            raise subprocess.TimeoutExpired(list(words), timeout, *printed)
+        return subprocess.CompletedProcess(list(words), code, *printed)
+
+
+def _read(descriptor: int) -> str:
+    with open(descriptor) as pipe:
+        return pipe.read()
+
+
+def _serve(number: int) -> None:
+    """Fork for each request; return in the fork, which runs what `sys.argv` says."""
+    requests = socket.socket(fileno=number)
+    while True:
+        size, outputs, *_ = socket.recv_fds(requests, 8, 2)
+        if not size:
+            sys.exit()
+        request = requests.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL)
+        child = os.fork()
+        if not child:
+            requests.close()
+            _become(outputs, *json.loads(request))
+            return
+        for descriptor in outputs:
+            os.close(descriptor)
+        requests.sendall(f"{child}\n".encode())
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        requests.sendall(f"{code}\n".encode())
+
+
+def _become(outputs: Sequence[int], words: list[str], folder: str, env: dict[str, str]) -> None:
+    """Take over what the command line of a run starts with."""
+    for descriptor, standard in zip(outputs, (1, 2), strict=True):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    tempfile.tempdir = None
+    sys.argv = words
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(sys.executable).parent)  # as for the script that pip has installed
+    from snakemake.cli import main
+
+    _serve(int(sys.argv[1]))
+    sys.exit(main())
