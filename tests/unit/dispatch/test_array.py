@@ -20,6 +20,7 @@ from shardwise.dispatch import script as scripts
 from shardwise.dispatch.schedulers import common, grid_engine, slurm
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
 from shardwise.dispatch.schedulers.grid_engine import GridEngine
+from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.dispatch.schedulers.slurm import Slurm
 from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
 from shardwise.files.paths import Results
@@ -243,11 +244,10 @@ def made_script(folder: Path, numbers: tuple[int, ...], scheduler: str, setup: s
     """The script of an array of a plan of 40 shards, with a stand-in for Python."""
     shards = {f"{number:05}": None for number in range(40)}
     plan = SimpleNamespace(results=Results(folder / "results of $1"), shards=shards)
-    module = {"slurm": slurm, "uge": grid_engine}[scheduler]
     own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
     for name in (plan.results.array_folder("run"), plan.results.log("multiply").parent):
         name.mkdir(parents=True, exist_ok=True)
-    text = scripts.script(plan, own, module.find_number(own), setup, 500)
+    text = scripts.script(plan, own, SCHEDULERS[scheduler].find_number(own), setup, 500)
     python = folder / "python"
     python.write_text('#!/bin/sh\necho "$@"; exit "${CODE:-0}"\n')
     python.chmod(0o755)
@@ -268,7 +268,7 @@ def test_a_task_finds_its_shard(tmp_path: Path, scheduler: str) -> None:
     numbers = (0, 1, 2, 7, 9, 10, 39)
     script = made_script(tmp_path, numbers, scheduler)
     own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
-    indices = {"slurm": slurm, "uge": grid_engine}[scheduler].indices(own)
+    indices = SCHEDULERS[scheduler].indices(own)
     variable = {"slurm": "SLURM_ARRAY_TASK_ID", "uge": "SGE_TASK_ID"}[scheduler]
     for number, index in zip(numbers, indices, strict=True):
         assert run_script(script, **{variable: str(index), "JOB_ID": "7"}) == 0
