@@ -84,7 +84,7 @@ def refused(night: Night) -> Counter[str]:
 
     A new controller has no devices of a node before that has told it of them.
     """
-    logs = night.workspace.file(".snakemake/slurm_logs/rule_multiply").glob("*/*.log")
+    logs = (night.workspace.root / ".snakemake/slurm_logs/rule_multiply").glob("*/*.log")
     said = "Unable to create step for job"
     return Counter(f"multiply {log.parent.name}" for log in logs if said in log.read_text())
 
