@@ -145,7 +145,8 @@ def timeline(run: Run) -> Plot | None:
     if run.shards.held_read.isna().any():
         legend.append(("unknown", "at work, but nothing says on what", ""))
     name = "idle, or an attempt that failed" if run.untimed else "idle"
-    legend.append(("idle", name, share(idle / total)))
+    if idle > 0:
+        legend.append(("idle", name, share(idle / total)))
     shown = run.devices.assign(key=run.devices.index)
     if len(shown) > MOST_DEVICES:
         shown = shown.sort_values("busy", kind="stable")[:MOST_DEVICES].sort_index()

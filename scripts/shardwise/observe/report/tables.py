@@ -142,8 +142,9 @@ def spent(seen: Observation, run: Run, copies: Sequence[Span]) -> list[tuple[str
         known = union([*known, *((max(a, begin), b) for a, b in own if b > begin)])
         made.append((kind, name, length(known) - before))
         before = length(known)
-    made.insert(0, ("p0", "queue and start", max(0.0, last - begin - breaks - before)))
-    return [row for row in made if row[2] > 0]
+    computing, reducing, copying = made
+    waiting = ("p0", "queue and start", max(0.0, last - begin - breaks - before))
+    return [row for row in (waiting, copying, computing, reducing) if row[2] > 0]
 
 
 def files(seen: Observation) -> tuple[Table | None, str]:
