@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardwise.devices import choose, quarantine
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
-from shardwise.multiply import backend, batch, job, lanes
+from shardwise.multiply import backend, job, lanes, operation
 from shardwise.numerics import binned, end_to_end, freivalds, reference, statistics
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
@@ -193,7 +193,7 @@ def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, dtype):
     found = reduced(made)["end_to_end"]
     assert found["shards"] == 3
     assert found["off"] <= 1
-    sampled = "none" if batch.in_gemm(made) else "some"
+    sampled = "none" if operation.adds_in_gemm(made) else "some"
     slow = dtype in ("float16", "int16")
     assert found["host"] == f"{sampled if slow or kind == 'uncopied' else 'all'} of 3"
 
