@@ -22,6 +22,19 @@ DEVICES = {"pool": 1, "mpi": 2}
 """How many GPUs the profiles ask for as they are shipped."""
 
 
+ENOUGH = pytest.mark.parametrize(
+    ("site", "dispatch"),
+    [
+        pytest.param("slurm", "pool", marks=pytest.mark.slurm),
+        pytest.param("slurm", "mpi", marks=pytest.mark.slurm),
+        pytest.param("grid_engine", "mpi", marks=pytest.mark.grid_engine),
+        pytest.param("grid_engine", "pool", marks=[pytest.mark.grid_engine, pytest.mark.nightly]),
+    ],
+    indirect=True,
+)
+"""What a pool does on its one node has little to do with the scheduler."""
+
+
 @pytest.fixture(params=DEVICES)
 def dispatch(request: pytest.FixtureRequest) -> str:
     """How shards are spread."""
@@ -38,6 +51,7 @@ def jobs(
     cluster.cancel_all()
 
 
+@ENOUGH
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_killed_worker_is_replaced(jobs: SpreadJobs) -> None:
     """Its shard is tried again; the job ends well, and no other shard was begun twice."""
@@ -52,6 +66,7 @@ def test_a_killed_worker_is_replaced(jobs: SpreadJobs) -> None:
     assert sum(starts) <= SHARDS + 2, starts  # its shard, and the one that it was to compute next
 
 
+@ENOUGH
 @pytest.mark.fault("a rank that is killed")
 def test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest(jobs: SpreadJobs) -> None:
     """What was whole stays as it is, and no process of the first job lives on."""
@@ -69,6 +84,7 @@ def test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest(jobs: SpreadJobs
     assert {shard: after[shard] for shard in before} == before
 
 
+@ENOUGH
 def test_a_shard_that_always_fails_costs_itself(jobs: SpreadJobs) -> None:
     """All others finish; the job ends with its code, and its last words name it."""
     jobs.spread.put("bad")
@@ -137,6 +153,7 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
 
 
+@ENOUGH
 @pytest.mark.fault("snakemake killed by -9 and started again")
 @pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: str) -> None:

@@ -222,7 +222,7 @@ def test_fabricated_files_are_what_multiply_leaves(
         pieces = piecess.checksum_pieces(row, array.itemsize)
         checksum = checksums.PieceChecksum(array.nbytes, *pieces)
         checksum.append(checksums.raw_bytes(array))
-        assert checksum.hexdigest() == said["file"]["checksum"]
+        assert checksum.hexdigest() == said.file.checksum
     if keep == "products":
         products = np.concatenate(found)
         assert len(np.unique(products[:, 0], axis=0)) == len(products)

@@ -297,7 +297,8 @@ def take(
     order = choice.order if choice else _freest_first
     usable = order(healthy)
     if not usable:
-        raise TryAgain(f"no device is left but those that failed: {', '.join(choice.without)}")
+        failed = ", ".join(choice.without) if choice else "all"
+        raise TryAgain(f"no device is left but those that failed: {failed}")
 
     def leased(device: Device) -> bool:
         if device.uuid in (out := barred()):  # since this task waits

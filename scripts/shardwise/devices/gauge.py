@@ -87,9 +87,9 @@ def _used(nvml: Any, handle: Any) -> tuple[int, int]:
 
 def _temperature(nvml: Any, handle: Any) -> int:
     try:
-        return nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)
+        return int(nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
     except nvml.NVMLError:  # a driver before 555
-        return nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+        return int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
 
 
 def _throttles(nvml: Any, handle: Any) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ _QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _counted_joules(nvml: Any, handle: Any) -> float:
-    return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
+    return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000)
 
 
 _PCIE: dict[str, Callable[[Any, Any], Any]] = {

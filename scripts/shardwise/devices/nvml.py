@@ -78,7 +78,7 @@ def driver_version() -> str:
         return MODULE.read_text().strip()
     try:
         with _started() as nvml:
-            return nvml.nvmlSystemGetDriverVersion()
+            return str(nvml.nvmlSystemGetDriverVersion())
     except (TryAgain, InputError):
         return "unknown"
 
@@ -86,7 +86,7 @@ def driver_version() -> str:
 def driver_and_devices() -> tuple[str, list[Device]]:
     """The driver's version, such as ``570.86.15``, and all devices as :func:`present` has them."""
     with _started() as nvml:
-        return nvml.nvmlSystemGetDriverVersion(), _present(nvml)
+        return str(nvml.nvmlSystemGetDriverVersion()), _present(nvml)
 
 
 def _present(nvml: Any) -> list[Device]:
@@ -162,7 +162,7 @@ def _errors(nvml: Any, handle: Any) -> int:
 
 
 def _ecc(nvml: Any, handle: Any, kind: int) -> int:
-    return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)
+    return int(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC))
 
 
 def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -> Device:
@@ -191,8 +191,9 @@ def unlisted(used: int, listed: Iterable[Process]) -> int | None:
 
     Left by one that died, or of another container. None where a process does not tell its own.
     """
-    taken = {process.pid: process.memory for process in listed}
-    return None if None in taken.values() else used - sum(taken.values())
+    taken = {process.pid: process.memory for process in listed}.values()
+    known = [memory for memory in taken if memory is not None]
+    return used - sum(known) if len(known) == len(taken) else None
 
 
 def _others(nvml: Any, handle: Any) -> tuple[Process, ...]:

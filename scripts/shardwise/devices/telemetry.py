@@ -77,9 +77,10 @@ class _Trace:
 
     def risen(self) -> float | None:
         """By how much a counter has risen; None where a sample lacks it, or it was set back."""
-        if self._missed or self._count < 2 or self.last < self.first:
+        if self._missed or self._count < 2 or self.first is None or self.last is None:
             return None
-        return round(self.last - self.first, _DIGITS)
+        risen = self.last - self.first
+        return round(risen, _DIGITS) if risen >= 0 else None
 
     def integral(self) -> float | None:
         """The area of all samples; None where one lacks a value."""
@@ -136,9 +137,9 @@ class Recorder:
 
     def told(self, file: str | None) -> dict[str, Any]:
         """What the receipt says, and the name of the file with the samples."""
-        throttled = self._throttled
-        if throttled is not None:
-            throttled = {name: round(s, _DIGITS) for name, s in sorted(throttled.items())}
+        throttled = None
+        if self._throttled is not None:
+            throttled = {name: round(s, _DIGITS) for name, s in sorted(self._throttled.items())}
         return {
             "file": file,
             "samples": self._samples,

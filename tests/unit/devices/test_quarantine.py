@@ -515,7 +515,7 @@ def test_a_shard_goes_to_another_device(tmp_path):
     second = shard(made, 1, 2)
     assert second.returncode == 0, second.stderr
     assert f"left out, as in quarantine: {uuid}" in second.stderr
-    assert receipt(made, 1)["device"]["uuid"] == f"GPU-{fake_uuid(1)}"
+    assert receipt(made, 1).device.uuid == f"GPU-{fake_uuid(1)}"
 
 
 @pytest.mark.parametrize("job", [{}, SLURM], ids=["by hand", "Slurm"])
@@ -533,7 +533,7 @@ def test_the_only_device_is_refused_until_it_is_cleared(tmp_path, job):
     cleared = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
     assert f"no longer in quarantine: {uuid}" in cleared.stdout
     assert shard(made, 0, 2, **granted).returncode == 0
-    assert receipt(made, 0)["attempt"] == 2  # the refusal began no shard
+    assert receipt(made, 0).attempt == 2  # the refusal began no shard
 
 
 def test_a_pool_goes_on_with_the_other_device(tmp_path):
@@ -544,7 +544,7 @@ def test_a_pool_goes_on_with_the_other_device(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(f"{uuid} of ") >= 1
     assert "is left out: the product is wrong" in done.stderr
-    assert {receipt(made, n)["device"]["uuid"] for n in range(12)} == {f"GPU-{fake_uuid(1)}"}
+    assert {receipt(made, n).device.uuid for n in range(12)} == {f"GPU-{fake_uuid(1)}"}
     assert [entry.uuid for entry in quarantine.entries(made.results)] == [uuid]
     made.results.receipt("00005").unlink()
     again = pooled(made)
@@ -580,7 +580,7 @@ def test_ranks_leave_it_out(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert f"2 ranks, 1 devices, 1 workers: left out, as in quarantine: {uuid}" in done.stderr
-    assert {receipt(made, n)["device"]["uuid"] for n in range(3)} == {f"GPU-{fake_uuid(1)}"}
+    assert {receipt(made, n).device.uuid for n in range(3)} == {f"GPU-{fake_uuid(1)}"}
 
 
 def test_the_summary_names_them(tmp_path):

@@ -176,7 +176,7 @@ def test_the_next_shard_is_read_while_one_is_computed(tmp_path):
     made = planned(tmp_path, wait)
     done = pooled(made, devices=1)
     assert done.returncode == 0, done.stderr
-    assert receipt(made, 5)["started"] < receipt(made, 4)["finished"]
+    assert receipt(made, 5).started < receipt(made, 4).finished
     assert starts(made, 4) == starts(made, 5)
     assert "00005" not in log(made, 4)
     assert "00004" not in log(made, 5)
@@ -205,7 +205,7 @@ def test_no_room_for_a_log_costs_no_shard(tmp_path):
     done = pooled(made, devices=1)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    assert [receipt(made, n)["attempt"] for n in range(3)] == [1, 1, 1]
+    assert [receipt(made, n).attempt for n in range(3)] == [1, 1, 1]
 
 
 def test_only_what_is_missing_is_computed(tmp_path):
@@ -216,7 +216,7 @@ def test_only_what_is_missing_is_computed(tmp_path):
     assert "all 3 shards have their products" in again.stderr
     made.results.product("00001").unlink()
     assert pooled(made).returncode == 0
-    assert [receipt(made, n)["attempt"] for n in range(3)] == [1, 2, 1]
+    assert [receipt(made, n).attempt for n in range(3)] == [1, 2, 1]
 
 
 def test_a_killed_worker_is_replaced(tmp_path):
@@ -226,7 +226,7 @@ def test_a_killed_worker_is_replaced(tmp_path):
     done = pooled(made, devices=1)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(factories.products(made), expected(made))
-    assert [receipt(made, n)["attempt"] for n in range(SHARDS)] == [1] * 4 + [2] + [1] * 7
+    assert [receipt(made, n).attempt for n in range(SHARDS)] == [1] * 4 + [2] + [1] * 7
     assert len(set(starts(made, 4))) == 2
     assert "shard 00004: its process, which runs your function " in done.stderr
     assert "was ended by SIGKILL" in done.stderr
@@ -383,7 +383,7 @@ def test_a_worker_whose_function_leaves_a_thread_is_replaced(tmp_path):
     done = pooled(made, devices=1)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(factories.products(made), expected(made))
-    assert [receipt(made, n)["attempt"] for n in range(SHARDS)] == [1] * SHARDS
+    assert [receipt(made, n).attempt for n in range(SHARDS)] == [1] * SHARDS
     assert len({starts(made, n)[0] for n in range(SHARDS)}) == 3
     assert done.stderr.count("own.py:square left threads running") == 1
     assert "threads running: endless" in log(made, 2)
@@ -416,7 +416,7 @@ def test_a_worker_that_hangs_is_named_and_then_replaced(tmp_path, trouble, how, 
     done = pooled(made, "--time-limit", 3, devices=devices)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(factories.products(made), expected(made))
-    assert [receipt(made, n)["attempt"] for n in range(SHARDS)] == [1] * 2 + [2] + [1] * 9
+    assert [receipt(made, n).attempt for n in range(SHARDS)] == [1] * 2 + [2] + [1] * 9
     pid = starts(made, 2)[0]
     (warned,) = [line for line in done.stderr.splitlines() if f"WARNING process {pid} on " in line]
     assert f"which computes shard 00002 on GPU-{fake_uuid(0)[:4]}" in warned or devices == 2
@@ -514,7 +514,7 @@ def test_no_worker_outlives_its_pool(tmp_path, number, code, copies):
     assert done.returncode == 0, done.stderr
     assert factories.leftovers(tmp_path) == []
     np.testing.assert_array_equal(factories.products(made), expected(made))
-    assert all(receipt(made, n)["attempt"] == 1 for n in before)
+    assert all(receipt(made, n).attempt == 1 for n in before)
 
 
 def test_a_second_pool_is_told(tmp_path):
