@@ -14,6 +14,7 @@ from shardwise.errors import BadMatrix
 from shardwise.multiply.lanes import Lane
 from shardwise.numerics import canary, freivalds, tolerances
 from shardwise.numerics.gemm import kernel
+from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
@@ -152,11 +153,12 @@ class Multiplication(Operation):
     def allocate(self, matrices: int) -> None:
         """Take the memory of the checker."""
         problem = self._problem
-        self._checker = freivalds.Checker(
-            self._lane.xp, problem.product, problem.left, problem.right, problem.dtype,
+        spec = CheckSpec(
+            problem.product, problem.left, problem.right, problem.dtype,
             self.compute, self._seed, memory.proof_matrices(problem, matrices),
             matrices if self._together else 0,
         )  # fmt: skip
+        self._checker = freivalds.Checker(self._lane.xp, spec)
         self.bound = self._checker.bound
 
     def try_arithmetic(self, left: Any, right: Any, outs: list[Any]) -> None:
@@ -164,12 +166,9 @@ class Multiplication(Operation):
         if not self.proof or self._lane.xp is np or "int" in self._problem.dtype:
             return
         with self._lane.work():
-            factors = [x for x in (left, right) if x is not None]
-            canary.check(*self._trial(factors, left, right, outs), self.compute, self._together)
+            canary.check(*self.trial(left, right, outs), self.compute, self._together)
 
-    def _trial(
-        self, factors: list[Any], left: Any, right: Any, outs: list[Any]
-    ) -> tuple[Callable[[], Any], list[Any]]:
+    def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
         """One call of the kernel on memory of the batches, and the factors that it takes."""
         count, out = min(len(left), memory.call_matrices(self._problem)), outs[0]
 
@@ -177,7 +176,7 @@ class Multiplication(Operation):
             self._kernel.multiply(left, right, out, count)
             return out[:count]
 
-        return multiply, [x[:count] if x.ndim == 3 else x for x in factors]
+        return multiply, [_part(x, count) for x in (left, right) if x is not None]
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
         """Multiply, and check each product."""
@@ -221,9 +220,9 @@ class SumInGemm(Multiplication):
     _together = True
     needs_output = False
 
-    def _trial(
-        self, factors: list[Any], left: Any, right: Any, outs: list[Any]
-    ) -> tuple[Callable[[], Any], list[Any]]:
+    def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
+        """One call on whole batches, and the factors that it takes."""
+        factors = [x for x in (left, right) if x is not None]
         return lambda: self._kernel.accumulate(left, right), factors
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
