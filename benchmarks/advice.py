@@ -55,26 +55,11 @@ class Cell:
     common: dict[str, Any] = field(default_factory=dict)
 
 
-FUNCTIONS = """
-def doubled(xp, block):
-    return block + block
-
-def column_sums(xp, block):
-    return block.sum(axis=1, keepdims=True)
-"""
-"""On a CPU a product takes longer than its bytes; these take as little as one on a GPU does."""
-
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 CELLS = (
-    Cell("products are written", (256, 256), 3072, "keep: sum", {"keep": "products"},
-         {"keep": "sum"}, common={"product": "doubled", "shards": 4}),
-    Cell("shards are copied first", (64, 4096), 1024, "materialize: false", {"materialize": True},
-         {"materialize": False}, common={"product": "column_sums", "shards": 4, "keep": "sum"}),
     Cell("a process for each shard", (64, 64), 32, "dispatch: pool", {}, {}, single=True,
          common={"shards": 10, "keep": "sum"}),
-    Cell("many large sums", (2048, 64), 16, "shards: 4", {"shards": 32}, {"shards": 4},
-         common={"product": "A @ A.T", "keep": "sum"}),
 )  # fmt: skip
 
 
@@ -97,10 +82,6 @@ def prepare(folder: Path, stack: Path, cell: Cell, advised: bool) -> Path:
     """A fresh plan; the path of its ``plan.tsv``."""
     shutil.rmtree(folder, ignore_errors=True)
     own = {"backend": "numpy", **cell.common, **(cell.after if advised else cell.before)}
-    if own.get("product", "").isidentifier():
-        functions = stack.with_name("functions.py")
-        functions.write_text(FUNCTIONS)
-        own["product"] = f"{functions}:{own['product']}"
     return harness.write_plan(folder, stack, **own)
 
 

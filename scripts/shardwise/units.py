@@ -1,12 +1,14 @@
 """Sizes and times as people write them, and numbers as anybody may write them into a file."""
 
+import math
 import re
 import sys
 import time
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from shardwise.errors import short
+from shardwise.errors import one_line, short
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
@@ -82,3 +84,68 @@ def clock(since: float) -> str:
 
 
 MIB = 1024**2
+
+DASH = "–"
+"""Stands for what is not known."""
+
+_MOST_CHARACTERS = 600
+
+
+def plain(value: object) -> str:
+    """Any value as one line of printable text of limited length."""
+    text = one_line(str(value))
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def inside(value: object, *keys: str) -> Any:
+    """What lies under some keys of nested mappings; None where there is nothing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def count(amount: int, noun: str = "") -> str:
+    """A count with its noun, such as ``1 shard`` and ``12,000 shards``."""
+    return f"{amount:,} {noun}{'s' * (amount != 1)}" if noun else f"{amount:,}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the two units that matter."""
+    if value is None or math.isnan(value):
+        return DASH
+    if value < 0.9995:
+        return f"{value * 1000:.3g} ms"
+    if value < 99.95:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 24 else f"{hours // 24} d {hours % 24:02} h"
+
+
+def rate(value: float | None, unit: str) -> str:
+    """A rate or an amount with a decimal prefix, such as ``3.9 GB/s``."""
+    return DASH if value is None else decimal(value, unit)
+
+
+def share(value: float | None) -> str:
+    """A share of 1 in per cent; a little is not 0 %, and nearly all is not 100 %."""
+    if value is None or math.isnan(value):
+        return DASH
+    percent = 100 * value
+    if 0 < percent < 1:
+        return "< 1 %"
+    return f"{percent:.0f} %" if percent < 99.5 or value >= 1 else "> 99 %"
+
+
+def figure(value: object) -> str:
+    """A number of a result, with as many digits as people read."""
+    if isinstance(value, list | tuple) and len(value) == 2:
+        real, imaginary = (number(part) for part in value)
+        if real is not None and imaginary is not None:
+            return f"{real:.6g} {'-' if imaginary < 0 else '+'} {abs(imaginary):.6g}i"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**15:
+        return f"{value:,}"
+    found = number(value)
+    return plain(value) if found is None else f"{found:.6g}"

@@ -34,6 +34,7 @@ def install() -> None:
         ("snakemake.persistence.file", "FilePersistence._read_record", _reading_records),
         ("snakemake.persistence.file", "FilePersistence._get_external_jobids", _reading_records),
         ("snakemake.persistence.file", "FilePersistence._read_locks", _read_locks),
+        ("snakemake.logging", "DefaultFilter.filter", _let_errors_through),
         ("snakemake.sourcecache", "SourceCache.__init__", _open_source_cache),
         ("snakemake.workflow", "Workflow.__post_init__", _hold_folder),
     ):
@@ -134,6 +135,11 @@ def _read_locks(original: Callable, persistence: Any) -> Any:
             f"({_reason(error)}); if no other snakemake runs here, add --unlock to the same "
             "command, then run it again without"
         )
+
+
+def _let_errors_through(original: Callable, quiet: Any, record: Any) -> bool:
+    """Under ``--quiet all`` Snakemake ends with 1 without a word; users need to know why."""
+    return original(quiet, record) or getattr(record, "exception", None) is not None
 
 
 def _open_source_cache(original: Callable, cache: Any, path: Path, **named: Any) -> None:

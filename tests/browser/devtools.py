@@ -102,11 +102,6 @@ class Page:
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
         return self
 
-    def without_scripts(self) -> Self:
-        """From the next page on, scripts of the page do not run."""
-        self.call("Emulation.setScriptExecutionDisabled", value=True)
-        return self
-
     def picture(self, clip: Mapping[str, float] | None = None) -> bytes:
         """The page as PNG, to its very end, or a part of it."""
         size = clip or self.call("Page.getLayoutMetrics")["cssContentSize"] | {"scale": 1}

@@ -78,7 +78,7 @@
   // Pictures: every shape that is painted stands out from its ground, and no figure is empty.
   const figures = [...document.querySelectorAll("figure")].map(figure => {
     const box = figure.getBoundingClientRect();
-    const drawings = [...figure.querySelectorAll("svg, img, canvas, .gauge, .total")].filter(seen);
+    const drawings = [...figure.querySelectorAll("svg")].filter(seen);
     const caption = figure.querySelector("figcaption");
     return {
       id: figure.id,
@@ -87,9 +87,7 @@
         const own = each.getBoundingClientRect();
         return [own.left + scrollX, own.top + scrollY, own.width, own.height];
       }),
-      broken: [...figure.querySelectorAll("img")].filter(i => !i.complete || !i.naturalWidth).length,
       caption: caption ? caption.textContent.trim() : "",
-      table: !!figure.querySelector("details table"),
     };
   });
   const dim = [];
@@ -109,16 +107,8 @@
   const cut = [...document.querySelectorAll(".scroll")].filter(
     box => seen(box) && box.scrollWidth > box.clientWidth + 1
   );
-  const bars = [...document.querySelectorAll("#timeline [data-shard]")].map(bar => ({
-    shard: bar.dataset.shard,
-    held: bar.dataset.held,
-    parts: [...bar.querySelectorAll("path, rect")].map(part => {
-      const box = part.getBBox();
-      return [part.getAttribute("class"), box.x, box.width];
-    }),
-  }));
   return {
-    texts, small, faint, dim, figures, bars,
+    texts, small, faint, dim, figures,
     wide: document.documentElement.scrollWidth - innerWidth,
     beyond: beyond.slice(0, 5).map(name),
     cut: cut.map(box => box.querySelector("tr").textContent),

@@ -101,7 +101,7 @@ def test_all_devices_give_the_bits_of_one(tmp_path, backend, keep, pooled, envir
     over = {"backend": backend, "keep": keep, "shards": SHARDS}
     made = factories.plan(tmp_path, left, **over)
     pooled(made)
-    users = {(r["device"].get("uuid"), *pids(made, r["shard"])) for r in written(made)}
+    users = {(r.device.uuid, *pids(made, r.shard)) for r in written(made)}
     assert {uuid for uuid, _ in users} <= (
         {d.uuid for d in here()} if backend == "cupy" else {None}
     )
@@ -143,7 +143,7 @@ def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):
     said = pooled(made)
     process = f"its process, which runs your function {product},"
     assert f"shard {first}: {process} was ended by SIGKILL" in said
-    assert {r["shard"]: r["attempt"] for r in written(made)} == {
+    assert {r.shard: r.attempt for r in written(made)} == {
         shard: 1 + (shard == first) for shard in made.shards
     }
     np.testing.assert_array_equal(factories.products(made), left @ left)
@@ -162,4 +162,4 @@ def test_every_device_takes_part(tmp_path, pooled):
     )  # fmt: skip
     (tmp_path / "devices").write_text(str(len(here())))
     pooled(made)
-    assert {r["device"]["uuid"] for r in written(made)} == {d.uuid for d in here()}
+    assert {r.device.uuid for r in written(made)} == {d.uuid for d in here()}

@@ -69,7 +69,7 @@ def pooled(tmp_path):
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     own.pop("CUDA_VISIBLE_DEVICES", None)
     own |= {
-        "PYTHONPATH": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
         "SHARDWISE_LEASES": str(tmp_path / "leases"),
         "WRONG_MARK": str(mark),
     }

@@ -270,6 +270,18 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     assert "steps (" in log.read_text()
 
 
+def test_a_quiet_run_says_that_the_folder_is_locked(workspace: Workspace) -> None:
+    """Snakemake itself would end with 1 and not a word."""
+    result = out(workspace, "sum.npy")
+    result.unlink()
+    locks = workspace.root / ".snakemake" / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    (locks / "0.output.lock").write_text(f"{result.relative_to(workspace.root)}\n{result}\n")
+    done = workspace.run("--quiet", "all")
+    assert done.code == 1
+    assert "--unlock" in done.output
+
+
 def test_a_quiet_failure_names_the_shard(workspace: Workspace) -> None:
     """Why it failed, and how to go on."""
     bad = STACK.copy()

@@ -2,7 +2,7 @@
 
 A task runs ``scripts/multiply.py --array-task`` and nothing around it. Whether its shard is whole,
 its receipt says; how a failed one ended, a mark that its script leaves; of one that left neither,
-the scheduler's state. What is Slurm's own and what is Grid Engine's, their modules hold.
+the scheduler's state. What is Slurm's own and what is Grid Engine's, their classes hold.
 
 Arrays are noted in ``results/arrays.tsv`` before they are submitted. Where the following process
 dies, its tasks work on, and the next run joins them: it waits for those that live, and submits only
@@ -20,12 +20,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 
 from shardwise.dispatch import journal, recipe
 from shardwise.dispatch.recipe import Recipe
-from shardwise.dispatch.schedulers import grid_engine, slurm
-from shardwise.dispatch.schedulers.common import Array, Tasks
+from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, Array, Scheduler, Tasks, prefix
+from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.dispatch.script import _SCRIPTS, script
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
@@ -34,8 +33,6 @@ from shardwise.records import missing
 from shardwise.records.logs import explain
 
 log = logging.getLogger(__name__)
-
-_SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "uge": grid_engine}
 
 LOOK_SECONDS = 2.0
 """The least pause between two looks at the queue."""
@@ -123,7 +120,7 @@ class Dispatch:
 
     def __init__(self, plan: Plan, known: Recipe, limit: int | None, tally: Tally) -> None:
         self._plan, self._recipe, self._limit, self._tally = plan, known, limit, tally
-        self._scheduler = _SCHEDULERS[known.scheduler]
+        self._scheduler = SCHEDULERS[known.scheduler]
         self._ids = list(plan.shards)
         self._numbers = {shard: number for number, shard in enumerate(self._ids)}
         self._run = f"array-{os.urandom(3).hex()}"
@@ -166,7 +163,7 @@ class Dispatch:
             except TryAgain as error:
                 self._silent.clear()  # a restarted master has heard of no node yet
                 self._tally.note(
-                    f"{self._scheduler.TITLE} does not answer ({error}); its tasks work on, and "
+                    f"{self._scheduler.title} does not answer ({error}); its tasks work on, and "
                     "this goes on when it does"
                 )
                 self._take_whole()
@@ -350,9 +347,7 @@ class Dispatch:
             self._silent.pop(shard, None)
             return ""
         silence = time.monotonic() - self._silent.setdefault(shard, time.monotonic())
-        return (
-            f"lost: {tasks.where} is not heard of" if silence >= grid_engine.UNHEARD_SECONDS else ""
-        )
+        return f"lost: {tasks.where} is not heard of" if silence >= UNHEARD_SECONDS else ""
 
     def _give_up(self, troubled: dict[tuple[str, str, bool], list[str]]) -> None:
         """Cancel tasks that are in the queue and will not end by themselves."""
@@ -460,7 +455,7 @@ class Dispatch:
             return None
         first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
         self._count += 1
-        name = f"{grid_engine.prefix(self._run)}{self._count}"
+        name = f"{prefix(self._run)}{self._count}"
         scheduler, digest = self._recipe.scheduler, self._plan_digest
         array = Array(scheduler, self._run, digest, name, attempt, first, numbers)
         _, memory = self._recipe.at(attempt)
@@ -478,7 +473,7 @@ class Dispatch:
             raise error
         array, self._next = self._next, None
         for number in array.numbers:
-            words = f"{self._scheduler.TITLE} did not take it: {error}"
+            words = f"{self._scheduler.title} did not take it: {error}"
             self._failed(self._ids[number], 2, words)
 
     def _place(self, array: Array, throttle: int | None = None) -> None:
@@ -487,7 +482,7 @@ class Dispatch:
             self._placed[shard] = (array.name, index)
         self._next = None
         log.info("%d shards submitted: %s job %s, try %d", len(array.numbers),
-                 self._scheduler.TITLE, self._job[array.name], array.attempt)  # fmt: skip
+                 self._scheduler.title, self._job[array.name], array.attempt)  # fmt: skip
 
     def _wait_for_room(self, said: str) -> None:
         """The queue is full: try half of it, and with one task left, later."""
@@ -497,7 +492,7 @@ class Dispatch:
             return
         self._full_until = time.monotonic() + _FULL_SECONDS
         self._tally.note(
-            f"{self._scheduler.TITLE} takes no more tasks now ({said}); waiting until some ended"
+            f"{self._scheduler.title} takes no more tasks now ({said}); waiting until some ended"
         )
 
     # The limit of tasks at once, which holds for all arrays together.
@@ -577,7 +572,7 @@ def guardian(lock: Path) -> int | None:
     return None
 
 
-def cancel(scheduler: ModuleType, runs: Iterable[str]) -> None:
+def cancel(scheduler: Scheduler, runs: Iterable[str]) -> None:
     """Cancel all tasks of some dispatches, until the queue has none of them; at most ten minutes.
 
     A submission that was cut off may still arrive: so none has to be seen twice.
@@ -591,4 +586,4 @@ def cancel(scheduler: ModuleType, runs: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    cancel(_SCHEDULERS[sys.argv[1]], sys.argv[2:])
+    cancel(SCHEDULERS[sys.argv[1]], sys.argv[2:])

@@ -1,281 +1,248 @@
-"""A run in figures: where the time of all shards went, device by device and stage by stage.
+"""A run as tables: a row per shard and a row per device, with the seconds that each phase took.
 
-What :mod:`shardwise.observe.advice` looks at. Receipts may be damaged or made up: a shard whose
-numbers cannot be is left out, and no division is by zero.
+The page and the advice read these tables. Receipts may be damaged or made up: a shard without
+usable times is left out, a number that cannot be is missing, and nothing is divided by zero.
 """
 
-import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
 from typing import Any
 
-from shardwise.errors import one_line
-from shardwise.observe.observation import DONE, Observation, Sighting
-from shardwise.plan.plan import Plan
+import pandas as pd
+
+from shardwise.observe.observation import DONE, RUNNING, Observation, Sighting
 from shardwise.records.timeline import PHASES, STAGES, Span, length, union
-from shardwise.units import decimal, number
+from shardwise.units import inside, number, plain
 
-FEWEST_SHARDS, FEWEST_SECONDS = 3, 3.0
-"""With less, a figure is chance."""
+FEWEST_SHARDS, FEWEST_SECONDS = 3, 30.0
+"""Of a shorter run nothing is called slow or late, and there is no advice: it would be chance."""
 
-_MOST_SECONDS, _MOST_NUMBER = 1e9, 1e24
-_MOST_LETTERS = 80
+STRAGGLER = 1.5
+"""Times the median duration, from which a shard is a straggler."""
 
+SLOWER = 1.3
+"""Times as long as the others of its kind, from which a device is slow; equal ones differ by 10 %
+for the room they stand in."""
 
-@dataclass(frozen=True)
-class Used:
-    """A device and its shards.
+_BREAK_SHARE, _BREAK_SECONDS = 0.25, 120.0
+"""A pause of all devices longer than both (a share of all work) is a break between two runs."""
 
-    Attributes
-    ----------
-    spans
-        Times in which it had a shard, joined where they overlap, in order.
-    """
-
-    node: str
-    name: str
-    uuid: str | None
-    shards: Sequence[Sighting]
-    spans: Sequence[Span]
-
-    @property
-    def busy(self) -> float:
-        """Seconds in which it had a shard."""
-        return length(self.spans)
-
-    @property
-    def end(self) -> float:
-        """When its last shard was done."""
-        return self.spans[-1][1]
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds between its shards where one process has ended and another begun."""
-        found, last = [], None
-        for shard in sorted(self.shards, key=lambda shard: shard.started):
-            if last and shard.started > last.finished and not _same_process(last, shard):
-                found.append(shard.started - last.finished)
-            if last is None or shard.finished > last.finished:
-                last = shard
-        return found
-
-    @property
-    def bytes(self) -> int:
-        """Of the input that went through it."""
-        return sum(shard.bytes for shard in self.shards)
-
-    def held(self, phase: str) -> float:
-        """Seconds that a phase held its shards up."""
-        return sum(_held(shard, phase) for shard in self.shards)
-
-    def throttled(self) -> tuple[str, float]:
-        """What slowed it down most, and its share of the time that was sampled."""
-        seconds, sampled = dict[str, float](), 0.0
-        for shard in self.shards:
-            told = shard.telemetry or {}
-            reasons = told.get("throttled_seconds")
-            if not isinstance(reasons, Mapping):  # its driver does not tell
-                continue
-            sampled += amount(told.get("seconds"))
-            for reason, lost in reasons.items():
-                seconds[str(reason)] = seconds.get(str(reason), 0.0) + amount(lost)
-        worst = max(seconds, key=lambda reason: seconds[reason], default="")
-        return worst, min(1.0, seconds[worst] / sampled) if worst and sampled else 0.0
+_LATEST = 1e11  # seconds of Unix time: what is later was made up
+_HELD = [f"held_{phase}" for phase in PHASES]
+_COLUMNS = ["shard", "state", "key", "kind", "node", "uuid", "label", "begin", "end", "matrices",
+            "bytes", "attempts", "process", *_HELD, *(f"busy_{stage}" for stage in STAGES),
+            *(f"work_{stage}" for stage in STAGES)]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run whose shards say where their time went.
+    """What a run's receipts say of its time.
 
     Attributes
     ----------
     shards
-        Those that do.
-    total
-        Seconds of all shards together, without those that waited for another one on their device.
-    active
-        Seconds in which any shard was at work.
-    held
-        Seconds by phase, of all shards.
-    busy, work
-        By stage, of all shards.
+        A row per shard that is done or at work, ordered by device and begin. ``held_PHASE``,
+        ``busy_STAGE`` and ``work_STAGE`` are NaN where the receipt does not say. Shards that
+        overlap on a device have different lanes.
+    stretches
+        The spans in which any shard was at work, without the breaks between runs.
+    untimed
+        Whether there was work of unknown time: failed attempts, and receipts that cannot be used.
     """
 
     seen: Observation
-    plan: Plan
-    shards: Sequence[Sighting]
-    devices: Sequence[Used]
-    total: float
-    active: float
-    held: Mapping[str, float]
-    busy: Mapping[str, float]
-    work: Mapping[str, float]
-    nodes: Mapping[str, float] = field(default_factory=dict)
+    shards: pd.DataFrame
+    stretches: Sequence[Span]
+    untimed: bool
 
     @property
-    def shares(self) -> dict[str, float]:
-        """Share of the time by phase."""
-        return {phase: seconds / self.total for phase, seconds in self.held.items()}
+    def begin(self) -> float:
+        """When the first shard began; 0 where none is known to have."""
+        return self.stretches[0][0] if self.stretches else 0.0
 
     @property
-    def on_gpu(self) -> bool:
-        """Whether GPUs computed."""
-        return any(device.uuid is not None for device in self.devices)
-
-    def wall(self, seconds: float) -> float:
-        """How much of the run's time some seconds of its shards are: several went on at once."""
-        return seconds * self.active / self.total
-
-    # Rates.
-
-    def stage_rate(self, stage: str) -> float | None:
-        """Work a second of a stage while a shard was at it."""
-        return self.work[stage] / self.busy[stage] if self.busy[stage] > 0 else None
-
-    def node_rate(self, stage: str) -> float | None:
-        """Work a second of a node, all its shards together, while it had any."""
-        seconds = sum(self.nodes.values())
-        return self.work[stage] / seconds if seconds > 0 else None
-
-    # Devices side by side.
-
-    def peers(self, device: Used) -> list[Used]:
-        """The other devices of its kind that have done enough to be compared with."""
-        return [
-            other for other in self.devices
-            if other is not device and other.name == device.name and _enough(other)
-        ]  # fmt: skip
+    def seconds(self) -> float:
+        """How long the shards took, without breaks."""
+        return length(self.stretches)
 
     @cached_property
-    def _paces(self) -> dict[str, list[float]]:
-        """Seconds a byte of the devices of each kind, in order."""
-        found: dict[str, list[float]] = {}
-        for device in self.devices:
-            if _enough(device):
-                found.setdefault(device.name, []).append(device.busy / device.bytes)
-        return {name: sorted(paces) for name, paces in found.items()}
+    def done(self) -> pd.DataFrame:
+        """The shards that are done."""
+        return self.shards[self.shards.state == DONE]
 
-    def slower(self, device: Used) -> float | None:
-        """How many times as long as its peers a device took for its bytes; None without peers."""
-        paces = self._paces.get(device.name, [])
-        if not _enough(device) or len(paces) < 2:
-            return None
-        own = device.busy / device.bytes
-        usual = _median_without(paces, bisect_left(paces, own))
-        return own / usual if usual > 0 else None
+    @cached_property
+    def told(self) -> pd.DataFrame:
+        """The shards that are done and say where their time went."""
+        return self.done.dropna(subset=_HELD)
 
-    def where_slower(self, device: Used) -> tuple[str, float, float]:
-        """The phase in which a device lost most, its seconds a GB there, and those of its peers."""
-        peers, found = self.peers(device), []
-        for phase in PHASES:
-            own = device.held(phase) / device.bytes * 1e9
-            usual = median([peer.held(phase) / peer.bytes * 1e9 for peer in peers])
-            found.append((own - usual, phase, own, usual))
-        _, phase, own, usual = max(found)
-        return phase, own, usual
+    @property
+    def enough(self) -> bool:
+        """Whether enough was measured to call anything slow."""
+        return len(self.told) >= FEWEST_SHARDS and self.seconds >= FEWEST_SECONDS
+
+    @cached_property
+    def typical(self) -> float:
+        """The median duration of a shard that is done; 0 where there is none."""
+        return float(self.done.seconds.median()) if len(self.done) else 0.0
+
+    @cached_property
+    def late(self) -> pd.DataFrame:
+        """The stragglers, the worst first."""
+        late = self.shards[self.shards.seconds > STRAGGLER * self.typical]
+        found = late.sort_values(["seconds", "shard"], ascending=[False, True])
+        return found if self.enough and self.typical > 0 else found[:0]
+
+    @cached_property
+    def devices(self) -> pd.DataFrame:
+        """A row per device: what it is, its shards, and how it compares with its kind.
+
+        ``busy`` are the seconds in which it had a shard, ``pace`` the seconds per matrix in its
+        typical shard, ``slower`` this pace over that of the others of its kind.
+        """
+        grouped = self.shards.groupby("key", sort=False)
+        rows = grouped[["label", "kind", "node", "uuid"]].first()
+        rows["shards"] = grouped.size()
+        rows["lanes"] = grouped.lane.max() + 1
+        rows["busy"] = [length(_joined(own)) for _, own in grouped]
+        for column in _HELD:
+            rows[column] = grouped[column].sum()
+        paces = {key: _pace(own) for key, own in self.done.groupby("key", sort=False)}
+        rows["pace"] = pd.Series(paces, dtype=float)
+        rows["slower"] = rows.groupby("kind", sort=False).pace.transform(_against_the_others)
+        return rows
+
+    @property
+    def slow(self) -> pd.DataFrame:
+        """The devices that are slower than the others of their kind, the worst first."""
+        rows = self.devices[self.devices.slower >= SLOWER] if self.enough else self.devices[:0]
+        return rows.sort_values("slower", ascending=False)
+
+    @cached_property
+    def held(self) -> dict[str, float]:
+        """Seconds by phase, of all shards.
+
+        A shard that is read ahead waits for the one before it on its device. No time is lost by
+        that, so it is left out of the waiting.
+        """
+        held = {phase: float(self.told[f"held_{phase}"].sum()) for phase in PHASES}
+        spans = (length(_joined(own)) for _, own in self.told.groupby("key", sort=False))
+        ahead = float(self.told.seconds.sum()) - sum(spans)
+        held["waiting"] -= min(held["waiting"], max(0.0, ahead))
+        return held
+
+    def rate(self, stage: str, node: str) -> float | None:
+        """Work per second of a stage on a node, while it was at work.
+
+        Nobody knows whether shards at work at once were in the same stage at once. So their busy
+        seconds are added up, but to no more than the time in which the node (its disk), or each of
+        its devices, had a shard: the true rate may be higher, never lower.
+        """
+        own = self.told[self.told.node == node]
+        groups = [own] if stage in ("read", "write") else [rows for _, rows in own.groupby("key")]
+        spent = min(float(own[f"busy_{stage}"].sum()), sum(length(_joined(g)) for g in groups))
+        work = float(own[f"work_{stage}"].sum())
+        return work / spent if spent > 0 and work > 0 else None
 
 
-def of(seen: Observation) -> Run | None:
-    """The figures of a run; None where too little was measured."""
-    shards = [shard for shard in seen.shards.values() if _measured(shard)]
-    held = {phase: sum(_held(shard, phase) for shard in shards) for phase in PHASES}
-    own: dict[str, list[Sighting]] = {}
-    for shard in shards:
-        own.setdefault(shard.device.key, []).append(shard)
-    used = [_used(some) for _, some in sorted(own.items())]
-    # A shard that is read ahead waits for the one before it on its device: no time is lost by that.
-    ahead = sum(shard.seconds or 0.0 for shard in shards) - sum(device.busy for device in used)
-    held["waiting"] -= min(held["waiting"], max(0.0, ahead))
-    total = sum(held.values())
-    if seen.plan is None or len(shards) < FEWEST_SHARDS or total < FEWEST_SECONDS:
+def of(seen: Observation) -> Run:
+    """The tables of what was observed."""
+    rows = [row for own in seen.shards.values() if (row := _row(own, seen.at))]
+    shards = pd.DataFrame(rows, columns=_COLUMNS)
+    numbers = _COLUMNS[_COLUMNS.index("begin") :]
+    shards[numbers] = shards[numbers].astype(float)
+    shards["seconds"] = shards.end - shards.begin
+    shards = shards.sort_values(["node", "label", "key", "begin", "shard"], ignore_index=True)
+    shards["lane"] = [lane for _, own in shards.groupby("key", sort=False) for lane in _lanes(own)]
+    timed = set(shards.shard)
+    untimed = any(own.attempts > (own.shard in timed) for own in seen.shards.values())
+    return Run(seen, shards, _stretches(_joined(shards)), untimed)
+
+
+def _row(own: Sighting, at: float) -> tuple[Any, ...] | None:
+    """A shard as a row; None where nobody knows when it was at work."""
+    begin = number(own.started, _LATEST)
+    end = number(own.finished, _LATEST) if own.state == DONE else at
+    if own.state not in (DONE, RUNNING) or begin is None or end is None:
         return None
-    nodes = {shard.device.node for shard in shards}
-    active = length(_joined(shards))
-    if active <= 0:
-        return None
-    return Run(
-        seen, seen.plan, shards, used, total, active, held,
-        {stage: _sum(shard.timeline.busy.get(stage) for shard in shards) for stage in STAGES},
-        {stage: _sum(shard.timeline.work.get(stage) for shard in shards) for stage in STAGES},
-        {n: length(_joined(s for s in shards if s.device.node == n)) for n in sorted(nodes)},
-    )  # fmt: skip
+    device, told = own.device, own.timeline
+    held = [_amount(inside(told and told.held, phase)) for phase in PHASES]
+    if None in held:
+        held = [None] * len(held)
+    work = [_amount(inside(part, stage)) for part in (told and told.busy, told and told.work)
+            for stage in STAGES]  # fmt: skip
+    who = (device.key, device.name, device.node, device.uuid) if device else ("", "", "", None)
+    label = plain(device.label if device else "unknown device")
+    return (own.shard, own.state, *who, label, begin, max(begin, end), own.matrices, own.bytes,
+            own.attempts, own.process, *held, *work)  # fmt: skip
 
 
-def _measured(shard: Sighting) -> bool:
-    """Whether a shard is done and its times are such as there can be."""
-    if shard.state != DONE or shard.timeline is None or shard.device is None:
-        return False
-    times = shard.started, shard.finished
-    known = None not in [number(t, _MOST_NUMBER) for t in times]
-    return known and 0 < (shard.seconds or 0.0) < _MOST_SECONDS and shard.bytes > 0
+def _amount(value: Any) -> float | None:
+    """A number from 0 on; None for anything else."""
+    found = number(value, 1e24)
+    return found if found is not None and found >= 0 else None
 
 
-def _held(shard: Sighting, phase: str) -> float:
-    return amount(shard.timeline.held.get(phase))
-
-
-def _used(shards: Sequence[Sighting]) -> Used:
-    device = shards[0].device
-    return Used(device.node, device.name, device.uuid, shards, _joined(shards))
-
-
-def _joined(shards: Iterable[Sighting]) -> list[Span]:
+def _joined(shards: pd.DataFrame) -> list[Span]:
     """The times of some shards, joined where they overlap."""
-    return union((shard.started, shard.finished) for shard in shards)
+    return union(zip(shards.begin.tolist(), shards.end.tolist(), strict=True))
 
 
-def _same_process(one: Sighting, other: Sighting) -> bool:
-    return one.process is not None and one.process == other.process
+def _lanes(shards: pd.DataFrame) -> list[int]:
+    """For each shard of a device, in order of begin, the first lane that is free."""
+    free, made = [], []
+    for begin, end in zip(shards.begin, shards.end, strict=True):
+        lane = next((i for i, until in enumerate(free) if until <= begin), len(free))
+        free[lane : lane + 1] = [end]
+        made.append(lane)
+    return made
 
 
-def _enough(device: Used) -> bool:
-    """Whether a device has done more than one shard, whose first may have waited for its start."""
-    return len(device.shards) >= 2 and device.bytes > 0 and device.busy > 0
+def _stretches(times: Sequence[Span]) -> list[Span]:
+    """The times of work without the breaks between runs; shorter pauses stay inside."""
+    least = max(_BREAK_SECONDS, _BREAK_SHARE * length(times))
+    made: list[Span] = []
+    for begin, end in times:
+        if made and begin - made[-1][1] <= least:
+            made[-1] = made[-1][0], end
+        else:
+            made.append((begin, end))
+    return made
 
 
-def _median_without(ordered: Sequence[float], left_out: int) -> float:
-    """The median of all numbers but one; there may be 10,000 devices to ask this of."""
-    low, high = (len(ordered) - 2) // 2, (len(ordered) - 1) // 2
-    return sum(ordered[i + (i >= left_out)] for i in (low, high)) / 2
+def _pace(done: pd.DataFrame) -> float | None:
+    """Seconds per matrix in a typical shard of a device; None for fewer than two shards.
+
+    The median, so that one straggler makes no device slow, over the shards at work at once.
+    """
+    spent = length(_joined(done))
+    if len(done) < 2 or spent <= 0:  # the first shard may have waited for the start
+        return None
+    return float((done.seconds / done.matrices).median()) * spent / float(done.seconds.sum())
 
 
-def _sum(values: Iterable[Any]) -> float:
-    return math.fsum(map(amount, values))
+def _against_the_others(paces: pd.Series) -> pd.Series:
+    """Each pace over the median of the others of its kind; there may be 10,000 of them."""
+    ordered = sorted(pace for pace in paces if pace > 0)
+
+    def over(pace: float) -> float | None:
+        if not pace > 0 or len(ordered) < 2:
+            return None
+        own = bisect_left(ordered, pace)
+        low, high = (len(ordered) - 2) // 2, (len(ordered) - 1) // 2
+        return pace / (sum(ordered[i + (i >= own)] for i in (low, high)) / 2)
+
+    return paces.map(over).astype(float)
 
 
-def amount(value: Any) -> float:
-    """A value as a number from 0 on; 0 for what is none."""
-    return max(0.0, number(value, _MOST_NUMBER) or 0.0)
-
-
-# For people.
-
-
-def clean(text: str) -> str:
-    """A name from a receipt without what would break its line; its length has an end."""
-    return one_line(text[:_MOST_LETTERS])
-
-
-def percent(share: float) -> str:
-    """A share, such as ``92 %``."""
-    return f"{100 * share:.0f} %"
-
-
-def rate(value: float) -> str:
-    """Bytes a second, such as ``3.9 GB/s``."""
-    return decimal(value, "B/s")
-
-
-def size(value: float) -> str:
-    """Bytes in decimal units, as rates of disks are given."""
-    return decimal(value, "B")
-
-
-def span(seconds: float) -> str:
-    """A time, such as ``41 s``, ``3.2 min`` or ``5.1 h``."""
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def throttled(shards: Sequence[Sighting]) -> dict[str, float]:
+    """Seconds in which devices ran slower than they can, by reason."""
+    total: dict[str, float] = {}
+    for own in shards:
+        reasons = inside(own.telemetry, "throttled_seconds")
+        for name, value in reasons.items() if isinstance(reasons, Mapping) else ():
+            if spent := _amount(value):
+                reason = plain(name)[:40].replace("_", " ")
+                total[reason] = total.get(reason, 0.0) + spent
+    return total

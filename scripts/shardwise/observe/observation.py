@@ -43,6 +43,13 @@ class Device:
         """What tells devices apart: the UUID of a GPU, ``CPU of NODE`` otherwise."""
         return self.uuid or f"{self.name} of {self.node}"
 
+    @property
+    def label(self) -> str:
+        """For people: a UUID is cut to its first digits, which tell the devices of a run apart."""
+        kind, _, rest = (self.uuid or "").partition("-")
+        short = (f"{kind}-{rest[:8]}" if rest else kind[:12],) if kind else ()
+        return " · ".join((self.name, self.node, *short))
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:

@@ -20,15 +20,14 @@ from types import ModuleType
 from typing import BinaryIO, NoReturn
 
 from shardwise.dispatch import journal
-from shardwise.dispatch.schedulers import grid_engine, slurm
 from shardwise.dispatch.schedulers.common import JOB_NAME
+from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records.locks import _somebody_works
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
-_SCHEDULERS = {"slurm": slurm, "uge": grid_engine}
 """Who is asked for living jobs, by the names that `remember` notes."""
 
 _HELD: list[BinaryIO] = []
@@ -82,10 +81,10 @@ def refuse_beside_living(results: Results, joins: str | None = None) -> None:
         Digest of the plan whose arrays may live; None where none may.
     """
     joined = {row[1] for row in _rows(results.arrays) if joins and row[2:3] == [joins]}
-    for name, scheduler in _SCHEDULERS.items():
+    for name, scheduler in SCHEDULERS.items():
         noted = {row[1] for row in _rows(results.runs) + _rows(results.arrays) if row[0] == name}
         names = sorted(noted - joined)
-        if names and shutil.which(scheduler.CLIENT):
+        if names and shutil.which(scheduler.client):
             _refuse_beside(results, scheduler, names)
     if _somebody_works(results.living) or (not joins and _somebody_works(results.living_array)):
         _refuse(
@@ -100,7 +99,7 @@ def _refuse_beside(results: Results, scheduler: ModuleType, names: list[str]) ->
         living = scheduler.living(names)
     except TryAgain as error:
         _refuse(
-            f"{scheduler.CLIENT} does not say whether jobs of an earlier run live ({error}); "
+            f"{scheduler.client} does not say whether jobs of an earlier run live ({error}); "
             "try again"
         )
     if living:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.dispatch.schedulers import grid_engine
+from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS
 from shardwise.dispatch.schedulers.grid_engine import Job, Queue
 from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
 from shardwise.files.paths import CACHE, Results
@@ -288,7 +289,7 @@ class Snapshot:
     def lost(self, job: Job) -> bool:
         """Whether a job's host has been silent for too long."""
         since = [self.silent[host] for host in job.hosts if host in self.silent]
-        return bool(since) and self.asked - min(since) >= grid_engine.UNHEARD_SECONDS
+        return bool(since) and self.asked - min(since) >= UNHEARD_SECONDS
 
 
 def look(number: str) -> str:

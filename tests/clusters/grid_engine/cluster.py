@@ -176,7 +176,9 @@ class GridEngine(Cluster):
 
         def shard(job: Job | Record) -> str:
             array = arrays[job.name]
-            return f"{array.numbers[grid_engine.indices(array).index(int(job.task))]:05}"
+            return (
+                f"{array.numbers[grid_engine.GridEngine().indices(array).index(int(job.task))]:05}"
+            )
 
         queued = [
             Submitted(shard(job), _STATES.get(job.state, job.state), f"{job.job_id}.{job.task}",

@@ -19,6 +19,9 @@ from shardwise.dispatch import array, journal, recipe, tally
 from shardwise.dispatch import script as scripts
 from shardwise.dispatch.schedulers import common, grid_engine, slurm
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
+from shardwise.dispatch.schedulers.grid_engine import GridEngine
+from shardwise.dispatch.schedulers.registry import SCHEDULERS
+from shardwise.dispatch.schedulers.slurm import Slurm
 from shardwise.errors import InputError, IntegrityError, QueueFull, TryAgain
 from shardwise.files.paths import Results
 from shardwise.records import missing, receipts
@@ -63,11 +66,11 @@ def test_slurm_arrays_hold_every_shard_once(numbers: list[int], most: int, limit
     """Cut after cut, each shard comes once, and every index is below the cluster's limit."""
     found, left = [], list(numbers)
     while left:
-        first, taken = slurm.cut(left, most, limit)
+        first, taken = Slurm().cut(left, most, limit)
         own = Array("slurm", "run", "d", "name", 1, first, taken)
         assert taken == tuple(left[: len(taken)])
         assert 0 < len(taken) <= limit
-        assert all(0 <= index < most for index in slurm.indices(own))
+        assert all(0 <= index < most for index in Slurm().indices(own))
         found += taken
         del left[: len(taken)]
     assert found == numbers
@@ -75,16 +78,16 @@ def test_slurm_arrays_hold_every_shard_once(numbers: list[int], most: int, limit
 
 def test_slurm_indices_are_the_plan_s_where_they_fit() -> None:
     """So that task 17 is shard 00017; only beyond MaxArraySize they count from the first one."""
-    assert slurm.cut([2, 17, 900], 1001, 1001) == (0, (2, 17, 900))
-    assert slurm.cut([900, 1000, 1001, 1901, 1902], 1001, 1001) == (900, (900, 1000, 1001))
-    assert slurm.cut([1901, 1902], 1001, 1001) == (1901, (1901, 1902))
-    assert slurm.cut([2, 700, 900], 1001, 2) == (0, (2, 700))
+    assert Slurm().cut([2, 17, 900], 1001, 1001) == (0, (2, 17, 900))
+    assert Slurm().cut([900, 1000, 1001, 1901, 1902], 1001, 1001) == (900, (900, 1000, 1001))
+    assert Slurm().cut([1901, 1902], 1001, 1001) == (1901, (1901, 1902))
+    assert Slurm().cut([2, 700, 900], 1001, 2) == (0, (2, 700))
 
 
 def test_a_long_list_of_indices_is_cut_to_what_a_command_takes() -> None:
     """Every other one of 100,000 shards in a cluster without limit: arguments stay short."""
     numbers = list(range(0, 100_000, 2))
-    _, taken = slurm.cut(numbers, 10**6, 10**6)
+    _, taken = Slurm().cut(numbers, 10**6, 10**6)
     assert 1000 < len(taken) < len(numbers)
     assert len(common.ranges(taken)) <= 16_000
 
@@ -133,7 +136,7 @@ def test_what_squeue_never_says_is_no_answer(
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(TryAgain, match=re.escape(f"squeue printed {line!r}")):
-        slurm.living(["sw-1"])
+        Slurm().living(["sw-1"])
     for parse in (slurm.parse_tasks, slurm.parse_fates):
         with pytest.raises(TryAgain, match=re.escape(f"squeue printed {line!r}")):
             parse(["7|0|sw-1|COMPLETED|None|gpu2", line])
@@ -149,10 +152,10 @@ def test_a_submission_without_a_number_may_have_arrived(
         (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}'\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for module, command in ((slurm, "sbatch"), (grid_engine, "qsub")):
+    for scheduler, command in ((Slurm(), "sbatch"), (GridEngine(), "qsub")):
         own = Array(command, "run", "d", "name", 1, 0, (0,))
         with pytest.raises(TryAgain, match=f"{command} answered {said.strip()!r}"):
-            module.submit(own, [], tmp_path / "task.sh", None)
+            scheduler.submit(own, [], tmp_path / "task.sh", None)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +192,7 @@ def test_what_the_user_has_set_for_squeue_hides_no_task(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SCANCEL_STATE"):
         monkeypatch.setenv(name, "other")
-    assert slurm.living(["run"]) == ["7_1"]
+    assert Slurm().living(["run"]) == ["7_1"]
     words, *env = (tmp_path / "asked").read_text().splitlines()
     assert "--all" in words.split()
     assert "SLURM_BITSTR_LEN=0" in env
@@ -241,11 +244,10 @@ def made_script(folder: Path, numbers: tuple[int, ...], scheduler: str, setup: s
     """The script of an array of a plan of 40 shards, with a stand-in for Python."""
     shards = {f"{number:05}": None for number in range(40)}
     plan = SimpleNamespace(results=Results(folder / "results of $1"), shards=shards)
-    module = {"slurm": slurm, "uge": grid_engine}[scheduler]
     own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
     for name in (plan.results.array_folder("run"), plan.results.log("multiply").parent):
         name.mkdir(parents=True, exist_ok=True)
-    text = scripts.script(plan, own, module.find_number(own), setup, 500)
+    text = scripts.script(plan, own, SCHEDULERS[scheduler].find_number(own), setup, 500)
     python = folder / "python"
     python.write_text('#!/bin/sh\necho "$@"; exit "${CODE:-0}"\n')
     python.chmod(0o755)
@@ -266,7 +268,7 @@ def test_a_task_finds_its_shard(tmp_path: Path, scheduler: str) -> None:
     numbers = (0, 1, 2, 7, 9, 10, 39)
     script = made_script(tmp_path, numbers, scheduler)
     own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
-    indices = {"slurm": slurm, "uge": grid_engine}[scheduler].indices(own)
+    indices = SCHEDULERS[scheduler].indices(own)
     variable = {"slurm": "SLURM_ARRAY_TASK_ID", "uge": "SGE_TASK_ID"}[scheduler]
     for number, index in zip(numbers, indices, strict=True):
         assert run_script(script, **{variable: str(index), "JOB_ID": "7"}) == 0
@@ -304,7 +306,7 @@ class Pretended:
     """A scheduler in this process: tasks run at once, and fail as they are told to."""
 
     plan: object
-    TITLE: str = "Pretended"
+    title: str = "Pretended"
     most: int = 1000
     room: int = 10**6
     codes: dict[str, list[int]] = field(default_factory=dict)
@@ -319,10 +321,10 @@ class Pretended:
     starts: list[str] = field(default_factory=list)
     at_once: int = 0
 
-    cut = staticmethod(grid_engine.cut)
-    indices = staticmethod(grid_engine.indices)
-    find_number = staticmethod(grid_engine.find_number)
-    commands = staticmethod(slurm.commands)
+    cut = staticmethod(GridEngine().cut)
+    indices = staticmethod(GridEngine().indices)
+    find_number = staticmethod(GridEngine().find_number)
+    commands = staticmethod(Slurm().commands)
 
     def limits(self) -> tuple[int, int]:
         """How far indices reach, and the most tasks of an array."""
@@ -415,7 +417,7 @@ def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
     """A plan of eight shards, and a scheduler that knows of none of them."""
     plan = factories.plan(tmp_path, factories.stack((8, 2, 2)), shards=8, materialize=False)
     made = Pretended(plan)
-    monkeypatch.setitem(array._SCHEDULERS, "uge", made)
+    monkeypatch.setitem(array.SCHEDULERS, "uge", made)
     for name in ("LOOK_SECONDS", "_LONG_LOOK_SECONDS", "_FULL_SECONDS"):
         monkeypatch.setattr(array, name, 0.01)
     return made
@@ -607,7 +609,7 @@ def test_sbatch_may_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tries for 120 seconds by itself; cut off before that, nobody knows what it has done."""
     given = []
     monkeypatch.setattr(slurm, "call", lambda _words, seconds: given.append(seconds) or "7;c\n")
-    assert slurm.submit(Array("slurm", "r", "d", "n", 1, 0, (0,)), [], Path("s"), None) == "7"
+    assert Slurm().submit(Array("slurm", "r", "d", "n", 1, 0, (0,)), [], Path("s"), None) == "7"
     assert given[0] > 120
 
 
@@ -733,7 +735,7 @@ def test_slurm_s_largest_array_is_asked_for(
     command.write_text(f"#!/bin/sh\ncat <<'E'\n{lines}\nE\n")
     command.chmod(0o755)
     if limits:
-        assert slurm.limits() == limits
+        assert Slurm().limits() == limits
     else:
         with pytest.raises(InputError, match="takes no array jobs"):
-            slurm.limits()
+            Slurm().limits()

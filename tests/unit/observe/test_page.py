@@ -3,19 +3,21 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+from shardwise import units
+from shardwise.observe import figures
 from shardwise.observe.advice import Advice
 from shardwise.observe.folder import Observer
 from shardwise.observe.observation import Device, Failure
-from shardwise.observe.report import page, rates, timeline, words, work
+from shardwise.observe.report import page, plots, tables
 from shardwise.records.timeline import PHASES
 
 from tests import factories, pretend
 
-VOID = {"meta", "link", "img", "br", "input"}
+VOID = {"meta", "link", "br"}
 OPTIONAL = {"thead", "tbody", "tr", "th", "td", "li"}
 
 
@@ -59,10 +61,6 @@ class Page(HTMLParser):
         if self._open and self._open[-1] not in ("style", "script"):
             self.texts[self._section] = self.texts.get(self._section, "") + data
 
-    def bars(self) -> dict[str, dict]:
-        """The bars of the timeline, by shard."""
-        return {a["data-shard"]: a for tag, a in self.tags if tag == "g" and "data-shard" in a}
-
     def section(self, name: str) -> str:
         """The text of a section, on one line."""
         return " ".join(self.texts.get(name, "").split())
@@ -73,36 +71,51 @@ def look(made: pretend.Pretended) -> object:
     return Observer(made.root).look(made.at)
 
 
+def written(made: pretend.Pretended, **more: object) -> str:
+    """The page on a pretended run, as text."""
+    seen = look(made)
+    return page.render(seen, page.read(seen), **more)
+
+
 def rendered(made: pretend.Pretended, **more: object) -> Page:
     """The page on a pretended run."""
-    seen = look(made)
-    total, why = page.picture(seen)
-    return Page(page.render(seen, total=total, total_words=why, **more))
+    return Page(written(made, **more))
 
 
-def test_bars_have_the_numbers_of_the_receipts(tmp_path: Path) -> None:
-    """Each shard is one bar, whose phases are those of its receipt to the last digit."""
+def titles(text: str) -> dict[str, str]:
+    """What is told of each bar of the timeline that is pointed at, by shard."""
+    found = re.findall(r"<title>Shard (\w+): ([^<]*)</title>", text)
+    return dict(found)
+
+
+def test_bars_tell_the_numbers_of_the_receipts(tmp_path: Path) -> None:
+    """Each shard is one bar, and who points at it reads the seconds of its receipt."""
     made = pretend.run(tmp_path, shards=12, devices=3, slow=1)
-    bars = rendered(made).bars()
+    bars = titles(written(made))
     assert set(bars) == set(made.receipts)
     for shard, receipt in made.receipts.items():
-        held = [float(text) for text in bars[shard]["data-held"].split()]
-        assert held == [receipt["timeline"]["held"][phase] for phase in PHASES]
+        held = receipt["timeline"]["held"]
+        told = [f"{name} {units.seconds(held[phase])}" for phase, name in
+                zip(PHASES, plots.PHASE_NAMES, strict=True)]  # fmt: skip
+        took = units.seconds(receipt["finished"] - receipt["started"])
+        assert bars[shard].split("\n") == [took, *told]
 
 
 def test_segments_of_a_bar_are_as_wide_as_their_phases(tmp_path: Path) -> None:
     """The widths that are drawn are in the ratio of the seconds."""
-    made = pretend.run(tmp_path, shards=3, devices=1, nodes=1)
-    text = page.render(look(made))
-    for shard, receipt in made.receipts.items():
-        group = re.search(rf'data-shard="{shard}"[^>]*>(.*?)</g>', text)[1]
-        drawn = {
-            int(p): float(w) for p, w in re.findall(r"class=p(\d) d=\"M[^h]*h([\d.]+)v", group)
-        }
-        held = receipt["timeline"]["held"]
-        scale = sum(drawn.values()) / sum(held.values())
-        for number, phase in enumerate(PHASES):
-            assert drawn.get(number, 0) == pytest.approx(held[phase] * scale, abs=0.005)
+    made = pretend.run(tmp_path, shards=1, devices=1, nodes=1)
+    (receipt,) = made.receipts.values()
+    drawn = {
+        int(phase): float(right) - float(left)
+        for left, right, phase in re.findall(
+            r'd="M ([\d.]+) [\d.]+ ?\s*L ([\d.]+) [^"]*" style="fill: var\(--p(\d)\)',
+            plots.timeline(figures.of(look(made))).pictures[0],
+        )
+    }
+    held = receipt["timeline"]["held"]
+    scale = sum(drawn.values()) / sum(held.values())
+    for number, phase in enumerate(PHASES):
+        assert drawn.get(number, 0) == pytest.approx(held[phase] * scale, abs=0.3)
 
 
 def test_first_line_is_the_verdict(tmp_path: Path) -> None:
@@ -112,16 +125,67 @@ def test_first_line_is_the_verdict(tmp_path: Path) -> None:
     assert first.startswith("The sum is right")
 
 
-def test_five_questions_are_answered_at_once(tmp_path: Path) -> None:
-    """The right number, the time, the slow device, what failed, what to change: by name."""
+def test_questions_are_answered_at_once(tmp_path: Path) -> None:
+    """The right number, what failed, the time, the slow device, what to change: by name."""
     made = pretend.run(tmp_path, shards=24, devices=3, slow_device=True)
-    advice = [Advice("Use keep: sum", "it halves the bytes", None)]
-    top = rendered(made, advice=advice).section("top")
+    top = rendered(made, advice=[Advice("Buy disks. They help.", "it halves the time", None)])
+    top = " ".join(top.texts["top"].split())
     assert "Yes, it is proven" in top
-    assert re.search(r"(Read|Write|Compute|Idle) \d+ %", top)
-    assert re.search(r"GPU-0*2: \d+ % of the rate", top)
-    assert "Nothing in the end" in top
-    assert "Use keep: sum" in top
+    assert "What failed? Nothing." in top
+    assert re.search(r"most of it queue and start \(23 h", top)
+    assert re.search(r"GPU-0*2: [\d.]+ times as long per matrix", top)
+    assert "Buy disks." in top
+
+
+def test_a_short_run_is_called_neither_slow_nor_advised(tmp_path: Path) -> None:
+    """Of seconds, nothing is chance: no red mark, no straggler, no advice, and no word of that."""
+    made = pretend.run(tmp_path, shards=8, devices=2, matrices=100, slow=2, slow_device=True)
+    text = written(made)
+    assert '<li class="bad">' not in text
+    assert "Was anything slow" not in text
+    assert "took much longer" not in text
+    assert 'id="advice"' not in text
+    assert "measured" not in text
+
+
+def test_total_time_is_where_it_went(tmp_path: Path) -> None:
+    """Waiting, copies, shards and reduce: each moment once, and together the whole run."""
+    made = pretend.run(tmp_path, shards=8, devices=2, materialize=True)
+    seen = look(made)
+    begin = seen.plan.facts.made.time
+    first = min(own.started for own in seen.shards.values())
+    copies = [(begin + 10, begin + 40), (begin + 30, begin + 50), (first - 5, first + 9)]
+    spent = {name: part for _, name, part in tables.spent(seen, figures.of(seen), copies)}
+    assert spent["copying shards"] == pytest.approx(45)
+    assert spent["reduce"] == pytest.approx(20)
+    assert spent["computing shards"] == pytest.approx(figures.of(seen).seconds, rel=0.1)
+    assert sum(spent.values()) == pytest.approx(seen.summary.finished - begin)
+
+
+def test_results_are_named_with_the_line_that_reads_them(tmp_path: Path) -> None:
+    """Paths, sizes, np.load, dispatch, ranks."""
+    made = pretend.run(tmp_path, shards=4)
+    said = rendered(made).section("run")
+    assert f'np.load("{made.plan.results.statistic("sum")}")' in said
+    assert str(made.plan.results.ledger) in said
+    assert "sum; ranks: 2" in said
+    assert "jobs: one job per shard" in said
+
+
+def test_after_a_failure_what_failed_and_the_command_come_first(tmp_path: Path) -> None:
+    """Before anything else; without a failure the command stands with an unfinished run only."""
+    command = "cd /a && snakemake --profile 'profiles/<b>'"
+    for number, (part, first) in enumerate(
+        [({"failed": 1}, True), ({"waiting": 2}, False), ({}, None)]
+    ):
+        made = pretend.run(tmp_path / str(number), shards=6, **part)
+        made.plan.results.command.write_text(f"{command}\n")
+        found = rendered(made)
+        order = [a["id"] for tag, a in found.tags if tag == "section"]
+        assert (order[0] == "failures") == bool(first)
+        where = {True: "failures", False: "run", None: ""}[first]
+        for name in ("failures", "run"):
+            assert (command in found.section(name)) == (name == where)
 
 
 def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
@@ -130,7 +194,7 @@ def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
         tmp_path, shards=12, failed=2, lost=1, damaged=1, unknown=1, running=1, quarantined=1
     )
     found = rendered(made)
-    assert re.search(r"shards failed \(the first: (device|no word)", found.section("top"))
+    assert "3 shards failed; 2 shards damaged" in found.section("top")
     said = found.section("failures")
     for shard in made.roles["failed"] + made.roles["damaged"]:
         assert shard in said
@@ -143,24 +207,17 @@ def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
 def test_stragglers_are_named_with_their_reason(tmp_path: Path) -> None:
     """The shards that took much longer than the median, and the phase that did it."""
     made = pretend.run(tmp_path, shards=20, slow=2)
-    said = rendered(made).section("shards")
+    said = rendered(made).section("time")
     for shard in made.roles["slow"]:
-        assert re.search(rf"{shard} on NVIDIA H200.*?times the median. \w+ took", said)
+        assert re.search(rf"{shard} on NVIDIA H200.*?times the median. [\w ]+ took", said)
 
 
 def test_each_stage_has_its_rate(tmp_path: Path) -> None:
     """The rate of each stage on each node stands beside the share of the time it was at work."""
     made = pretend.run(tmp_path, shards=8, devices=2, nodes=2)
-    said = rendered(made).section("time")
-    for node in {receipt["node"] for receipt in made.receipts.values()}:
-        assert re.search(rf"{node}: read ?[\d.]+ GB/s ?\d+ %", said), said
-    assert rates.NO_LINK not in said
-
-
-def test_a_cpu_has_no_link_to_a_device(tmp_path: Path) -> None:
-    """Upload and download are copies in memory there, and say so, in the bars and in the table."""
-    said = rendered(pretend.run(tmp_path, shards=4, devices=0, nodes=1)).section("time")
-    assert said.count(f"({rates.NO_LINK})") == 2 + 2
+    table = tables.rates(figures.of(look(made)))
+    assert [row[0] for row in table.rows] == ["node01", "node02"]
+    assert all(re.fullmatch(r"[\d.]+ GB/s, \d+ %", row[1]) for row in table.rows)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +236,7 @@ def test_work_without_times_is_not_called_idle(
         shard: replace(own, attempts=min(own.attempts, 1)) for shard, own in seen.shards.items()
     }
     text = page.render(replace(seen, shards=shards))
-    assert ("leave no times" in text) == told
-    assert ("idle or not known" in text) == told
+    assert ("idle, or an attempt that failed" in text) == told
 
 
 @pytest.mark.parametrize(
@@ -204,20 +260,20 @@ def test_any_folder_gives_a_page(tmp_path: Path, case: str) -> None:
             path = results.statistic("sum")
             path.write_bytes(path.read_bytes()[:-8])
         seen = look(made)
-    total, why = page.picture(seen)
-    found = Page(page.render(seen, total=total, total_words=why))
+    text = page.render(seen, page.read(seen))
+    found = Page(text)
     assert found.unclosed == []
     assert ("Yes, it is proven" in found.section("top")) == (case == "no times")
     if case == "no times":
-        assert all(bar["data-held"] == "" for bar in found.bars().values())
-        assert "The receipts do not say" in found.section("top")
+        assert all("\n" not in told for told in titles(text).values())
+        assert "nothing says on what" in found.section("time")
     else:
-        assert not any(tag == "img" for tag, _ in found.tags)
+        assert "<image" not in text
 
 
 def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     """Names that are markup stay text, and no address leads out of the file or the folder."""
-    wild = "<script>alert(1)</script>\"'&\x1b[31m\u202e</title>"
+    wild = "<script>alert(1)</script>\"'&\x1b[31m\u202e</title>$\\frac$ 计算"
     made = pretend.run(tmp_path, shards=6, failed=1)
     seen = look(made)
     shards = dict(seen.shards)
@@ -230,11 +286,11 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     seen = replace(
         seen, shards=shards, problems=(wild,), failures={wild: Failure(wild, wild, None)}
     )
-    text = page.render(seen, advice)
+    text = page.render(seen, advice=advice)
     found = Page(text)
-    assert text.count("<script>") == 1
-    assert "`" not in words.marked("`keep: sum` and `<b>`")
-    assert "<b>" not in words.marked("`keep: sum` and `<b>`")
+    assert "<script" not in text
+    assert "`" not in page.marked("`keep: sum` and `<b>`")
+    assert "<b>" not in page.marked("`keep: sum` and `<b>`")
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert found.unclosed == []
@@ -243,7 +299,8 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
             attributes.get("href", attributes.get("src", "")).startswith(("#", "./", "data:"))
         ), (tag, attributes)
     assert "default-src 'none'" in text
-    own = text.split("<body>")[0] + text.split("<script>")[1]
+    assert "script-src" not in text
+    own = text.split("<body>")[0]
     assert not re.search(r"url\(|@import|https?:|fetch\(|XMLHttp|import\(|WebSocket", own)
 
 
@@ -260,45 +317,33 @@ def test_wild_numbers_of_a_receipt_are_passed_over(tmp_path: Path, bad: object) 
         "energy_joules": bad, "seconds": bad, "utilisation": bad, "power_watts": {"mean": bad},
         "throttled_seconds": {"x": bad}, "ecc_corrected": bad,
     })  # fmt: skip
-    bars = Page(page.render(replace(seen, shards=shards))).bars()
-    assert bars["00002"]["data-held"] == ""
-    assert all(bar["data-held"] for shard, bar in bars.items() if shard != "00002")
+    bars = titles(page.render(replace(seen, shards=shards)))
+    assert {shard for shard, told in bars.items() if "\n" not in told} == {"00002"}
 
 
 def test_every_picture_has_words(tmp_path: Path) -> None:
-    """Each picture says in text what it shows, and each figure has a caption and a table."""
-    made = pretend.run(tmp_path, shards=8)
-    seen = look(made)
-    total, why = page.picture(seen)
-    text = page.render(seen, total=total, total_words=why)
+    """Each picture has a name, and each figure a sentence and a caption that is folded away."""
+    text = written(pretend.run(tmp_path, shards=8))
     found = Page(text)
-    ids = {a["id"] for _, a in found.tags if "id" in a}
-    pictures = [a for tag, a in found.tags if a.get("role") == "img"]
-    assert len(pictures) >= 6
-    for attributes in pictures:
-        named = attributes.get("aria-labelledby", "").split()
-        assert attributes.get("aria-label") or (named and set(named) <= ids)
-    assert all(a.get("alt") for tag, a in found.tags if tag == "img")
-    figures = text.count("<figure")
-    assert figures == text.count("<figcaption>") == 5
-    assert text.count("<details>") == figures
+    pictures = [a for tag, a in found.tags if tag == "svg"]
+    assert len(pictures) == 5
+    assert all(a["role"] == "img" and a["aria-label"] for a in pictures)
+    assert text.count("<figure") == text.count("<figcaption>") == 4
 
 
 def test_many_shards_are_merged_without_losing_area(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns of a device hold as much of each phase as its bars would."""
-    monkeypatch.setattr(timeline, "MOST_BARS_OF_A_DEVICE", 20)
+    monkeypatch.setattr(plots, "MOST_BARS", 20)
     made = pretend.run(tmp_path, shards=60, devices=1, nodes=1, matrices=10)
-    run = work.of(look(made))
-    (device,) = run.devices
-    axis = timeline.Axis(run.stretches)
-    columns = timeline._shares(device, axis, 50)
+    run = figures.of(look(made))
+    columns = plots.shares(run, run.shards, np.linspace(0, run.seconds, 51))
     for number, phase in enumerate(PHASES):
-        area = sum(column[number] for column in columns) * 1000 / 50 / axis.scale
-        assert area == pytest.approx(device.held[phase], rel=1e-3, abs=1e-3)
+        area = columns[f"p{number}"].sum() * run.seconds / 50
+        assert area == pytest.approx(run.held[phase], rel=0.01, abs=1e-3)
     text = page.render(look(made))
-    assert Page(text).bars() == {}
+    assert titles(text) == {}
     assert "too many shards" in text
 
 
@@ -315,27 +360,9 @@ def test_shards_at_once_do_not_make_later_ones_look_idle(tmp_path: Path) -> None
         )
         for i, own in enumerate(seen.shards.values())
     }
-    run = work.of(replace(seen, shards=shards))
-    (device,) = run.devices
-    columns = timeline._shares(device, timeline.Axis(run.stretches), 24)
-    assert [sum(column) for column in columns] == pytest.approx([1.0] * 24)
-
-
-def test_the_script_names_the_phases_as_receipts_do() -> None:
-    """It shows the numbers of a bar by their place."""
-    script = Path(page.__file__).with_name("page.js").read_text()
-    (listed,) = re.findall(r"const phases = \[(.*?)\]", script)
-    assert tuple(re.findall(r'"(\w+)"', listed)) == PHASES
-
-
-def test_many_breaks_leave_room_for_the_shards() -> None:
-    """A hundred short jobs in a busy queue: all are drawn, and no label lies on another."""
-    axis = timeline.Axis([(3600.0 * i, 3600.0 * i + 10) for i in range(100)])
-    assert axis.x(3600.0 * 99 + 10) == pytest.approx(1000)
-    assert 10 * 100 * axis.scale == pytest.approx(500)
-    places = [place for place, _ in axis.ticks()]
-    assert len(places) > 2
-    assert min(b - a for a, b in pairwise(places)) > 0.1
+    run = figures.of(replace(seen, shards=shards))
+    columns = plots.shares(run, run.shards, np.linspace(0, run.seconds, 25))
+    assert sum(columns.values()) == pytest.approx([1.0] * 24)
 
 
 def test_a_rate_is_never_more_than_was_reached(tmp_path: Path) -> None:
@@ -349,31 +376,26 @@ def test_a_rate_is_never_more_than_was_reached(tmp_path: Path) -> None:
             work={**own.timeline.work, "read": 10e9, "compute": 15e12},
         )  # fmt: skip
         shards[own.shard] = replace(own, started=100.0, finished=110.0, timeline=told)
-    found = rates.speeds(work.of(replace(seen, shards=shards)))
-    speed = {own.stage: own.rate for own in found}
-    assert speed["read"] == pytest.approx(4e9)
-    assert speed["compute"] == pytest.approx(4 * 15e12 / (4 * 7.5))
+    run = figures.of(replace(seen, shards=shards))
+    assert run.rate("read", "node01") == pytest.approx(4e9)
+    assert run.rate("compute", "node01") == pytest.approx(4 * 15e12 / (4 * 7.5))
 
 
-def test_a_break_between_runs_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A night in which nothing ran takes a narrow place, and counts as nobody's idleness."""
+def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:
+    """A night in which nothing ran takes no place, and counts as nobody's idleness."""
     seen = look(pretend.run(tmp_path, shards=8, devices=1, nodes=1))
     shards = dict(seen.shards)
     for shard in list(shards)[4:]:
         own = shards[shard]
         shards[shard] = replace(own, started=own.started + 40_000, finished=own.finished + 40_000)
-    run = work.of(replace(seen, shards=shards))
+    run = figures.of(replace(seen, shards=shards))
     assert len(run.stretches) == 2
     assert run.seconds < 20_000
-    axis = timeline.Axis(run.stretches)
-    assert axis.x(run.stretches[0][0]) == 0
-    assert axis.x(run.stretches[1][1]) == pytest.approx(1000)
-    text = page.render(replace(seen, shards=shards))
-    assert "Breaks between runs" in text
-    (drawn,) = re.findall(r'class=break d="(.*?)"', text)
-    monkeypatch.setattr(timeline, "MOST_BARS", 4)
-    (merged,) = re.findall(r'class=break d="(.*?)"', page.render(replace(seen, shards=shards)))
-    assert drawn == merged
+    (_, end), (begin, last) = run.stretches
+    assert plots.worked(run, [run.begin, end, begin, last]) == pytest.approx(
+        [0, end - run.begin, end - run.begin, run.seconds]
+    )
+    assert "breaks between runs" in page.render(replace(seen, shards=shards))
 
 
 def test_shards_that_overlap_have_lanes(tmp_path: Path) -> None:
@@ -381,12 +403,9 @@ def test_shards_that_overlap_have_lanes(tmp_path: Path) -> None:
     seen = look(pretend.run(tmp_path, shards=2, devices=1, nodes=1))
     one, two = seen.shards.values()
     two = replace(two, started=one.started + 0.25 * one.seconds)
-    run = work.of(replace(seen, shards={one.shard: one, two.shard: two}))
-    (device,) = run.devices
-    assert sorted(bar.lane for bar in device.bars) == [0, 1]
-    assert len(device.busy) == 1
-    shares = timeline.time_shares(run)
-    assert sum(shares.values()) == pytest.approx(1)
+    run = figures.of(replace(seen, shards={one.shard: one, two.shard: two}))
+    assert sorted(run.shards.lane) == [0, 1]
+    assert run.devices.busy.tolist() == pytest.approx([run.seconds])
 
 
 def test_colours_can_be_told_from_the_page(tmp_path: Path) -> None:
@@ -397,9 +416,8 @@ def test_colours_can_be_told_from_the_page(tmp_path: Path) -> None:
         for ground in ("bg", "soft"):
             for text in ("ink", "dim", "link", "good", "bad", "open"):
                 assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
-            for drawn in ("p0", "p1", "p2", "p3", "p4", "p5", "unknown", "idle", "curve", "second"):
+            for drawn in ("p0", "p1", "p2", "p3", "p4", "p5", "unknown", "curve", "limit"):
                 assert contrast(colours[drawn], colours[ground]) >= 3, (drawn, ground)
-        assert contrast(colours["idle"], colours["idleback"]) >= 3
 
 
 def contrast(one: str, two: str) -> float:
@@ -431,10 +449,11 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_large_run_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where bars are merged, a shard takes less than the 500 bytes that 10,000 in 5 MB leave."""
-    monkeypatch.setattr(timeline, "MOST_BARS", 100)
+    """Where shards are merged into columns, three times as many take no larger page."""
+    monkeypatch.setattr(plots, "MOST_BARS", 100)
+    monkeypatch.setattr(tables, "MOST_SHARDS", 100)
     sizes = []
     for shards in (150, 450):
         made = pretend.run(tmp_path / str(shards), shards=shards, matrices=10, summed=False)
         sizes.append(len(page.render(look(made)).encode()))
-    assert sizes[0] < sizes[1] < sizes[0] + 300 * 400
+    assert sizes[1] < 1.1 * sizes[0]

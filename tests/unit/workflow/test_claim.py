@@ -21,7 +21,7 @@ def queue(monkeypatch):
     names: list[str] = []
 
     class Scheduler:
-        CLIENT = "sh"
+        client = "sh"
 
         @staticmethod
         def living(asked):
@@ -31,7 +31,7 @@ def queue(monkeypatch):
         def commands(names, living):
             return "see", "cancel " + " ".join(living)
 
-    monkeypatch.setattr(claim, "_SCHEDULERS", {"slurm": Scheduler})
+    monkeypatch.setattr(claim, "SCHEDULERS", {"slurm": Scheduler})
     return names
 
 
@@ -81,6 +81,6 @@ def test_a_scheduler_that_is_away_is_no_free_way(results, queue, monkeypatch):
     def living(names):
         raise TryAgain("no answer")
 
-    monkeypatch.setattr(claim._SCHEDULERS["slurm"], "living", living)
+    monkeypatch.setattr(claim.SCHEDULERS["slurm"], "living", living)
     with pytest.raises(SystemExit, match="75"):
         claim.refuse_beside_living(results, joins=OURS)

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.workflow import claim
@@ -274,7 +273,7 @@ def test_a_job_is_lost_when_its_host_stays_silent(
     number = grid.submit()
     grid.queue("r", "n1", "au")
     assert executor.status(number) == "running"
-    monkeypatch.setattr(grid_engine, "UNHEARD_SECONDS", 0)
+    monkeypatch.setattr(executor, "UNHEARD_SECONDS", 0)
     assert executor.status(number) == "failed"
     assert "ERROR the scheduler says: lost: its host n1 is not heard of" in grid.log()
     assert grid.asked("qdel") == ["qdel 11"]
@@ -289,7 +288,7 @@ def test_a_host_that_is_heard_again_has_lost_nothing(
     executor.status(number)
     grid.queue("r", "n1")
     executor.status(number)
-    monkeypatch.setattr(grid_engine, "UNHEARD_SECONDS", 1e-9)
+    monkeypatch.setattr(executor, "UNHEARD_SECONDS", 1e-9)
     grid.queue("r", "n1", "u")
     assert executor.status(number) == "running"
 
@@ -298,7 +297,7 @@ def test_a_qmaster_that_comes_and_goes_loses_no_job(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each of its restarts all hosts are silent for a time; that is not one long silence."""
-    monkeypatch.setattr(grid_engine, "UNHEARD_SECONDS", 1e-9)
+    monkeypatch.setattr(executor, "UNHEARD_SECONDS", 1e-9)
     number = grid.submit()
     grid.queue("r", "n1", "u")
     assert executor.status(number) == "running"

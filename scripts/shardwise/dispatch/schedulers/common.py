@@ -1,15 +1,25 @@
 """What all schedulers share: arrays, their tasks, and how tasks end."""
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
+from typing import Protocol
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
 
 
 JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 """What the name of a job may be: it becomes a word of a command."""
+
+UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
+"""How long a host has to be unheard of before its jobs are lost.
+
+After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
+only after five minutes of silence, or what a site has set as max_unheard.)
+"""
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,7 @@ class Array:
 
     ``run`` names its dispatch, ``name`` the array alone, and ``digest`` is the plan's. ``numbers``
     are those of its shards in the plan, counted from 0 and in order; how an index of the scheduler
-    follows from them, the scheduler's module says. ``first`` is what Slurm's tasks add to theirs.
+    follows from them, the scheduler's class says. ``first`` is what Slurm's tasks add to theirs.
     """
 
     scheduler: str
@@ -76,6 +86,110 @@ class Fate:
     words: str
     certain: bool
     well: bool = False
+
+
+class Scheduler(Protocol):
+    """What dispatches ask of a scheduler. A new one is a class with these methods, in `registry`.
+
+    Every method that asks the scheduler raises `TryAgain` where it does not answer, which is never
+    a reason to give a task up. A dispatch is named by its ``run``, an array by its ``number``.
+
+    Attributes
+    ----------
+    title
+        Its name in messages.
+    client
+        The command whose presence says that this machine can reach it.
+    """
+
+    title: str
+    client: str
+
+    def limits(self) -> tuple[int, int]:
+        """How far the indices of an array may reach, and how many tasks it may have.
+
+        Raises
+        ------
+        InputError
+            Where the scheduler takes no arrays.
+        """
+
+    def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
+        """The next array: its ``first``, and the numbers of its shards (see `Array`).
+
+        Parameters
+        ----------
+        wanted
+            Ascending numbers in the plan.
+        reach
+            How far indices may reach.
+        limit
+            Tasks that this array may have.
+        """
+
+    def indices(self, array: Array) -> list[int]:
+        """The index of each task, in the order of the array's numbers."""
+
+    def find_number(self, array: Array) -> str:
+        """The shell's words by which a task sets its index and the number of its shard."""
+
+    def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
+        """Submit an array and return its number; the scheduler may take it and not answer.
+
+        Parameters
+        ----------
+        words
+            What a task asks for, from the recipe.
+        throttle
+            Tasks that run at once; None: as many as the scheduler lets.
+
+        Raises
+        ------
+        QueueFull
+            Where the scheduler takes no more tasks now.
+        InputError
+            Where it refuses.
+        """
+
+    def tasks(self, runs: Iterable[str]) -> list[Tasks]:
+        """The tasks of these dispatches that wait or work; those that wait together, together."""
+
+    def fates(
+        self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
+    ) -> dict[tuple[str, int], Fate]:
+        """How tasks ended that have left the queue, by array and index, as far as it is known.
+
+        Parameters
+        ----------
+        gone
+            By the name of each array: its number, and the indices of the tasks.
+        """
+
+    def throttle(self, number: str, tasks_at_once: int) -> None:
+        """Let so many tasks of an array run at once; 0: all.
+
+        Raises
+        ------
+        InputError
+            Where the array has ended.
+        """
+
+    def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
+        """Cancel tasks of an array, by index; those that are gone already are as good."""
+
+    def cancel(self, run: str) -> bool:
+        """Cancel all tasks of a dispatch; returns whether there were any."""
+
+    def living(self, names: Iterable[str]) -> list[str]:
+        """The numbers of the jobs of these names that still wait or work."""
+
+    def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
+        """The commands that show these jobs, and that cancel them."""
+
+
+def prefix(run: str) -> str:
+    """How the names of all jobs of a run begin."""
+    return f"sw-{run}-"
 
 
 def ranges(numbers: Iterable[int]) -> str:

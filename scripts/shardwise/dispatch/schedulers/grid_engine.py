@@ -18,27 +18,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, numbers, ranges
+from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, numbers, prefix, ranges
 from shardwise.errors import InputError, QueueFull, TryAgain
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-TITLE = "Grid Engine"
-
-CLIENT = "qstat"
-"""The command whose presence says that this machine can reach a Grid Engine."""
-
 QUERY_SECONDS = 30
 ACCOUNTING_SECONDS = 10
 VERIFY_SECONDS = 10
-
-UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
-"""How long a host has to be unheard of before its jobs are lost.
-
-After a restart of qmaster all hosts are, for half a minute. (Grid Engine itself calls a host that
-only after five minutes of silence, or what a site has set as max_unheard.)
-"""
 
 _RECORDS_AT_ONCE = 20
 """Tasks of which the accounting, a large file, is asked at one look."""
@@ -124,11 +112,6 @@ class Record:
 # Submission.
 
 
-def prefix(run: str) -> str:
-    """How the names of all jobs of a run begin."""
-    return f"sw-{run}-"
-
-
 def job_name(run: str, properties: Mapping[str, Any], attempt: int) -> str:
     """A name that no other submission has, without what Grid Engine allows in no name."""
     parts = [properties["rule"], *properties["wildcards"].values()]
@@ -208,41 +191,7 @@ def _own_words(name: str, output: str, exported: Iterable[str]) -> list[str]:
     return words + (["-v", names] if names else [])
 
 
-# Arrays. Grid Engine knows one range of indices an array, from 1 on: an index is the place of a
-# shard among those of its array.
-
-
-def cut(wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
-    """The next array: 0, and the numbers of its shards.
-
-    Parameters
-    ----------
-    wanted
-        Ascending numbers in the plan.
-    reach
-        How far indices may reach.
-    limit
-        Tasks that this array may have.
-    """
-    return 0, tuple(wanted[: min(reach, limit)])
-
-
-def indices(array: Array) -> list[int]:
-    """The index of each task, in the order of the array's numbers."""
-    return list(range(1, len(array.numbers) + 1))
-
-
-def find_number(array: Array) -> str:
-    """The shell's words by which a task sets its index and the number of its shard."""
-    return f"""\
-index=$((SGE_TASK_ID - 1)) job=$JOB_ID
-left=$index
-for range in {ranges(array.numbers).replace(",", " ")}; do
-  low=${{range%-*}} size=$((${{range#*-}} - ${{range%-*}} + 1))
-  [ "$left" -ge "$size" ] || break
-  left=$((left - size))
-done
-number=$((low + left))"""
+# Arrays.
 
 
 def array_words(array: Array, throttle: int | None, exported: Iterable[str] = ()) -> list[str]:
@@ -477,35 +426,6 @@ def delete(numbers: Iterable[str]) -> None:
             call(["qdel", *words])
 
 
-def limits() -> tuple[int, int]:
-    """How far the indices of an array may reach, and how many tasks it may have: the same.
-
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer.
-    """
-    match = re.search(r"^max_aj_tasks\s+(\d+)", call(["qconf", "-sconf"]), re.MULTILINE)
-    most = (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
-    return most, most
-
-
-def submit(array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
-    """Submit an array and return its number.
-
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer: it may have taken the array all the same.
-    QueueFull
-        Where it takes no more tasks now.
-    InputError
-        Where it refuses.
-    """
-    exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
-    return submitted(call([*array_words(array, throttle, exported), *words, str(script)]))
-
-
 def submitted(said: str) -> str:
     """The number of a job, or of an array, in what ``qsub -terse`` printed, as its last word.
 
@@ -520,93 +440,89 @@ def submitted(said: str) -> str:
     return match[1]
 
 
-def tasks(runs: Iterable[str]) -> list[Tasks]:
-    """The tasks of these dispatches that wait or work; those that wait together, together.
+class GridEngine:
+    """Grid Engine's arrays; see `Scheduler`.
 
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer.
+    An array has one range of indices, from 1 on: an index is the place of a shard in its array.
     """
-    return [
-        replace(task, trouble=f"{task.trouble}: {error_reason(task.number)}")
-        if task.trouble
-        else task
-        for task in listed(query(), runs)
-    ]
 
+    title = "Grid Engine"
+    client = "qstat"
 
-def fates(
-    _runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
-) -> dict[tuple[str, int], Fate]:
-    """What the accounting says of ended tasks, by array and index; of some, where they are many.
+    def limits(self) -> tuple[int, int]:
+        """How far the indices of an array may reach, and how many tasks it may have: the same."""
+        match = re.search(r"^max_aj_tasks\s+(\d+)", call(["qconf", "-sconf"]), re.MULTILINE)
+        most = (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
+        return most, most
 
-    Parameters
-    ----------
-    gone
-        The number of each array, and the indices of the tasks.
-    """
-    found = {}
-    asked = [(name, number, index) for name, (number, some) in gone.items() for index in some]
-    # An accounting that is too slow to ask is one that does not know.
-    with contextlib.suppress(TryAgain):
-        for name, number, index in asked[:_RECORDS_AT_ONCE]:
-            if (known := record(number, name, index)) is not None:
-                found[name, index] = Fate(describe(known), not known.well, known.well)
-    return found
+    def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
+        """The next array: 0, and the numbers of its shards."""
+        return 0, tuple(wanted[: min(reach, limit)])
 
+    def indices(self, array: Array) -> list[int]:
+        """The index of each task, in the order of the array's numbers."""
+        return list(range(1, len(array.numbers) + 1))
 
-def throttle(number: str, tasks_at_once: int) -> None:
-    """Let so many tasks of an array run at once; 0: all.
+    def find_number(self, array: Array) -> str:
+        """The shell's words by which a task sets its index and the number of its shard."""
+        return f"""\
+    index=$((SGE_TASK_ID - 1)) job=$JOB_ID
+    left=$index
+    for range in {ranges(array.numbers).replace(",", " ")}; do
+      low=${{range%-*}} size=$((${{range#*-}} - ${{range%-*}} + 1))
+      [ "$left" -ge "$size" ] || break
+      left=$((left - size))
+    done
+    number=$((low + left))"""
 
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer.
-    InputError
-        Where the array has ended.
-    """
-    call(["qalter", "-tc", str(tasks_at_once), number])
+    def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
+        """Submit an array and return its number."""
+        exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
+        return submitted(call([*array_words(array, throttle, exported), *words, str(script)]))
 
+    def tasks(self, runs: Iterable[str]) -> list[Tasks]:
+        """The tasks of these dispatches that wait or work; those that wait together, together."""
+        return [
+            replace(task, trouble=f"{task.trouble}: {error_reason(task.number)}")
+            if task.trouble
+            else task
+            for task in listed(query(), runs)
+        ]
 
-def cancel_tasks(number: str, which: Sequence[int]) -> None:
-    """Delete tasks of an array; those that are gone already are as good.
+    def fates(
+        self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
+    ) -> dict[tuple[str, int], Fate]:
+        """What the accounting says of ended tasks; of some only, where they are many."""
+        found = {}
+        asked = [(name, number, index) for name, (number, some) in gone.items() for index in some]
+        # An accounting that is too slow to ask is one that does not know.
+        with contextlib.suppress(TryAgain):
+            for name, number, index in asked[:_RECORDS_AT_ONCE]:
+                if (known := record(number, name, index)) is not None:
+                    found[name, index] = Fate(describe(known), not known.well, known.well)
+        return found
 
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer.
-    """
-    for span in ranges(sorted(which)).split(","):
-        with contextlib.suppress(InputError):
-            call(["qdel", number, "-t", span])
+    def throttle(self, number: str, tasks_at_once: int) -> None:
+        """Let so many tasks of an array run at once; 0: all."""
+        call(["qalter", "-tc", str(tasks_at_once), number])
 
+    def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
+        """Delete tasks of an array; those that are gone already are as good."""
+        for span in ranges(sorted(which)).split(","):
+            with contextlib.suppress(InputError):
+                call(["qdel", number, "-t", span])
 
-def cancel(run: str) -> bool:
-    """Delete all jobs of a run; returns whether there were any.
+    def cancel(self, run: str) -> bool:
+        """Delete all jobs of a run; returns whether there were any."""
+        left = {job.number for job in query().named(run)}
+        delete(sorted(left))
+        return bool(left)
 
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer.
-    """
-    left = {job.number for job in query().named(run)}
-    delete(sorted(left))
-    return bool(left)
+    def living(self, names: Iterable[str]) -> list[str]:
+        """The jobs of these runs that still wait or work, whoever has submitted them."""
+        queue = query(everyone=True)
+        return [job.number for name in names for job in queue.named(name)]
 
-
-def living(runs: Iterable[str]) -> list[str]:
-    """The jobs of these runs that still wait or work, whoever has submitted them.
-
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer.
-    """
-    queue = query(everyone=True)
-    return [job.number for run in runs for job in queue.named(run)]
-
-
-def commands(_runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
-    """The commands that show the jobs of everyone, and that delete these."""
-    return "qstat -u '*'", shlex.join(["qdel", *numbers])
+    def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
+        """The commands that show the jobs of everyone, and that delete these."""
+        return "qstat -u '*'", shlex.join(["qdel", *numbers])

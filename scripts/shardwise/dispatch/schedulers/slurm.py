@@ -14,11 +14,6 @@ from pathlib import Path
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, numbers, ranges
 from shardwise.errors import InputError, QueueFull, TryAgain
 
-CLIENT = "squeue"
-"""The command whose presence says that this machine can reach a Slurm."""
-
-TITLE = "Slurm"
-
 _QUERY_SECONDS = 30
 _SUBMIT_SECONDS = 180
 """sbatch itself tries for two minutes where the cluster has as many jobs as it allows."""
@@ -66,25 +61,6 @@ PartitionNodeLimit is none: Slurm says it also while nodes are down.
 
 _MISFIRED = frozenset({"launch failed requeued held", "jobholdmaxrequeue"})
 """Reasons for which Slurm itself holds a task after failed starts; a new submission may start."""
-
-
-def living(names: list[str]) -> list[str]:
-    """The jobs of these names that still wait or work.
-
-    Raises
-    ------
-    TryAgain
-        Where Slurm does not answer.
-    """
-    found = _squeue("%i", names)
-    if strange := [line for line in found if not re.fullmatch(r"\d+(_.*)?", line)]:
-        raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
-    return found
-
-
-def commands(names: list[str], numbers: list[str]) -> tuple[str, str]:
-    """The commands that show these jobs, and that cancel them."""
-    return f"squeue -j {','.join(numbers)}", f"scancel {' '.join(numbers)}"
 
 
 def _squeue(form: str, names: Iterable[str], *words: str) -> list[str]:
@@ -154,93 +130,6 @@ def verify(words: Sequence[str]) -> None:
             raise
 
 
-def limits() -> tuple[int, int]:
-    """How far the indices of an array may reach, from 0 on, and how many tasks it may have.
-
-    Raises
-    ------
-    InputError
-        Where Slurm takes no arrays.
-    TryAgain
-        Where Slurm does not answer.
-    """
-    said = call(["scontrol", "show", "config"], _QUERY_SECONDS)
-    size = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
-    reach = int(size[1]) if size else _MAX_ARRAY_SIZE
-    fewer = re.search(r"^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)", said, re.MULTILINE)
-    most = min(reach, int(fewer[1])) if fewer else reach
-    if not most:
-        raise InputError(
-            "this Slurm takes no array jobs (MaxArraySize or max_array_tasks is 0); use dispatch: "
-            "jobs"
-        )
-    return reach, most
-
-
-def cut(wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
-    """The next array: what its tasks add to their index, and the numbers of its shards.
-
-    An index is the shard's number in the plan, or what the number is above the array's first one.
-
-    Parameters
-    ----------
-    wanted
-        Ascending numbers in the plan.
-    reach
-        How far indices may reach.
-    limit
-        Tasks that this array may have.
-    """
-    first = 0 if wanted[min(limit, len(wanted)) - 1] < reach else wanted[0]
-    taken = [number for number in wanted[:limit] if number - first < reach]
-    while len(spec := ranges(number - first for number in taken)) > _MAX_SPEC:
-        taken = taken[: len(taken) * _MAX_SPEC // len(spec)]
-    return first, tuple(taken)
-
-
-def indices(array: Array) -> list[int]:
-    """The index of each task, in the order of the array's numbers."""
-    return [number - array.first for number in array.numbers]
-
-
-def find_number(array: Array) -> str:
-    """The shell's words by which a task sets its index and the number of its shard."""
-    return f"index=$SLURM_ARRAY_TASK_ID job=$SLURM_ARRAY_JOB_ID\nnumber=$((index + {array.first}))"
-
-
-def submit(array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
-    """Submit an array and return its number.
-
-    Raises
-    ------
-    TryAgain
-        Where Slurm does not answer: it may have taken the array all the same.
-    QueueFull
-        Where it takes no more tasks now.
-    InputError
-        Where it refuses.
-    """
-    spec = ranges(indices(array)) + (f"%{throttle}" if throttle else "")
-    own = ["--parsable", f"--job-name={array.run}", f"--comment={array.name}", f"--array={spec}"]
-    own += ["--output=/dev/null", "--error=/dev/null", str(script)]
-    said = call(["sbatch", *words, *own], _SUBMIT_SECONDS)
-    number = said.split(";")[0].strip()
-    if not number.isdigit():
-        raise TryAgain(f"sbatch answered {said.strip()!r}, not the number of a job")
-    return number
-
-
-def tasks(runs: Iterable[str]) -> list[Tasks]:
-    """The tasks of these dispatches that wait or work; those that wait together, together.
-
-    Raises
-    ------
-    TryAgain
-        Where Slurm does not answer.
-    """
-    return parse_tasks(_squeue(_FORMAT, runs))
-
-
 def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
     """Read what squeue printed.
 
@@ -271,19 +160,6 @@ def _row(line: str) -> tuple[str, tuple[int, ...], str, str, str, str]:
         raise TryAgain(f"squeue printed {line!r}, which tells of no task") from None
 
 
-def fates(
-    runs: Iterable[str], _gone: Mapping[str, tuple[str, Sequence[int]]]
-) -> dict[tuple[str, int], Fate]:
-    """What Slurm still knows of the ended tasks of some dispatches, by array and index.
-
-    Raises
-    ------
-    TryAgain
-        Where it does not answer.
-    """
-    return parse_fates(_squeue(_FORMAT, runs, "--states=all", "--array"))
-
-
 def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
     """Read what squeue printed of all tasks, ended ones too; errors are those of `parse_tasks`."""
     found = {}
@@ -295,45 +171,97 @@ def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
     return found
 
 
-def throttle(number: str, tasks_at_once: int) -> None:
-    """Let so many tasks of an array run at once; 0: all.
-
-    Raises
-    ------
-    TryAgain
-        Where Slurm does not answer.
-    InputError
-        Where the array has ended.
-    """
-    words = ["scontrol", "update", f"JobId={number}", f"ArrayTaskThrottle={tasks_at_once}"]
-    call(words, _QUERY_SECONDS)
-
-
-def cancel_tasks(number: str, which: Sequence[int]) -> None:
-    """Cancel tasks of an array; those that are gone already are as good.
-
-    Raises
-    ------
-    TryAgain
-        Where Slurm does not answer.
-    """
-    _scancel([f"{number}_[{ranges(sorted(which))}]"])
-
-
-def cancel(run: str) -> bool:
-    """Cancel all tasks of a dispatch; returns whether there were any.
-
-    Raises
-    ------
-    TryAgain
-        Where Slurm does not answer.
-    """
-    left = sorted({task.number for task in tasks([run])})
-    _scancel(left)
-    return bool(left)
-
-
 def _scancel(what: list[str]) -> None:
     if what:
         with contextlib.suppress(InputError):  # the caller looks whether they are gone
             call(["scancel", *what], _QUERY_SECONDS)
+
+
+class Slurm:
+    """Slurm's arrays; see `Scheduler`.
+
+    An index is the shard's number in the plan, or that number less the array's first one.
+    """
+
+    title = "Slurm"
+    client = "squeue"
+
+    def limits(self) -> tuple[int, int]:
+        """How far the indices of an array may reach, from 0 on, and how many tasks it may have."""
+        said = call(["scontrol", "show", "config"], _QUERY_SECONDS)
+        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+        reach = int(size[1]) if size else _MAX_ARRAY_SIZE
+        fewer = re.search(r"^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)", said, re.MULTILINE)
+        most = min(reach, int(fewer[1])) if fewer else reach
+        if not most:
+            raise InputError(
+                "this Slurm takes no array jobs (MaxArraySize or max_array_tasks is 0); use "
+                "dispatch: jobs"
+            )
+        return reach, most
+
+    def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
+        """The next array: what its tasks add to their index, and the numbers of its shards."""
+        first = 0 if wanted[min(limit, len(wanted)) - 1] < reach else wanted[0]
+        taken = [number for number in wanted[:limit] if number - first < reach]
+        while len(spec := ranges(number - first for number in taken)) > _MAX_SPEC:
+            taken = taken[: len(taken) * _MAX_SPEC // len(spec)]
+        return first, tuple(taken)
+
+    def indices(self, array: Array) -> list[int]:
+        """The index of each task, in the order of the array's numbers."""
+        return [number - array.first for number in array.numbers]
+
+    def find_number(self, array: Array) -> str:
+        """The shell's words by which a task sets its index and the number of its shard."""
+        return (
+            f"index=$SLURM_ARRAY_TASK_ID job=$SLURM_ARRAY_JOB_ID\nnumber=$((index + {array.first}))"
+        )
+
+    def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
+        """Submit an array and return its number."""
+        spec = ranges(self.indices(array)) + (f"%{throttle}" if throttle else "")
+        names = [f"--job-name={array.run}", f"--comment={array.name}", f"--array={spec}"]
+        logs = ["--output=/dev/null", "--error=/dev/null"]
+        command = ["sbatch", *words, "--parsable", *names, *logs, str(script)]
+        answer = call(command, _SUBMIT_SECONDS)
+        number = answer.split(";")[0].strip()
+        if not number.isdigit():
+            raise TryAgain(f"sbatch answered {answer.strip()!r}, not the number of a job")
+        return number
+
+    def tasks(self, runs: Iterable[str]) -> list[Tasks]:
+        """The tasks of these dispatches that wait or work; those that wait together, together."""
+        return parse_tasks(_squeue(_FORMAT, runs))
+
+    def fates(
+        self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
+    ) -> dict[tuple[str, int], Fate]:
+        """What Slurm still knows of the ended tasks of some dispatches, by array and index."""
+        return parse_fates(_squeue(_FORMAT, runs, "--states=all", "--array"))
+
+    def throttle(self, number: str, tasks_at_once: int) -> None:
+        """Let so many tasks of an array run at once; 0: all."""
+        words = ["scontrol", "update", f"JobId={number}", f"ArrayTaskThrottle={tasks_at_once}"]
+        call(words, _QUERY_SECONDS)
+
+    def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
+        """Cancel tasks of an array; those that are gone already are as good."""
+        _scancel([f"{number}_[{ranges(sorted(which))}]"])
+
+    def cancel(self, run: str) -> bool:
+        """Cancel all tasks of a dispatch; returns whether there were any."""
+        left = sorted({task.number for task in self.tasks([run])})
+        _scancel(left)
+        return bool(left)
+
+    def living(self, names: Iterable[str]) -> list[str]:
+        """The jobs of these names that still wait or work."""
+        found = _squeue("%i", names)
+        if strange := [line for line in found if not re.fullmatch(r"\d+(_.*)?", line)]:
+            raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
+        return found
+
+    def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
+        """The commands that show these jobs, and that cancel them."""
+        return f"squeue -j {','.join(numbers)}", f"scancel {' '.join(numbers)}"

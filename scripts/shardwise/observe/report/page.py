@@ -1,33 +1,54 @@
 """The page: what was observed, put into its template."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from shardwise import __version__
-from shardwise.errors import InputError
+from shardwise.errors import InputError, IntegrityError, one_line
+from shardwise.files import small
 from shardwise.files.commit import commit
+from shardwise.observe import figures
 from shardwise.observe import verdict as verdicts
 from shardwise.observe.advice import Advice, advise
 from shardwise.observe.observation import Observation
-from shardwise.observe.report import (
-    answers,
-    durations,
-    heatmap,
-    matrix,
-    rates,
-    tables,
-    timeline,
-    words,
-    work,
-)
+from shardwise.observe.report import matrix, plots, tables
+from shardwise.observe.report.answers import answers
 from shardwise.observe.report.matrix import Matrix
-from shardwise.observe.report.parts import Figure
+from shardwise.records import receipts
+from shardwise.records.timeline import Span
+from shardwise.units import any_clock, plain, seconds
 
 _HERE = Path(__file__).parent
+_MOST_COPIES = 1000
+"""Receipts of copies that are read; of more, some at equal distances."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What the page reads beside the observation.
+
+    Attributes
+    ----------
+    total, why
+        The sum as a picture; its name, or why there is none.
+    command
+        What continues the run; empty where no run has left it.
+    dispatch
+        How the shards were given to devices.
+    copies
+        When shards were copied before they were computed.
+    """
+
+    total: Matrix | None = None
+    why: str = "The sum was not read."
+    command: str = ""
+    dispatch: str = ""
+    copies: Sequence[Span] = field(default_factory=tuple)
 
 
 def write(seen: Observation, output: Path | None = None) -> Path:
@@ -38,28 +59,53 @@ def write(seen: Observation, output: Path | None = None) -> Path:
     output
         Where to, in place of ``report.html`` in the results folder.
     """
-    page = render(seen, advise(seen), *picture(seen))
+    page = render(seen, read(seen))
     path = output or seen.results.report
     with commit(path) as file:
         file.write(page.encode("utf-8", "replace"))
     return path
 
 
+def read(seen: Observation) -> Beside:
+    """What lies in the results folder beside what was observed."""
+    results, command = seen.results, b""
+    with suppress(IntegrityError):
+        command = small.read(results.command, follow=False) or b""
+    found = [name for name in ("pool", "mpi") if results.log(name).exists()]
+    found += ["array"] * results.arrays.exists()
+    dispatch = " and ".join(found) or ("jobs: one job per shard" if seen.shards else "")
+    total, why = picture(seen)
+    told = one_line(command.decode(errors="replace").strip())
+    return Beside(total, why, told, dispatch, _copies(seen))
+
+
+def _copies(seen: Observation) -> list[Span]:
+    """When shards were copied, as their receipts say it."""
+    if seen.plan is None or not seen.plan.settings.materialize:
+        return []
+    spans = []
+    for shard in list(seen.shards)[:: 1 + len(seen.shards) // _MOST_COPIES]:
+        with suppress(IntegrityError):
+            told = receipts.read(seen.results.shard_receipt(shard), receipts.CopyReceipt)
+            spans.append((told.started, told.finished))
+    return spans
+
+
 def picture(seen: Observation) -> tuple[Matrix | None, str]:
-    """The sum as the page shows it, and why it does not where it does not.
+    """The sum as the page shows it with its name, or why it does not.
 
     Only a sum that fits the plan and the products that lie there now is shown.
     """
     if not seen.summary_fits:
         return None, _no_sum(seen)
-    files = seen.summary.files if seen.summary else {}
-    named = next((name for name in ("sum", "mean") if name in files), None)
+    found = seen.summary.files if seen.summary else {}
+    named = next((name for name in ("sum", "mean") if name in found), None)
     if named is None:
         return None, "Neither sum nor mean is among the statistics, so there is no picture of it."
     try:
         return matrix.read(seen.results.statistic(named)), f"{named}.npy"
     except InputError as error:
-        return None, words.plain(f"The sum cannot be shown: {error}")
+        return None, plain(f"The sum cannot be shown: {error}")
 
 
 def _no_sum(seen: Observation) -> str:
@@ -67,75 +113,76 @@ def _no_sum(seen: Observation) -> str:
     if seen.summary is None and seen.results.summary.exists():
         return "The receipt of the sum cannot be read, so no sum is shown."
     if seen.summary is None:
-        return "Nothing is summed yet, so there is no sum to show."
+        return "Nothing is summed yet."
     if seen.plan is None:
         return "A sum lies here, but no plan says what it is of, so it is not shown."
-    return (
-        "A sum lies here, but it is not of the plan and the products that lie here now, so it is "
-        "not shown."
-    )
+    return "A sum lies here, but of another plan or other products, so it is not shown."
 
 
 def render(
-    seen: Observation,
-    advice: Sequence[Advice] = (),
-    total: Matrix | None = None,
-    total_words: str = "The sum was not read.",
+    seen: Observation, beside: Beside | None = None, advice: Sequence[Advice] | None = None
 ) -> str:
-    """The page as text; nothing is read.
+    """The page as text; nothing but the sizes of the result files is read.
 
     Parameters
     ----------
     advice
-        What to change, what matters most first.
-    total, total_words
-        As :func:`picture` gives them.
+        What to change, what matters most first; left out, what :func:`advise` says.
     """
-    run = work.of(seen)
-    verdict = verdicts.verdict(seen)
-    late = durations.stragglers(run)
+    beside = beside or Beside()
+    run, verdict = figures.of(seen), verdicts.verdict(seen)
+    advice = advise(seen, run) if advice is None else advice
+    spent = tables.spent(seen, run, beside.copies)
+    total = sum(part for _, _, part in spent)
+    results, load = tables.files(seen)
+    found = beside.total
+    drawn = [plots.heat_map(found, beside.why), plots.row_norms(found)] if found else []
     context = {
         "verdict": verdict,
-        "first_line": [words.marked(part) for part in verdict.words.partition(". ")],
-        "title": words.plain(f"Shardwise: {seen.results.root.resolve().name}"),
-        "at": words.moment(seen.at),
+        "first_line": [marked(part) for part in verdict.words.partition(". ")],
+        "title": plain(f"Shardwise: {seen.results.root.resolve().name}"),
+        "at": any_clock(seen.at),
         "version": __version__,
-        "answers": answers.answers(seen, verdict, run, late, advice),
-        "computed": tables.computed(seen, run),
-        "sum_figures": _sum_figures(total, total_words),
-        "sum_words": total_words,
+        "bad": verdict.kind in ("failed", "damaged") or bool(seen.failures),
+        "command": "" if verdict.kind in ("proven", "unproven") else beside.command,
+        "answers": list(answers(seen, verdict, run, spent, advice)),
+        "spent": [(kind, name, seconds(part), 100 * part / total) for kind, name, part in spent],
+        "total": seconds(total),
+        "facts": tables.facts(seen, run, beside.dispatch),
+        "files": results,
+        "load": load,
+        "pictures": [plot for plot in drawn if plot],
+        "sum_words": beside.why,
         "scalars": tables.statistics(seen) if seen.summary_fits else [],
-        "elements": heatmap.statistics(total) if total else [],
-        "element_file": total_words if total else "",
-        "timeline": timeline.figure(run),
-        "rates": rates.figure(run),
-        "durations": durations.figure(run),
+        "elements": tables.elements(beside.total) if beside.total else [],
+        "times": [plot for plot in (plots.timeline(run), plots.durations(run)) if plot],
+        "late": tables.late(run),
+        "more_late": max(0, len(run.late) - len(tables.late(run))),
+        "shards": tables.shards(run),
+        "rates": tables.rates(run),
         "failures": tables.failures(seen),
         "retries": tables.retries(seen),
         "quarantined": tables.quarantined(seen),
-        "problems": [words.plain(problem) for problem in seen.problems[: tables.MOST_ROWS]],
+        "problems": [plain(problem) for problem in seen.problems[: tables.MOST_ROWS]],
         "more_problems": max(0, len(seen.problems) - tables.MOST_ROWS),
         "devices": tables.devices(seen, run),
         "versions": tables.versions(seen),
         "config": tables.config(seen),
-        "advice": [(words.marked(one.words), words.marked(one.evidence)) for one in advice],
+        "advice": [(marked(one.words), marked(one.evidence)) for one in advice],
         "known": bool(seen.shards),
     }
-    return _template().render(context)
-
-
-def _sum_figures(total: Matrix | None, name: str) -> list[Figure]:
-    return [heatmap.figure(total, name), heatmap.spectrum(total)] if total else []
-
-
-def _template() -> jinja2.Template:
-    """The template, its style and its script inside."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(
-        style=Markup((_HERE / "page.css").read_text("utf-8")),
-        script=Markup((_HERE / "page.js").read_text("utf-8")),
+    environment.globals["style"] = Markup((_HERE / "page.css").read_text("utf-8"))
+    return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(context)
+
+
+def marked(text: object) -> Markup:
+    """A sentence whose pieces between backticks are code."""
+    pieces = one_line(str(text)).split("`")
+    if len(pieces) % 2 == 0:  # one stands alone, and means nothing
+        return Markup("{}").format("`".join(pieces))
+    return Markup("").join(
+        Markup("<code>{}</code>" if i % 2 else "{}").format(piece) for i, piece in enumerate(pieces)
     )
-    made: Any = environment.from_string((_HERE / "page.html.j2").read_text("utf-8"))
-    return made

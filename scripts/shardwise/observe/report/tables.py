@@ -1,113 +1,185 @@
-"""What was computed, by whom and with what, as pairs of words and as tables."""
+"""What the page says in words and tables: the run, its files, its failures, its devices."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 
-from shardwise.observe.observation import (
-    DAMAGED,
-    DONE,
-    FAILED,
-    RUNNING,
-    STATES,
-    Observation,
-    Sighting,
-)
-from shardwise.observe.report import words
-from shardwise.observe.report.durations import throttled
-from shardwise.observe.report.parts import Cell, Table
-from shardwise.observe.report.timeline import busy_share
-from shardwise.observe.report.work import DeviceWork, Run
+from shardwise.observe.figures import Run, throttled
+from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, Observation, Sighting
+from shardwise.observe.report.matrix import Matrix
+from shardwise.observe.report.plots import PHASE_NAMES
 from shardwise.plan.plan import Plan
-from shardwise.units import human_bytes, number
+from shardwise.records.timeline import PHASES, STAGES, Span, length, union
+from shardwise.units import (
+    DASH,
+    any_clock,
+    count,
+    figure,
+    human_bytes,
+    inside,
+    number,
+    plain,
+    rate,
+    seconds,
+    share,
+)
 
 MOST_ROWS = 200
 """Failures, retries and settings that are listed."""
 
-_SLOW = 0.8
-"""Of the fastest rate of its kind, below which a device is called slow."""
+MOST_SHARDS = 1000
+"""Shards of the table, the longest first; the ledger has all."""
 
+_MOST_LATE = 20
+
+Cell = str | Markup
 Pair = tuple[str, Cell]
 
 
-def computed(seen: Observation, run: Run) -> list[Pair]:
-    """What the run was to do, and what it took."""
+@dataclass(frozen=True)
+class Table:
+    """Numbers as rows; the template escapes and draws it.
+
+    Attributes
+    ----------
+    heads, rows
+        The first column names the row.
+    texts
+        Numbers of columns, beside the first, that hold words rather than figures.
+    note
+        What is left out, if anything.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    texts: frozenset[int] = frozenset()
+    note: str = ""
+
+
+def _table(
+    heads: Sequence[str], rows: list[Sequence[Cell]], texts: Sequence[int] = (),
+    most: int = MOST_ROWS,
+) -> Table | None:  # fmt: skip
+    """A table of the first rows; None where there are none."""
+    more = len(rows) - most
+    note = f"… and {more:,} more; ledger.tsv and logs/ have all." if more > 0 else ""
+    return Table(heads, rows[:most], frozenset(texts), note) if rows else None
+
+
+# The run.
+
+
+def facts(seen: Observation, run: Run, dispatch: str) -> list[Pair]:
+    """What the run was to do, and how."""
     made = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
-        made.append(("shards", _states(seen)))
-    if used := sorted({own.backend for own in seen.shards.values() if own.backend}):
-        made.append(("computed by", words.plain(" and ".join(used))))
-    if run.begin is not None:
-        end = max(stop for _, stop in run.stretches)
-        words_of = f"{words.moment(run.begin)} to {words.moment(end)}"
-        made.append(("shards at work", words_of))
-        made.append(("that is", _how_long(run)))
-    if (spent := reduce_seconds(seen)) is not None:
-        made.append(("summing", words.seconds(spent)))
-    joules, of = energy(seen)
-    if joules is not None:
-        part = "" if of == len(seen.shards) else f", of {words.count(of, 'shard')} that say it"
-        made.append(("energy", f"{words.energy(joules)}{part}"))
-    made.append(("results folder", words.plain(seen.results.root)))
+        states = Counter(own.state for own in seen.shards.values())
+        told = ", ".join(f"{n:,} {state}" for state, n in states.items())
+        every = len(states) == 1 and DONE in states
+        made.append(("shards", f"{len(seen.shards):,}, {'all done' if every else told}"))
+    if dispatch:
+        made.append(("dispatch", dispatch))
+    if len(run.devices):
+        kinds = Counter(map(plain, run.devices.kind))
+        where = count(len(set(run.devices.node)), "node")
+        told = ", ".join(f"{n:,} × {kind}" for kind, n in kinds.items())
+        made.append(("devices", f"{told}, on {where}"))
+    if seen.summary is not None:
+        told = ", ".join(map(plain, seen.summary.files))
+        made.append(("reduce", f"{told}; ranks: {seen.summary.ranks}"))
+    done = [own for own in seen.shards.values() if own.state == DONE]
+    if joules := _numbers(done, "energy_joules"):
+        part = "" if len(joules) == len(done) else f", of {count(len(joules), 'shard')}"
+        made.append(("energy", f"{rate(sum(joules) / 3600, 'Wh')}{part}"))
+    made.append(("results folder", plain(seen.results.root)))
     return made
 
 
 def _planned(plan: Plan) -> Iterator[Pair]:
     problem, settings = plan.problem, plan.settings
     rows, columns = problem.left
-    total = problem.matrices * problem.matrix_bytes
+    nbytes = human_bytes(problem.matrices * problem.matrix_bytes)
     yield (
         "matrices",
-        (
-            f"{problem.matrices:,} of {rows:,} × {columns:,}, {words.plain(plan.dtype)}, "
-            f"{human_bytes(total)}"
-        ),
+        f"{problem.matrices:,} of {rows:,} × {columns:,}, {plain(plan.dtype)}, {nbytes}",
     )
-    yield "product", words.plain(problem.product)
-    config = plan.facts.config
-    source = words.inside(config, "input")
-    yield "input", words.plain(source) if source else "the synthetic stack"
+    yield "product of each", plain(problem.product)
+    source = inside(plan.facts.config, "input")
+    yield "input", plain(source) if source else "a generated stack (synthetic)"
     kept = {"products": "every product", "sum": "the sum of each shard"}
-    yield "kept", kept.get(settings.keep, words.plain(settings.keep))
-    how = [f"backend {settings.backend}", f"precision {settings.precision}"]
-    if not settings.verify:
-        how.append("not proven: verify is false")
-    if settings.nonfinite != "error":
-        how.append(f"nonfinite {settings.nonfinite}")
-    yield "how", words.plain(", ".join(map(str, how)))
+    yield "kept", kept.get(settings.keep, plain(settings.keep))
+    how = f"backend {settings.backend}, precision {settings.precision}"
+    yield (
+        "computed with",
+        plain(how + ("" if settings.verify else ", not proven: verify is false")),
+    )
 
 
-def _states(seen: Observation) -> str:
-    """How many shards there are of each state."""
-    amounts = {state: 0 for state in STATES}
-    for sighting in seen.shards.values():
-        amounts[sighting.state] = amounts.get(sighting.state, 0) + 1
-    if amounts[DONE] == len(seen.shards):
-        return f"{len(seen.shards):,}, all done"
-    told = ", ".join(f"{n:,} {state}" for state, n in amounts.items() if n)
-    return f"{len(seen.shards):,}: {told}"
+def spent(seen: Observation, run: Run, copies: Sequence[Span]) -> list[tuple[str, str, float]]:
+    """Where the total time of the run went: the class of its colour, a name, and seconds.
+
+    Each moment from the plan to the last result counts once, for the first of these that was at
+    work then: shards, reduce, copies. What is left is waiting, in a queue or for processes to
+    start. Breaks between runs do not count.
+    """
+    spans, planned = list(run.stretches), seen.plan.facts.made if seen.plan else None
+    if planned is None or not spans or planned.time > spans[0][0]:
+        return []
+    begin = planned.time
+    at_work = union(zip(run.shards.begin.tolist(), run.shards.end.tolist(), strict=True))
+    reduce = [(own.started, own.finished)] if (own := seen.summary) else []
+    reduce = [span for span in reduce if spans[-1][0] < span[0] <= span[1]]
+    last = max(end for _, end in [*spans, *reduce])
+    breaks = sum(b - a for (_, a), (b, _) in pairwise(spans))
+    known, before, made = [], 0.0, []
+    for kind, name, own in (("p3", "computing shards", at_work), ("p1", "reduce", reduce),
+                            ("p5", "copying shards", copies)):  # fmt: skip
+        known = union([*known, *((max(a, begin), b) for a, b in own if b > begin)])
+        made.append((kind, name, length(known) - before))
+        before = length(known)
+    made.insert(0, ("p0", "queue and start", max(0.0, last - begin - breaks - before)))
+    return [row for row in made if row[2] > 0]
 
 
-def _how_long(run: Run) -> str:
-    nodes = {device.device.node for device in run.devices if device.device}
-    where = f"{words.count(len(run.devices), 'device')} of {words.count(len(nodes), 'node')}"
-    breaks = len(run.stretches) - 1
-    pause = f", {words.count(breaks, 'break')} left out" if breaks else ""
-    return f"{words.seconds(run.seconds)} on {where}{pause}"
+def files(seen: Observation) -> tuple[Table | None, str]:
+    """The result files with their paths, and the line of Python that reads the first."""
+    results = seen.results
+    named = seen.summary.files if seen.summary and seen.summary_fits else {}
+    paths = [results.statistic(name) for name in named]
+    rows: list[Sequence[Cell]] = []
+    for path in [*paths, results.summary, results.ledger]:
+        if path.exists():
+            rows.append([link(path.name), plain(path), human_bytes(path.stat().st_size)])
+    line = f'np.load("{plain(paths[0])}")' if paths and paths[0].exists() else ""
+    return _table(["file", "path", "size"], rows, [1]), line
 
 
-def reduce_seconds(seen: Observation) -> float | None:
-    """How long the reduce took, where its summary says so."""
-    summary = seen.summary
-    return max(0.0, summary.finished - summary.started) if summary else None
+def link(path: str | None) -> Cell:
+    """A path below the results folder as a relative link: never an address of another kind."""
+    if not path:
+        return ""
+    address = "./" + quote(path.encode("utf-8", "surrogateescape"), safe="/")
+    return Markup('<a href="{}">{}</a>').format(address, plain(path))
 
 
-def energy(seen: Observation) -> tuple[float | None, int]:
-    """Joules of the run, and the number of shards that they are of."""
-    done = (own for own in seen.shards.values() if own.state == DONE)
-    found = _all(done, "energy_joules")
-    return (sum(found) if found else None), len(found)
+def elements(matrix: Matrix) -> list[Pair]:
+    """The figures of the sum's elements."""
+    what = " absolute value" if matrix.complex else ""
+    rows = f", of every {matrix.step}th row" if matrix.step > 1 else ""
+    mean = matrix.mean
+    told = [mean.real, mean.imag] if isinstance(mean, complex) else mean
+    return [
+        (f"least{what}{rows}", DASH if matrix.low is None else f"{matrix.low:.8g}"),
+        (f"greatest{what}{rows}", DASH if matrix.high is None else f"{matrix.high:.8g}"),
+        (f"mean{rows}", DASH if told is None else figure(told)),
+        (f"Frobenius norm{rows}", f"{matrix.norm:.8g}"),
+        (f"NaN or infinite elements{rows}", f"{matrix.nonfinite:,}"),
+    ]
 
 
 def statistics(seen: Observation) -> list[Pair]:
@@ -117,16 +189,63 @@ def statistics(seen: Observation) -> list[Pair]:
     for name, value in list(scalars.items())[:MOST_ROWS]:
         if isinstance(value, Mapping):  # where the extremes lie
             for which, place in list(value.items())[:4]:
-                made.append((f"where the {words.plain(which)} lies", _place(place)))
+                found = place.items() if isinstance(place, Mapping) else [("", place)]
+                told = ", ".join(f"{plain(k)} {figure(v)}" for k, v in list(found)[:4])
+                made.append((f"where the {plain(which)} lies", told.strip()))
         else:
-            made.append((words.plain(name), words.figure(value)))
+            made.append((plain(name), figure(value)))
     return made
 
 
-def _place(found: Any) -> str:
-    if not isinstance(found, Mapping):
-        return words.plain(found)
-    return ", ".join(f"{words.plain(k)} {words.figure(v)}" for k, v in list(found.items())[:4])
+# The shards.
+
+
+def late(run: Run) -> list[tuple[str, str]]:
+    """The stragglers, each with what took longer than in a typical shard."""
+    usual = {phase: float(run.told[f"held_{phase}"].median()) for phase in PHASES}
+    made = []
+    for row in run.late[:_MOST_LATE].itertuples():
+        held = {phase: getattr(row, f"held_{phase}") for phase in PHASES}
+        told = [f"attempt {row.attempts:.0f}"] if row.attempts > 1 else []
+        if held["read"] >= 0:
+            phase = max(PHASES, key=lambda name: held[name] - usual[name])
+            name, took = PHASE_NAMES[PHASES.index(phase)], seconds(held[phase])
+            told.insert(0, f"{name} took {took} instead of {seconds(usual[phase])}")
+        told += [f"slowed down by {name} for {seconds(spent)}"
+                 for name, spent in throttled([run.seen.shards[row.shard]]).items()]  # fmt: skip
+        words = f"on {row.label}: {seconds(row.seconds)}, {row.seconds / run.typical:.2g} times the"
+        made.append((plain(row.shard), f"{words} median. {'; '.join(told).capitalize()}"))
+    return made
+
+
+def shards(run: Run) -> Table | None:
+    """The shards with their times, the longest first."""
+    heads = ["shard", "device", "state", "began after", "took", *PHASES, "attempts"]
+    slowest = run.shards.sort_values(["seconds", "shard"], ascending=[False, True])
+    rows: list[Sequence[Cell]] = [
+        [plain(row.shard), row.label, row.state, seconds(row.begin - run.begin),
+         seconds(row.seconds), *(seconds(getattr(row, f"held_{phase}")) for phase in PHASES),
+         f"{row.attempts:.0f}"]
+        for row in slowest[: MOST_SHARDS + 1].itertuples()
+    ]  # fmt: skip
+    made = _table(heads, rows, [1, 2], MOST_SHARDS)
+    if made and made.note:
+        note = f"The {MOST_SHARDS:,} longest of {len(slowest):,} shards; ledger.tsv has all."
+        return Table(made.heads, made.rows, made.texts, note)
+    return made
+
+
+def rates(run: Run) -> Table | None:
+    """How fast each stage was on each node, while it was at work."""
+    rows: list[Sequence[Cell]] = []
+    for node, own in run.told.groupby("node"):
+        told = [plain(node)]
+        for stage in STAGES:
+            unit = "FLOP/s" if stage == "compute" else "B/s"
+            busy = float(own[f"busy_{stage}"].sum()) / max(float(own.seconds.sum()), 1e-9)
+            told.append(f"{rate(run.rate(stage, node), unit)}, {share(min(1.0, busy))}")
+        rows.append(told)
+    return _table(["node", *STAGES], rows)
 
 
 # What failed.
@@ -134,195 +253,112 @@ def _place(found: Any) -> str:
 
 def failures(seen: Observation) -> Table | None:
     """Shards and stages without a result, and why."""
-    bad = [own for own in seen.shards.values() if own.state in (FAILED, DAMAGED)]
-    rows: list[list[Cell]] = [
-        [
-            f"{words.plain(rule)} (stage)",
-            words.plain(failure.reason),
-            "failed",
-            "",
-            _log(failure.log),
-        ]
-        for rule, failure in seen.failures.items()
+    rows: list[Sequence[Cell]] = [
+        [f"{plain(rule)} (stage)", plain(why.reason), "failed", "", link(why.log)]
+        for rule, why in seen.failures.items()
     ]
-    rows += [
-        [
-            own.shard, _why(own), own.state, str(own.attempts),
-            _log(own.failure.log if own.failure else None),
-        ]
-        for own in bad
-    ]  # fmt: skip
-    return _listed(["shard", "why", "state", "attempts", "log"], rows, frozenset({1, 2, 4}))
-
-
-def _why(own: Sighting) -> str:
-    if own.failure:
-        return words.plain(own.failure.reason)
-    return "what lies there cannot be used; see above" if own.state == DAMAGED else "not known"
+    for own in seen.shards.values():
+        if own.state in (FAILED, DAMAGED):
+            why = own.failure
+            told = "its files cannot be used" if own.state == DAMAGED else "not known"
+            reason, log = (plain(why.reason), link(why.log)) if why else (told, "")
+            rows.append([plain(own.shard), reason, own.state, str(own.attempts), log])
+    return _table(["shard", "why", "state", "attempts", "log"], rows, [1, 2, 4])
 
 
 def retries(seen: Observation) -> Table | None:
     """Shards that took more than one attempt."""
-    again = [
-        own for own in seen.shards.values() if own.attempts > 1 and own.state in (DONE, RUNNING)
-    ]
-    again.sort(key=lambda own: -own.attempts)
-    rows: list[list[Cell]] = [
-        [own.shard, str(own.attempts), own.state, words.device(own.device),
-         _log(f"logs/multiply/{own.shard}.log")]
-        for own in again
+    again = [own for own in seen.shards.values() if own.attempts > 1
+             and own.state in (DONE, RUNNING)]  # fmt: skip
+    rows: list[Sequence[Cell]] = [
+        [plain(own.shard), str(own.attempts), own.state, plain(own.device.label) if own.device
+         else DASH, link(f"logs/multiply/{own.shard}.log")]
+        for own in sorted(again, key=lambda own: -own.attempts)
     ]  # fmt: skip
-    return _listed(["shard", "attempts", "now", "device", "log"], rows, frozenset({2, 3, 4}))
+    return _table(["shard", "attempts", "now", "device", "log"], rows, [2, 3, 4])
 
 
 def quarantined(seen: Observation) -> Table | None:
     """Devices that no task takes now, and CPUs that are noted."""
-    rows: list[list[Cell]] = [
-        [
-            *map(words.plain, (entry.uuid, entry.host, entry.why, entry.shard)),
-            words.moment(entry.time),
-            "noted only" if entry.noted_only else words.moment(entry.expires),
-        ]
-        for entry in seen.quarantined
+    rows: list[Sequence[Cell]] = [
+        [*map(plain, (own.uuid, own.host, own.why, own.shard)), any_clock(own.time),
+         "noted only" if own.noted_only else any_clock(own.expires)]
+        for own in seen.quarantined
     ]  # fmt: skip
-    heads = ["device", "node", "why", "shard", "since", "until"]
-    return _listed(heads, rows, frozenset({1, 2, 3, 4, 5}))
-
-
-def _log(path: str | None) -> Cell:
-    if not path:
-        return ""
-    return Markup('<a href="{}">{}</a>').format(words.link(path), words.plain(path))
-
-
-def _listed(heads: list[str], rows: list[list[Cell]], texts: frozenset[int]) -> Table | None:
-    if not rows:
-        return None
-    more = len(rows) - MOST_ROWS
-    note = f"… and {more:,} more; see ledger.tsv and logs/." if more > 0 else ""
-    return Table(heads, rows[:MOST_ROWS], texts, note, filtered=True)
+    return _table(["device", "node", "why", "shard", "since", "until"], rows, [1, 2, 3, 4, 5])
 
 
 # Devices, versions, config.
 
 
-def slow_devices(run: Run) -> list[tuple[DeviceWork, float]]:
-    """Devices well below the fastest of their name, with the share of its rate that they reach."""
-    found = [(device, part) for device, part in _of_fastest(run) if part < _SLOW]
-    return sorted(found, key=lambda pair: pair[1])
-
-
-def _of_fastest(run: Run) -> Iterator[tuple[DeviceWork, float]]:
-    """The devices whose rate is known, with the share of that of the fastest of their name."""
-    known = [own for own in run.devices if own.device and own.matrix_rate]
-    best: dict[str, float] = {}
-    for own in known:
-        best[own.device.name] = max(best.get(own.device.name, 0.0), own.matrix_rate)
-    for own in known:
-        yield own, own.matrix_rate / best[own.device.name]
-
-
 def devices(seen: Observation, run: Run) -> Table | None:
     """Who computed what, and how it fared."""
-    if not run.devices:
-        return None
-    parts = {device.name: part for device, part in _of_fastest(run)}
-    quarantined_now = {entry.uuid for entry in seen.quarantined}
-    heads = ["device", "shards", "at work", "matrices/s", "of the fastest", "utilisation", "power",
-             "hottest", "energy", "ECC errors", "remarks"]  # fmt: skip
-    rows = []
-    for device in run.devices:
-        told = [bar.seen for bar in device.bars]
-        remarks = []
-        part = parts.get(device.name)
-        if part is not None and part < _SLOW:
-            remarks.append("slow")
-        if device.device and device.device.uuid in quarantined_now:
-            remarks.append("in quarantine")
-        remarks += _throttled(device)
-        rows.append([
-            device.name, f"{len(device.bars):,}", words.share(busy_share(run, device)),
-            words.speed(device.matrix_rate), words.share(part),
-            *_telemetry(told), _ecc(told), ", ".join(remarks),
-        ])  # fmt: skip
-    return Table(heads, rows, frozenset({len(heads) - 1}), filtered=True)
+    barred, slow = {own.uuid for own in seen.quarantined}, set(run.slow.index)
+    rows: list[Sequence[Cell]] = []
+    for device in run.devices.itertuples():
+        own = [seen.shards[shard] for shard in run.shards.shard[run.shards.key == device.Index]]
+        remarks = ["slow"] * (device.Index in slow) + ["in quarantine"] * (device.uuid in barred)
+        remarks += [f"slowed down by {name} for {seconds(spent)}"
+                    for name, spent in throttled(own).items()]  # fmt: skip
+        ecc = sum(_numbers(own, "ecc_uncorrected"))
+        remarks += [f"{count(int(ecc), 'uncorrected memory error')}"] if ecc else []
+        pace = f"{1 / device.pace:,.3g}" if device.pace > 0 else DASH
+        rows.append([device.label, f"{device.shards:,}",
+                     share(min(1.0, device.busy / max(run.seconds, 1e-9))), pace,
+                     *_telemetry(own), ", ".join(remarks)])  # fmt: skip
+    heads = ["device", "shards", "at work", "matrices/s", "utilisation", "power", "hottest",
+             "remarks"]  # fmt: skip
+    return _table(heads, rows, [7])
 
 
-def _telemetry(told: list[Sighting]) -> Iterator[str]:
-    """Mean utilisation and power by seconds, the highest temperature, the energy."""
-    utilisation = _mean(told, "utilisation")
-    power = _mean(told, "power_watts")
-    hottest = _all(told, "temperature_celsius", "max")
-    joules = _all(told, "energy_joules")
-    yield words.share(utilisation)
-    yield words.DASH if power is None else f"{power:.0f} W"
-    yield f"{max(hottest):.0f} °C" if hottest else words.DASH
-    yield words.rate(sum(joules), "J") if joules else words.DASH
+def _telemetry(own: Sequence[Sighting]) -> Iterator[str]:
+    """Mean utilisation and power, and the highest temperature."""
+    yield share(_mean(own, "utilisation"))
+    power, hottest = _mean(own, "power_watts"), _numbers(own, "temperature_celsius", "max")
+    yield DASH if power is None else f"{power:.0f} W"
+    yield f"{max(hottest):.0f} °C" if hottest else DASH
 
 
-def _all(told: Iterable[Sighting], *keys: str) -> list[float]:
+def _numbers(own: Sequence[Sighting], *keys: str) -> list[float]:
     """The numbers that telemetry has under some keys."""
-    found = (number(words.inside(own.telemetry, *keys)) for own in told)
+    found = (number(inside(each.telemetry, *keys), 1e24) for each in own)
     return [value for value in found if value is not None]
 
 
-def _mean(told: list[Sighting], key: str) -> float | None:
+def _mean(own: Sequence[Sighting], key: str) -> float | None:
     """A mean over shards, each weighed by its seconds."""
     total = weight = 0.0
-    for own in told:
-        value = number(words.inside(own.telemetry, key, "mean"))
-        spent = number(words.inside(own.telemetry, "seconds"))
-        if value is not None and spent:
-            total, weight = total + value * spent, weight + spent
+    for each in own:
+        value = number(inside(each.telemetry, key, "mean"), 1e24)
+        lasted = number(inside(each.telemetry, "seconds"), 1e24)
+        if value is not None and lasted:
+            total, weight = total + value * lasted, weight + lasted
     return total / weight if weight > 0 else None
-
-
-def _throttled(device: DeviceWork) -> list[str]:
-    """What slowed it down, and how long."""
-    total: dict[str, float] = {}
-    for bar in device.bars:
-        for name, spent in throttled(bar).items():
-            total[name] = total.get(name, 0.0) + spent
-    return [f"slowed down {words.seconds(s)}: {n.replace('_', ' ')}" for n, s in total.items()]
-
-
-def _ecc(told: list[Sighting]) -> str:
-    """Corrected and uncorrected errors, where they are counted."""
-    found = [_all(told, kind) for kind in ("ecc_corrected", "ecc_uncorrected")]
-    if not any(found):
-        return words.DASH
-    corrected, uncorrected = (int(sum(amounts)) for amounts in found)
-    if uncorrected:
-        return f"{uncorrected:,} uncorrected, {corrected:,} corrected"
-    return f"{corrected:,} corrected" if corrected else "0"
 
 
 def versions(seen: Observation) -> Table | None:
     """The software of the products and of the sum."""
-    rows: list[list[Cell]] = []
+    rows: list[Sequence[Cell]] = []
     if seen.summary is not None:
-        for own in seen.summary.made_by["software"][:MOST_ROWS]:
-            made = f"products of {words.figure(own['shards'])} shards"
+        for own in seen.summary.made_by["software"]:
+            made = f"products of {figure(own['shards'])} shards"
             rows.append([made, *_software(own["commit"], own["versions"])])
         rows.append(["the sum", *_software(seen.summary.commit, seen.summary.versions)])
-    if seen.plan is not None and seen.plan.facts.made is not None:
-        made_plan = seen.plan.facts.made
-        rows.append(["the plan", *_software(made_plan.commit, made_plan.versions)])
-    return Table(["made", "commit", "versions"], rows, frozenset({1, 2})) if rows else None
+    if seen.plan is not None and (planned := seen.plan.facts.made):
+        rows.append(["the plan", *_software(planned.commit, planned.versions)])
+    return _table(["made", "commit", "versions"], rows, [1, 2])
 
 
 def _software(commit: str | None, versions: Mapping[str, str]) -> tuple[str, str]:
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return words.plain(commit or words.DASH), words.plain(listed)
+    return plain(commit or DASH), plain(listed)
 
 
 def config(seen: Observation) -> Table | None:
     """The config of the plan, key by key."""
     found = seen.plan.facts.config if seen.plan else None
-    if not isinstance(found, Mapping):
-        return None
-    rows = [[words.plain(key), _value(value)] for key, value in list(found.items())[:MOST_ROWS]]
-    return Table(["key", "value"], rows, frozenset({1}))
+    items = found.items() if isinstance(found, Mapping) else ()
+    return _table(["key", "value"], [[plain(key), plain(_value(own))] for key, own in items], [1])
 
 
 def _value(value: Any) -> str:
@@ -330,12 +366,5 @@ def _value(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, Mapping):
-        return words.plain("{" + ", ".join(f"{k}: {_value(v)}" for k, v in value.items()) + "}")
-    if isinstance(value, list):
-        return words.plain("[" + ", ".join(map(_value, value)) + "]")
-    return words.plain(value)
-
-
-def amount(seen: Observation, *states: str) -> int:
-    """How many shards are in one of some states."""
-    return sum(own.state in states for own in seen.shards.values())
+        return "{" + ", ".join(f"{key}: {_value(own)}" for key, own in value.items()) + "}"
+    return "[" + ", ".join(map(_value, value)) + "]" if isinstance(value, list) else str(value)

@@ -1,0 +1,443 @@
+"""The plots of the page, drawn by matplotlib as SVG.
+
+Colours become variables of the page's style, so that one drawing serves light, dark and paper. No
+plot needs a script: what belongs to a bar is the title of its link, which browsers show on hover.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import AsinhNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from shardwise.observe.figures import STRAGGLER, Run
+from shardwise.observe.observation import DONE
+from shardwise.observe.report.matrix import Matrix
+from shardwise.records.timeline import PHASES, Span, union
+from shardwise.units import count, plain, seconds, share
+
+PHASE_NAMES = ("waiting", "reading the input", "copying to the device", "computing",
+               "copying back", "writing the result")  # fmt: skip
+"""What the page calls the phases, in their order."""
+
+MOST_BARS = 600
+"""Shards that are drawn one by one; of more, a device's time is drawn in columns."""
+
+MOST_DEVICES = 50
+"""Rows that are drawn: those with most idle time. The table has all."""
+
+WIDE, NARROW = 780, 350
+"""Widths in CSS pixels, for a desk (and paper) and a phone."""
+
+_MOST_LANES, _COLUMNS, _MOST_COLUMNS = 8, 100, 4000
+_ROW, _LABEL = 38, 16  # pixels of a device's row, and of the label in it
+_CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour scale
+_BENT = 30.0  # times the typical cell, from which the end of the scale bends it
+_POINTS = 400
+
+_NAMES = ("ink", "dim", "line", "soft", "bg", "curve", "limit", "unknown",
+          *(f"p{i}" for i in range(len(PHASES))))  # fmt: skip
+_COLOURS = {name: f"#0{i:x}fed{i:x}" for i, name in enumerate(_NAMES)}
+"""Stand-ins that no drawing has otherwise, by the names of the style's variables."""
+
+_STYLE = {
+    "svg.fonttype": "none", "image.composite_image": False, "font.size": 12, "hatch.linewidth": 1,
+    "axes.spines.top": False, "axes.spines.right": False, "figure.facecolor": "none",
+    "axes.facecolor": "none", "axes.edgecolor": _COLOURS["dim"], "text.color": _COLOURS["ink"],
+    "axes.labelcolor": _COLOURS["dim"], "xtick.color": _COLOURS["dim"],
+    "ytick.color": _COLOURS["dim"], "axes.formatter.use_mathtext": False,
+    "axes.unicode_minus": False, "figure.dpi": 72, "path.simplify": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture with what it shows in words.
+
+    Attributes
+    ----------
+    key
+        Its id in the page.
+    finding
+        What it shows, in a sentence.
+    caption
+        How to read it; folded away.
+    pictures
+        The same drawing for a desk and for a phone, or one for both.
+    legend
+        Class of the colour, name and share of each kind of bar.
+    """
+
+    key: str
+    title: str
+    finding: str
+    caption: str
+    pictures: Sequence[Markup]
+    legend: Sequence[tuple[str, str, str]] = field(default_factory=tuple)
+
+
+def _draw(
+    width: int, height: int, name: str, paint: Callable[[Figure], Any], left: int = 52,
+    titles: Sequence[str] = (), bottom: int = 44,
+) -> Markup:  # fmt: skip
+    """A figure as SVG of so many CSS pixels, its colours variables, its links with titles."""
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": f"{name}{width}"}):
+        figure = Figure((width / 72, height / 72))
+        figure.subplots_adjust(left / width, bottom / height, 1 - 14 / width, 1 - 10 / height)
+        paint(figure)
+        file = io.StringIO()
+        with warnings.catch_warnings(action="ignore"):  # a name may need a font that is not here
+            figure.savefig(file, format="svg", metadata={"Date": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    start, body = text.split(">", 1)
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r' id="[A-Za-z0-9]+_\d+"', "", body)
+    body = re.sub(r' d="[^"]*"', lambda own: re.sub(r"(\.\d)\d+", r"\1", own[0]), body)
+    link = r'<a xlink:href="shard:(\d+)"[^>]*>'
+    titled = r'<g class="shard"><title>{}</title>'
+    body = re.sub(link, lambda own: titled.format(escape(titles[int(own[1])])), body)
+    body = body.replace("</a>", "</g>")
+    for variable, stand_in in _COLOURS.items():
+        body = body.replace(stand_in, f"var(--{variable})")
+    view = re.search(r'viewBox="[^"]*"', start)
+    return Markup(
+        f'<svg role="img" aria-label="{escape(name)}" {view[0] if view else ""} '
+        f'xmlns:xlink="http://www.w3.org/1999/xlink" style="width:{width}px">{body}'
+    )
+
+
+# The time of every device.
+
+
+def worked(run: Run, moments: Any) -> np.ndarray:
+    """Seconds of the run that had gone by at some moments; breaks between runs take none."""
+    knots = np.array(run.stretches, dtype=float).reshape(-1)
+    spans = np.diff(knots, prepend=knots[0])
+    spans[::2] = 0
+    return np.interp(np.asarray(moments, dtype=float), knots, np.cumsum(spans))
+
+
+def timeline(run: Run) -> Plot | None:
+    """When each device had a shard at work; None where no shard is known to have been."""
+    if run.shards.empty:
+        return None
+    idle = sum(run.seconds - busy for busy in run.devices.busy)
+    total = max(run.seconds * len(run.devices), 1e-9)
+    held = {phase: float(run.shards[f"held_{phase}"].sum()) for phase in PHASES}
+    known = max(sum(held.values()), 1e-9)
+    legend = [
+        (f"p{i}", PHASE_NAMES[i], share(held[phase] / known * (1 - idle / total)))
+        for i, phase in enumerate(PHASES)
+        if held[phase] > 0
+    ]
+    if run.shards.held_read.isna().any():
+        legend.append(("unknown", "at work, but nothing says on what", ""))
+    name = "idle, or an attempt that failed" if run.untimed else "idle"
+    legend.append(("idle", name, share(idle / total)))
+    shown = run.devices.assign(key=run.devices.index)
+    if len(shown) > MOST_DEVICES:
+        shown = shown.sort_values("busy", kind="stable")[:MOST_DEVICES].sort_index()
+    each = len(run.shards) <= MOST_BARS and shown.lanes.max() <= _MOST_LANES
+    caption = (
+        "A row is a device, a bar a shard. Its colours are what held the shard up, added up in a "
+        "fixed order, not in the order of time. Point at a bar to see its shard."
+        if each
+        else "A row is a device. There are too many shards to draw each, so a column is as high as "
+        "the share of its time in which the device had a shard at work."
+    )
+    if len(run.stretches) > 1:
+        caption += " Dotted lines are breaks between runs, which are left out."
+    if len(shown) < len(run.devices):
+        caption += f" Of {len(run.devices):,} devices, the {len(shown)} with most idle time."
+    busy = float(run.devices.busy.mean())
+    finding = (
+        f"{count(len(run.devices), 'device')} worked on {count(len(run.shards), 'shard')} for "
+        f"{seconds(run.seconds)}; each had a shard {share(busy / max(run.seconds, 1e-9))} of that "
+        "time."
+    )
+    pictures = [_timeline(run, shown, width, each) for width in (WIDE, NARROW)]
+    return Plot("timeline", "What each device did", finding, caption, pictures, legend)
+
+
+def _timeline(run: Run, shown: pd.DataFrame, width: int, each: bool) -> Markup:
+    unit, name = next((u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+                      if run.seconds >= 3 * u or u == 1)  # fmt: skip
+    titles: list[str] = []
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.spines["left"].set_visible(False)
+        axes.set(yticks=[], ylim=(_ROW * len(shown), 0), xlim=(0, max(run.seconds, 1e-9) / unit))
+        axes.set_xlabel(f"{name} since the first shard began")
+        axes.xaxis.set_major_locator(MaxNLocator(4 if width == NARROW else 9))
+        for row, device in enumerate(shown.itertuples()):
+            top = row * _ROW + _LABEL
+            part = device.busy / max(run.seconds, 1e-9)
+            axes.text(0, top - 4, _cut(device.label, (width - 120) // 7), color=_COLOURS["ink"],
+                      fontsize=11, parse_math=False)  # fmt: skip
+            axes.text(1, top - 4, f"{share(part)} at work", ha="right", fontsize=11,
+                      color=_COLOURS["dim"], transform=axes.get_yaxis_transform())  # fmt: skip
+            high = _ROW - _LABEL - 4
+            axes.broken_barh([(0, run.seconds / unit)], (top, high), color=_COLOURS["soft"])
+            own = run.shards[run.shards.key == device.key]
+            (_bars if each else _columns)(axes, run, own, (top, high), unit, titles, len(shown))
+        for _, end in run.stretches[:-1]:
+            axes.axvline(float(worked(run, end)) / unit, color=_COLOURS["ink"], ls=":", lw=1)
+
+    height = _ROW * len(shown) + 54
+    return _draw(width, height, "What each device did over time", paint, 12, titles)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _bars(
+    axes: Axes, run: Run, own: pd.DataFrame, place: Span, unit: int, titles: list[str], _: int
+) -> None:
+    """A bar for each shard, its phases from left to right."""
+    top, high = place[0], place[1] / (own.lane.max() + 1)
+    boxes, colours, outlines, links = [], [], [], []
+    begins, ends = worked(run, own.begin) / unit, worked(run, own.end) / unit
+    for bar, begin, end in zip(own.itertuples(), begins, ends, strict=True):
+        low, up = top + bar.lane * high, top + (bar.lane + 1) * high - 1
+        held = [getattr(bar, f"held_{phase}") for phase in PHASES]
+        total = sum(held)
+        parts = [(f"p{i}", spent / total) for i, spent in enumerate(held)] if total > 0 else []
+        if not parts and bar.state == DONE:
+            parts = [("unknown", 1.0)]
+        at = begin
+        for name, part in parts:
+            if part > 0:
+                boxes.append(_box(at, at + part * (end - begin), low, up))
+                colours.append(_COLOURS[name])
+            at += part * (end - begin)
+        outlines.append(_box(begin, end, low, up))
+        links.append(f"shard:{len(titles)}")
+        titles.append(_title(bar, held))
+    axes.add_collection(PolyCollection(boxes, facecolors=colours, linewidths=0, clip_on=False))
+    styles = ["solid" if state == DONE else "dashed" for state in own.state]
+    edges = [_COLOURS["bg" if state == DONE else "ink"] for state in own.state]
+    axes.add_collection(PolyCollection(outlines, facecolors="none", edgecolors=edges, linewidths=1,
+                                       linestyles=styles, urls=links, clip_on=False))  # fmt: skip
+
+
+def _box(left: float, right: float, low: float, high: float) -> list[tuple[float, float]]:
+    return [(left, low), (right, low), (right, high), (left, high)]
+
+
+def _title(bar: Any, held: Sequence[float]) -> str:
+    """What is told of a bar that is pointed at."""
+    so_far = "" if bar.state == DONE else " so far"
+    parts = [f"{name} {seconds(spent)}" for name, spent in zip(PHASE_NAMES, held, strict=True)
+             if spent > 0]  # fmt: skip
+    return "\n".join([f"Shard {plain(bar.shard)}: {seconds(bar.seconds)}{so_far}", *parts])
+
+
+def _columns(
+    axes: Axes, run: Run, own: pd.DataFrame, place: Span, unit: int, titles: list[str], rows: int
+) -> None:
+    """Columns as high as the share of their time that the device had a shard, cut by phase."""
+    edges = np.linspace(0, run.seconds, max(24, min(_COLUMNS, _MOST_COLUMNS // rows)) + 1)
+    base = np.full(len(edges) - 1, place[0] + place[1])
+    for name, part in shares(run, own, edges).items():
+        if part.max() > 0.005:
+            top = base - part * place[1]
+            axes.stairs(top, edges / unit, baseline=base, fill=True, color=_COLOURS[name], lw=0)
+            base = top
+
+
+def shares(run: Run, own: pd.DataFrame, edges: np.ndarray) -> dict[str, np.ndarray]:
+    """The share of each column's time that a device gave to each phase.
+
+    A shard's phases are spread evenly over its time. Shards at work at once share their column.
+    """
+    begins, ends = worked(run, own.begin), worked(run, own.end)
+    held = {f"p{i}": own[f"held_{phase}"].to_numpy() for i, phase in enumerate(PHASES)}
+    blank = np.isnan(held["p0"])
+    held = {name: np.nan_to_num(spent) for name, spent in held.items()}
+    held["unknown"] = np.where(blank, ends - begins, 0.0)
+    found = {name: _spread(begins, ends, spent, edges) for name, spent in held.items()}
+    spans = np.array(union(zip(begins.tolist(), ends.tolist(), strict=True)))
+    busy = _spread(spans[:, 0], spans[:, 1], spans[:, 1] - spans[:, 0], edges)
+    total = np.maximum(sum(found.values()), 1e-12)
+    return {name: part / total * busy / np.diff(edges) for name, part in found.items()}
+
+
+def _spread(
+    begins: np.ndarray, ends: np.ndarray, amounts: np.ndarray, edges: np.ndarray
+) -> np.ndarray:
+    """How much of some amounts, each spread evenly over its span, falls between the edges."""
+    slopes = amounts / np.maximum(ends - begins, 1e-12)
+    at = np.concatenate([begins, ends])
+    order = np.argsort(at, kind="stable")
+    slope = np.cumsum(np.concatenate([slopes, -slopes])[order])
+    at = at[order]
+    gone = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(at))])
+    return np.maximum(np.diff(np.interp(edges, at, gone)), 0.0)
+
+
+def durations(run: Run) -> Plot | None:
+    """How long the shards took; None where fewer than two are done."""
+    took = run.done.seconds.to_numpy()
+    if len(took) < 2:
+        return None
+    unit, name = (60, "minutes") if took.max() >= 180 else (1, "seconds")
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        top = max(float(took.max()), 1.6 * run.typical, 1e-3) / unit
+        axes.hist(took / unit, bins=min(30, 5 + len(took) // 4), range=(0, top),
+                  color=_COLOURS["curve"])  # fmt: skip
+        axes.axvline(run.typical / unit, color=_COLOURS["ink"], lw=1)
+        axes.axvline(STRAGGLER * run.typical / unit, color=_COLOURS["limit"], ls="--", lw=1)
+        axes.set(xlabel=f"{name} that a shard took", ylabel="shards", xlim=(0, top))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+
+    finding = (
+        f"A typical shard took {seconds(run.typical)}, the longest {seconds(float(took.max()))}."
+    )
+    caption = (
+        "How many shards took how long. The solid line is the median, the dashed one "
+        f"{STRAGGLER:g} times that."
+    )
+    return Plot("durations", "How long the shards took", finding, caption,
+                [_draw(NARROW, 240, "How many shards took how long", paint)])  # fmt: skip
+
+
+# The sum.
+
+
+def heat_map(matrix: Matrix, name: str) -> Plot:
+    """The matrix as a picture."""
+    cells, factor = matrix.cells, 1.0
+    finite = cells[np.isfinite(cells)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    if largest > 1e100 or 0 < largest < 1e-100:  # beyond what a colour scale can compute with
+        factor = 10.0 ** np.floor(np.log10(largest))
+        cells, finite = cells / factor, finite / factor
+    norm, colours = colour_scale(finite)
+    rows, columns = matrix.shape
+    aspect = min(max(rows / columns, 0.5), 2.0)
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        map_ = mpl.colormaps[colours].with_extremes(bad="#ff00c8")
+        image = axes.imshow(
+            cells, map_, norm, aspect="auto", interpolation="none", extent=(0, columns, rows, 0)
+        )
+        below, above = (finite < norm.vmin).any(), (finite > norm.vmax).any()
+        ends = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
+        bar = figure.colorbar(image, ax=axes, extend=ends[below, above], location="bottom",
+                              fraction=0.05, pad=52 / height, aspect=25)  # fmt: skip
+        bar.set_ticks(np.unique([norm.inverse(at) for at in (0, 0.25, 0.5, 0.75, 1)]))
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v * factor:.2g}"))
+        bar.outline.set_visible(False)
+        axes.set(xlabel="column", ylabel="row")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(4, integer=True))
+
+    height = round(270 * aspect) + 104
+    picture = _draw(NARROW, height, f"Heat map of {name}", paint, bottom=22)
+    high, wide = matrix.blocks
+    what = "absolute value" if matrix.complex else "value"
+    caption = f"A cell is the {what} of one element."
+    if max(high, wide) > 1:
+        caption = (
+            f"A cell is the mean {what} of {high:.4g} × {wide:.4g} elements, so a single outlier "
+            "looks weaker than it is: the figures beside it have the extremes."
+        )
+    caption += f" Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
+    if matrix.step > 1:
+        caption += f" The file is large: one row of {matrix.step} was read."
+    missing = int(np.isnan(matrix.cells).sum())
+    finding = _between(matrix)
+    if missing:
+        finding += f" {count(missing, 'cell')} with NaN or infinite elements, in magenta."
+    return Plot("sum", f"{name}, {rows:,} × {columns:,}", finding, caption, [picture])
+
+
+def _between(matrix: Matrix) -> str:
+    if matrix.low is None or matrix.high is None:
+        return "No element is finite."
+    what = "Absolute values" if matrix.complex else "Elements"
+    return f"{what} lie between {matrix.low:.4g} and {matrix.high:.4g}."
+
+
+def colour_scale(found: np.ndarray) -> tuple[Normalize, str]:
+    """A scale on which the bulk of the finite cells differ in colour, whatever the outliers are.
+
+    Symmetric about zero where both signs are there; linear near zero and logarithmic beyond, where
+    its end is far above the typical cell.
+    """
+    if not found.size:
+        return Normalize(0, 1), "cividis"
+    signed = bool((found < 0).any() and (found > 0).any())
+    moduli = np.abs(found)
+    end = float(np.quantile(moduli, 1 - _CLIPPED)) or float(moduli.max()) or 1.0
+    typical = float(np.median(moduli[moduli > 0])) if (moduli > 0).any() else end
+    low, high = (float(np.quantile(found, q)) for q in (_CLIPPED, 1 - _CLIPPED))
+    if high <= low:
+        low, high = float(found.min()), float(found.max())
+    if high <= low:
+        low, high = low - (abs(low) or 1.0), high + (abs(high) or 1.0)
+    bent = end > _BENT * typical
+    if signed or bent:
+        low, high = (-end if found.min() < 0 else 0.0), (end if found.max() > 0 else 0.0)
+    norm = AsinhNorm(typical, low, high) if bent else Normalize(low, high)
+    return norm, "RdBu_r" if signed else "cividis"
+
+
+def _power(exponent: float, _: int) -> str:
+    return f"{10.0 ** min(max(exponent, -307.0), 308.0):.2g}"
+
+
+def row_norms(matrix: Matrix) -> Plot | None:
+    """How large each row is; None where no row has a norm above zero."""
+    norms = matrix.norms
+    good = norms[np.isfinite(norms) & (norms > 0)]
+    if not good.size:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.where(np.isfinite(norms) & (norms > 0), np.log10(norms), np.nan)
+    rows = np.arange(len(norms))
+    if len(norms) > _POINTS:  # the largest of each stretch: a peak stays
+        rows = np.arange(_POINTS) * len(norms) // _POINTS
+        logs = np.fmax.reduceat(logs, rows)
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.plot(rows * matrix.step, logs, color=_COLOURS["curve"], lw=1.5,
+                  marker="o" if len(rows) < 30 else "", ms=4)  # fmt: skip
+        least, most = float(np.nanmin(logs)), float(np.nanmax(logs))
+        margin = max(0.05, 0.05 * (most - least))
+        axes.set(ylim=(max(least - margin, -307), min(most + margin, 308)), xlabel="row",
+                 ylabel="norm")  # fmt: skip
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+        axes.yaxis.set_major_formatter(FuncFormatter(_power))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+    finding = f"Row norms lie between {good.min():.4g} and {good.max():.4g}."
+    if zero := int((norms == 0).sum()):
+        finding += f" {count(zero, 'row')} hold zeros only."
+    if wild := int((~np.isfinite(norms)).sum()):
+        finding += f" {count(wild, 'row')} hold NaN or infinite elements."
+    caption = (
+        "The Euclidean norm of each row, on a logarithmic axis. A step or a gap says that rows are "
+        "of different kinds."
+    )
+    return Plot("norms", "How large each row is", finding, caption,
+                [_draw(NARROW, 270, "The norm of each row", paint, 66)])  # fmt: skip
