@@ -133,14 +133,16 @@ def multiplied(
 ) -> Batch:
     """Products of factors that are there, and their checker."""
     from shardwise.numerics import freivalds
+    from shardwise.numerics.tolerances import CheckSpec
     from shardwise.plan import memory
 
     problem, count = cell.problem(len(left)), len(left)
     product, compute = products(xp, cell, left, right)
-    checker = freivalds.Checker(
-        xp, cell.product, cell.left, cell.right, cell.dtype, compute, seed,
+    spec = CheckSpec(
+        cell.product, cell.left, cell.right, cell.dtype, compute, seed,
         group or memory.proof_matrices(problem, count),
     )  # fmt: skip
+    checker = freivalds.Checker(xp, spec)
     return Batch(left, right, product, checker, compute, seed)
 
 

@@ -232,13 +232,12 @@ def bounds(xp: Any, made: honest.Batch, where: tuple[Any, ...]) -> dict[str, np.
 
     Of an element only where rows get a closer look.
     """
-    from shardwise.numerics import freivalds
     from shardwise.numerics import tolerances as tolerancess
 
     n, _, d = made.left.shape
     wide, stored = "complex128" if made.left.dtype.kind == "c" else "float64", made.left.dtype.name
     found = {"row": np.empty(n)}
-    if stored in freivalds.CLOSER_LOOK:
+    if stored in tolerancess.CLOSER_LOOK:
         found["element"] = np.empty(n)
     for i, row, column in zip(*where, strict=True):
         whole = made.left[int(i)].astype(wide)

@@ -56,14 +56,14 @@ def interleaved(monkeypatch, made, order, products):
             ends[name] = str(error)
 
     monkeypatch.setattr(npy.os, "replace", in_turn)
-    worked = batch.Worker.work
+    worked = batch.Batches.work
 
     def own(self, *words):
         report, block = worked(self, *words)
         block.view("float32")[:] *= products[threading.current_thread().name]
         return report, block
 
-    monkeypatch.setattr(batch.Worker, "work", own)
+    monkeypatch.setattr(batch.Batches, "work", own)
     real = receipts.write_for
 
     def last(*words):

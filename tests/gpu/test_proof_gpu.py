@@ -10,6 +10,7 @@ from shardwise.devices import quarantine
 from shardwise.errors import IntegrityError
 from shardwise.multiply import batch, job
 from shardwise.numerics import freivalds, gemm, reference, tolerances
+from shardwise.numerics.tolerances import CheckSpec
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
@@ -66,7 +67,7 @@ def expected(a, b, c, dtype, compute, group=2):
     bound = relative * (size(wide(a)) @ size(wide(b)).sum(axis=-1, keepdims=True)) + absolute
     rows = (gap / bound).max(axis=2)
     found = rows.max(axis=1)
-    for low in range(0, len(c) if dtype in freivalds.CLOSER_LOOK else 0, group):
+    for low in range(0, len(c) if dtype in tolerances.CLOSER_LOOK else 0, group):
         i, row = np.unravel_index(rows[low : low + group].argmax(), rows[:group].shape)
         found[low + i] = max(found[low + i], closely(a, b, c, low + i, row, dtype, compute))
     return found
@@ -93,7 +94,9 @@ def case(product, dtype, dim):
 def checker(xp, product, left, right, dtype, compute, group=2):
     """A checker of a case; two at a time leave one over."""
     right_shape = None if right is None else right.shape[-2:]
-    return freivalds.Checker(xp, product, left.shape[1:], right_shape, dtype, compute, SEED, group)
+    return freivalds.Checker(
+        xp, CheckSpec(product, left.shape[1:], right_shape, dtype, compute, SEED, group)
+    )
 
 
 @pytest.mark.parametrize("padding", [0, 1, 2])
@@ -151,7 +154,7 @@ def test_one_right_factor_serves_all(xp, dtype):
 
 
 @pytest.mark.parametrize("kind", ["honest", "tile", "tf32"])
-@pytest.mark.parametrize("dtype", freivalds.CLOSER_LOOK)
+@pytest.mark.parametrize("dtype", tolerances.CLOSER_LOOK)
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
     """Far below the tolerance of its rows; so is a float32 product that was computed as tf32."""
@@ -278,7 +281,7 @@ def test_forms_of_sums_and_of_integers(xp, dtype):
     left = make((N, 7, 7), dtype, 3)
     whole = left @ left
     together = 0 if dtype == "int64" else N
-    check = freivalds.Checker(xp, "A @ A", (7, 7), None, dtype, dtype, SEED, 2, together)
+    check = freivalds.Checker(xp, CheckSpec("A @ A", (7, 7), None, dtype, dtype, SEED, 2, together))
     given = whole.sum(axis=0, keepdims=True) if together else whole
     check.check(xp.asarray(left), None, xp.asarray(given))
     found = to_host(xp, check.forms)

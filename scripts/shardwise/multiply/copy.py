@@ -11,7 +11,7 @@ import numpy as np
 from shardwise.files import direct, pieces
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
-from shardwise.multiply.lanes import HostLane
+from shardwise.multiply.lanes import HostLane, Lane
 from shardwise.multiply.pipeline import Taker
 from shardwise.numerics import reference as references
 from shardwise.plan import memory
@@ -23,7 +23,7 @@ from shardwise.records.timeline import Stopwatch
 
 
 def materialize(
-    plan: Plan, shard_id: str, lane: Any = None, slabs: int = memory.COPY_SLABS,
+    plan: Plan, shard_id: str, lane: Lane | None = None, slabs: int = memory.COPY_SLABS,
     watch: Stopwatch | None = None,
 ) -> None:  # fmt: skip
     """Copy one shard's matrices into ``shards/{shard}.npy`` and commit its receipt.
@@ -126,8 +126,8 @@ def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, An
 
 
 def _copy(
-    stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int, lane: Any, slabs: int,
-    takers: list[Taker], watch: Stopwatch,
+    stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int, lane: Lane,
+    slabs: int, takers: list[Taker], watch: Stopwatch,
 ) -> None:  # fmt: skip
     """Copy slabs, several at once: one is read while another is hashed and written."""
     buffers: SimpleQueue[np.ndarray] = SimpleQueue()

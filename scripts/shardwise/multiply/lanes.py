@@ -9,15 +9,45 @@ that were given back to it are used again.
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from shardwise.files.direct import PAGE, aligned_empty
 from shardwise.records.timeline import Span
 from shardwise.units import human_bytes
+
+
+class Mark(Protocol):
+    """A point on a track, for who has to know when the track has come there."""
+
+    def wait(self) -> Span:
+        """Wait until it is done; when it was under way, by `time.perf_counter`."""
+
+
+class Lane(Protocol):
+    """What every lane does; :class:`HostLane` says of each method what it means."""
+
+    xp: Any
+    memory_errors: tuple[type[Exception], ...]
+    slab: Callable[[int], np.ndarray]
+    keep: Callable[[np.ndarray], None]
+    set_clock: Callable[[], None]
+    settle: Callable[[], None]
+    release: Callable[[], None]
+    free: Callable[[], str]
+    total: Callable[[], int]
+    bind: Callable[[], None]
+    zeros: Callable[[tuple[int, ...], str], Any]
+    upload: Callable[[Sequence[np.ndarray], Any], Mark]
+    download: Callable[[Any, np.ndarray], Mark]
+    work: Callable[[], AbstractContextManager[None]]
+    worked: Callable[[float], Mark]
+    reuse: Callable[[Any], None]
+    follow: Callable[[Any], None]
+    fetch: Callable[[Any], np.ndarray]
 
 
 class _Slabs:
@@ -79,15 +109,15 @@ class HostLane(_Slabs):
         """A batch; its unused places hold zeros."""
         return np.zeros(shape, dtype)
 
-    def upload(self, views: Sequence[np.ndarray], target: Any) -> Any:
+    def upload(self, views: Sequence[np.ndarray], target: Any) -> Mark:
         """Copy bytes of a slab to bytes of a batch; the mark says when the slab is free."""
         return self._copied(views, target)
 
-    def download(self, source: Any, target: np.ndarray) -> Any:
+    def download(self, source: Any, target: np.ndarray) -> Mark:
         """Copy bytes of a batch to bytes of a slab; the mark says when they are there."""
         return self._copied([source], target)
 
-    def _copied(self, views: Sequence[np.ndarray], target: np.ndarray) -> Any:
+    def _copied(self, views: Sequence[np.ndarray], target: np.ndarray) -> Mark:
         began, at = time.perf_counter(), 0
         for view in views:
             np.copyto(target[at : at + view.nbytes], view)
@@ -99,14 +129,14 @@ class HostLane(_Slabs):
         """What is called inside runs on the work track, after all uploads so far."""
         yield
 
-    def worked(self, began: float) -> Any:
+    def worked(self, began: float) -> Mark:
         """A mark of all work so far; ``began`` is `time.perf_counter` before it."""
         return _Done((began, time.perf_counter()))
 
-    def reuse(self, mark: Any) -> None:
+    def reuse(self, mark: Mark) -> None:
         """Hold back later uploads until the work of a mark is done."""
 
-    def follow(self, mark: Any) -> None:
+    def follow(self, mark: Mark) -> None:
         """Hold back later downloads until the work of a mark is done."""
 
     def fetch(self, array: Any) -> np.ndarray:
@@ -189,7 +219,7 @@ class CudaLane(_Slabs):
             self._up.wait_event(self._work.record())
         return block
 
-    def upload(self, views: Sequence[np.ndarray], target: Any) -> Any:
+    def upload(self, views: Sequence[np.ndarray], target: Any) -> Mark:
         """Copy bytes of a slab to bytes of a batch; the mark says when the slab is free."""
         runtime, began, at = self.xp.cuda.runtime, self._beginning(self._up), 0
         for view in views:
@@ -198,16 +228,16 @@ class CudaLane(_Slabs):
                 runtime.memcpyHostToDevice, self._up.ptr,
             )  # fmt: skip
             at += view.nbytes
-        return _Mark(self.xp, *began, self._event(self._up))
+        return _CudaMark(self.xp, *began, self._event(self._up))
 
-    def download(self, source: Any, target: np.ndarray) -> Any:
+    def download(self, source: Any, target: np.ndarray) -> Mark:
         """Copy bytes of a batch to bytes of a slab; the mark says when they are there."""
         runtime, began = self.xp.cuda.runtime, self._beginning(self._down)
         runtime.memcpyAsync(
             target.ctypes.data, source.data.ptr, source.nbytes,
             runtime.memcpyDeviceToHost, self._down.ptr,
         )  # fmt: skip
-        return _Mark(self.xp, *began, self._event(self._down))
+        return _CudaMark(self.xp, *began, self._event(self._down))
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -217,15 +247,15 @@ class CudaLane(_Slabs):
             self._began = self._beginning(self._work)
             yield
 
-    def worked(self, began: float) -> Any:
+    def worked(self, began: float) -> Mark:
         """A mark of all work so far, timed from where `work` was entered last."""
-        return _Mark(self.xp, *self._began, self._event(self._work))
+        return _CudaMark(self.xp, *self._began, self._event(self._work))
 
-    def reuse(self, mark: Any) -> None:
+    def reuse(self, mark: "_CudaMark") -> None:
         """Hold back later uploads until the work of a mark is done."""
         self._up.wait_event(mark.event)
 
-    def follow(self, mark: Any) -> None:
+    def follow(self, mark: "_CudaMark") -> None:
         """Hold back later downloads until the work of a mark is done."""
         self._down.wait_event(mark.event)
 
@@ -250,7 +280,7 @@ class _Zero(NamedTuple):
     event: Any
 
 
-class _Mark:
+class _CudaMark:
     """A point in a stream, and the one where what is timed began."""
 
     def __init__(self, xp: Any, zero: _Zero, began: Any, event: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwise.files.direct import PAGE, ExtentReader
 from shardwise.files.npy import StackWriter
+from shardwise.multiply.lanes import Lane, Mark
 from shardwise.plan.stack import SPARE_BYTES, StackReader
 from shardwise.records.timeline import Stopwatch
 
@@ -48,7 +49,7 @@ class Feed:
 
     def __init__(
         self,
-        lane: Any,
+        lane: Lane,
         stack: StackReader,
         files: ExtentReader,
         runs: Iterable[tuple[int, int]],
@@ -65,7 +66,7 @@ class Feed:
         self._pool = ThreadPoolExecutor(slabs, "slab")
         self._ahead: deque[tuple[np.ndarray, Future]] = deque()
         self._views: list[np.ndarray] = []
-        self._marks: list[tuple[Any, int]] = []
+        self._marks: list[tuple[Mark, int]] = []
 
     def start(self) -> None:
         """Take the memory of the slabs and begin to read; from here on `close` is needed."""
@@ -106,13 +107,13 @@ class Feed:
                 self._read_ahead(self._current, self._marks, next(self._pieces, (0, 0)))
 
     def _read_ahead(
-        self, slab: np.ndarray, marks: list[tuple[Any, int]], piece: tuple[int, int]
+        self, slab: np.ndarray, marks: list[tuple[Mark, int]], piece: tuple[int, int]
     ) -> None:
         """Begin to read a piece, if there is one, once the memory of its slab is free."""
         self._ahead.append((slab, self._pool.submit(self._read, slab, marks, *piece)))
 
     def _read(
-        self, slab: np.ndarray, marks: list[tuple[Any, int]], low: int, high: int
+        self, slab: np.ndarray, marks: list[tuple[Mark, int]], low: int, high: int
     ) -> list[np.ndarray]:
         self._lane.bind()
         for mark, nbytes in marks:
@@ -159,7 +160,7 @@ class Drain:
         Number of slabs.
     """
 
-    def __init__(self, lane: Any, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
+    def __init__(self, lane: Lane, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
         self._lane, self._writer, self._watch = lane, writer, watch
         size, total = writer.slab_bytes, writer.nbytes
         slabs = min(slabs, -(-total // size))
@@ -170,7 +171,7 @@ class Drain:
             (slab[:size], None) for slab in self._slabs
         )
         self._slab: np.ndarray | None = None
-        self._marks: list[tuple[Any, int]] = []
+        self._marks: list[tuple[Mark, int]] = []
         self._done = self._filled = 0
 
     def close(self) -> None:
@@ -217,7 +218,7 @@ class Drain:
         self._done += self._filled
         self._slab, self._marks, self._filled = None, [], 0
 
-    def _write_part(self, part: np.ndarray, marks: list[tuple[Any, int]], offset: int) -> None:
+    def _write_part(self, part: np.ndarray, marks: list[tuple[Mark, int]], offset: int) -> None:
         self._lane.bind()
         for mark, nbytes in marks:
             self._watch.note("download", mark.wait(), nbytes)

@@ -40,9 +40,10 @@ from shardwise.files.npy import StackWriter
 from shardwise.files.paths import for_bash
 from shardwise.multiply import backend as backends
 from shardwise.multiply import batch, live
-from shardwise.multiply.batch import Report, Worker
+from shardwise.multiply.batch import Batches
 from shardwise.multiply.copy import factors_digest, materialize, reference_of
-from shardwise.multiply.lanes import CudaLane, HostLane
+from shardwise.multiply.lanes import CudaLane, HostLane, Lane, Mark
+from shardwise.multiply.operation import BatchReport, adds_in_gemm
 from shardwise.multiply.pipeline import Drain, Feed, Takers
 from shardwise.numerics import end_to_end
 from shardwise.numerics import reference as references
@@ -201,7 +202,7 @@ class Session:
         right = _right_checksum(plan, shard)
         reading = Reading(shard, copy, slabs, checksum, files, stack, watch, inputs, right)
         known = copy is not None and copy.reference is not None
-        if not known and not batch.in_gemm(plan):  # there single matrices have no numbers
+        if not known and not adds_in_gemm(plan):  # there single matrices have no numbers
             reading.reference = reference_of(plan, shard, references.sample_every(count))
         _start_feeds(plan, reading, self._lane)
         return reading
@@ -327,15 +328,16 @@ class Session:
 
 
 def _compute(
-    plan: Plan, reading: Reading, lane: Any, attempt: int, read: Callable[[], None],
+    plan: Plan, reading: Reading, lane: Lane, attempt: int, read: Callable[[], None],
     streamed: Callable[[], None],
 ) -> tuple[dict[str, Any], os.stat_result]:  # fmt: skip
     """Stream a shard through the pipeline into its file; the receipt's account of it, and facts."""
     shard, watch = reading.shard, reading.watch
     count = shard.stop - shard.start
     every = reading.reference.every if reading.reference else None
-    worker = Worker(lane, plan, shard.start, count, every)
-    path, shape = plan.results.product(shard.shard), worker.shape(count)
+    batches = Batches(lane, plan, shard.start, count, every)
+    path, sink = plan.results.product(shard.shard), batches.sink
+    shape = sink.shape(count)
     # Only an earlier attempt can have left something: else the folder need not be listed.
     with (
         commit(path, sweep=attempt > 1, receipt=plan.results.receipt(shard.shard)) as file,
@@ -344,27 +346,27 @@ def _compute(
     ):
         own = os.fstat(file.fileno())
         if plan.problem.shared_right:
-            _share_right(plan, reading, worker)
+            _share_right(plan, reading, batches)
         with ExitStack() as stack:
             writer = stack.enter_context(
-                StackWriter(file, shape, np.dtype(worker.dtype), slab_bytes=pieces.SLAB_BYTES)
+                StackWriter(file, shape, np.dtype(sink.dtype), slab_bytes=pieces.SLAB_BYTES)
             )
             drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
-            _stream(reading, lane, worker, drain, read)
+            _stream(reading, lane, batches, drain, read)
         streamed()
         found = reading.checksum.hexdigest()
         _check_input(plan, shard, reading.copy, found)
-        told = _witness(plan, reading, worker)
+        told = _witness(plan, reading, batches)
         product_checksum = writer.checksum()
     body = {
         "file": receipts.file_facts(
-            path, shape, worker.dtype, product_checksum, writer.row_bytes, writer.piece_bytes
+            path, shape, sink.dtype, product_checksum, writer.row_bytes, writer.piece_bytes
         ),
         "input_checksum": found,
         "right_checksum": reading.right_checksum and reading.right_checksum.hexdigest(),
-        "proof": worker.proof,
+        "proof": batches.operation.proof,
         **told,
-        "compute": worker.compute,
+        "compute": batches.operation.compute,
     }
     return body, own
 
@@ -413,42 +415,42 @@ def _not_so_in_file(plan: Plan, shard: Shard, error: BadMatrix) -> IntegrityErro
     )  # fmt: skip
 
 
-def _share_right(plan: Plan, reading: Reading, worker: Worker) -> None:
+def _share_right(plan: Plan, reading: Reading, batches: Batches) -> None:
     """Read the one B that serves all matrices, and bring it to the device."""
     stack, watch = _right_reader(plan, reading.inputs), reading.watch
     right = watch.timed("read", lambda: stack.read(0, 1)[0], plan.problem.right_bytes)
     raw = raw_bytes(right.astype(right.dtype.newbyteorder("<"), copy=False))
     watch.timed("checksum", lambda: reading.right_checksum.append(raw))
-    watch.note("upload", worker.share(right), right.nbytes)
+    watch.note("upload", batches.share(right), right.nbytes)
 
 
 def _stream(
-    reading: Reading, lane: Any, worker: Worker, drain: Drain, read: Callable[[], None]
+    reading: Reading, lane: Lane, batches: Batches, drain: Drain, read: Callable[[], None]
 ) -> None:
     """Run all batches of a shard: fill one while another is multiplied and a third drained."""
     shard, watch = reading.shard, reading.watch
-    marks: deque[Any] = deque()
+    marks: deque[Mark] = deque()
     drained: deque[Future] = deque()
     last = time.monotonic()
     with ThreadPoolExecutor(1, "drain") as pool:
         try:
-            for number, first in enumerate(range(shard.start, shard.stop, worker.matrices)):
-                count = min(worker.matrices, shard.stop - first)
-                if len(marks) == worker.batches:
+            for number, first in enumerate(range(shard.start, shard.stop, batches.matrices)):
+                count = min(batches.matrices, shard.stop - first)
+                if len(marks) == batches.under_way:
                     lane.reuse(marks.popleft())
-                for feed, target in zip(reading.feeds, worker.inputs(number, count), strict=True):
+                for feed, target in zip(reading.feeds, batches.inputs(number, count), strict=True):
                     feed.fill(target)
                 if first + count == shard.stop:
                     read()
-                if len(drained) == worker.batches:
+                if len(drained) == batches.under_way:
                     watch.timed("waited_for_batches", drained.popleft().result)
                 began = time.perf_counter()
                 with lane.work():
-                    report, products = worker.work(number, first, count)
+                    report, products = batches.work(number, first, count)
                 mark = lane.worked(began)
                 marks.append(mark)
                 drained.append(
-                    pool.submit(_drain_batch, lane, worker, drain, watch, report, products, mark)
+                    pool.submit(_drain_batch, lane, batches, drain, watch, report, products, mark)
                 )
                 if time.monotonic() - last > _PROGRESS_SECONDS:
                     done = first - shard.start
@@ -458,7 +460,7 @@ def _stream(
                 watch.timed("waited_for_batches", future.result)
             began = time.perf_counter()
             with lane.work():
-                total = worker.result()
+                total = batches.sink.result()
             if total is not None:
                 lane.follow(mark := lane.worked(began))
                 drain.write(total)
@@ -472,20 +474,20 @@ def _stream(
 
 
 def _drain_batch(
-    lane: Any, worker: Worker, drain: Drain, watch: Stopwatch,
-    report: Report, products: Any, mark: Any,
+    lane: Lane, batches: Batches, drain: Drain, watch: Stopwatch,
+    report: BatchReport, products: Any, mark: Mark,
 ) -> None:  # fmt: skip
     """Write the products of a batch, and refuse it where its report says so."""
     lane.bind()
     lane.follow(mark)
     if products is not None:
         drain.write(products)
-    watch.note("multiply", mark.wait(), worker.flop * report.count)
-    worker.examine(report.fetched(lane))
+    watch.note("multiply", mark.wait(), batches.operation.flop * report.count)
+    batches.examine(report.fetched(lane))
     watch.matrices += report.count
 
 
-def _start_feeds(plan: Plan, reading: Reading, lane: Any) -> None:
+def _start_feeds(plan: Plan, reading: Reading, lane: Lane) -> None:
     """Open the streams of A, and of B where there is one B a matrix, and begin to read."""
     problem, shard = plan.problem, reading.shard
     left = _left_reader(plan, shard, reading.inputs)
@@ -539,7 +541,7 @@ def _copy_again(plan: Plan, shard: Shard) -> str:
     return f"rm {receipt}, then snakemake as before"
 
 
-def _witness(plan: Plan, reading: Reading, worker: Worker) -> dict[str, Any]:
+def _witness(plan: Plan, reading: Reading, batches: Batches) -> dict[str, Any]:
     """What the receipt says of the end-to-end proof, once the device's numbers fit the CPU's.
 
     Raises
@@ -547,13 +549,13 @@ def _witness(plan: Plan, reading: Reading, worker: Worker) -> dict[str, Any]:
     WrongInput
         Where they do not: the device has multiplied other matrices than were read.
     """
-    own = worker.witness()
+    own = batches.witness()
     if isinstance(own, str):
         return {"witness": None, "no_witness": own}
     if reading.reference is None and reading.copy is not None:
-        host = _compared_with_copy(plan, reading, own, worker.tally.rows)
+        host = _compared_with_copy(plan, reading, own, batches.tally.rows)
     else:
-        host = _compared_by_sample(plan, reading, worker)
+        host = _compared_by_sample(plan, reading, batches)
     return {"witness": replace(own, host=host).told()}
 
 
@@ -562,7 +564,7 @@ def _compared_with_copy(plan: Plan, reading: Reading, own: account.Account, rows
     shard, copied = reading.shard, reading.copy.reference
     if copied is None:
         return "none"
-    in_turn = shard.stop - shard.start if batch.in_gemm(plan) else 0
+    in_turn = shard.stop - shard.start if adds_in_gemm(plan) else 0
     if end_to_end.differ(plan.problem, own.reference, copied, own.mass, rows, in_turn):
         raise WrongInput(
             f"shard {shard.shard}: the matrices that the device has multiplied are not those that "
@@ -572,13 +574,13 @@ def _compared_with_copy(plan: Plan, reading: Reading, own: account.Account, rows
     return "all"
 
 
-def _compared_by_sample(plan: Plan, reading: Reading, worker: Worker) -> str:
+def _compared_by_sample(plan: Plan, reading: Reading, batches: Batches) -> str:
     """Compare the references of some matrices; for how many of how many that is."""
     if reading.reference is None:
         return "none"
-    shard, found = reading.shard, worker.tally.references
+    shard, found = reading.shard, batches.tally.references
     for i, own in found.items():
-        mass = worker.tally.masses[i]
+        mass = batches.tally.masses[i]
         values = reading.reference.values[i // reading.reference.every]
         if end_to_end.differ(plan.problem, own, values, mass, 1):
             raise WrongInput(
@@ -606,7 +608,7 @@ class _Copy:
 
 
 def _copied(
-    plan: Plan, shard: Shard, lane: Any, slabs: int, watch: Stopwatch,
+    plan: Plan, shard: Shard, lane: Lane, slabs: int, watch: Stopwatch,
     copying: Callable[[], AbstractContextManager],
 ) -> _Copy | None:  # fmt: skip
     """What the receipt of the shard's copy says; None where nothing is copied.

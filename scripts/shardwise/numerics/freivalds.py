@@ -24,8 +24,7 @@ import numpy as np
 
 from shardwise.numerics.freivalds_device import _Device
 from shardwise.numerics.freivalds_host import _forms, _groups, _Host
-from shardwise.numerics.reference import weights
-from shardwise.numerics.tolerances import TF32_FLOOR, tolerance, vectors
+from shardwise.numerics.tolerances import CheckSpec
 
 # Which stored factor meets the vectors first and second, and whether it is transposed then.
 _STEPS = {
@@ -34,9 +33,6 @@ _STEPS = {
     "A @ A.T": (("left", True), ("left", False)),
     "A @ B": (("right", False), ("left", False)),
 }
-CLOSER_LOOK = ("float16", "float32", "complex64")
-"""Stored dtypes of which one row of each group of products is computed again. In double precision
-what the tolerance leaves unseen is of no interest, and integers have none."""
 
 
 class Checker:
@@ -49,22 +45,6 @@ class Checker:
     ----------
     xp
         ``numpy`` or ``cupy``.
-    product
-        ``A @ A``, ``A.T @ A``, ``A @ A.T`` or ``A @ B``.
-    left, right
-        Shapes of one stored A and one stored B; None where B is made from A.
-    dtype, compute
-        Names of the dtype of the stacks, and of the one in which products were accumulated:
-        ``float32`` for float16; ``tf32`` is known too.
-    seed
-        Of :func:`vectors`.
-    group
-        Matrices checked at once; a call with more checks them group by group. On a GPU each takes
-        about 40 bytes (complex: 72) for every row or column of A and of the product.
-    together
-        Where the products of a call come added up, as one matrix in the dtype that they were
-        accumulated in: the most of them. Sums of the check that leave the range of float64 prove
-        nothing then. 0: each by itself.
 
     Attributes
     ----------
@@ -75,48 +55,15 @@ class Checker:
         the check left the range of float64.
     """
 
-    def __init__(
-        self,
-        xp: Any,
-        product: str,
-        left: tuple[int, int],
-        right: tuple[int, int] | None,
-        dtype: str,
-        compute: str,
-        seed: int,
-        group: int,
-        together: int = 0,
-    ) -> None:
-        self._xp, self._steps = xp, _STEPS[product]
-        self._group, self._together = group, together
-        columns = (right or left)[1] if product != "A @ A.T" else left[0]
-        inner = left[0] if product == "A.T @ A" else left[1]
-        integer = np.dtype(dtype).kind in "iu"
-        rows = left[1] if product == "A.T @ A" else left[0]
-        signs, own = vectors(seed, columns, integer), weights("l", rows, integer)
+    def __init__(self, xp: Any, spec: CheckSpec) -> None:
+        self._xp, self._steps = xp, _STEPS[spec.product]
+        self._group, self._together = spec.group, spec.together
+        self.bound, self.forms = spec.bound, None
         self._engine: Any
-        self.bound, self.forms = (0.0, 0.0), None
-        if integer:
-            self._engine = _Whole(xp, signs, own)
-            return
-        stored = dtype
-        if together and dtype == "float16":
-            stored, compute = "float32", "tensor"
-        # A sum of n products is rounded as one product whose inner length is n times as large.
-        self.bound = tolerance(inner * max(1, together), columns, stored, compute)
-        floor = TF32_FLOOR if compute == "tf32" else 0.0
-        close = None
-        if dtype in CLOSER_LOOK and not together:
-            close = tolerance(inner, 1, stored, compute)
-        if xp is np:
-            self._engine = _Host(
-                signs, own, self.bound, close, dtype, floor, group if together else 0
-            )
+        if spec.integer:
+            self._engine = _Whole(xp, spec)
         else:
-            self._engine = _Device(
-                xp, signs, own, self.bound, close, dtype, floor, group, inner,
-                stored if together else None,
-            )  # fmt: skip
+            self._engine = _Host(spec) if xp is np else _Device(xp, spec)
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
         """How far each product is from the factors' own, in units of the tolerance.
@@ -167,8 +114,12 @@ def _as_stack(block: Any) -> Any:
 class _Whole:
     """Integers: exact modulo 2⁶⁴, without any tolerance."""
 
-    def __init__(self, xp: Any, signs: np.ndarray, left: np.ndarray) -> None:
-        self._xp, self._signs, self._left = xp, xp.asarray(signs), xp.asarray(left)
+    def __init__(self, xp: Any, spec: CheckSpec) -> None:
+        self._xp, self._signs, self._left = (
+            xp,
+            xp.asarray(spec.signs()),
+            xp.asarray(spec.left_weights()),
+        )
 
     def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[Any, Any]:
         found = self._signs

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.numerics.freivalds_host import _together
-from shardwise.numerics.tolerances import VECTORS
+from shardwise.numerics.tolerances import VECTORS, CheckSpec
 
 
 class _Device:
@@ -20,21 +20,10 @@ class _Device:
 
     _BLOCK = 256  # threads of a block, as in proof.cu
 
-    def __init__(
-        self,
-        xp: Any,
-        signs: np.ndarray,
-        left: np.ndarray,
-        bound: tuple[float, float],
-        close: tuple[float, float] | None,
-        dtype: str,
-        floor: float,
-        group: int,
-        inner: int,
-        summed: str | None,
-    ) -> None:
-        self._xp = xp
-        (self._relative, self._absolute), self._close = bound, close
+    def __init__(self, xp: Any, spec: CheckSpec) -> None:
+        self._xp, dtype, floor, group = xp, spec.dtype, spec.floor, spec.group
+        (self._relative, self._absolute), self._close = spec.bound, spec.close
+        left, summed = spec.left_weights(), spec.stored if spec.together else None
         own = _module(xp, dtype, floor)
         names = ("rows_times", "columns_times", "largest", "mark", "take_row", "compare_row")
         self._kernels = {name: own.get_function(name) for name in names}
@@ -46,9 +35,9 @@ class _Device:
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
         self._parts = 2 if "complex" in dtype else 1
         self._planes = VECTORS * self._parts + 1
-        self._signs = xp.asarray(self._as_planes(signs))
+        self._signs = xp.asarray(self._as_planes(spec.signs()))
         # Lengths are even, and what lies past a vector stays 0: kernels read pairs.
-        lengths = [n + n % 2 for n in (inner, len(left))]
+        lengths = [n + n % 2 for n in (spec.inner, len(left))]
         self._found = [xp.zeros((group, self._planes, n)) for n in lengths]
         self._own = xp.zeros((group, self._parts, lengths[1]))  # C r of the last vector
         padded = np.zeros((lengths[1], 2))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics.tolerances import _TINY
+from shardwise.numerics.tolerances import _TINY, CheckSpec
 
 _BLOCK = 2**15
 """Elements that NumPy widens at once: they stay in a core's cache."""
@@ -43,24 +43,16 @@ def _forms(xp: Any, left: Any, own: Any, found: Any, size: Any) -> Any:
 class _Host:
     """Floating point on NumPy, a cache-sized block at a time."""
 
-    def __init__(
-        self,
-        signs: np.ndarray,
-        left: np.ndarray,
-        bound: tuple[float, float],
-        close: tuple[float, float] | None,
-        dtype: str,
-        floor: float,
-        together: int,
-    ) -> None:
-        self._wide = np.dtype("complex128" if "complex" in dtype else "float64")
+    def __init__(self, spec: CheckSpec) -> None:
+        signs = spec.signs()
+        self._wide = np.dtype("complex128" if "complex" in spec.dtype else "float64")
         self._parts = self._wide.itemsize // 8
         self._signs = signs.astype(self._wide)[np.newaxis]
-        self._ones, self._left = np.ones((1, len(signs), 1)), left
-        (self._relative, self._absolute), self._close = bound, close
+        self._ones, self._left = np.ones((1, len(signs), 1)), spec.left_weights()
+        (self._relative, self._absolute), self._close = spec.bound, spec.close
         # What an element of the moduli counts for at least, see `tolerance`.
-        self._least = _TINY * self._parts if dtype == self._wide else 0.0
-        self._floor, self._together = floor, together
+        self._least = _TINY * self._parts if spec.dtype == self._wide else 0.0
+        self._floor, self._together = spec.floor, spec.group if spec.together else 0
 
     def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):

@@ -1,4 +1,6 @@
-"""The random vectors of Freivalds' check, and its bounds on rounding."""
+"""What one of Freivalds' checks is of, its random vectors, and its bounds on rounding."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -89,3 +91,96 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     relative = 1.01 * (own + check)
     absolute = p * (2 * parts * k * float(in_product.tiny) + float(in_store.smallest_subnormal))
     return relative, max(absolute, _TINY)
+
+
+CLOSER_LOOK = ("float16", "float32", "complex64")
+"""Stored dtypes of which one row of each group of products is computed again. In double precision
+what the tolerance leaves unseen is of no interest, and integers have none."""
+
+
+@dataclass(frozen=True)
+class CheckSpec:
+    """Which products are checked, and how.
+
+    Attributes
+    ----------
+    product
+        ``A @ A``, ``A.T @ A``, ``A @ A.T`` or ``A @ B``.
+    left, right
+        Shapes of one stored A and one stored B; None where B is made from A.
+    dtype, compute
+        Names of the dtype of the stacks, and of the one in which products were accumulated:
+        ``float32`` for float16; ``tf32`` is known too.
+    seed
+        Of :func:`vectors`.
+    group
+        Matrices checked at once; a call with more checks them group by group. On a GPU each takes
+        about 40 bytes (complex: 72) for every row or column of A and of the product.
+    together
+        Where the products of a call come added up, as one matrix in the dtype that they were
+        accumulated in: the most of them. Sums of the check that leave the range of float64 prove
+        nothing then. 0: each by itself.
+    """
+
+    product: str
+    left: tuple[int, int]
+    right: tuple[int, int] | None
+    dtype: str
+    compute: str
+    seed: int
+    group: int
+    together: int = 0
+
+    @property
+    def integer(self) -> bool:
+        """Whether the check is exact."""
+        return np.dtype(self.dtype).kind in "iu"
+
+    @property
+    def inner(self) -> int:
+        """Length of the inner products."""
+        return self.left[0] if self.product == "A.T @ A" else self.left[1]
+
+    @property
+    def columns(self) -> int:
+        """Columns of a product."""
+        return (self.right or self.left)[1] if self.product != "A @ A.T" else self.left[0]
+
+    @property
+    def stored(self) -> str:
+        """Name of the dtype of what is compared: of products, or of their sum."""
+        return "float32" if self.together and self.dtype == "float16" else self.dtype
+
+    @property
+    def _arithmetic(self) -> str:
+        return "tensor" if self.together and self.dtype == "float16" else self.compute
+
+    @property
+    def bound(self) -> tuple[float, float]:
+        """Relative and absolute :func:`tolerance`; 0 for integers."""
+        if self.integer:
+            return 0.0, 0.0
+        # A sum of n products is rounded as one product whose inner length is n times as large.
+        inner = self.inner * max(1, self.together)
+        return tolerance(inner, self.columns, self.stored, self._arithmetic)
+
+    @property
+    def close(self) -> tuple[float, float] | None:
+        """The tolerance of an element of the row that gets a closer look; None for no such look."""
+        if self.dtype not in CLOSER_LOOK or self.together:
+            return None
+        return tolerance(self.inner, 1, self.stored, self.compute)
+
+    @property
+    def floor(self) -> float:
+        """What moduli count for at least."""
+        return TF32_FLOOR if self._arithmetic == "tf32" else 0.0
+
+    def signs(self) -> np.ndarray:
+        """The vectors that products are multiplied with."""
+        return vectors(self.seed, self.columns, self.integer)
+
+    def left_weights(self) -> np.ndarray:
+        """The weights of the rows of a product in the end-to-end proof."""
+        rows = self.left[1] if self.product == "A.T @ A" else self.left[0]
+        return weights("l", rows, self.integer)

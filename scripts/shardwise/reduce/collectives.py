@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 
 from shardwise.errors import InputError
+from shardwise.reduce.comm import Comm
 
 FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -24,7 +25,7 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 _LOW = 0xFFFFFFFF
 
 
-def total(comm: Any, array: Any) -> Any:
+def total(comm: Comm, array: Any) -> Any:
     """The sum over all ranks, element by element, as a new array of the same kind and dtype.
 
     Raises
@@ -40,7 +41,7 @@ def total(comm: Any, array: Any) -> Any:
     return _like(array, _sums(comm, [host], 0)[0][0])
 
 
-def average(comm: Any, arrays: Sequence[Any], count: int = 1) -> list[Any]:
+def average(comm: Comm, arrays: Sequence[Any], count: int = 1) -> list[Any]:
     """Average arrays over all ranks, such as gradients: their sums, divided by the sum of counts.
 
     All arrays travel in one buffer, of 8 bytes per number.
@@ -68,7 +69,7 @@ def average(comm: Any, arrays: Sequence[Any], count: int = 1) -> list[Any]:
     return [_like(array, result) for array, result in zip(arrays, results, strict=True)]
 
 
-def broadcast(comm: Any, arrays: Sequence[Any], root: int = 0) -> None:
+def broadcast(comm: Comm, arrays: Sequence[Any], root: int = 0) -> None:
     """Overwrite arrays, such as parameters, with those of one rank; bit for bit.
 
     Raises
@@ -121,7 +122,7 @@ def _like(array: Any, host: np.ndarray) -> Any:
 
 
 def _agree(
-    comm: Any, call: str, hosts: Sequence[np.ndarray], allowed: Sequence[str], fault: str = ""
+    comm: Comm, call: str, hosts: Sequence[np.ndarray], allowed: Sequence[str], fault: str = ""
 ) -> None:
     """Refuse, on every rank, what one of them cannot take, or what differs between them."""
     for number, host in enumerate(hosts):
@@ -142,13 +143,13 @@ def _agree(
         )
 
 
-def _allreduce(comm: Any, buffer: np.ndarray) -> None:
+def _allreduce(comm: Comm, buffer: np.ndarray) -> None:
     from mpi4py import MPI  # here: who calls this is a rank
 
     comm.Allreduce(MPI.IN_PLACE, buffer)
 
 
-def _sums(comm: Any, hosts: Sequence[np.ndarray], count: int) -> tuple[list[np.ndarray], float]:
+def _sums(comm: Comm, hosts: Sequence[np.ndarray], count: int) -> tuple[list[np.ndarray], float]:
     """Sums of floats over all ranks, divided by the sum of counts where that is not 0; that sum."""
     kinds = ["complex128" if host.dtype.kind == "c" else "float64" for host in hosts]
     wide = [
@@ -165,7 +166,7 @@ def _sums(comm: Any, hosts: Sequence[np.ndarray], count: int) -> tuple[list[np.n
         ], float(buffer[-1])
 
 
-def _integer_sum(comm: Any, host: np.ndarray) -> np.ndarray:
+def _integer_sum(comm: Comm, host: np.ndarray) -> np.ndarray:
     """The sum of integers over all ranks: halves of 32 bits never overflow on the way."""
     wide = host.astype("u8" if host.dtype.kind == "u" else "i8")
     halves = np.stack([wide >> 32, wide & _LOW]).astype("i8", order="C")

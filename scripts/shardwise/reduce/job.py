@@ -43,6 +43,7 @@ from shardwise.records.locks import alone
 from shardwise.records.receipts import Witness
 from shardwise.reduce import useful
 from shardwise.reduce.checkpoint import Partial, Record
+from shardwise.reduce.comm import Comm
 from shardwise.reduce.layout import Layout, Run, portion, remaining, share, teams
 from shardwise.reduce.peers import Peers
 from shardwise.reduce.results import Outputs
@@ -58,7 +59,7 @@ _NAME_BYTES = 256  # more than any host name has
 
 
 def run(
-    comm: Any, plan_file: Path, names: list[str],
+    comm: Comm, plan_file: Path, names: list[str],
     limit: float = memory.REDUCE_LIMIT_SECONDS, save_every: float = memory.REDUCE_SAVE_SECONDS,
 ) -> Plan:  # fmt: skip
     """Compute statistics over all products and commit them, then ``summary.json``.

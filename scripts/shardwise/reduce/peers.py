@@ -22,6 +22,7 @@ import numpy as np
 from shardwise.errors import IntegrityError, ShardwiseError, TryAgain, of_code, of_system
 from shardwise.files.checksum import raw_bytes
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
+from shardwise.reduce.comm import Comm, Request
 
 
 def described(arrays: Iterable[np.ndarray]) -> str:
@@ -77,13 +78,13 @@ class Peers:
         Seconds without a sign of life after which all ranks are ended.
     """
 
-    def __init__(self, comm: Any, limit: float = REDUCE_LIMIT_SECONDS) -> None:
+    def __init__(self, comm: Comm, limit: float = REDUCE_LIMIT_SECONDS) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._limit = limit
         self._look = 0.0  # when to look at messages again
         self._heard = self._told = time.monotonic()
         self._comm, self._sign, self._sent = comm, None, None
-        self._farewell: list[Any] = []
+        self._farewell: list[Request] = []
         self._heard_error: ShardwiseError | None = None
         self._pool = ThreadPoolExecutor(1, "step")
         if self.size > 1:
@@ -92,7 +93,7 @@ class Peers:
             self._heard = time.monotonic()
             self._listen()
 
-    def _wait_for_start(self, request: Any) -> None:
+    def _wait_for_start(self, request: Request) -> None:
         began = time.monotonic()
         while not request.Test():
             if time.monotonic() - began > self._limit:
@@ -178,7 +179,7 @@ class Peers:
 
     # Waiting.
 
-    def _wait(self, request: Any) -> None:
+    def _wait(self, request: Request) -> None:
         pause = 1e-5
         while not request.Test():
             self.beat()

@@ -368,7 +368,7 @@ def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
     """One row each, within the shard's own seconds; a rerun puts its own in their place."""
     on_a_device(monkeypatch, driver)
     monkeypatch.setattr(live, "_EVERY", 0.01)
-    work, links = batch.Worker.work, driver.asked
+    work, links = batch.Batches.work, driver.asked
 
     def until_sampled(*arguments):
         before = links.count("GetPcieThroughput")
@@ -376,7 +376,7 @@ def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
             time.sleep(0.005)
         return work(*arguments)
 
-    monkeypatch.setattr(batch.Worker, "work", until_sampled)
+    monkeypatch.setattr(batch.Batches, "work", until_sampled)
     made = factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1, materialize=False)
     path, seen = made.results.telemetry("00000"), []
     for _ in range(2):

@@ -16,7 +16,7 @@ from shardwise.files.checksum import PieceChecksum, file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
-from shardwise.multiply import batch, job
+from shardwise.multiply import batch, job, operation
 from shardwise.multiply import session as sessions
 from shardwise.multiply.lanes import HostLane
 from shardwise.multiply.pipeline import Drain, Feed
@@ -185,10 +185,10 @@ FAILURES = {
     "hashing what is read": (PieceChecksum, "update"),
     "memory of a slab": (HostLane, "slab"),
     "upload": (HostLane, "upload"),
-    "work": (batch.Worker, "work"),
+    "work": (batch.Batches, "work"),
     "download": (HostLane, "download"),
-    "fetching a report": (batch.Report, "fetched"),
-    "examining": (batch.Worker, "examine"),
+    "fetching a report": (operation.BatchReport, "fetched"),
+    "examining": (batch.Batches, "examine"),
     "writing": (StackWriter, "write_at"),
     "handing over a slab": (Drain, "_flush"),
     "the end": (Drain, "finish"),
@@ -209,8 +209,8 @@ def fail(monkeypatch, where, error, call):
         return original(*arguments, **named)
 
     monkeypatch.setattr(owner, name, broken)
-    work = batch.Worker.work
-    monkeypatch.setattr(batch.Worker, "work", lambda *a: worked.append(None) or work(*a))
+    work = batch.Batches.work
+    monkeypatch.setattr(batch.Batches, "work", lambda *a: worked.append(None) or work(*a))
     return worked
 
 

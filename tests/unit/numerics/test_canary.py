@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from shardwise.errors import IntegrityError, WrongProduct
-from shardwise.multiply.batch import Worker
+from shardwise.multiply.batch import Batches
 from shardwise.multiply.lanes import HostLane
 from shardwise.numerics import canary, gemm
 from shardwise.plan.problem import Problem
@@ -35,8 +35,8 @@ def multiplied(dtype, compute, spoil=lambda x: x, after=lambda x: x):
 
 
 @pytest.fixture
-def worker(tmp_path):
-    """A worker of a plan, on NumPy."""
+def trial(tmp_path):
+    """The trial call of a plan's kernel, on NumPy; its factors, and its arithmetic."""
 
     def make(dtype, product, shape, way, shared=False):
         right = stack((shape[2], 11) if shared else (shape[0], shape[2], 11), dtype)
@@ -45,10 +45,11 @@ def worker(tmp_path):
             tmp_path, stack(shape, dtype), right if product == "A @ B" else None,
             product=product, **keep,
         )  # fmt: skip
-        own = Worker(HostLane(), made, 0, shape[0])
+        own = Batches(HostLane(), made, 0, shape[0])
         if shared:
             own.share(right)
-        return own
+        operation = own.operation
+        return *operation.trial(*own._factors(0), own._outs), operation.compute
 
     return make
 
@@ -56,21 +57,20 @@ def worker(tmp_path):
 @pytest.mark.parametrize("way", ["products", "sum"])
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_what_computes_as_asked_passes(worker, dtype, product, way):
+def test_what_computes_as_asked_passes(trial, dtype, product, way):
     """The memory of the batches, whatever their shape, and each way to multiply."""
     shape = (4, 17, 17) if product == "A @ A" else (4, 9, 17)
-    own = worker(dtype, product, shape, way)
-    multiply, factors = own._trial()
-    canary.check(multiply, factors, own.compute, lone=way == "sum")
+    multiply, factors, compute = trial(dtype, product, shape, way)
+    canary.check(multiply, factors, compute, lone=way == "sum")
     assert not multiply()[..., 0, 1:].any()
     assert multiply()[0, 0, 0] > 1
 
 
 @pytest.mark.parametrize("way", ["products", "sum"])
-def test_one_right_factor_for_all_is_tried_too(worker, way):
+def test_one_right_factor_for_all_is_tried_too(trial, way):
     """It lies in memory of its own."""
-    own = worker("float32", "A @ B", (4, 9, 17), way, shared=True)
-    canary.check(*own._trial(), own.compute, lone=way == "sum")
+    own = trial("float32", "A @ B", (4, 9, 17), way, shared=True)
+    canary.check(*own, lone=way == "sum")
 
 
 @pytest.mark.parametrize("dtype", LOW)

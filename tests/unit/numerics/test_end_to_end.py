@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from shardwise.devices import choose, quarantine
 from shardwise.errors import IntegrityError, Misled, WrongInput
 from shardwise.files import checksum, npy
-from shardwise.multiply import backend, batch, job, lanes
+from shardwise.multiply import backend, job, lanes, operation
 from shardwise.numerics import binned, end_to_end, freivalds, reference, statistics
+from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 from shardwise.records import account as accounts
@@ -149,7 +150,7 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
     if not (np.isfinite(left).all() and np.isfinite(result).all()):
         return
     problem = problem_of(product, dtype, left)
-    check = freivalds.Checker(np, product, left.shape[1:], None, dtype, compute, seed, 2)
+    check = freivalds.Checker(np, CheckSpec(product, left.shape[1:], None, dtype, compute, seed, 2))
     assert (check.check(left, None, result) <= 1).all()
     tally = reference.Tally(0, 1)
     tally.add(0, check.forms)
@@ -170,7 +171,7 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
 def test_subnormal_factors_are_no_false_alarm():
     """The weights round subnormal numbers of B; what A makes of that stays within the tolerance."""
     left, right = np.full((2, 6, 6), 1e300), np.full((2, 6, 6), 5e-324)
-    check = freivalds.Checker(np, "A @ B", (6, 6), (6, 6), "float64", "float64", 0, 2)
+    check = freivalds.Checker(np, CheckSpec("A @ B", (6, 6), (6, 6), "float64", "float64", 0, 2))
     assert (check.check(left, right, left @ right) <= 1).all()
 
 
@@ -193,7 +194,7 @@ def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, dtype):
     found = reduced(made)["end_to_end"]
     assert found["shards"] == 3
     assert found["off"] <= 1
-    sampled = "none" if batch.in_gemm(made) else "some"
+    sampled = "none" if operation.adds_in_gemm(made) else "some"
     slow = dtype in ("float16", "int16")
     assert found["host"] == f"{sampled if slow or kind == 'uncopied' else 'all'} of 3"
 

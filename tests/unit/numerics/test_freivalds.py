@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.numerics import freivalds, gemm, reference, tolerances
+from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan.problem import Problem
 
 from tests.factories import FLOATS, PRODUCTS, noise, stack
@@ -18,7 +19,9 @@ SMALL |= {"complex64": 1e-30, "complex128": 1e-30}
 def ratio(left, right, product, compute, seed=0):
     """The residuals of a stack of products."""
     shapes = (left.shape[1:], right.shape[-2:])
-    checker = freivalds.Checker(np, "A @ B", *shapes, product.dtype.name, compute, seed, group=2)
+    checker = freivalds.Checker(
+        np, CheckSpec("A @ B", *shapes, product.dtype.name, compute, seed, group=2)
+    )
     return checker.check(left, right, product)
 
 
@@ -231,7 +234,7 @@ def test_a_wrong_sum_of_millions_of_products_is_found(dtype):
     left, count = stack((6, 4, 4), dtype, 3), 2**24
     total = left.astype("float32") @ left.astype("float32")
     check = freivalds.Checker(
-        np, "A @ A", (4, 4), None, dtype, "float32", 0, group=4, together=count
+        np, CheckSpec("A @ A", (4, 4), None, dtype, "float32", 0, group=4, together=count)
     )
     assert check.check(left, None, total.sum(axis=0, keepdims=True))[0] <= 1.0
     assert not check.check(left, None, np.full((1, 4, 4), 1e6, "float32"))[0] <= 1.0
@@ -248,7 +251,7 @@ def closely(left, right, product, compute):
 
 @pytest.mark.parametrize("group", [1, 2, 3])
 @pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("dtype", freivalds.CLOSER_LOOK)
+@pytest.mark.parametrize("dtype", tolerances.CLOSER_LOOK)
 def test_the_worst_row_is_compared_by_elements(dtype, product, group):
     """An element below the tolerance of its row is found, and the ratio is that of the formula."""
     own, other = noise((3, 90, 90), dtype, 1), noise((3, 90, 90), dtype, 2)
@@ -256,7 +259,7 @@ def test_the_worst_row_is_compared_by_elements(dtype, product, group):
     right = {"A @ A.T": own.swapaxes(1, 2), "A @ B": other}.get(product, own)
     result, compute = honest(left, right)
     given, shape = (other, (90, 90)) if product == "A @ B" else (None, None)
-    check = freivalds.Checker(np, product, (90, 90), shape, dtype, compute, 3, group)
+    check = freivalds.Checker(np, CheckSpec(product, (90, 90), shape, dtype, compute, 3, group))
     relative, absolute = check.bound
     row = abs(left[1, 70]).astype("float64") @ abs(right[1]).astype("float64").sum(axis=1)
     result[1, 70, 8] += (relative * row + absolute) / 2

@@ -5,7 +5,7 @@
 
 import numpy as np
 import pytest
-from shardwise.numerics.freivalds import CLOSER_LOOK
+from shardwise.numerics.tolerances import CLOSER_LOOK
 
 from tests.factories import FLOATS
 from tests.workspace import REPO

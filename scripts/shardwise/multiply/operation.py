@@ -1,0 +1,302 @@
+"""What is done with a batch: its matrices are looked at and multiplied, or given to a function.
+
+An operation leaves what is to be looked at, once the work is done, in the report of the batch.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import BadMatrix
+from shardwise.multiply.lanes import Lane
+from shardwise.numerics import canary, freivalds, tolerances
+from shardwise.numerics.gemm import kernel
+from shardwise.numerics.tolerances import CheckSpec
+from shardwise.plan import memory, user_function
+from shardwise.plan.plan import Plan
+from shardwise.plan.problem import Problem
+
+_INT64_MAX = 2**63 - 1
+_CORRECT = "correct it, or set nonfinite: allow"
+
+
+@dataclass
+class BatchReport:
+    """What is to be looked at once a batch is done: one number per matrix, or None.
+
+    Attributes
+    ----------
+    first, count
+        The matrices, by their index in the whole stack.
+    left, right, product
+        Largest moduli; infinite or NaN where an element is.
+    ratio
+        How far products are from those of their factors, in units of the tolerance. One number
+        where the products were added up before.
+    forms
+        What `reference.Tally` adds up; a row for each ratio.
+    """
+
+    first: int
+    count: int
+    left: Any = None
+    right: Any = None
+    product: Any = None
+    ratio: Any = None
+    forms: Any = None
+
+    def fetched(self, lane: Lane) -> "BatchReport":
+        """The same in host memory."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return BatchReport(
+            **{k: lane.fetch(v) if hasattr(v, "shape") else v for k, v in own.items()}
+        )
+
+
+class Operation:
+    """What every operation has; each of the classes below is one.
+
+    Attributes
+    ----------
+    compute
+        Name of the arithmetic that products are accumulated in.
+    proof
+        What the receipt says of the proof; None where there is none.
+    flop
+        Floating-point operations of a product; 0 where nobody counts them.
+    needs_output
+        Whether it writes products to a buffer of the batch.
+    """
+
+    compute: str
+    proof: dict[str, Any] | None = None
+    flop = 0
+    needs_output = True
+    bound = (0.0, 0.0)
+
+    def __init__(self, lane: Lane, plan: Plan) -> None:
+        self._lane, self._problem = lane, plan.problem
+        self._strict = plan.settings.nonfinite == "error"
+
+    def allocate(self, matrices: int) -> None:
+        """Take what else batches of so many matrices need."""
+
+    def try_arithmetic(self, left: Any, right: Any, outs: list[Any]) -> None:
+        """Multiply what shows the precision, in memory of the batches that holds nothing yet."""
+
+    def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
+        """Compute the products of a batch, on the work track; where they are, ``(n, m, p)``."""
+        raise NotImplementedError
+
+    def name(self, report: BatchReport, i: int) -> str:
+        """What a number of a report belongs to, in words."""
+        return f"the product of matrix {report.first + i}"
+
+    def refusal(self, factor: str, report: BatchReport, i: int) -> BadMatrix:
+        """The error for a matrix that is not finite, where it is a factor."""
+        matrix = report.first + i
+        key, which = "input" if factor == "left" else "right", f"matrix {matrix}"
+        if key == "right" and self._problem.shared_right:
+            matrix, which = 0, "the matrix"
+        return BadMatrix(f"{key}: {which} holds NaN or Inf", _CORRECT, key, matrix)
+
+    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
+        """The error for a product that is not finite, although its factors are."""
+        raise NotImplementedError
+
+
+class UserFunction(Operation):
+    """The products are what a user's function makes of a batch; nothing can be proven of them."""
+
+    def __init__(self, lane: Lane, plan: Plan) -> None:
+        super().__init__(lane, plan)
+        self._function = user_function.load(plan.problem.product, plan.facts.function)
+        self.compute = plan.problem.product_dtype
+
+    def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
+        """Call the function; a matrix that is not finite is refused before that."""
+        xp, block, product = self._lane.xp, left[: report.count], out[: report.count]
+        if self._strict and block.dtype.kind != "i":
+            # Before the call: what a function makes of NaN is nobody's fault but the input's.
+            finite = xp.isfinite(_largest(xp, block))
+            if not finite.all():
+                raise self.refusal("left", report, int(finite.argmin()))
+        product[...] = user_function.call(self._function, xp, block, report.first, self._problem)
+        if product.dtype.kind != "i":
+            report.product = _largest(xp, product)
+        return product
+
+    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
+        """Only the function itself knows why."""
+        matrix = report.first + i
+        what = f"product: {self._function.spec} made NaN or Inf of matrix {matrix}"
+        return BadMatrix(f"{what}, which is finite", _CORRECT, "product", matrix)
+
+
+class Multiplication(Operation):
+    """Each product by the kernel, and proven by itself."""
+
+    _together = False
+
+    def __init__(self, lane: Lane, plan: Plan) -> None:
+        super().__init__(lane, plan)
+        self._seed = int.from_bytes(os.urandom(6))
+        if plan.settings.verify:
+            vectors = tolerances.VECTORS
+            self.proof = {"method": "freivalds", "vectors": vectors, "seed": self._seed}
+        self._kernel = kernel(lane.xp, plan.problem, plan.settings.precision)
+        self.compute, self.flop = self._kernel.compute, plan.problem.flop
+
+    def allocate(self, matrices: int) -> None:
+        """Take the memory of the checker."""
+        problem = self._problem
+        spec = CheckSpec(
+            problem.product, problem.left, problem.right, problem.dtype,
+            self.compute, self._seed, memory.proof_matrices(problem, matrices),
+            matrices if self._together else 0,
+        )  # fmt: skip
+        self._checker = freivalds.Checker(self._lane.xp, spec)
+        self.bound = self._checker.bound
+
+    def try_arithmetic(self, left: Any, right: Any, outs: list[Any]) -> None:
+        """Refuse a device of lower precision than was asked for (canary.py); NumPy's is known."""
+        if not self.proof or self._lane.xp is np or "int" in self._problem.dtype:
+            return
+        with self._lane.work():
+            canary.check(*self.trial(left, right, outs), self.compute, self._together)
+
+    def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
+        """One call of the kernel on memory of the batches, and the factors that it takes."""
+        count, out = min(len(left), memory.call_matrices(self._problem)), outs[0]
+
+        def multiply() -> Any:
+            self._kernel.multiply(left, right, out, count)
+            return out[:count]
+
+        return multiply, [_part(x, count) for x in (left, right) if x is not None]
+
+    def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
+        """Multiply, and check each product."""
+        count, product = report.count, out[: report.count]
+        block, other = left[:count], _part(right, count)
+        if block.dtype.kind in "iu":
+            if self.compute == "int64":
+                _check_integers(self._lane.xp, self._problem, block, other, report.first)
+        else:
+            self._measure(report, block, other)
+        self._kernel.multiply(left, right, out, count)
+        if self.proof:
+            report.ratio = self._checker.check(_signed(block), _signed(other), product)
+            report.forms = self._checker.forms
+        # A finite ratio says that the product is finite as well: one pass less.
+        if product.dtype.kind != "i" and not (self.proof and self._strict):
+            report.product = self._checker.largest(product)
+        return product
+
+    def _measure(self, report: BatchReport, block: Any, other: Any) -> None:
+        """Note the largest moduli of the factors."""
+        report.left = self._checker.largest(block)
+        if other is not None and other.ndim == 3:
+            report.right = self._checker.largest(other)
+
+    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
+        """Its dtype is too narrow."""
+        return self._overflow(report, i, self._problem.dtype, report.first + i, 1)
+
+    def _overflow(
+        self, report: BatchReport, i: int, dtype: str, first: int, count: int
+    ) -> BadMatrix:
+        what = f"{self.name(report, i)} overflows {dtype}, although its factors are finite"
+        cure = "save the input as float64 (or scale it), or set nonfinite: allow"
+        return BadMatrix(what, cure, "product", first, count)
+
+
+class SumInGemm(Multiplication):
+    """The sum of the products of a batch, formed inside one matrix product and proven as one."""
+
+    _together = True
+    needs_output = False
+
+    def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
+        """One call on whole batches, and the factors that it takes."""
+        factors = [x for x in (left, right) if x is not None]
+        return lambda: self._kernel.accumulate(left, right), factors
+
+    def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
+        """Multiply, and check the sum ``(1, m, p)``."""
+        block, other = left[: report.count], _part(right, report.count)
+        total = self._kernel.accumulate(block, other)
+        self._measure(report, block, other)
+        report.product = _largest(self._lane.xp, total)
+        if self.proof:
+            report.ratio = self._checker.check(block, other, total)
+            report.forms = self._checker.forms
+        return total
+
+    def name(self, report: BatchReport, i: int) -> str:
+        """The sum of all products of the batch."""
+        return f"the sum of the products {report.first} to {report.first + report.count - 1}"
+
+    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
+        """The dtype of the sum is too narrow."""
+        dtype = "float32" if self.compute != "float64" else self._problem.dtype
+        return self._overflow(report, i, dtype, report.first, report.count)
+
+
+def adds_in_gemm(plan: Plan) -> bool:
+    """Whether the products of a batch are added up inside the matrix product."""
+    exact = memory.exact_sum(plan.problem, plan.settings.reproducible)
+    return plan.settings.keep == "sum" and not exact and memory.sums_in_gemm(plan.problem)
+
+
+def choose(lane: Lane, plan: Plan) -> Operation:
+    """The operation that a plan asks for."""
+    if plan.problem.result:
+        return UserFunction(lane, plan)
+    return (SumInGemm if adds_in_gemm(plan) else Multiplication)(lane, plan)
+
+
+def _part(right: Any, count: int) -> Any:
+    """The first matrices of B, or the one that serves all."""
+    return right[:count] if right is not None and right.ndim == 3 else right
+
+
+def _signed(block: Any) -> Any:
+    """Integers whose arithmetic is that of int64; 64 bits without a sign hold no larger ones."""
+    return block.view("int64") if block is not None and block.dtype == "uint64" else block
+
+
+def _largest(xp: Any, stack: Any) -> Any:
+    """The largest modulus of each matrix, NaN where it holds one; not for integers."""
+    if stack.dtype.kind == "c":  # as Checker.largest does: their sum may overflow
+        moduli = xp.maximum(xp.abs(stack.real), xp.abs(stack.imag))
+    else:
+        moduli = xp.abs(stack)
+    return moduli.reshape(len(stack), -1).max(axis=1)
+
+
+def _check_integers(xp: Any, problem: Problem, left: Any, right: Any, first: int) -> None:
+    """Refuse integers whose products might not fit int64."""
+    inner = problem.factor_shapes[0][1]
+    sizes_of = [_moduli(xp, block) for block in (left, right) if block is not None]
+    for i, own in enumerate(sizes_of[0]):
+        other = sizes_of[-1][i if len(sizes_of[-1]) > 1 else 0]
+        check_int64(inner, own, other, first + i)
+
+
+def check_int64(inner: int, own: int, other: int, matrix: int) -> None:
+    """Refuse a product that might not fit int64, from the largest moduli of its factors."""
+    if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
+        what = f"the product of matrix {matrix} may not fit int64 (its largest element is "
+        what += f"{max(own, other)})"
+        raise BadMatrix(what, "save the input as float64", "product", matrix)
+
+
+def _moduli(xp: Any, block: Any) -> list[int]:
+    """The largest modulus of each matrix, as Python integers, which do not overflow."""
+    flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
+    tops, bottoms = flat.max(axis=1).tolist(), flat.min(axis=1).tolist()
+    return [max(top, -bottom) for top, bottom in zip(tops, bottoms, strict=True)]
