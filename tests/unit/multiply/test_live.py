@@ -249,7 +249,7 @@ def test_what_a_shard_tells_is_what_others_read(tmp_path):
     job.run_shard(made, "00000")
     told = factories.receipt(made).timeline
     found = folder.Observer(made.results.root).look().shards["00000"].timeline
-    assert {"held": found.held, "busy": found.busy, "work": found.work} == told
+    assert (found.held, found.busy, found.work) == (told.held, told.busy, told.work)
 
 
 def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):
