@@ -259,7 +259,7 @@ def test_a_wrong_product_ends_the_shard(tmp_path, backend, keep, monkeypatch):
         run.multiply = wrong
         return run
 
-    monkeypatch.setattr("shardwise.multiply.batch.kernel", erring)
+    monkeypatch.setattr("shardwise.multiply.operation.kernel", erring)
     monkeypatch.setattr("shardwise.numerics.canary.check", lambda *_: None)  # it would tell first
     made = factories.plan(
         tmp_path, factories.noise(SQUARE), backend=backend, keep=keep, materialize=False, shards=1

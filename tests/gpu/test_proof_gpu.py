@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from shardwise.devices import quarantine
 from shardwise.errors import IntegrityError
-from shardwise.multiply import batch, job
+from shardwise.multiply import job, operation
 from shardwise.numerics import freivalds, gemm, reference, tolerances
 from shardwise.numerics.tolerances import CheckSpec
 
@@ -310,7 +310,7 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
             run.compute = problem.compute_dtype  # as it was asked
         return run
 
-    monkeypatch.setattr(batch, "kernel", lower)
+    monkeypatch.setattr(operation, "kernel", lower)
     left = factories.stack((4, 192, 192), dtype)
     over = {"keep": "sum", "reproducible": False} if way == "sum" else {}
     for precision in ("ieee", "tf32"):

@@ -43,7 +43,7 @@ def change(module):
 
 class Patch(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name != "shardwise.multiply.batch":
+        if name != "shardwise.multiply.operation":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
