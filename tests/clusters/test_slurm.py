@@ -150,8 +150,9 @@ def test_a_task_that_can_never_run_ends_with_the_reason(array_night: ArrayNight)
     night = array_night
     night.of(8)
     run = night.start(*MULTIPLY, *night.gated())
-    night.wait_for("two wait", lambda: len(night.tasks("waiting")) == 2)
-    shard, task = sorted(night.tasks("waiting").items())[0]
+    # As many wait as there are too few devices; a node may be away after the test before.
+    night.wait_for("some wait", lambda: night.tasks("running") and len(night.tasks("waiting")) >= 2)
+    shard, task = sorted(night.tasks("waiting").items())[-1]
     night.cluster.call("scontrol", "hold", task)
     night.wait_for("it is given up", lambda: f"shard {shard}: the scheduler" in night.log())
     night.open_gate()
