@@ -324,7 +324,7 @@ def double_double(planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _kernel(xp: Any, dtype: np.dtype) -> Any:
-    """The kernel of bins.cu that adds arrays of a dtype; cupy compiles it once."""
+    """The kernel of binned.cu that adds arrays of a dtype; cupy compiles it once."""
     source = Path(__file__).with_name("binned.cu").read_text("utf-8")
     # Neither option changes a sum or a difference; the second is there for whoever adds a product.
     module = xp.RawModule(code=source, options=("-std=c++17", "-fmad=false"))

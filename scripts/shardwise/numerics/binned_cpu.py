@@ -1,4 +1,4 @@
-"""The loops of binned sums on the CPU, compiled by numba; bins.py has the method and its proof.
+"""The loops of binned sums on the CPU, compiled by numba; binned.py has the method and its proof.
 
 Numbers come as the unsigned integers of the same bits, so that one source serves all dtypes. A
 visit adds 8 rows to a tile of elements: few enough that rows and state stay in a core's nearest

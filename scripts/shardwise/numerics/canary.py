@@ -3,9 +3,10 @@
 A library may compute in fewer digits than it was asked for: cuBLAS has switches that turn float32
 into tf32, and says nothing. Those of the environment that are known are taken away
 (`backend.array_module`); of others, or of a library in the place of cuBLAS, nobody would hear, as
-in large matrices that hides below the tolerance of the proof (proof.py). So before its first batch
-a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere, by the very kernel that
-the batches get. The product has to be c² rounded to its dtype, exactly; where ε is lost it is 1.
+in large matrices that hides below the tolerance of the proof (freivalds.py). So before its first
+batch a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere, by the very
+kernel that the batches get. The product has to be c² rounded to its dtype, exactly; where ε is lost
+it is 1.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ for each time it stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (com
 modulus of a complex number is ``|re| + |im|`` throughout: never below the true one, and cheap.
 
 The last of the vectors is no random one: it holds the fixed weights r of the end-to-end proof
-(witness.py). What the check finds for it is weighed with ``l``, and left for whoever adds it up.
+(end_to_end.py). What the check finds for it is weighed with ``l``, and left for whoever adds it up.
 
 In half and single precision the tolerance of a large product is wide: what the worst rounding of a
 whole row may come to is more than a wrong element is. But rounding is hardly ever the worst, and a

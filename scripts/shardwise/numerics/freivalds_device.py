@@ -18,7 +18,7 @@ class _Device:
     are checked once more, scaled. The kernels decide which, so that no one waits for the device.
     """
 
-    _BLOCK = 256  # threads of a block, as in proof.cu
+    _BLOCK = 256  # threads of a block, as in freivalds.cu
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp, dtype, floor, group = xp, spec.dtype, spec.floor, spec.group

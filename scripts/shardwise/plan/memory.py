@@ -52,7 +52,7 @@ CONVERTED_BYTES = 256 * MIB
 """Rows of a large matrix in another order that are brought into C order at once."""
 
 SEVERAL_SUMS = 2**18
-"""Numbers of a product below which several sums may lie side by side (bins.py)."""
+"""Numbers of a product below which several sums may lie side by side (binned.py)."""
 
 SYMMETRIC_ROWS = 2048
 """From here on a rank-k update is faster than a whole product (measured: docs/performance.md)."""
@@ -110,7 +110,7 @@ def _huge(problem: Problem) -> bool:
 
 
 def exact_sum(problem: Problem, reproducible: bool) -> bool:
-    """Whether a sum that is kept is one of planes, which no order changes (see bins.py)."""
+    """Whether a sum that is kept is one of planes, which no order changes (see binned.py)."""
     return reproducible or problem.product_dtype == "int64"
 
 
@@ -234,7 +234,7 @@ def least_bytes(problem: Problem, keep: str, cuda: bool, exact: bool) -> int:
 
 
 def sum_bytes(problem: Problem, exact: bool = True) -> int:
-    """Bytes of the state of a sum, and of what is written of it where that is a copy (bins.py)."""
+    """Bytes of the state of a sum, and of what is written of it, if a copy (binned.py)."""
     m, p = problem.product_shape
     if not exact:
         return problem.sum_item * m * p
@@ -244,13 +244,13 @@ def sum_bytes(problem: Problem, exact: bool = True) -> int:
 
 
 def partial_bytes(problem: Problem) -> int:
-    """Bytes of a shard's partial sum on disk, at most: its planes (see bins.py)."""
+    """Bytes of a shard's partial sum on disk, at most: its planes (see binned.py)."""
     m, p = problem.product_shape
     return plane_count(problem) * problem.sum_item * m * p
 
 
 def plane_count(problem: Problem) -> int:
-    """Planes of a sum (see bins.py)."""
+    """Planes of a sum (see binned.py)."""
     return 2 if problem.product_dtype == "int64" else 1 + LEVELS[problem.product_dtype]
 
 

@@ -68,7 +68,7 @@ ITEM_BYTES = {
 
 
 LEVELS = {"float64": 4, "complex128": 4, "float16": 3, "float32": 3, "complex64": 3}
-"""Levels of a sum that no order changes, by the dtype of its terms (see bins.py)."""
+"""Levels of a sum that no order changes, by the dtype of its terms (see binned.py)."""
 
 OF_SUMS = "sum", "mean"
 """Those of them that the sums of shards are enough for."""

@@ -2,7 +2,7 @@
 
 Where the result is long, ranks share its elements, a stripe at a time, and each writes its own part
 of the result's files. Where it is short, or has few stripes, ranks share the products, and what
-they hold is merged. Nothing that is merged depends on order or grouping (bins.py, statistics.py),
+they hold is merged. Nothing that is merged depends on order or grouping (binned.py, statistics.py),
 so neither does a bit of the result.
 
 The checksum of each shard's file is formed in the same pass, from what all ranks have read of it,
