@@ -66,9 +66,9 @@ $(LOOKERS):
 	@test -x $(BIN)/python || { echo "there is no .venv here yet: run make install first" >&2; exit 2; }
 	@$(BIN)/python scripts/$@.py $(ARGS)
 
-# Four files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
+# Three files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit/files tests/unit/plan tests/unit/records \

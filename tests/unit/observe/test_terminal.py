@@ -53,10 +53,14 @@ class Terminal:
         self.resize(columns, rows)
         self.before = termios.tcgetattr(self.slave)
         self.seen = b""
+        # These would count more than the terminal's own size, and xdist sets them.
+        own = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-c", TAKE_TERMINAL, *factories.command("watch", *words)],
             stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
+            env=own | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
         )  # fmt: skip
 
     def resize(self, columns: int, rows: int) -> None:
