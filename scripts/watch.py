@@ -15,8 +15,6 @@ from shardwise.observe import watch
 from shardwise.observe.folder import Observer
 from shardwise.plan import config
 
-_INTERRUPTED = 130
-
 
 def main(options: Namespace) -> int:
     """Watch, and give the exit code."""
@@ -28,7 +26,7 @@ def main(options: Namespace) -> int:
             view = watch.choose_view(options.json)
             watch.follow(observer, view, options.interval, stay=options.listen is not None)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return 130
     except BrokenPipeError:  # the reader has seen enough; Python would complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
