@@ -42,7 +42,7 @@ def main(pipe: Connection, worker: int, task: Task, choice: choose.Choice) -> No
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
     signal.signal(signal.SIGTERM, errors.terminate)
     try:
-        _work(_Wire(pipe, worker), task, choice)
+        _work(_ParentPipe(pipe, worker), task, choice)
         threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
     except errors.Terminated:
         logging.shutdown()
@@ -56,7 +56,7 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _work(wire: "_Wire", task: Task, choice: choose.Choice) -> None:
+def _work(wire: "_ParentPipe", task: Task, choice: choose.Choice) -> None:
     """Take a device and shards until the device fails."""
     threading.Thread(target=wire.listen, daemon=True).start()
     logs = _Logs(task)
@@ -69,13 +69,13 @@ def _work(wire: "_Wire", task: Task, choice: choose.Choice) -> None:
         needed = max(shard.device_memory for shard in plan.shards.values())
         with locks.working(plan.results):
             session = sessions.Session(plan, needed, task.memory, task.wait, choice)
-            _Worker(plan, logs, wire, session).work()
+            _ShardLoop(plan, logs, wire, session).work()
     except Exception as error:
         code, words = errors.explain(error)
         wire.send("failed", code=code, reason=words)
 
 
-class _Wire:
+class _ParentPipe:
     """The pipe to the parent: threads may send at the same time, one listens."""
 
     def __init__(self, pipe: Connection, worker: int) -> None:
@@ -96,7 +96,7 @@ class _Wire:
             self._pipe.send(Event(self._worker, kind, shard, **facts))
 
 
-class _Worker:
+class _ShardLoop:
     """Computes one shard, while another thread begins with the next.
 
     Parameters
@@ -105,7 +105,9 @@ class _Worker:
         The device, and what is kept on it.
     """
 
-    def __init__(self, plan: Plan, logs: "_Logs", wire: _Wire, session: sessions.Session) -> None:
+    def __init__(
+        self, plan: Plan, logs: "_Logs", wire: _ParentPipe, session: sessions.Session
+    ) -> None:
         self._plan, self._logs, self._wire, self._session = plan, logs, wire, session
         self._begun: SimpleQueue[tuple[str, Future[sessions.Reading]]] = SimpleQueue()
         self._ahead = ThreadPoolExecutor(1, "ahead")
