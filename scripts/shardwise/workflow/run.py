@@ -245,7 +245,8 @@ class Run:
         from shardwise.plan import planner  # here: jobs do not need it
 
         assert self._sources is not None  # only the main process calls this
-        planner.write(replace(self.plan, results=Results.of_plan(Path(self.planned))), self._sources)
+        aside = Results.of_plan(Path(self.planned))
+        planner.write(replace(self.plan, results=aside), self._sources)
 
     # File names, as patterns for the wildcard {shard} and as lists.
 
