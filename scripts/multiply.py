@@ -17,7 +17,7 @@ from shardwise.errors import InputError
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
-from shardwise.reduce import launch, useful
+from shardwise.reduce import launch, rank_limits
 
 
 def main(options: Namespace) -> int | None:
@@ -60,7 +60,7 @@ def _all(plan: Plan, options: Namespace) -> None:
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 
-        comm = launch.world(options.ranks, "multiply")
+        comm = launch.get_world(options.ranks, "multiply")
         mpi.run(comm, plan, options.workers, retries, _memory(options), wait, limit)
     else:
         from shardwise.dispatch import pool
@@ -77,10 +77,11 @@ def _ranks(options: Namespace) -> Any:
     _check(options)
     if options.dispatch != "mpi":
         return None
-    if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
+    if (options.ranks or 0) > rank_limits.ALWAYS and not launch.is_rank():
         shards = len(plans.load(options.plan).shards)
-        work = useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
-        useful.refuse_more(options.ranks, "--ranks", work, useful.here(options.launcher))
+        work = rank_limits.limit_by_work(shards, f"the plan has {units.count(shards, 'shard')}")
+        machine = rank_limits.limit_by_machine(options.launcher)
+        rank_limits.refuse_more(options.ranks, "--ranks", work, machine)
     from shardwise.dispatch import mpi
 
     return mpi.ranks(options)

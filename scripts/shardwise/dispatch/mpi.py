@@ -50,14 +50,15 @@ def ranks(options: Namespace) -> Any:
     Parameters
     ----------
     options
-        As `launch.ranks` has it, ``ranks`` 0 or None where nobody says how many; and ``workers``.
+        As `launch.start_ranks` has it, ``ranks`` 0 or None where nobody says how many, and
+        ``workers``.
     """
 
     def fitting() -> int:
         return choose.workers("auto") if options.workers == "device" else 1
 
     # Before MPI, so that nothing of it, not even its environment, reaches the workers.
-    return launch.ranks(options, fitting, start_fork_server)
+    return launch.start_ranks(options, fitting, start_fork_server)
 
 
 def run(

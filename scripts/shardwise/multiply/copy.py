@@ -18,7 +18,7 @@ from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
-from shardwise.records import account, receipts
+from shardwise.records import receipts, witness
 from shardwise.records.timeline import Stopwatch
 
 
@@ -67,11 +67,11 @@ def materialize(
         "start": shard.start,
         "stop": shard.stop,
         "matrices": shard.matrices,
-        "file": receipts.file_facts(
+        "file": receipts.describe_file(
             path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
         ),
         "witness": _witness(plan, reference),
-        **receipts.provenance("shard", started),
+        **receipts.describe_origin("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
 
@@ -119,7 +119,7 @@ def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, An
     if not np.isfinite(total).all():
         return None
     return {
-        "reference": account.told(total),
+        "reference": witness.number_to_json(total),
         "seed": references.SEED,
         "factors": factors_digest(plan),
     }

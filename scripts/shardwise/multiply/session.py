@@ -52,7 +52,7 @@ from shardwise.plan import nonfinite
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import StackReader
-from shardwise.records import account, judge, receipts
+from shardwise.records import judge, receipts, witness
 from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -250,7 +250,7 @@ class Session:
         """Say from now on how far the shard is, and what its device does where that is asked."""
         results, name = self._plan.results, shard.shard
         if attempt is None:
-            attempt = receipts.starts(results.starts(name)) + 1
+            attempt = receipts.count_starts(results.starts(name)) + 1
         facts = {
             "shard": name,
             "attempt": attempt,
@@ -319,8 +319,10 @@ class Session:
                 "attempt": attempt,
                 **body,
                 "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
-                "timeline": watch.timeline.told(finished),
-                **receipts.provenance("multiply", watch.timeline.unix, self._versions, finished),
+                "timeline": watch.timeline.to_json(finished),
+                **receipts.describe_origin(
+                    "multiply", watch.timeline.unix, self._versions, finished
+                ),
             },
             plan.results.product(shard.shard),
             own,
@@ -359,7 +361,7 @@ def _compute(
         told = _witness(plan, reading, batches)
         product_checksum = writer.checksum()
     body = {
-        "file": receipts.file_facts(
+        "file": receipts.describe_file(
             path, shape, sink.dtype, product_checksum, writer.row_bytes, writer.piece_bytes
         ),
         "input_checksum": found,
@@ -556,10 +558,10 @@ def _witness(plan: Plan, reading: Reading, batches: Batches) -> dict[str, Any]:
         host = _compared_with_copy(plan, reading, own, batches.tally.rows)
     else:
         host = _compared_by_sample(plan, reading, batches)
-    return {"witness": replace(own, host=host).told()}
+    return {"witness": replace(own, host=host).to_json()}
 
 
-def _compared_with_copy(plan: Plan, reading: Reading, own: account.Account, rows: int) -> str:
+def _compared_with_copy(plan: Plan, reading: Reading, own: witness.ShardWitness, rows: int) -> str:
     """Compare the shard's reference with that of its copy; for how many matrices that is."""
     shard, copied = reading.shard, reading.copy.reference
     if copied is None:
@@ -630,7 +632,7 @@ def _known_copy(plan: Plan, shard: Shard) -> _Copy | None:
     """What the receipt of the shard's copy says; None where this plan has no whole one."""
     try:
         receipt = judge.check_copy(plan, shard.shard)
-        reference = account.reference_in(receipt, plan.problem, factors_digest(plan))
+        reference = witness.read_reference(receipt, plan.problem, factors_digest(plan))
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None
     return _Copy(receipt.file.checksum, reference)
