@@ -201,7 +201,7 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
     made.results.log("multiply").parent.mkdir(parents=True)
     about = common.Array("slurm", "r", "d", "r-1", 1, 0, (0, 1))
-    text = script.script(made, about, "index=0 number=1 job=1", "", None)
+    text = script.task_script(made, about, "index=0 number=1 job=1", "", None)
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[2:])\n")
     program.chmod(0o700)
