@@ -12,7 +12,8 @@ from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
 SCRIPTS = ("accuracy", "advice", "dispatch", "dry_run", "kernels", "makespan", "page",
-           "peers_multi", "proof", "raw", "reduce", "scaling", "shard_jobs", "startup", "telemetry")  # fmt: skip
+           "peers_multi", "proof", "raw", "reduce", "scaling", "shard_jobs", "startup",
+           "telemetry")  # fmt: skip
 FOLDERLESS = ("accuracy", "kernels", "makespan", "proof")
 FEW = {
     "dispatch": ["--scheduler", "none"],
