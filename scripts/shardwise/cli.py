@@ -23,6 +23,9 @@ _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
 
 
+_PROGRESS_SECONDS = 10.0
+
+
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Shows defaults, where there are any."""
 
@@ -119,6 +122,29 @@ def seconds(text: str) -> float:
     if not number > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return number
+
+
+def address(text: str) -> tuple[str, int]:
+    """``[HOST:]PORT``, as `argparse` reads it; without a host, that of this machine alone."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise argparse.ArgumentTypeError(
+            f"{text} is not PORT or HOST:PORT, such as 9500 or 0.0.0.0:9500"
+        )
+    return host or "127.0.0.1", int(port)
+
+
+def now_and_then() -> Callable[[str], None]:
+    """What tells how far it is: a line in the log every ten seconds."""
+    told = time.monotonic()
+
+    def tell(text: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _PROGRESS_SECONDS:
+            told = time.monotonic()
+            log.info("%s", text)
+
+    return tell
 
 
 def run(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from shardwise.dispatch import journal, tally
@@ -23,7 +22,6 @@ from shardwise.records import ledger, locks, missing, receipts
 from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
 from shardwise.reduce import job as reduce_job
 from shardwise.workflow import claim
-from shardwise.workflow.run import Run
 
 from tests import factories
 
@@ -103,15 +101,6 @@ def _noted(folder: Path) -> None:
     if "array-2" not in [array.name for array in journal.noted(results)]:
         journal.note(results, common.Array("slurm", "r", "d", "array-2", 1, 0, (0, 1)))
     tally.Tally(_plan(folder), ["00000"]).failed("00000", 75, "the device is busy")
-    Run._write_config(
-        SimpleNamespace(
-            config={"input": "a"},
-            plan=_plan(folder),
-            config_file=folder / "config.json",
-            results=results,
-            _before={"digest": "another"},
-        )
-    )
 
 
 def _before_notes(folder: Path) -> None:

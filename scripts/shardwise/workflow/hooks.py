@@ -128,6 +128,8 @@ def before_jobs(workflow: Any, run: "Run") -> None:
             log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
         final.begin(run.results)
         needed = list(workflow.dag.needrun_jobs())
+        if any(str(run.results.plan) in map(str, job.output) for job in needed):
+            run.write_planned()
         grid_engine.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for job in (job for job in needed if job.rule.name == run.rule_for_all):

@@ -247,7 +247,7 @@ def made_script(folder: Path, numbers: tuple[int, ...], scheduler: str, setup: s
     own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
     for name in (plan.results.array_folder("run"), plan.results.log("multiply").parent):
         name.mkdir(parents=True, exist_ok=True)
-    text = scripts.script(plan, own, SCHEDULERS[scheduler].find_number(own), setup, 500)
+    text = scripts.task_script(plan, own, SCHEDULERS[scheduler].find_number(own), setup, 500)
     python = folder / "python"
     python.write_text('#!/bin/sh\necho "$@"; exit "${CODE:-0}"\n')
     python.chmod(0o755)
