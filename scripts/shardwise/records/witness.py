@@ -92,7 +92,7 @@ class ShardWitness:
 
     @classmethod
     def of(cls, total: np.ndarray, tolerance: float) -> "ShardWitness":
-        """The account of a shard's forms, see :class:`Tally` and :func:`product_bound`.
+        """The numbers of a shard's forms, see `ShardForms` and :func:`product_bound`.
 
         Raises
         ------
