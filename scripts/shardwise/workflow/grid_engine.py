@@ -367,7 +367,11 @@ def _follow(run: Path, number: str, note: Note, snapshot: Snapshot) -> str:
 
 
 def judge(
-    job: Job | None, record: grid_engine.Record | None, lost: bool, began: bool, waited: bool
+    job: Job | None,
+    record: grid_engine.AccountingRecord | None,
+    lost: bool,
+    began: bool,
+    waited: bool,
 ) -> str:
     """Why a job without a mark of its end counts as failed; empty where it does not.
 
@@ -409,7 +413,7 @@ def _gone_since(run: Path, number: str) -> float:
     return since
 
 
-def _record(run: Path, number: str, name: str) -> grid_engine.Record | None:
+def _record(run: Path, number: str, name: str) -> grid_engine.AccountingRecord | None:
     """The accounting's entry; an accounting that was too slow once is not asked again."""
     slow = run / "qacct.slow"
     if slow.exists():

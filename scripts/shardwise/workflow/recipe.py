@@ -10,7 +10,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from shardwise.dispatch.recipe import RULE, Recipe, path
+from shardwise.dispatch.recipe import RULE, TaskRequest, path
 from shardwise.dispatch.schedulers import grid_engine, slurm
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
@@ -36,7 +36,7 @@ def write(results: Results, workflow: Any, job: Any) -> None:
     attempts = range(1, workflow.execution_settings.retries + 2)
     tries = [_at_attempt(job, attempt) for attempt in attempts]
     words = {"slurm": _slurm_words, "uge": _uge_words}.get(scheduler, lambda *_: [])
-    recipe = Recipe(
+    recipe = TaskRequest(
         scheduler=scheduler,
         words=[words(one, workflow) for one in tries],
         memory=[one.resources.get("mem_mb") for one in tries],
@@ -104,7 +104,7 @@ def _uge_words(job: Any, _workflow: Any) -> list[str]:
     return grid_engine.site_words(job.resources)
 
 
-def _verify(recipe: Recipe, resources: Mapping[str, Any]) -> None:
+def _verify(recipe: TaskRequest, resources: Mapping[str, Any]) -> None:
     """Have the scheduler look at the words of a first try; one that is away is waited for later."""
     try:
         with contextlib.suppress(TryAgain):

@@ -2,7 +2,7 @@
 
 import pytest
 from shardwise.dispatch.schedulers import grid_engine
-from shardwise.dispatch.schedulers.grid_engine import Job, Record
+from shardwise.dispatch.schedulers.grid_engine import AccountingRecord, Job
 from shardwise.errors import InputError, TryAgain
 from shardwise.workflow.grid_engine import judge
 
@@ -228,7 +228,7 @@ def test_a_failed_record_is_not_hidden_by_another_host_of_the_job() -> None:
     name = "sw-3f2a1b-multiply-00000"
     failed, well = QACCT.format(failed="37 : x", status="137"), QACCT.format(failed=0, status=0)
     for text in (failed + well, well + failed):
-        assert grid_engine.parse_record(text, name) == Record("37 : x", 137)
+        assert grid_engine.parse_record(text, name) == AccountingRecord("37 : x", 137)
 
 
 @pytest.mark.parametrize("line", ["failed       {failed}\n", "exit_status  {status}\n", "{status}"])
@@ -254,15 +254,21 @@ def test_why_a_job_cannot_start() -> None:
         (Job("1", "n", "Eqw"), None, False, False, "it cannot start, state Eqw"),
         (Job("1", "n", "r", ("h", "i")), None, True, False, "lost: its host h, i is not heard of"),
         (None, None, False, False, ""),
-        (None, Record("19 : x", 0), False, False, "it failed (failed 19 : x)"),
+        (None, AccountingRecord("19 : x", 0), False, False, "it failed (failed 19 : x)"),
         # It has left a mark, which this machine does not see yet.
-        (None, Record("0", 0), False, False, ""),
-        (None, Record("0", 0), False, True, grid_engine.describe(Record("0", 0))),
+        (None, AccountingRecord("0", 0), False, False, ""),
+        (
+            None,
+            AccountingRecord("0", 0),
+            False,
+            True,
+            grid_engine.describe(AccountingRecord("0", 0)),
+        ),
         (None, None, False, True, "deleted while it waited in the queue"),
     ],
 )
 def test_a_job_without_a_mark_of_its_end(
-    job: Job | None, record: Record | None, lost: bool, waited: bool, reason: str
+    job: Job | None, record: AccountingRecord | None, lost: bool, waited: bool, reason: str
 ) -> None:
     """It goes on as long as the queue has it, its host is heard of, and it can start."""
     assert judge(job, record, lost, False, waited) == reason
