@@ -56,7 +56,7 @@ def _with_sample(plan: Plan, shard: Shard, reading: Reading, batches: Batches) -
                 f"shard {shard.shard}: the device has multiplied another matrix "
                 f"{shard.start + i} than was read; nothing was written. {SUSPECT}"
             )
-    count, sampled_count = shard.stop - shard.start, reference.known()
+    count, sampled_count = shard.stop - shard.start, reference.finite()
     if sampled_count == count:
         return "all"
     return f"{sampled_count} of {count}" if sampled_count else "none"
