@@ -348,9 +348,7 @@ def _compute(
         if plan.problem.shared_right:
             _share_right(plan, reading, batches)
         with ExitStack() as stack:
-            writer = stack.enter_context(
-                StackWriter(file, shape, np.dtype(sink.dtype), slab_bytes=pieces.SLAB_BYTES)
-            )
+            writer = stack.enter_context(StackWriter(file, shape, np.dtype(sink.dtype)))
             drain = stack.enter_context(closing(Drain(lane, writer, reading.slabs[1], watch)))
             _stream(reading, lane, batches, drain, read)
         streamed()
