@@ -390,7 +390,7 @@ CASES: dict[str, list[Case]] = {
         ),
         Case(
             "an option without a meaning",
-            words=("multiply", PLAN, "--shard", "00000", "--devices", "2"),
+            words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2"),
         ),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [

@@ -585,7 +585,7 @@ def _compared_by_sample(plan: Plan, reading: Reading, batches: Batches) -> str:
                 f"shard {shard.shard}: the device has multiplied another matrix "
                 f"{shard.start + i} than was read; nothing was written. {_SUSPECT}"
             )
-    count, known = shard.stop - shard.start, reading.reference.known()
+    count, known = shard.stop - shard.start, reading.reference.finite()
     return "all" if known == count else f"{known} of {count}" if known else "none"
 
 

@@ -78,7 +78,7 @@ def planned(
 
 def command(made: Plan, *words: object) -> list[str]:
     """The command line of a pool."""
-    return factories.command("multiply", "--plan", made.results.plan, "--all", *words)
+    return factories.command("dispatch", "--plan", made.results.plan, *words)
 
 
 def environment(folder: Path, devices: int) -> dict[str, str]:

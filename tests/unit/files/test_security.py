@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.dispatch import crew, script
+from shardwise.dispatch import crew, task
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit, npy
@@ -201,7 +201,7 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
     made.results.log("multiply").parent.mkdir(parents=True)
     about = common.Array("slurm", "r", "d", "r-1", 1, 0, (0, 1))
-    text = script.task_script(made, about, "index=0 number=1 job=1", "", None)
+    text = task.script(made, about, "index=0 number=1 job=1", "", None)
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[2:])\n")
     program.chmod(0o700)
