@@ -13,7 +13,7 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import backend, copy, job, lanes
-from shardwise.multiply import session as sessions
+from shardwise.multiply.session import Session
 from shardwise.numerics import binned, gemm
 from shardwise.plan import memory
 from shardwise.records import receipts
@@ -430,15 +430,15 @@ def test_a_copy_that_is_made_ahead_takes_no_slab_of_its_own(tmp_path, monkeypatc
         return new_slab(self, nbytes)
 
     monkeypatch.setattr(lanes.HostLane, "_new_slab", counted)
-    session = sessions.Session(made, 0)
-    first, begun = session.begin("00000"), []
+    session = Session(made, 0)
+    first, second = (job.ShardJob(session, shard) for shard in made.shards)
 
     def ahead() -> None:
         first.release()
-        begun.append(session.begin("00001"))
+        second.begin()
 
-    session.finish(first, ahead)
-    session.finish(*begun)
+    first.run(ahead)
+    second.run()
     assert len(taken) == 2  # one to read into, one to write from
 
 
