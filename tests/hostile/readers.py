@@ -249,7 +249,11 @@ class Header(Reader):
         header = npy.read_header(self.file)
         whole = len(header.shape) in (2, 3) and 0 not in header.shape
         count = header.shape[0] if len(header.shape) == 3 else 1
-        return header, npy.read_matrices(self.file, header, 0, count) if whole else None
+        if not whole:
+            return header, None
+        out = np.empty((count, *header.shape[-2:]), header.native)
+        npy.read_matrices(self.file, header, 0, count, out)
+        return header, out
 
     def right(self, found: Any, raw: bytes) -> None:
         header, elements = found

@@ -11,7 +11,6 @@ import numpy as np
 from shardwise import host
 from shardwise.devices.gauge import Gauge
 from shardwise.devices.telemetry import Recorder
-from shardwise.files import pieces
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import blame, copy, live, witness
@@ -159,7 +158,7 @@ class ShardJob:
         lane, sink = self._session.lane, batches.sink
         shape = sink.shape(self.shard.stop - self.shard.start)
         with (
-            StackWriter(file, shape, np.dtype(sink.dtype), slab_bytes=pieces.SLAB_BYTES) as writer,
+            StackWriter(file, shape, np.dtype(sink.dtype)) as writer,
             closing(Drain(lane, writer, self._write_slabs, self.watch)) as drain,
         ):
             Stream(lane, self.shard, reading, batches, drain, self.watch).run(on_read)
