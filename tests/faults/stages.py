@@ -15,7 +15,7 @@ from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.multiply import copy as copies
-from shardwise.multiply import job, session, synthetic
+from shardwise.multiply import job, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
 from shardwise.records import ledger, locks, missing, receipts
@@ -210,7 +210,7 @@ def _untrue_products(plan: plans.Plan) -> Iterator[str]:
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = plan.results.shard(name)
-        known = session._known_copy(plan, plan.shards[name])
+        known = copies.existing_copy(plan, plan.shards[name])
         receipt = plan.results.shard_receipt(name)
         if known and copy.exists() and not _vouches(receipts.read(receipt, CopyReceipt).file, copy):
             yield f"the receipt of copy {name} vouches for another file"

@@ -26,7 +26,8 @@ from shardwise.dispatch.events import Event, Limits
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
 from shardwise.files.paths import Results
-from shardwise.multiply import session as sessions
+from shardwise.multiply.job import ShardJob
+from shardwise.multiply.session import Session
 from shardwise.plan import plan as plans
 from shardwise.plan import user_function
 from shardwise.plan.plan import Plan
@@ -70,7 +71,7 @@ def _work(parent: "_ParentPipe", plan_path: str, limits: Limits, choice: choose.
             os.dup2(2, 1)  # what it prints
         needed = max(shard.device_memory for shard in plan.shards.values())
         with locks.working(plan.results):
-            session = sessions.Session(plan, needed, limits.memory, limits.wait, choice)
+            session = Session(plan, needed, limits.memory, limits.wait, choice)
             _ShardLoop(plan, logs, parent, session).work()
     except Exception as error:
         code, words = errors.explain(error)
@@ -107,11 +108,9 @@ class _ShardLoop:
         The device, and what is kept on it.
     """
 
-    def __init__(
-        self, plan: Plan, logs: "_Logs", parent: _ParentPipe, session: sessions.Session
-    ) -> None:
+    def __init__(self, plan: Plan, logs: "_Logs", parent: _ParentPipe, session: Session) -> None:
         self._plan, self._logs, self._parent, self._session = plan, logs, parent, session
-        self._begun: SimpleQueue[tuple[str, Future[sessions.Reading]]] = SimpleQueue()
+        self._begun: SimpleQueue[tuple[str, Future[ShardJob]]] = SimpleQueue()
         self._ahead = ThreadPoolExecutor(1, "ahead")
         self._device = session.device.get("uuid")
 
@@ -132,15 +131,15 @@ class _ShardLoop:
             shard = self._parent.assigned.get()
             self._begun.put((shard, self._ahead.submit(self._begin, shard)))
 
-    def _begin(self, shard: str) -> sessions.Reading:
+    def _begin(self, shard: str) -> ShardJob:
         with self._logs.of(shard, new=True):
-            return self._session.begin(shard)
+            return ShardJob(self._session, shard).begin()
 
-    def _finish(self, shard: str, begun: "Future[sessions.Reading]") -> bool:
+    def _finish(self, shard: str, begun: "Future[ShardJob]") -> bool:
         """Compute a shard and tell the parent; whether the device can still be used."""
         try:
-            reading = begun.result()
-            self._session.finish(reading, lambda: self._ahead.submit(self._release, reading))
+            job = begun.result()
+            job.run(lambda: self._ahead.submit(self._release, job))
         except errors.Terminated as error:
             errors.explain(error)
             raise
@@ -171,10 +170,10 @@ class _ShardLoop:
         log.warning("the function has left threads running: %s", threads)
         return f"product: your function {self._plan.function} left threads running"
 
-    def _release(self, reading: sessions.Reading) -> None:
+    def _release(self, job: ShardJob) -> None:
         """Once the slabs are free, ask for the next shard."""
-        reading.release()
-        self._parent.send("read", reading.shard.shard)
+        job.release()
+        self._parent.send("read", job.shard.shard)
 
 
 class _Logs:

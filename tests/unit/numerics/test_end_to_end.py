@@ -152,7 +152,7 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
     problem = problem_of(product, dtype, left)
     check = freivalds.Checker(np, CheckSpec(product, left.shape[1:], None, dtype, compute, seed, 2))
     assert (check.check(left, None, result) <= 1).all()
-    tally = reference.Tally(0, 1)
+    tally = reference.ShardForms(0, 1)
     tally.add(0, check.forms)
     own, single = reference.Reference(problem, 3), reference.Reference(problem, 3, 1)
     for each in (own, single):
@@ -247,13 +247,13 @@ def test_a_receipt_changed_with_its_file_is_named(tmp_path):
 @pytest.mark.parametrize("kind", ["products", "sum", "fast"])
 def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monkeypatch):
     """All files fit, so the sum itself went wrong: nothing is written."""
-    made, results = computed(tmp_path, kind), statistics.Total.results
+    made, results = computed(tmp_path, kind), statistics._Total.results
 
     def flipped(self, matrices):
         self._sum = binned.BinnedSum(np, (self._width,), self._dtype)
         return results(self, matrices)
 
-    monkeypatch.setattr(statistics.Total, "results", flipped)
+    monkeypatch.setattr(statistics._Total, "results", flipped)
     with pytest.raises(IntegrityError, match="a rank went wrong"):
         reduced(made)
     assert not made.results.statistic("sum").exists()

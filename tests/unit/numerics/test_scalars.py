@@ -21,7 +21,7 @@ DTYPES = (*FLOATS, "int64")
 
 def results(products, names):
     """Results of statistics of products ``(N, width)``."""
-    own = statistics.states(names, products.shape[1], products.dtype.name, products[0])
+    own = statistics.accumulators(names, products.shape[1], products.dtype.name, products[0])
     for state in own:
         state.add(Rows.of(products), 0)
     return {k: v for state in own for k, v in state.results(len(products)).items()}

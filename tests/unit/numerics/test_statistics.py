@@ -35,7 +35,7 @@ def gathered(own, matrices):
 def of(products, names=None):
     """The statistics of products ``(N, width)``, added in one run."""
     dtype = products.dtype.name
-    own = statistics.states(names or names_of(dtype), products.shape[1], dtype, products[0])
+    own = statistics.accumulators(names or names_of(dtype), products.shape[1], dtype, products[0])
     for state in own:
         state.add(Rows.of(products), 0)
     return gathered(own, len(products))
@@ -108,7 +108,8 @@ def test_no_cut_and_no_order_changes_a_bit(dtype, data):
     if dtype == "int64" and max(abs(math.prod(c)) for c in made.T.tolist()) >= 2**63:
         names.remove("prod")
     ranks = [
-        statistics.states(names, width, dtype, made[0]) for _ in range(data.draw(st.integers(1, 4)))
+        statistics.accumulators(names, width, dtype, made[0])
+        for _ in range(data.draw(st.integers(1, 4)))
     ]
     for low, high in shuffled_runs(data, n):
         for state in data.draw(st.sampled_from(ranks)):
@@ -169,7 +170,7 @@ def test_sums_and_means_agree(dtype, data):
 def test_planes_of_shards_make_the_same_sum(dtype):
     """Sums that shards have formed, read in stripes, are merged without rounding."""
     made = noise((9, 6), dtype) if dtype != "int64" else stack((9, 6), dtype)
-    total = statistics.Total(4, dtype)
+    (total,) = statistics.accumulators(["sum"], 4, dtype, made[0])
     for part in (made[:2], made[2:]):
         shard = BinnedSum(np, (6,), dtype)
         shard.add(part)
@@ -339,7 +340,7 @@ def test_an_overflow_of_a_product_is_infinite():
 
 def test_a_contiguous_run_keeps_few_nodes():
     """Memory grows with the logarithm of the number of matrices, not with their number."""
-    product = statistics.Product(2, "float32")
+    product = statistics.accumulators(["prod"], 2, "float32", np.zeros(2))[0]
     for first in range(3, 1003, 5):
         product.add(Rows.of(np.ones((5, 2), "float32")), first)
         assert len(product.dump()) - 1 <= 2 * math.log2(1003)
@@ -352,27 +353,29 @@ def test_the_fewest_states_are_made():
     """Statistics that come together share a state; each statistic can be asked for alone."""
     first = np.zeros(3, "float32")
     kinds = {
-        name: [type(s).__name__ for s in statistics.states([name], 3, "float32", first)]
+        name: [type(s).__name__ for s in statistics.accumulators([name], 3, "float32", first)]
         for name in STATISTICS
     }
     assert all(len(made) == 1 for made in kinds.values())
-    assert len(statistics.states(STATISTICS, 3, "float32", first)) == 6
+    assert len(statistics.accumulators(STATISTICS, 3, "float32", first)) == 6
     for name in STATISTICS:
         assert name in of(np.ones((2, 3), "int64"), [name])
 
 
-@pytest.mark.parametrize("kind", [statistics.Least, statistics.Greatest])
-def test_complex_numbers_have_no_extreme(kind):
-    """The states refuse what the config should have refused."""
+@pytest.mark.parametrize("name", ["min", "argmax"])
+def test_complex_numbers_have_no_extreme(name):
+    """The accumulators refuse what the config should have refused."""
     with pytest.raises(ValueError, match="complex numbers have no order"):
-        kind(3, "complex64")
+        statistics.accumulators([name], 3, "complex64", np.zeros(3))
 
 
 def test_what_is_merged_is_not_kept():
     """A dump may lie in a buffer that is used again."""
     made = noise((8, 3))
-    own = statistics.states(STATISTICS, 3, "float64", made[0])
-    for state, other in zip(own, statistics.states(STATISTICS, 3, "float64", made[0]), strict=True):
+    own = statistics.accumulators(STATISTICS, 3, "float64", made[0])
+    for state, other in zip(
+        own, statistics.accumulators(STATISTICS, 3, "float64", made[0]), strict=True
+    ):
         other.add(Rows.of(made), 0)
         dump = [array.copy() for array in other.dump()]
         state.merge(dump)
