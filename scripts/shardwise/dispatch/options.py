@@ -63,7 +63,7 @@ def run(options: Namespace) -> None:
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 
-        comm = launch.world(options.ranks, "multiply")
+        comm = launch.get_world(options.ranks, "multiply")
         mpi.run(comm, plan, options.workers or "device", retries, limits)
     else:
         from shardwise.dispatch import pool

@@ -9,7 +9,7 @@ from shardwise.dispatch.events import Limits
 from shardwise.dispatch.leader import Leader, lead
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.plan.plan import Plan
-from shardwise.records.missing import describe, missing
+from shardwise.records.missing import describe, list_missing
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def run(plan: Plan, retries: int, limits: Limits, most: int = 0) -> None:
         Where another dispatcher works on these results, or no device is left.
     """
     with holding(plan.results):
-        shards = missing(plan)
+        shards = list_missing(plan)
         log.info("%s", describe(plan, shards))
         if not shards:
             return

@@ -1,13 +1,10 @@
 """The names of what a reduce leaves in ``partial/``, and what it did not write."""
 
-import logging
 import re
 from pathlib import Path
 
 from shardwise.errors import InputError
 from shardwise.files.paths import STATISTICS
-
-log = logging.getLogger(__name__)
 
 _SUFFIX = ".part"
 _OWN = rf"([0-9a-f]+-[0-9]+-([0-9]+|done){re.escape(_SUFFIX)}|({'|'.join(STATISTICS)})\.npy)"
@@ -19,13 +16,7 @@ _LEFT_OPEN = re.compile(r"\.nfs[0-9a-f]+")
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a ``partial/`` in which anything lies that no reduce wrote.
-
-    Raises
-    ------
-    InputError
-        Naming it.
-    """
+    """Refuse a ``partial/`` in which anything lies that no reduce wrote."""
     strange = [path for path in _entries(folder) if not _written(path)]
     if strange:
         more = f", and {len(strange) - 1} more" if len(strange) > 1 else ""

@@ -34,11 +34,6 @@ def cut(matrices: int, shards: int) -> list[tuple[int, int]]:
     """Cut ``range(matrices)`` into contiguous ``(start, stop)`` runs.
 
     Every matrix is in exactly one run, and sizes differ by at most one.
-
-    Raises
-    ------
-    ValueError
-        Unless ``1 <= shards <= matrices``.
     """
     if not 1 <= shards <= matrices:
         raise ValueError(f"cannot cut {matrices} matrices into {shards} shards")
@@ -58,17 +53,9 @@ def minutes(total_bytes: int, flop: int = 0) -> int:
 
 
 def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
-    """The rows of the plan, digests left empty.
+    """The rows of the plan, digests left empty; ``cuda`` where a GPU may compute the shards.
 
-    Parameters
-    ----------
-    cuda
-        Whether the shards may be computed on a GPU.
-
-    Raises
-    ------
-    ValueError
-        Unless ``1 <= shards <= problem.matrices``.
+    Raises ValueError unless ``1 <= shards <= problem.matrices``.
     """
     runs = cut(problem.matrices, shards)
     own = {

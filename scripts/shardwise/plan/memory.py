@@ -187,13 +187,7 @@ def _proof_bytes(problem: Problem) -> int:
 
 
 def work_bytes(problem: Problem, matrices: int, keep: str, exact: bool = True) -> int:
-    """Bytes beside the batches: what a call, the proof and the sum need.
-
-    Parameters
-    ----------
-    exact
-        Whether a sum is one of planes, see :func:`exact_sum`.
-    """
+    """Bytes beside the batches: what a call, the proof and the sum (:func:`exact_sum`) need."""
     item = problem.item
     if problem.result:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)

@@ -177,10 +177,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
 def read_planned(path: Path) -> tuple[Plan, list[Source]]:
     """A plan that :func:`write` has put elsewhere than into its results folder.
 
-    Raises
-    ------
-    InputError, IntegrityError
-        Where there is none, or an input file or the user's function has changed since.
+    Refused where an input file, or the user's function, has changed since.
     """
     plan = plans.load(path)
     facts, sources = plan.facts, plan.sources
@@ -192,13 +189,7 @@ def read_planned(path: Path) -> tuple[Plan, list[Source]]:
 
 
 def check_folder(plan: Plan) -> None:
-    """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk.
-
-    Raises
-    ------
-    InputError
-        With what is needed and what there is.
-    """
+    """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk."""
     root = plan.results.root
     try:
         refuse_links(plan.results)

@@ -17,22 +17,7 @@ def function_parts(product: str) -> tuple[str, str] | None:
 
 
 def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> None:
-    """Refuse statistics that the products cannot give.
-
-    Parameters
-    ----------
-    names
-        As ``reduce.statistics`` has them.
-    keep
-        ``products`` or ``sum``.
-    dtype
-        Element type of the products, where it is known.
-
-    Raises
-    ------
-    InputError
-        With the reason, and what to do.
-    """
+    """Refuse statistics that the products, of this element type where it is known, cannot give."""
     lost = [name for name in names if name in NEEDS_PRODUCTS]
     if keep == "sum" and lost:
         raise InputError(
@@ -107,29 +92,16 @@ def statistic_dtype(statistic: str, dtype: str) -> str:
 class Problem:
     """What is computed, as numbers.
 
-    Attributes
-    ----------
-    matrices
-        Number of matrices N.
-    left, right
-        Shapes ``(m, k)`` of A and ``(k, p)`` of B; ``right`` is None where B is made from A.
-    product
-        ``A @ A``, ``A.T @ A``, ``A @ A.T`` or ``A @ B``.
-    dtype
-        Element type of the input, by name.
-    shared_right
-        True where one B serves all matrices.
-    result, result_dtype
-        Shape ``(p, q)`` and element type of what a user's function makes of one A, as it was seen
-        on one matrix; None for a product of two factors.
+    ``result`` and ``result_dtype`` are the shape ``(p, q)`` and element type of what a user's
+    function made of the first matrix; None for a product of two factors.
     """
 
     matrices: int
-    left: Shape
+    left: Shape  # (m, k) of A
     product: str
     dtype: str
-    right: Shape | None = None
-    shared_right: bool = False
+    right: Shape | None = None  # (k, p) of B; None where B is made from A
+    shared_right: bool = False  # one B serves all matrices
     result: Shape | None = None
     result_dtype: str | None = None
 

@@ -30,11 +30,6 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
         Where the synthetic stack lies or will lie.
     cache
         A file that keeps headers by path and identity, for inputs of many files.
-
-    Raises
-    ------
-    InputError
-        Where a file is missing, damaged, or does not fit the others.
     """
     if settings.input is None:
         return _synthetic_stack(settings, synthetic)
