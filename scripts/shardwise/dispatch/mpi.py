@@ -29,8 +29,9 @@ from shardwise.plan import plan as plans
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.plan.plan import Plan
 from shardwise.processes.hangs import WARNED_AFTER
-from shardwise.records.missing import describe, missing
-from shardwise.reduce import launch, useful
+from shardwise.records.missing import describe, list_missing
+from shardwise.reduce import launch, rank_limits
+from shardwise.units import count
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +54,18 @@ def ranks(options: Namespace) -> Any:
     InputError
         Where many more ranks are asked for than there are shards, or places to run.
     """
-    if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
+    if (options.ranks or 0) > rank_limits.ALWAYS and not launch.is_rank():
         shards = len(plans.load(options.plan).shards)
-        work = useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
-        useful.refuse_more(options.ranks, "--ranks", work, useful.here(options.launcher))
+        work = rank_limits.limit_by_work(shards, f"the plan has {count(shards, 'shard')}")
+        rank_limits.refuse_more(
+            options.ranks, "--ranks", work, rank_limits.limit_by_machine(options.launcher)
+        )
 
     def fitting() -> int:
         return 1 if options.workers == "node" else choose.workers("auto")
 
     # Before MPI, so that nothing of it, not even its environment, reaches the workers.
-    return launch.ranks(options, fitting, start_fork_server)
+    return launch.start_ranks(options, fitting, start_fork_server)
 
 
 def run(
@@ -143,7 +146,7 @@ def _views(comm: Any, plan: Plan) -> list[View]:
 def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:
     """Rank 0: hand out the missing shards until each is whole or has failed for good."""
     # With signs of life: the others say nothing else before they begin.
-    shards = missing(plan, meanwhile=wire.received)
+    shards = list_missing(plan, meanwhile=wire.received)
     log.info("%s", describe(plan, shards))
     if not shards:
         return

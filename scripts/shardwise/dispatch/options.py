@@ -61,7 +61,7 @@ def run(options: Namespace) -> None:
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 
-        comm = launch.world(options.ranks, "multiply")
+        comm = launch.get_world(options.ranks, "multiply")
         workers = options.workers or "device"
         mpi.run(comm, plan, workers, retries, options.memory, options.device_wait, limit)
     else:

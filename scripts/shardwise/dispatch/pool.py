@@ -13,7 +13,7 @@ from shardwise.dispatch.leader import Leader, lead
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.plan.plan import Plan
-from shardwise.records.missing import describe, missing
+from shardwise.records.missing import describe, list_missing
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def run(
         Where another dispatcher works on these results, or no device is left.
     """
     with holding(plan.results):
-        shards = missing(plan)
+        shards = list_missing(plan)
         log.info("%s", describe(plan, shards))
         if not shards:
             return

@@ -68,7 +68,7 @@ def _work(parent: "_ParentPipe", task: Task, choice: choose.Choice) -> None:
             contain.adopt()
             os.dup2(2, 1)  # what it prints
         needed = max(shard.device_memory for shard in plan.shards.values())
-        with locks.working(plan.results):
+        with locks.hold_job_lock(plan.results):
             session = Session(plan, needed, task.memory, task.wait, choice)
             _ShardLoop(plan, logs, parent, session).work()
     except Exception as error:

@@ -103,7 +103,7 @@ def test_workers_see_nothing_that_makes_a_rank() -> None:
     """What a launcher has told is away for a while, and back afterwards; all else stays."""
     told = {"PMI_RANK": "1", "PMI_FD": "9", "SHARDWISE_RANKS": "2", "SLURM_PROCID": "1"}
     environ = {**told, "SLURM_JOB_ID": "7", "HOME": "/home"}
-    with launch.outside(environ):
+    with launch.hide_rank_variables(environ):
         assert environ == {"SLURM_JOB_ID": "7", "HOME": "/home"}
     assert environ == {**told, "SLURM_JOB_ID": "7", "HOME": "/home"}
 
