@@ -12,9 +12,7 @@ from typing import IO, Any
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.paths import Results
 
-MOST_BYTES = 1 << 20
-"""No file of ours that is read whole has more."""
-
+MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
 _DIGEST = b',\n "digest": "'
 
 

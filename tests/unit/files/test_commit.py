@@ -284,18 +284,6 @@ def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
     assert checksum == file_checksum(path, 4096, *cut) == expected(array.tobytes(), *cut)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (10**6, 10**6, 0), (3,), (), (2, 5)])
-def test_elements_begin_at_a_page(tmp_path, shape):
-    """Whatever the shape, the header is as long as a page, and ours and NumPy's reader agree."""
-    array = np.zeros(shape, "float32")
-    with commit(tmp_path / "a.npy") as file:
-        writer = StackWriter(file, array.shape, array.dtype)
-        writer.append(array)
-        writer.checksum()
-    assert read_header(tmp_path / "a.npy").offset == 4096
-    assert np.load(tmp_path / "a.npy").shape == shape
-
-
 def test_the_hash_is_xxh3(tmp_path):
     """One piece has the published value of XXH3 for no bytes, as far as there is a piece."""
     assert checksums.piece_digest(memoryview(b""), 0) == 0x99AA06D3014798D86001C324468D497F
@@ -507,16 +495,4 @@ def test_a_full_disk_is_told_with_the_bytes_it_lacks(tmp_path):
             StackWriter(file, (1, 100, 1000), np.dtype("f8"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    """An error of the disk in one of the threads ends the commit."""
-
-    def broken(*arguments):
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(direct_io.os, "pwrite", broken)
-    with pytest.raises(OSError, match="broken"):
-        written(tmp_path / "a.npy", noise((4, 300, 301)))
     assert list(tmp_path.iterdir()) == []
