@@ -26,16 +26,10 @@ from shardwise.plan.plan import Plan, Shard, Source, Stack
 from shardwise.records import missing
 from shardwise.reduce import useful
 from shardwise.units import MIB
+from shardwise.workflow import hooks
 
 if TYPE_CHECKING:
     from shardwise.records.standing import Standing
-from shardwise.workflow.hooks import (
-    _add_hooks,
-    _around_graph,
-    _refuse,
-    _refuse_prefix,
-    show_less,
-)
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -68,9 +62,9 @@ class Run:
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
-        _refuse_prefix(workflow)
+        hooks.refuse_prefix(workflow)
         if main:
-            show_less(workflow)
+            hooks.show_less(workflow)
         self.results = Results(Path(results_folder(config)))
         self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
@@ -82,7 +76,7 @@ class Run:
         self.began = self.succeeded = self.interrupted = False
         if main:
             self._write_config()
-            _add_hooks(workflow, self)
+            hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 where it is bad."""
@@ -96,7 +90,7 @@ class Run:
             plan, self._sources = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
         except ShardwiseError as error:
-            _refuse(error)
+            hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
 
@@ -107,7 +101,7 @@ class Run:
                 if ranks > useful.ALWAYS:
                     useful.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
         except InputError as error:
-            _refuse(error)
+            hooks.refuse(error)
 
     def _work_of(self, rule: str) -> useful.Limit:
         """The limit of what there is to do for the ranks of a rule."""
@@ -182,7 +176,7 @@ class Run:
         # Snakemake itself makes what a shard lacks. What lies on the way to results that are there
         # it would leave as it is, even if it is lost.
         unfit = [path for path in found.unfit if not self._is_of_shard(path) or path.exists()]
-        _around_graph(self._workflow, lambda: self._force(unfit))
+        hooks.around_graph(self._workflow, lambda: self._force(unfit))
         return found
 
     def _force(self, unfit: Sequence[Path]) -> None:
