@@ -1,6 +1,6 @@
 """All shards of a plan on 1, 2, 4 … GPUs of this machine: throughput, speed-up, and what bounds it.
 
-Each run is the command line, ``multiply.py --all``, in a process of its own. Its rate counts from
+Each run is the command line, ``dispatch.py``, in a process of its own. Its rate counts from
 the first shard's start to the last one's end, as the receipts say; what it takes before and after
 stands in a column of its own. The stack is larger than what lies on the disk: some files of one
 matrix each come in it again and again, by hard links.
@@ -169,8 +169,8 @@ def run(plan: Path, way: str, devices: list[str]) -> tuple[float, float]:
     """
     for folder in ("products", "logs"):
         shutil.rmtree(plan.parent / folder, ignore_errors=True)
-    line = [sys.executable, str(harness.REPO / "scripts" / "multiply.py"), "--plan", str(plan)]
-    line += ["--all", "--dispatch", way]
+    line = [sys.executable, str(harness.REPO / "scripts" / "dispatch.py"), "--plan", str(plan)]
+    line += ["--dispatch", way]
     line += ["--ranks", str(max(1, len(devices)))] if way == "mpi" else []
     own = os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {})
     began = time.perf_counter()

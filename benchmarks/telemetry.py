@@ -96,8 +96,10 @@ def planned(folder: Path, count: int, dim: int, numpy: bool, times: int = 1) -> 
 
 def timed(session: Any) -> tuple[float, float]:
     """Seconds of wall time and of all processors that a shard takes."""
+    from shardwise.multiply.job import ShardJob
+
     wall, cpu = time.perf_counter(), time.process_time()
-    session.finish(session.begin("00000"))
+    ShardJob(session, "00000").run()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
@@ -153,11 +155,13 @@ def percent(share: float) -> str:
 
 def watched(uuid: str, session: Any) -> dict[str, list[float]]:
     """What nvidia-smi says of a device while a shard is computed."""
+    from shardwise.multiply.job import ShardJob
+
     line = ["nvidia-smi", f"--query-gpu={','.join(query for query, _ in SMI.values())}",
             "--format=csv,noheader,nounits", f"--id={uuid}", f"--loop-ms={SMI_MS}"]  # fmt: skip
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as smi:
         smi.stdout.readline()  # it has begun
-        session.finish(session.begin("00000"))
+        ShardJob(session, "00000").run()
         smi.terminate()
         rows = [row.split(", ") for row in smi.stdout.read().splitlines()]
     whole = [row for row in rows if len(row) == len(SMI)]
@@ -170,11 +174,12 @@ def watched(uuid: str, session: Any) -> dict[str, list[float]]:
 def agreement(options: argparse.Namespace, folder: Path) -> None:
     """The table of our samples beside those of nvidia-smi."""
     from shardwise.multiply import session as sessions
+    from shardwise.multiply.job import ShardJob
     from shardwise.records import receipts
 
     plan = planned(folder / "long", 16, 4096, False, options.times)
     session = sessions.Session(plan, 0)
-    session.finish(session.begin("00000"))  # a first one compiles
+    ShardJob(session, "00000").run()  # a first one compiles
     seen = watched(session.device["uuid"], session)
     receipt = receipts.read(plan.results.receipt("00000"), receipts.ProductReceipt)
     told = receipt.telemetry

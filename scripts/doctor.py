@@ -8,13 +8,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from shardwise import cli
-from shardwise.devices import quarantine
-from shardwise.errors import InputError
-from shardwise.files.paths import Results
-from shardwise.plan import config
-
 try:
+    from shardwise import cli
     from shardwise.doctor import report
 except ImportError as error:  # who asks what is missing is to be told, and not how Python says it
     sys.stderr.write(f"{error}: run make install first\n")
@@ -24,55 +19,35 @@ except ImportError as error:  # who asks what is missing is to be told, and not 
 def main(options: Namespace) -> int:
     """Look at everything, write the report, and return the exit code."""
     if options.clear_quarantine is not None:
-        return _clear(options)
-    chosen, found = report.choose(options.configfile, options.results)
+        named = options.configfile, options.results
+        return report.clear_quarantine(*named, options.clear_quarantine or None)
+    chosen, findings = report.choose(options.configfile, options.results)
     chosen |= {"launcher": options.launcher, "time_limit": options.time_limit}
-    made = report.look(chosen, found)
+    result = report.look(chosen, findings)
     if options.json:
-        sys.stdout.write(made.json())
+        sys.stdout.write(result.json())
     else:
-        made.show(report.console())
-    return made.code
-
-
-def _clear(options: Namespace) -> int:
-    """Take a device, or all, out of quarantine; the exit code."""
-    try:
-        results = Results(config.folder_of_run(options.configfile, options.results))
-        cleared = quarantine.clear(results, options.clear_quarantine or None)
-    except InputError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    for entry in cleared:
-        sys.stdout.write(f"no longer in quarantine: {entry}\n")
-    if not cleared:
-        sys.stdout.write(f"nothing is in quarantine for {results.root}\n")
-    return 0
+        result.show(report.console())
+    return result.code
 
 
 def arguments() -> ArgumentParser:
     """The command line."""
-    made = cli.parser(__doc__)
-    made.epilog = (
+    parser = cli.parser(__doc__)
+    parser.epilog = (
         "Exit codes: 0 the main job can run here; 2 something has to be installed or changed "
         "first; 75 try again (devices busy or lost). The keys of --json are in docs/doctor.md."
     )
-    made.add_argument(
-        "--configfile", nargs="+", type=Path, metavar="FILE",
-        help="config files, later over earlier, for results and backend; left out, config.yaml",
-    )  # fmt: skip
-    made.add_argument("--results", help="results folder, instead of that of the config")
-    cli.add_launcher(made)
-    made.add_argument(
-        "--time-limit", type=cli.seconds, default=10.0, metavar="SECONDS",
-        help="for each section; all are looked at side by side",
-    )  # fmt: skip
-    made.add_argument(
-        "--clear-quarantine", nargs="?", const="", metavar="UUID",
-        help="take this device, or all, out of quarantine for the results folder; then end",
-    )  # fmt: skip
-    made.add_argument("--json", action="store_true", help="write JSON, for programs")
-    return made
+    add, words = parser.add_argument, "config files for results and backend; else config.yaml"
+    add("--configfile", nargs="+", type=Path, metavar="FILE", help=words)
+    add("--results", help="results folder, instead of that of the config")
+    cli.add_launcher(parser)
+    words = "for each section; all are looked at side by side"
+    add("--time-limit", type=cli.seconds, default=10.0, metavar="SECONDS", help=words)
+    words = "take this device, or all, out of quarantine for the results folder; then end"
+    add("--clear-quarantine", nargs="?", const="", metavar="UUID", help=words)
+    add("--json", action="store_true", help="write JSON, for programs")
+    return parser
 
 
 if __name__ == "__main__":

@@ -4,20 +4,22 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardwise import cli
-from shardwise.errors import InputError, ShardwiseError, TryAgain
+from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE
 from shardwise.plan import config, planner
-from shardwise.plan.plan import Plan, load_facts
+from shardwise.plan import plan as plans
 from shardwise.records import standing
 
 
 def main(options: Namespace) -> None:
-    """Check config and input, cut the stack, write the plan."""
-    values = config.read_files([Path(file) for file in options.configfile])
-    plan, sources = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
+    """Make the plan of a config, or take that of a run; check the folder, write the plan."""
+    if options.planned:
+        plan, sources = planner.read_planned(options.planned)
+        plans.expect(plan, plan.facts.digest, options.digest)
+    else:
+        values = config.read_files([Path(file) for file in options.configfile])
+        plan, sources = planner.make(config.load(values), CACHE if CACHE.is_dir() else None)
     planner.check_folder(plan)
-    if options.digest not in (None, plan.facts.digest):
-        raise TryAgain("the input has changed since this run began; run snakemake again")
     if not options.replace:
         _refuse_to_replace(plan)
     for path in standing.clear(plan):
@@ -26,14 +28,14 @@ def main(options: Namespace) -> None:
     cli.log.info("%s: %s", plan.results.plan, planner.describe(plan))
 
 
-def _refuse_to_replace(plan: Plan) -> None:
+def _refuse_to_replace(plan: plans.Plan) -> None:
     """Refuse to put a plan in the place of that of another config."""
     try:
-        known = load_facts(plan.results.plan)
+        present = plans.load_facts(plan.results.plan)
     except ShardwiseError:
         return  # there is none, or none that can be used
-    own = plan.facts
-    if known.digest != own.digest and known.config_digest != own.config_digest:
+    planned = plan.facts
+    if present.digest != planned.digest and present.config_digest != planned.config_digest:
         raise InputError(
             f"{plan.results.plan} is the plan of another config, and its products would go with "
             "it; choose another results folder, or give --replace"
@@ -43,10 +45,10 @@ def _refuse_to_replace(plan: Plan) -> None:
 if __name__ == "__main__":
     arguments = cli.parser(__doc__)
     arguments.add_argument(
-        "--configfile",
-        nargs="+",
-        default=["config.yaml"],
-        help="config files, later over earlier",
+        "--configfile", nargs="+", default=["config.yaml"], help="config files, later over earlier"
+    )
+    arguments.add_argument(
+        "--planned", type=Path, help="a plan.tsv that a run of snakemake made, to be committed"
     )
     arguments.add_argument(
         "--replace",

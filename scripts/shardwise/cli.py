@@ -16,11 +16,15 @@ from shardwise.files.small import refuse_links
 from shardwise.records import locks
 from shardwise.records.logs import FORMAT, log_start
 from shardwise.reduce import launch
+from shardwise.units import MIB
 
 log = logging.getLogger("shardwise")
 
 _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
+
+
+_PROGRESS_SECONDS = 10.0
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -65,6 +69,30 @@ def add_digest(arguments: argparse.ArgumentParser) -> None:
     """Add ``--digest``, by which a run sees to it that its jobs work by its own plan."""
     arguments.add_argument(
         "--digest", help="what the plan has to have for this job; a run of snakemake gives it"
+    )
+
+
+def add_task(arguments: argparse.ArgumentParser) -> None:
+    """Add what a process that computes shards may take: ``--mem-mb`` and ``--device-wait``."""
+    from shardwise.devices import choose
+
+    arguments.add_argument(
+        "--mem-mb",
+        dest="memory",
+        type=mebibytes,
+        metavar="N",
+        help="host memory that may be taken, in MiB, by all processes of a machine together; with "
+        "less than the plan says, fewer pieces of files are under way at once; 0, or left out: "
+        "what the plan says",
+    )
+    arguments.add_argument(
+        "--device-wait",
+        type=seconds,
+        metavar="SECONDS",
+        help="how long to wait for a free GPU, counted from the last time that one changed hands; "
+        f"then the task ends with 75; left out: {choose.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
+        f"or Grid Engine, whose run time is limited, {choose.WAIT_SECONDS:.0f} elsewhere and "
+        "behind tasks of the same job",
     )
 
 
@@ -113,12 +141,40 @@ def natural(text: str) -> int:
     return number
 
 
+def mebibytes(text: str) -> int | None:
+    """Bytes of a number of MiB, as `argparse` reads it from a command line; None for 0."""
+    return natural(text) * MIB or None
+
+
 def seconds(text: str) -> float:
     """A time above 0, or ``inf``, as `argparse` reads it from a command line."""
     number = float(text)
     if not number > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return number
+
+
+def address(text: str) -> tuple[str, int]:
+    """``[HOST:]PORT``, as `argparse` reads it; without a host, that of this machine alone."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise argparse.ArgumentTypeError(
+            f"{text} is not PORT or HOST:PORT, such as 9500 or 0.0.0.0:9500"
+        )
+    return host or "127.0.0.1", int(port)
+
+
+def now_and_then() -> Callable[[str], None]:
+    """What tells how far it is: a line in the log every ten seconds."""
+    told = time.monotonic()
+
+    def tell(text: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _PROGRESS_SECONDS:
+            told = time.monotonic()
+            log.info("%s", text)
+
+    return tell
 
 
 def run(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from shardwise.dispatch import journal, tally
@@ -16,14 +15,13 @@ from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.multiply import copy as copies
-from shardwise.multiply import job, session, synthetic
+from shardwise.multiply import job, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
 from shardwise.records import ledger, locks, missing, receipts
 from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
 from shardwise.reduce import job as reduce_job
 from shardwise.workflow import earlier_runs
-from shardwise.workflow.run import Run
 
 from tests import factories
 
@@ -103,15 +101,6 @@ def _noted(folder: Path) -> None:
     if "array-2" not in [array.name for array in journal.noted(results)]:
         journal.note(results, common.Array("slurm", "r", "d", "array-2", 1, 0, (0, 1)))
     tally.Tally(_plan(folder), ["00000"]).failed("00000", 75, "the device is busy")
-    Run._write_config(
-        SimpleNamespace(
-            config={"input": "a"},
-            plan=_plan(folder),
-            config_file=folder / "config.json",
-            results=results,
-            _before={"digest": "another"},
-        )
-    )
 
 
 def _before_notes(folder: Path) -> None:
@@ -221,7 +210,7 @@ def _untrue_products(plan: plans.Plan) -> Iterator[str]:
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = plan.results.shard(name)
-        known = session._known_copy(plan, plan.shards[name])
+        known = copies.existing_copy(plan, plan.shards[name])
         receipt = plan.results.shard_receipt(name)
         if known and copy.exists() and not _vouches(receipts.read(receipt, CopyReceipt).file, copy):
             yield f"the receipt of copy {name} vouches for another file"

@@ -23,7 +23,7 @@ def main() -> int:
         code = next(filter(None, codes), 0)
     else:
         own = ("--ranks", ranks) if dispatch == "mpi" else ()
-        code = _started("multiply", "--plan", file, "--all", "--dispatch", dispatch, *own)
+        code = _started("dispatch", "--plan", file, "--dispatch", dispatch, *own)
     code = code or _forked("ledger", "--plan", file)
     return code or _started("reduce", "--plan", file, "--ranks", ranks)
 

@@ -27,11 +27,9 @@ from tests.factories import SCRIPTS, run, stack
 PAGE = SCRIPTS.parent / "docs" / "errors.md"
 _HEAD = """# Bad inputs
 
-What a bad config, a bad input or a damaged file leads to: the message, and the exit code. 2 means
-that you have to change something, 3 that a file is not what it was, 75 that a later try may
-succeed, 0 that it is allowed. Each message was printed by the command above its table. `…` stands
-for what differs from machine to machine. `make errors` writes this page, and a test holds it to
-what the commands say. How files are damaged at random, a million times: `make fuzz`.
+Each message was printed by the command above its table. Exit codes: 2 change something; 3 a file is
+not what it was; 75 try again later; 0 allowed. `…` stands for what differs between machines.
+`make errors` writes this page, and a test compares it with the commands.
 """
 
 Step = Callable[[], object]
@@ -159,7 +157,6 @@ CASES: dict[str, list[Case]] = {
         Case("it is no YAML", "input: [a.npy\n"),
         Case("it holds a tab", "reduce:\n\tranks: 3\n"),
         Case("it is not UTF-8", b"input: \xff\xfe.npy\n"),
-        Case("it is a list", "- input\n- shards\n"),
         Case("it is empty", ""),
         Case(
             "it is a folder",
@@ -170,7 +167,6 @@ CASES: dict[str, list[Case]] = {
         Case("an unknown key", {"shard": 3}),
         Case("an unknown key within a key", {"reduce": {"rank": 3}}),
         Case("a key that is like no other", {"queue": "gpu"}),
-        Case("`input` is no text", {"input": 3}),
         Case("`input` is empty", {"input": ""}),
         Case("`input` begins with ~", {"input": "~/a.npy"}),
         Case("`input` holds a zero byte", {"input": "a\0.npy"}),
@@ -178,8 +174,6 @@ CASES: dict[str, list[Case]] = {
         Case("`results` is a word that YAML takes for another", "results: no\n"),
         Case("`shards` is 0", {"shards": 0}),
         Case("`shards` is octal", "shards: 010\n"),
-        Case("`shards` is a fraction", {"shards": 2.5}),
-        Case("`shards` is a word", {"shards": "many"}),
         Case("`shards` is more than the matrices", {"shards": 7}),
         Case(
             "`shards` is more than any plan has",
@@ -187,32 +181,14 @@ CASES: dict[str, list[Case]] = {
         ),
         Case("`shard_bytes` is no size", {"shard_bytes": "16 bananas"}),
         Case("`shard_bytes` is to base 60", "shard_bytes: 10:30\n"),
-        Case("`shard_bytes` is negative", {"shard_bytes": -1}),
-        Case("`shard_bytes` is 0", {"shard_bytes": 0}),
-        Case("`shard_bytes` has 5,000 digits", f"shard_bytes: '{'9' * 5000}'\n"),
-        Case("`synthetic.dim` is 0", {"synthetic": {"dim": 0}}),
         Case("`synthetic.dim` is beyond reason", {"synthetic": {"dim": 10**12}}),
         Case("`synthetic.dtype` is unknown", {"synthetic": {"dtype": "bfloat16"}}),
-        Case("`synthetic` is no mapping", {"synthetic": 3}),
         Case("`product` is unknown", {"product": "A*A"}),
         Case("`product` names a file, but no function", {"product": "mine.py"}),
         Case("`A @ B` without `right`", {"product": "A @ B"}),
         Case("`right` without `A @ B`", {"right": "b.npy"}),
-        Case("`backend` is unknown", {"backend": "gpu"}),
-        Case("`precision` is unknown", {"precision": "fp8"}),
-        Case(
-            "`precision: tf32` with float64, which it does not affect",
-            {"precision": "tf32", "input": "bad.npy"},
-            put("bad.npy", stack((6, 3, 3), "float64")),
-            0,
-        ),
-        Case("`keep` is unknown", {"keep": "all"}),
-        Case("`verify` is no truth value", {"verify": "always"}),
         Case("`dispatch` is unknown", {"dispatch": "slurm"}),
-        Case("`array_limit` is 0", {"array_limit": 0}),
-        Case("`reduce.ranks` is 0", {"reduce": {"ranks": 0}}),
         Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["median"]}}),
-        Case("`reduce.statistics` is empty", {"reduce": {"statistics": []}}),
         Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
         Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
         Case(
@@ -227,17 +203,13 @@ CASES: dict[str, list[Case]] = {
         Case("it is a named pipe", {"input": "bad.npy"}, lambda: os.mkfifo("bad.npy")),
         Case("its name is too long", {"input": "a" * 300 + ".npy"}),
         array("it is empty", b""),
-        array("it is a text", "1 2 3\n"),
-        array("it is an archive (.npz)", b"PK\x03\x04 and so on"),
         array("of an unknown format version", npy("'<f4'").replace(b"Y\x01", b"Y\x09")),
         array("a header without an end", b"\x93NUMPY\x01\x00\x76\x00{'descr'"),
         array("a header that is no header", npy("__import__('os').abort()")),
         array("Python objects", npy("'|O'", data=b"12345678" * 54)),
         array("a structured dtype", npy("[('x', '<f4')]")),
-        array("strings", npy("'<U1'")),
         array("booleans", stack((6, 3, 3)) > 0),
         array("long doubles", npy("'<f16'")),
-        array("times", npy("'<M8[s]'")),
         array("a negative shape", npy("'<f4'", "(-6, 3, 3)")),
         array("a header that promises 2⁶⁰ matrices", npy("'<f4'", f"({2**60}, 3, 3)", b"1234")),
         array("3,000 dimensions", npy("'<f4'", f"({'2, ' * 3000})")),
@@ -245,9 +217,7 @@ CASES: dict[str, list[Case]] = {
         array("longer than its header says", npy("'<f4'", data=b"1234" * 55)),
         array("one dimension", stack((6,))),
         array("two dimensions", stack((6, 3))),
-        array("four dimensions", stack((6, 3, 3, 3))),
         array("no matrices", stack((0, 3, 3))),
-        array("matrices without elements", stack((6, 0, 3))),
         array("no squares under `A @ A`", stack((6, 2, 3))),
         array("Fortran order", np.asfortranarray(stack((6, 3, 3))), 0),
         array("big-endian", stack((6, 3, 3)).astype(">f4"), 0),
@@ -318,9 +288,7 @@ CASES: dict[str, list[Case]] = {
         own("other parameters", "def f(block):\n    return block\n"),
         own("it raises", "def f(xp, block):\n    return block @ block[:, :2]\n"),
         own("it returns nothing", "def f(xp, block):\n    block @ block\n"),
-        own("it returns a list", "def f(xp, block):\n    return [1]\n"),
         own("it loses a dimension", "def f(xp, block):\n    return block[0]\n"),
-        own("no elements", "def f(xp, block):\n    return block[:, :0]\n"),
         own("booleans", "def f(xp, block):\n    return block > 0\n"),
         own("it writes to its block", "def f(xp, block):\n    block += 1\n    return block\n"),
         Case("`reproducible: false`", {"product": "mine.py:f", "reproducible": False}),
@@ -368,13 +336,6 @@ CASES: dict[str, list[Case]] = {
             "a NaN",
             {**TWO, "input": "bad.npy"},
             put("bad.npy", with_elements(np.nan)),
-            then=lambda: None,
-            words=MULTIPLY,
-        ),
-        Case(
-            "an Inf",
-            {**TWO, "input": "bad.npy"},
-            put("bad.npy", with_elements(np.inf)),
             then=lambda: None,
             words=MULTIPLY,
         ),
@@ -429,7 +390,7 @@ CASES: dict[str, list[Case]] = {
         ),
         Case(
             "an option without a meaning",
-            words=("multiply", PLAN, "--shard", "00000", "--devices", "2"),
+            words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2"),
         ),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [

@@ -11,8 +11,9 @@ import pytest
 from tests.workspace import REPO
 
 BENCHMARKS = REPO / "benchmarks"
-SCRIPTS = ("accuracy", "advice", "dispatch", "dry_run", "kernels", "makespan", "page", "proof",
-           "raw", "reduce", "scaling", "shard_jobs", "startup", "telemetry")  # fmt: skip
+SCRIPTS = ("accuracy", "advice", "dispatch", "dry_run", "kernels", "makespan", "page",
+           "peers_multi", "proof", "raw", "reduce", "scaling", "shard_jobs", "startup",
+           "telemetry")  # fmt: skip
 FOLDERLESS = ("accuracy", "kernels", "makespan", "proof")
 FEW = {
     "dispatch": ["--scheduler", "none"],

@@ -70,6 +70,7 @@ def test_a_fresh_dry_run_names_every_job_and_writes_nothing(tmp_path: Path) -> N
     expected = {"plan", "synthesize"} | each("shard") | each("multiply") | SUM_UP
     assert workspace.dry_run() == expected
     assert not (workspace.root / "results").exists()
+    assert not list(workspace.root.glob(".snakemake/shardwise/planned-*"))
 
 
 def test_both_snakefiles_name_the_same_jobs(tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
 # The plan: which matrices each shard holds; and the synthetic stack, where there is no input.
 #
-# REQUIRED INPUTS: the headers of the input files, as the config names them
+# REQUIRED INPUTS: the plan that the main process made, from the config and the headers of the input
 # OUTPUTS: plan.tsv, sources.tsv, plan.json; input.npy (synthetic only)
 
 
 rule plan:
-    """Cut the stack into shards, from headers alone."""
-    input:
-        config=ancient(run.config_file),
+    """Commit the plan of this run, if its input is still the same."""
     output:
         plan=run.results.plan,
         sources=run.results.sources,
@@ -16,9 +14,10 @@ rule plan:
         run.results.log("plan"),
     localrule: True
     params:
+        planned=run.planned,
         digest=run.plan.facts.digest,
     shell:
-        'python "$SCRIPTS"/plan.py --configfile {input.config:q} --replace'
+        'python "$SCRIPTS"/plan.py --planned={params.planned:q} --replace'
         " --digest={params.digest} 2> {log:q}"
 
 

@@ -1,12 +1,10 @@
 """Array jobs: one submission for all missing shards, followed to the end by one process.
 
-A task runs ``scripts/multiply.py --array-task`` and nothing around it. Whether its shard is whole,
-its receipt says; how a failed one ended, a mark that its script leaves; of one that left neither,
-the scheduler's state. What is Slurm's own and what is Grid Engine's, their classes hold.
+A task runs ``scripts/multiply.py --array-task``. Its receipt says that its shard is whole, a mark
+that its script leaves how it failed; of a task that left neither, the scheduler's state decides.
 
-Arrays are noted in ``results/arrays.tsv`` before they are submitted. Where the following process
-dies, its tasks work on, and the next run joins them: it waits for those that live, and submits only
-what neither lives nor is whole. Where it is interrupted, it cancels them.
+Arrays are noted in ``results/arrays.tsv`` before they are submitted. If this process dies, its
+tasks work on, and the next run joins them. If it is interrupted, it cancels them.
 """
 
 import contextlib
@@ -19,13 +17,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.dispatch import journal, recipe
-from shardwise.dispatch.recipe import Recipe
+from shardwise.dispatch import journal, recipe, task
+from shardwise.dispatch.recipe import TaskRequest
 from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, Array, Scheduler, Tasks, prefix
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
-from shardwise.dispatch.script import _SCRIPTS, script
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
 from shardwise.plan.plan import Plan
@@ -90,11 +88,11 @@ def run(
     ShardwiseError
         Where shards failed, after all others are whole; see :meth:`Tally.finish`.
     """
-    known = recipe.load(file or recipe.path(plan.results))
-    retries = known.retries if retries is None else retries
+    request = recipe.load(file or recipe.path(plan.results))
     with holding(plan.results):
-        tally = Tally(plan, missing.missing(plan), retries)
-        dispatch = Dispatch(plan, known, limit, tally)
+        tries_left = request.retries if retries is None else retries
+        tally = Tally(plan, missing.missing(plan), tries_left)
+        dispatch = ArrayDispatch(plan, request, limit, tally)
         try:
             dispatch.follow()
         except BaseException as error:
@@ -107,36 +105,44 @@ def run(
         tally.finish()
 
 
-class Dispatch:
-    """The arrays of one run, and the tasks of earlier ones that it has joined.
+@dataclass(eq=False)
+class Submitted:
+    """An array that the scheduler has taken, its shards by index, and its limit of tasks at once.
 
-    Parameters
-    ----------
-    limit
-        Tasks that run at once, over all arrays, or None.
-    tally
-        The shards to compute.
+    A limit of 0 means none; None, that it is not known, as of an array of an earlier run.
     """
 
-    def __init__(self, plan: Plan, known: Recipe, limit: int | None, tally: Tally) -> None:
-        self._plan, self._recipe, self._limit, self._tally = plan, known, limit, tally
-        self._scheduler = SCHEDULERS[known.scheduler]
+    array: Array
+    number: str
+    shards: dict[int, str]
+    throttle: int | None
+
+
+@dataclass(eq=False)
+class Placement:
+    """The task that computes a shard, and since when it is out of the queue, or its node silent."""
+
+    job: Submitted
+    index: int
+    gone_since: float | None = None
+    silent_since: float | None = None
+
+
+class ArrayDispatch:
+    """The arrays of one run, and the tasks of earlier ones that it has joined."""
+
+    def __init__(self, plan: Plan, request: TaskRequest, limit: int | None, tally: Tally) -> None:
+        self._plan, self._request, self._limit, self._tally = plan, request, limit, tally
+        self._scheduler = SCHEDULERS[request.scheduler]
         self._ids = list(plan.shards)
         self._numbers = {shard: number for number, shard in enumerate(self._ids)}
         self._run = f"array-{os.urandom(3).hex()}"
         self._runs = [self._run]
         self._guardian = guardian(plan.results.running)
         self._joined = False
-        # Of each array that has tasks here: itself, its shards by index, its number, its limit.
-        self._arrays: dict[str, Array] = {}
-        self._shards: dict[str, dict[int, str]] = {}
-        self._job: dict[str, str] = {}
-        self._throttle: dict[str, int | None] = {}
-        # Of each shard: the array that it is in and its index there, the attempt that comes next.
-        self._placed: dict[str, tuple[str, int]] = {}
-        self._attempt: dict[str, int] = {}
-        self._gone: dict[str, float] = {}
-        self._silent: dict[str, float] = {}
+        self._jobs: dict[str, Submitted] = {}  # by the name of the array
+        self._placed: dict[str, Placement] = {}  # by shard
+        self._attempts: dict[str, int] = {}  # of each shard, the one that comes next, if not 1
         # The next array, from its note to the scheduler's answer; whether it may have arrived.
         self._next: Array | None = None
         self._asked = False
@@ -161,12 +167,13 @@ class Dispatch:
             except _Refused:
                 raise
             except TryAgain as error:
-                self._silent.clear()  # a restarted master has heard of no node yet
+                for placement in self._placed.values():
+                    placement.silent_since = None  # a restarted master has heard of no node yet
                 self._tally.note(
                     f"{self._scheduler.title} does not answer ({error}); its tasks work on, and "
                     "this goes on when it does"
                 )
-                self._take_whole()
+                self._take_whole(self._tally.running)
             self._tally.report()
             if not self._tally.ended:
                 now = time.monotonic()
@@ -179,23 +186,21 @@ class Dispatch:
         if self._guardian is None:
             time.sleep(seconds)
         elif select.select([self._guardian], [], [], seconds)[0]:
+            living = [job.number for job in self._jobs.values()]
             raise _Refused(
                 "snakemake, which started this, has ended; the tasks work on, and the next run "
-                f"joins them ({self._scheduler.commands(self._runs, self._living())[0]})"
+                f"joins them ({self._scheduler.commands(self._runs, living)[0]})"
             )
-
-    def _living(self) -> list[str]:
-        return [self._job[name] for name in self._arrays if name in self._job]
 
     def _look(self) -> None:
         """Ask once, settle what has ended, submit what is to be tried."""
         if not self._joined and not self._join():
             return
-        found = self._scheduler.tasks(self._runs)
-        self._confirm(found)
-        here = self._by_shard(found)
-        self._settle(here)
-        self._raise_throttles(here)
+        listed = self._scheduler.tasks(self._runs)
+        self._confirm(listed)
+        queued = self._by_shard(listed)
+        self._settle(queued)
+        self._raise_throttles(queued)
         self._submit()
 
     # Joining.
@@ -208,13 +213,13 @@ class Dispatch:
         TryAgain
             Where some are of another plan.
         """
-        noted = [a for a in journal.noted(self._plan.results)
-                 if a.scheduler == self._recipe.scheduler]  # fmt: skip
+        scheduler = self._request.scheduler
+        noted = [a for a in journal.noted(self._plan.results) if a.scheduler == scheduler]
         runs = sorted({array.run for array in noted})
-        found = self._scheduler.tasks(runs) if runs else []
-        living = {tasks.name for tasks in found}
+        listed = self._scheduler.tasks(runs) if runs else []
+        living = {tasks.name for tasks in listed}
         arrays = [array for array in noted if array.name in living]
-        self._refuse_strangers([a for a in arrays if a.digest != self._plan_digest], found)
+        self._refuse_strangers([a for a in arrays if a.digest != self._plan_digest], listed)
         if leaving := {array.run for array in arrays if self._is_cancelled(array.run)}:
             self._tally.note("waiting for tasks of an earlier run that are being cancelled")
             for run_name in leaving:
@@ -222,18 +227,13 @@ class Dispatch:
             return False
         self._runs += sorted({array.run for array in arrays})
         for array in arrays:
-            self._take_over(array, [tasks for tasks in found if tasks.name == array.name])
+            self._take_over(array, [tasks for tasks in listed if tasks.name == array.name])
         if any(array.digest == self._plan_digest for array in noted):
-            self._take_ended()
+            # What they have finished since the tally was made.
+            self._refresh()
+            self._take_whole(self._tally.waiting)
         self._joined = True
         return True
-
-    def _take_ended(self) -> None:
-        """Count what tasks of earlier runs have finished since the tally was made."""
-        self._refresh()
-        for shard in self._tally.waiting:
-            if missing.is_whole(self._plan, shard):
-                self._done(shard)
 
     @property
     def _plan_digest(self) -> str:
@@ -242,81 +242,77 @@ class Dispatch:
     def _is_cancelled(self, run_name: str) -> bool:
         return (self._plan.results.array_folder(run_name) / _CANCELLED).exists()
 
-    def _refuse_strangers(self, strangers: list[Array], found: list[Tasks]) -> None:
+    def _refuse_strangers(self, strangers: list[Array], listed: list[Tasks]) -> None:
         if not strangers:
             return
         runs, names = sorted({a.run for a in strangers}), {a.name for a in strangers}
-        jobs = sorted({tasks.number for tasks in found if tasks.name in names})
-        see, cancel = self._scheduler.commands(runs, jobs)
+        numbers = sorted({tasks.number for tasks in listed if tasks.name in names})
+        see, cancel = self._scheduler.commands(runs, numbers)
         raise _Refused(
             f"arrays of another plan still wait or work on {self._plan.results.root}. Let them "
             f"finish (see: {see}), or cancel them ({cancel}); then run the same command again"
         )
 
-    def _take_over(self, array: Array, found: list[Tasks]) -> None:
+    def _take_over(self, array: Array, living: list[Tasks]) -> None:
         """Wait for the living tasks of an array as if they had been submitted here."""
-        shards = self._know(array, None)
+        job = self._add(array, living[0].number, None)
         wanted, count = set(self._tally.waiting), 0
-        for tasks in found:
-            for index in tasks.indices:
-                shard = shards.get(index)
-                if shard in wanted and shard not in self._placed:
-                    self._placed[shard] = (array.name, index)
-                    self._attempt[shard] = array.attempt
-                    count += 1
-        log.info("%d tasks of an earlier run still wait or work (%s): joined", count,
-                 self._scheduler.commands([array.run], [found[0].number])[0])  # fmt: skip
+        for index in (index for tasks in living for index in tasks.indices):
+            shard = job.shards.get(index)
+            if shard in wanted and shard not in self._placed:
+                self._placed[shard] = Placement(job, index)
+                self._attempts[shard] = array.attempt
+                count += 1
+        see, _ = self._scheduler.commands([array.run], [job.number])
+        log.info("%d tasks of an earlier run still wait or work (%s): joined", count, see)
 
-    def _know(self, array: Array, throttle: int | None) -> dict[int, str]:
-        """Note an array that has been submitted; returns its shards by index."""
+    def _add(self, array: Array, number: str, throttle: int | None) -> Submitted:
         ids = [self._ids[number] for number in array.numbers]
         shards = dict(zip(self._scheduler.indices(array), ids, strict=True))
-        self._arrays[array.name], self._shards[array.name] = array, shards
-        self._throttle[array.name] = throttle
-        return shards
+        self._jobs[array.name] = job = Submitted(array, number, shards, throttle)
+        return job
 
     # Following.
 
-    def _confirm(self, found: list[Tasks]) -> None:
+    def _confirm(self, listed: list[Tasks]) -> None:
         """Find out whether a submission arrived that got no answer."""
-        for tasks in found:
-            self._job[tasks.name] = tasks.number
         if self._next is None or not self._asked:
             return
-        name = self._next.name
+        self._asked, name = False, self._next.name
+        number = next((tasks.number for tasks in listed if tasks.name == name), "")
         # A task leaves the number of its array, as all of them may have ended by now.
         with contextlib.suppress(OSError):
-            self._job.setdefault(name, (self._folder / f"{name}.number").read_text().strip())
-        if name in self._job:
-            self._place(self._next)
-        self._asked = False
+            number = number or (self._folder / f"{name}.number").read_text().strip()
+        if number:
+            self._place(self._next, number, 0)
 
-    def _by_shard(self, found: list[Tasks]) -> dict[str, Tasks]:
+    def _by_shard(self, listed: list[Tasks]) -> dict[str, Tasks]:
         """The tasks in the queue that are waited for, by shard."""
-        here = {}
-        for tasks in found:
-            shards = self._shards.get(tasks.name, {})
-            for index in tasks.indices:
-                shard = shards.get(index)
-                if shard is not None and self._placed.get(shard) == (tasks.name, index):
-                    here[shard] = tasks
-        return here
+        queued = {}
+        for tasks in listed:
+            job = self._jobs.get(tasks.name)
+            for index in tasks.indices if job else ():
+                shard = job.shards.get(index)
+                placement = self._placed.get(shard)
+                if placement and placement.job is job and placement.index == index:
+                    queued[shard] = tasks
+        return queued
 
-    def _settle(self, here: dict[str, Tasks]) -> None:
+    def _settle(self, queued: dict[str, Tasks]) -> None:
         """Bring the tally up to what the queue, the receipts and the marks say."""
         unknown, troubled = [], {}
-        if any(shard not in here or here[shard].ending for shard in self._placed):
+        if any(shard not in queued or queued[shard].ending for shard in self._placed):
             self._refresh()
-        for shard in list(self._placed):
-            tasks = here.get(shard)
+        for shard, placement in list(self._placed.items()):
+            tasks = queued.get(shard)
             if (tasks is None or tasks.ending) and self._ended(shard):
                 continue
             if tasks is None:
                 unknown.append(shard)
                 continue
-            self._gone.pop(shard, None)
+            placement.gone_since = None
             self._take_state(shard, tasks)
-            if trouble := tasks.trouble or self._loss(shard, tasks):
+            if trouble := tasks.trouble or self._loss(placement, tasks):
                 troubled.setdefault((tasks.number, trouble, tasks.hopeless), []).append(shard)
         self._give_up(troubled)
         self._judge(unknown)
@@ -333,26 +329,28 @@ class Dispatch:
 
     def _take_state(self, shard: str, tasks: Tasks) -> None:
         """A task that is in the queue waits or works."""
-        runs = shard in self._tally.running
-        if tasks.where and not runs:
+        running = shard in self._tally.running
+        if tasks.where and not running:
             self._tally.began(shard, tasks.where)
-        elif not tasks.where and runs:
+        elif not tasks.where and running:
             self._tally.back(shard)  # requeued by the scheduler or its staff
         if tasks.held:
             self._tally.note(f"tasks of job {tasks.number} are held until you release them")
 
-    def _loss(self, shard: str, tasks: Tasks) -> str:
+    def _loss(self, placement: Placement, tasks: Tasks) -> str:
         """Why a task counts as lost though it is in the queue; empty where it does not."""
+        now = time.monotonic()
         if not tasks.silent:
-            self._silent.pop(shard, None)
-            return ""
-        silence = time.monotonic() - self._silent.setdefault(shard, time.monotonic())
-        return f"lost: {tasks.where} is not heard of" if silence >= UNHEARD_SECONDS else ""
+            placement.silent_since = None
+        elif placement.silent_since is None:
+            placement.silent_since = now
+        silent = tasks.silent and now - placement.silent_since >= UNHEARD_SECONDS
+        return f"lost: {tasks.where} is not heard of" if silent else ""
 
     def _give_up(self, troubled: dict[tuple[str, str, bool], list[str]]) -> None:
         """Cancel tasks that are in the queue and will not end by themselves."""
         for (number, trouble, hopeless), shards in troubled.items():
-            self._scheduler.cancel_tasks(number, [self._placed[shard][1] for shard in shards])
+            self._scheduler.cancel_tasks(number, [self._placed[shard].index for shard in shards])
             for shard in shards:
                 self._failed(shard, 2 if hopeless else None, f"the scheduler says: {trouble}")
 
@@ -368,7 +366,8 @@ class Dispatch:
         return True
 
     def _mark(self, shard: str) -> int | None:
-        array = self._arrays[self._placed[shard][0]]
+        """The exit code that a failed task has left."""
+        array = self._placed[shard].job.array
         mark = self._plan.results.array_folder(array.run) / f"{array.name}.{shard}"
         try:
             return int(mark.read_text())
@@ -380,39 +379,36 @@ class Dispatch:
         if not unknown:
             return
         now, gone = time.monotonic(), {}
+        for placement in (self._placed[shard] for shard in unknown):
+            if placement.gone_since is None:
+                placement.gone_since = now
+            job = placement.job
+            gone.setdefault(job.array.name, (job.number, []))[1].append(placement.index)
+        fates = self._scheduler.fates({self._jobs[name].array.run for name in gone}, gone)
         for shard in unknown:
-            self._gone.setdefault(shard, now)
-            name, index = self._placed[shard]
-            gone.setdefault(name, (self._job.get(name, ""), []))[1].append(index)
-        fates = self._scheduler.fates({self._arrays[name].run for name in gone}, gone)
-        for shard in unknown:
-            fate = fates.get(self._placed[shard])
-            told = fate and (fate.certain or self._mark(shard) is not None)
+            placement = self._placed[shard]
+            fate = fates.get((placement.job.array.name, placement.index))
+            certain = fate and (fate.certain or self._mark(shard) is not None)
             patience = _TRACE_SECONDS if fate is None or fate.well else _MARK_SECONDS
-            if told or now - self._gone[shard] >= patience:
+            if certain or now - placement.gone_since >= patience:
                 ran = shard in self._tally.running
-                unknown_end = "killed" if ran else "deleted while it waited in the queue"
-                words = fate.words if fate else unknown_end
-                self._failed(shard, None, f"the scheduler says: {words}")
+                guess = "killed" if ran else "deleted while it waited in the queue"
+                self._failed(shard, None, f"the scheduler says: {fate.words if fate else guess}")
 
-    def _take_whole(self) -> None:
-        """While the scheduler does not answer: count what has become whole."""
-        for shard in list(self._tally.running):
+    def _take_whole(self, shards: Iterable[str]) -> None:
+        """Count those that have become whole."""
+        for shard in list(shards):
             if missing.is_whole(self._plan, shard):
                 self._done(shard)
 
     def _done(self, shard: str) -> None:
-        self._leave(shard)
+        self._placed.pop(shard, None)
         self._tally.done(shard)
 
     def _failed(self, shard: str, code: int | None, reason: str) -> None:
-        self._leave(shard)
+        self._placed.pop(shard, None)
         if self._tally.failed(shard, code, reason):
-            self._attempt[shard] = self._attempt.get(shard, 1) + 1
-
-    def _leave(self, shard: str) -> None:
-        for known in (self._placed, self._gone, self._silent):
-            known.pop(shard, None)
+            self._attempts[shard] = self._attempts.get(shard, 1) + 1
 
     # Submission.
 
@@ -426,41 +422,43 @@ class Dispatch:
             self._reach, self._most = self._scheduler.limits()
             self._size = self._most
         while time.monotonic() >= self._full_until and (room := self._room()) != 0:
-            if self._next is None:
-                self._next = self._prepare()
+            self._next = self._next or self._prepare()
             if self._next is None:
                 return
             array, self._asked = self._next, True
+            words, _ = self._request.at(array.attempt)
+            file = self._folder / f"{array.name}.sh"
             try:
-                words, _ = self._recipe.at(array.attempt)
-                file = self._folder / f"{array.name}.sh"
-                self._job[array.name] = self._scheduler.submit(array, words, file, room)
+                number = self._scheduler.submit(array, words, file, room)
             except QueueFull as error:
                 self._wait_for_room(str(error))
             except InputError as error:
                 self._refused(error)
             else:
                 self._size = min(self._most, 2 * self._size)
-                self._place(array, room)
+                self._place(array, number, room or 0)
             self._asked = False
 
     def _prepare(self) -> Array | None:
         """Note the next array, and write its script; None where nothing is to be submitted."""
-        waiting = [shard for shard in self._tally.waiting if shard not in self._placed]
-        attempt = min((self._attempt.get(shard, 1) for shard in waiting), default=0)
-        wanted = sorted(
-            self._numbers[shard] for shard in waiting if self._attempt.get(shard, 1) == attempt
-        )
-        if not wanted:
+        attempts = {
+            shard: self._attempts.get(shard, 1)
+            for shard in self._tally.waiting
+            if shard not in self._placed
+        }
+        if not attempts:
             return None
+        attempt = min(attempts.values())
+        wanted = sorted(self._numbers[shard] for shard in attempts if attempts[shard] == attempt)
         first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
         self._count += 1
         name = f"{prefix(self._run)}{self._count}"
-        scheduler, digest = self._recipe.scheduler, self._plan_digest
-        array = Array(scheduler, self._run, digest, name, attempt, first, numbers)
-        _, memory = self._recipe.at(attempt)
-        own_number = self._scheduler.find_number(array)
-        text = script(self._plan, array, own_number, self._recipe.setup, memory)
+        array = Array(
+            self._request.scheduler, self._run, self._plan_digest, name, attempt, first, numbers
+        )
+        _, memory = self._request.at(attempt)
+        find_number = self._scheduler.find_number(array)
+        text = task.script(self._plan, array, find_number, self._request.setup, memory)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._plan.results.log("multiply").parent.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{name}.sh").write_text(text)
@@ -469,22 +467,22 @@ class Dispatch:
 
     def _refused(self, error: InputError) -> None:
         """The scheduler refuses what the recipe says; where it has taken arrays, that is no end."""
-        if not self._arrays:
+        if not self._jobs:
             raise error
         array, self._next = self._next, None
         for number in array.numbers:
             words = f"{self._scheduler.title} did not take it: {error}"
             self._failed(self._ids[number], 2, words)
 
-    def _place(self, array: Array, throttle: int | None = None) -> None:
+    def _place(self, array: Array, number: str, throttle: int) -> None:
         """An array is the scheduler's now."""
-        for index, shard in self._know(array, throttle or 0).items():
-            self._placed[shard] = (array.name, index)
+        job = self._add(array, number, throttle)
+        self._placed |= {shard: Placement(job, index) for index, shard in job.shards.items()}
         self._next = None
         log.info("%d shards submitted: %s job %s, try %d", len(array.numbers),
-                 self._scheduler.title, self._job[array.name], array.attempt)  # fmt: skip
+                 self._scheduler.title, number, array.attempt)  # fmt: skip
 
-    def _wait_for_room(self, said: str) -> None:
+    def _wait_for_room(self, reason: str) -> None:
         """The queue is full: try half of it, and with one task left, later."""
         if len(self._next.numbers) > 1:
             self._size = max(1, len(self._next.numbers) // 2)
@@ -492,37 +490,34 @@ class Dispatch:
             return
         self._full_until = time.monotonic() + _FULL_SECONDS
         self._tally.note(
-            f"{self._scheduler.title} takes no more tasks now ({said}); waiting until some ended"
+            f"{self._scheduler.title} takes no more tasks now ({reason}); waiting until some ended"
         )
 
     # The limit of tasks at once, which holds for all arrays together.
 
     def _room(self) -> int | None:
         """Tasks that a next array may run at once; None where there is no limit."""
-        if self._limit is None:
-            return None
-        return self._limit - sum(self._shares().values())
+        return None if self._limit is None else self._limit - sum(self._shares().values())
 
     def _shares(self) -> dict[str, int]:
         """How many tasks of each array may run at once: earlier arrays first."""
         left, shares = self._limit or 0, {}
-        in_queue = Counter(name for name, _ in self._placed.values())
-        for name in self._arrays:
+        in_queue = Counter(placement.job.array.name for placement in self._placed.values())
+        for name in self._jobs:
             shares[name] = min(left, in_queue[name])
             left -= shares[name]
         return shares
 
-    def _raise_throttles(self, here: dict[str, Tasks]) -> None:
+    def _raise_throttles(self, queued: dict[str, Tasks]) -> None:
         """Give a later array what earlier ones do not need any more, and joined ones our limit."""
         shares = self._shares()
-        for name in {tasks.name for tasks in here.values() if not tasks.where}:
+        for name in {tasks.name for tasks in queued.values() if not tasks.where}:
             # 0 would mean no limit; a joined array that gets no share yet goes on by one.
-            share = max(1, shares[name]) if self._limit else 0
-            known = self._throttle[name]
-            if known is None or share > known:
+            job, share = self._jobs[name], max(1, shares[name]) if self._limit else 0
+            if job.throttle is None or share > job.throttle:
                 with contextlib.suppress(InputError):  # it ended meanwhile
-                    self._scheduler.throttle(self._job[name], share)
-                self._throttle[name] = share
+                    self._scheduler.throttle(job.number, share)
+                job.throttle = share
 
     # Leaving.
 
@@ -539,8 +534,8 @@ class Dispatch:
                 (folder / _CANCELLED).touch()
         log.warning("cancelling all tasks of this run")
         subprocess.Popen(
-            [sys.executable, "-m", __name__, self._recipe.scheduler, *runs],
-            env=os.environ | {"PYTHONPATH": str(_SCRIPTS)},
+            [sys.executable, "-m", __name__, self._request.scheduler, *runs],
+            env=os.environ | {"PYTHONPATH": str(task.SCRIPTS)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -580,8 +575,8 @@ def cancel(scheduler: Scheduler, runs: Iterable[str]) -> None:
     end, empty = time.monotonic() + _CANCEL_SECONDS, 0
     while empty < 2 and time.monotonic() < end:
         with contextlib.suppress(TryAgain):
-            found = [scheduler.cancel(run_name) for run_name in runs]
-            empty = 0 if any(found) else empty + 1
+            some = [scheduler.cancel(run_name) for run_name in runs]
+            empty = 0 if any(some) else empty + 1
         time.sleep(LOOK_SECONDS)
 
 

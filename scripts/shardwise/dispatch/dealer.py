@@ -31,7 +31,7 @@ _SURE = 1 - 1e-9
 
 
 @dataclass
-class _Worker:
+class _Workload:
     """The shards that a worker has, in its order, and what it has ended before."""
 
     shards: deque[str] = field(default_factory=deque)
@@ -72,9 +72,9 @@ class Dealer:
         self._waiting = sorted(costs, key=self._order)  # the next is the last one here
         self._behind: deque[str] = deque()
         self._cost = math.fsum(self._costs.values())  # of all that waits
-        self._workers: dict[Hashable, _Worker] = {}
+        self._workers: dict[Hashable, _Workload] = {}
         self._known, self._speeds = 0, 0.0  # workers of known speed, and their sum
-        self._away: dict[str, _Worker] = {}  # who has, or had, each shard that was dealt
+        self._away: dict[str, _Workload] = {}  # who has, or had, each shard that was dealt
 
     @property
     def empty(self) -> bool:
@@ -85,7 +85,7 @@ class Dealer:
         """Take a worker in, best as soon as it is started."""
         if worker in self._workers:
             raise ValueError(f"worker {worker} has joined already")
-        self._workers[worker] = _Worker()
+        self._workers[worker] = _Workload()
 
     def leave(self, worker: Hashable) -> list[str]:
         """Forget a worker; each of the shards that it had needs an `again` or a `drop`."""
@@ -144,7 +144,7 @@ class Dealer:
         """Large shards last, and equal ones in the order of the plan, from its end."""
         return self._costs[shard], -self._places[shard]
 
-    def _count(self, own: _Worker, sign: int) -> None:
+    def _count(self, own: _Workload, sign: int) -> None:
         """Add a worker's speed to the sum, or take it off."""
         if own.speed is not None:
             self._known += sign
@@ -156,7 +156,7 @@ class Dealer:
             own.since = None  # of the next one, nobody has seen the start
         own.shards.remove(shard)
 
-    def _may_ask_ahead(self, own: _Worker, shard: str, now: float) -> bool:
+    def _may_ask_ahead(self, own: _Workload, shard: str, now: float) -> bool:
         """Whether this worker would have ended one more before half of what waits is done.
 
         Half, as costs may be wrong; a shard that is promised too early waits for its worker, while
@@ -169,7 +169,7 @@ class Dealer:
         speeds = self._speeds + (len(self._workers) - self._known) * own.speed
         return self._end(own, shard, now) <= now + self._cost / speeds / 2
 
-    def _held_back(self, own: _Worker, shard: str, now: float) -> bool:
+    def _held_back(self, own: _Workload, shard: str, now: float) -> bool:
         """Whether the others end all that waits before this worker would end this shard.
 
         Sure, as each shard is counted as large as the largest. Whose speed is not known counts as
@@ -189,14 +189,14 @@ class Dealer:
                 return True
         return False
 
-    def _known_others(self, own: _Worker) -> Iterator[_Worker]:
+    def _known_others(self, own: _Workload) -> Iterator[_Workload]:
         return (w for w in self._workers.values() if w is not own and w.speed is not None)
 
-    def _end(self, own: _Worker, shard: str, now: float) -> float:
+    def _end(self, own: _Workload, shard: str, now: float) -> float:
         """When a worker of known speed would end one shard more."""
         return self._free(own, now) + self._costs[shard] / own.speed
 
-    def _free(self, own: _Worker, now: float) -> float:
+    def _free(self, own: _Workload, now: float) -> float:
         """When a worker of known speed has ended what it has.
 
         Who is late is taken to be as late again, so that nobody waits for a worker that hangs.

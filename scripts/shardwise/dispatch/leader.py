@@ -47,7 +47,7 @@ class Order:
 
 
 @dataclass
-class _Worker:
+class _WorkerState:
     """What the leader knows of a worker.
 
     ``shards`` are those that it has: the one that it computes, and the one that it was given ahead.
@@ -79,7 +79,7 @@ class Leader:
     def __init__(self, plan: Plan, tally: Tally) -> None:
         self._tally = tally
         self._dealer = Dealer({shard: plan.shard(shard).bytes for shard in tally.waiting})
-        self._workers: dict[Hashable, _Worker] = {}
+        self._workers: dict[Hashable, _WorkerState] = {}
         self._blamed: dict[str, list[str]] = {}
         self._failed_on: dict[str, set[str]] = {}
         self._left_out: dict[str, str] = {}
@@ -92,7 +92,7 @@ class Leader:
 
     def expect(self, worker: Hashable, node: str) -> None:
         """Count on a worker whose process was started on a node."""
-        self._workers[worker] = _Worker(node)
+        self._workers[worker] = _WorkerState(node)
 
     def act(self, events: Iterable[Event], now: float) -> list[Order]:
         """What follows from events and from time; to be called now and then without any, too.
@@ -127,7 +127,7 @@ class Leader:
 
     # What came.
 
-    def _take(self, event: Event, worker: _Worker, now: float) -> list[Order]:
+    def _take(self, event: Event, worker: _WorkerState, now: float) -> list[Order]:
         if event.kind == "ready":
             return self._ready(event, worker)
         cannot_go_on = event.kind == "failed" and event.shard is None
@@ -150,7 +150,7 @@ class Leader:
             worker.wants = True
         return []
 
-    def _ready(self, event: Event, worker: _Worker) -> list[Order]:
+    def _ready(self, event: Event, worker: _WorkerState) -> list[Order]:
         if event.device in self._left_out:  # it waited for any device, and got the bad one
             return [self._restart(event.worker)]
         worker.device, worker.deaths = event.device, 0
@@ -158,7 +158,7 @@ class Leader:
         self._dealer.join(event.worker)
         return []
 
-    def _failed(self, event: Event, worker: _Worker) -> list[Order]:
+    def _failed(self, event: Event, worker: _WorkerState) -> list[Order]:
         again = self._tally.failed(event.shard, event.code, event.reason)
         if event.suspect:
             return self._replace(event, worker, again)
@@ -166,7 +166,7 @@ class Leader:
         self._next(worker, event.shard)
         return []
 
-    def _died(self, event: Event, worker: _Worker) -> list[Order]:
+    def _died(self, event: Event, worker: _WorkerState) -> list[Order]:
         if worker.shards:
             again = self._tally.failed(worker.shards[0], event.code, event.reason)
             return self._replace(replace(event, shard=worker.shards[0]), worker, again)
@@ -177,13 +177,13 @@ class Leader:
         self._tally.note(f"a worker on {worker.where} does not live: {event.reason}")
         return self._give_up(event.worker)
 
-    def _spent(self, event: Event, worker: _Worker) -> list[Order]:
+    def _spent(self, event: Event, worker: _WorkerState) -> list[Order]:
         self._tally.note(f"{event.reason}; a new process takes the next shard")
         for shard in worker.shards:
             self._tally.back(shard)
         return self._replace(event, worker, False)
 
-    def _next(self, worker: _Worker, ended: str) -> None:
+    def _next(self, worker: _WorkerState, ended: str) -> None:
         """A worker turns to the shard that it was given ahead, or wants one."""
         worker.shards.remove(ended)
         if worker.shards:
@@ -206,7 +206,7 @@ class Leader:
                 orders.append(Order(name, "assign", shard))
         return orders
 
-    def _replace(self, event: Event, worker: _Worker, again: bool) -> list[Order]:
+    def _replace(self, event: Event, worker: _WorkerState, again: bool) -> list[Order]:
         """A worker is not to be used any more: a new one takes its place, or its device is out."""
         if worker.joined:
             self._dealer.leave(event.worker)
@@ -224,7 +224,7 @@ class Leader:
             return self._leave_out(event, worker, why)
         return [self._restart(event.worker)]
 
-    def _leave_out(self, event: Event, worker: _Worker, why: str) -> list[Order]:
+    def _leave_out(self, event: Event, worker: _WorkerState, why: str) -> list[Order]:
         """No worker takes this device any more."""
         self._left_out[worker.device] = event.reason
         self._tally.note(f"{worker} is left out: {why}")
@@ -247,7 +247,7 @@ class Leader:
 
     def _restart(self, name: Hashable) -> Order:
         old = self._workers[name]
-        self._workers[name] = _Worker(old.where, deaths=old.deaths)
+        self._workers[name] = _WorkerState(old.where, deaths=old.deaths)
         return Order(name, "restart", without=tuple(self._left_out))
 
     def _give_up(self, name: Hashable) -> list[Order]:

@@ -25,11 +25,12 @@ from shardwise.dispatch.events import Event
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
+from shardwise.plan import plan as plans
 from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.plan.plan import Plan
 from shardwise.processes.hangs import WARNED_AFTER
 from shardwise.records.missing import describe, missing
-from shardwise.reduce import launch
+from shardwise.reduce import launch, useful
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +48,18 @@ Worker = tuple[int, int]
 def ranks(options: Namespace) -> Any:
     """The MPI of a rank, for `cli.run`; in a process that is none yet, start the ranks instead.
 
-    Parameters
-    ----------
-    options
-        As `launch.ranks` has it, ``ranks`` 0 or None where nobody says how many; and ``workers``.
+    Raises
+    ------
+    InputError
+        Where many more ranks are asked for than there are shards, or places to run.
     """
+    if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
+        shards = len(plans.load(options.plan).shards)
+        work = useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
+        useful.refuse_more(options.ranks, "--ranks", work, useful.here(options.launcher))
 
     def fitting() -> int:
-        return choose.workers("auto") if options.workers == "device" else 1
+        return 1 if options.workers == "node" else choose.workers("auto")
 
     # Before MPI, so that nothing of it, not even its environment, reaches the workers.
     return launch.ranks(options, fitting, start_fork_server)

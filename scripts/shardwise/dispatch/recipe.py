@@ -17,7 +17,7 @@ RULE = "multiply"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TaskRequest:
     """What tasks ask for.
 
     Attributes
@@ -53,7 +53,7 @@ def path(results: Results) -> Path:
     return CACHE / f"{plan.digest(str(results.root))}.recipe.json"
 
 
-def load(file: Path) -> Recipe:
+def load(file: Path) -> TaskRequest:
     """Read a recipe.
 
     Raises
@@ -62,7 +62,7 @@ def load(file: Path) -> Recipe:
         Where there is none, or this machine has no scheduler.
     """
     try:
-        recipe = Recipe(**json.loads(file.read_text()))
+        recipe = TaskRequest(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"{file} cannot be read ({error}). It says what a task asks the scheduler for, and "

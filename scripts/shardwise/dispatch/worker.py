@@ -26,7 +26,8 @@ from shardwise.dispatch.events import Event, Task
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
 from shardwise.files.paths import Results
-from shardwise.multiply import session as sessions
+from shardwise.multiply.job import ShardJob
+from shardwise.multiply.session import Session
 from shardwise.plan import plan as plans
 from shardwise.plan import user_function
 from shardwise.plan.plan import Plan
@@ -42,7 +43,7 @@ def main(pipe: Connection, worker: int, task: Task, choice: choose.Choice) -> No
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
     signal.signal(signal.SIGTERM, errors.terminate)
     try:
-        _work(_Wire(pipe, worker), task, choice)
+        _work(_ParentPipe(pipe, worker), task, choice)
         threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
     except errors.Terminated:
         logging.shutdown()
@@ -56,9 +57,9 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _work(wire: "_Wire", task: Task, choice: choose.Choice) -> None:
+def _work(parent: "_ParentPipe", task: Task, choice: choose.Choice) -> None:
     """Take a device and shards until the device fails."""
-    threading.Thread(target=wire.listen, daemon=True).start()
+    threading.Thread(target=parent.listen, daemon=True).start()
     logs = _Logs(task)
     try:
         plan = plans.load(Path(task.plan))
@@ -68,14 +69,14 @@ def _work(wire: "_Wire", task: Task, choice: choose.Choice) -> None:
             os.dup2(2, 1)  # what it prints
         needed = max(shard.device_memory for shard in plan.shards.values())
         with locks.working(plan.results):
-            session = sessions.Session(plan, needed, task.memory, task.wait, choice)
-            _Worker(plan, logs, wire, session).work()
+            session = Session(plan, needed, task.memory, task.wait, choice)
+            _ShardLoop(plan, logs, parent, session).work()
     except Exception as error:
         code, words = errors.explain(error)
-        wire.send("failed", code=code, reason=words)
+        parent.send("failed", code=code, reason=words)
 
 
-class _Wire:
+class _ParentPipe:
     """The pipe to the parent: threads may send at the same time, one listens."""
 
     def __init__(self, pipe: Connection, worker: int) -> None:
@@ -96,7 +97,7 @@ class _Wire:
             self._pipe.send(Event(self._worker, kind, shard, **facts))
 
 
-class _Worker:
+class _ShardLoop:
     """Computes one shard, while another thread begins with the next.
 
     Parameters
@@ -105,16 +106,16 @@ class _Worker:
         The device, and what is kept on it.
     """
 
-    def __init__(self, plan: Plan, logs: "_Logs", wire: _Wire, session: sessions.Session) -> None:
-        self._plan, self._logs, self._wire, self._session = plan, logs, wire, session
-        self._begun: SimpleQueue[tuple[str, Future[sessions.Reading]]] = SimpleQueue()
+    def __init__(self, plan: Plan, logs: "_Logs", parent: _ParentPipe, session: Session) -> None:
+        self._plan, self._logs, self._parent, self._session = plan, logs, parent, session
+        self._begun: SimpleQueue[tuple[str, Future[ShardJob]]] = SimpleQueue()
         self._ahead = ThreadPoolExecutor(1, "ahead")
         self._device = session.device.get("uuid")
 
     def work(self) -> None:
         """Take shards until a device fails, or for ever."""
         threading.Thread(target=self._begin_all, daemon=True).start()
-        self._wire.send("ready", device=self._device)
+        self._parent.send("ready", device=self._device)
         usable = True
         while usable:
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
@@ -125,18 +126,18 @@ class _Worker:
 
     def _begin_all(self) -> None:
         while True:
-            shard = self._wire.assigned.get()
+            shard = self._parent.assigned.get()
             self._begun.put((shard, self._ahead.submit(self._begin, shard)))
 
-    def _begin(self, shard: str) -> sessions.Reading:
+    def _begin(self, shard: str) -> ShardJob:
         with self._logs.of(shard, new=True):
-            return self._session.begin(shard)
+            return ShardJob(self._session, shard).begin()
 
-    def _finish(self, shard: str, begun: "Future[sessions.Reading]") -> bool:
+    def _finish(self, shard: str, begun: "Future[ShardJob]") -> bool:
         """Compute a shard and tell the parent; whether the device can still be used."""
         try:
-            reading = begun.result()
-            self._session.finish(reading, lambda: self._ahead.submit(self._release, reading))
+            job = begun.result()
+            job.run(lambda: self._ahead.submit(self._release, job))
         except errors.Terminated as error:
             errors.explain(error)
             raise
@@ -148,13 +149,13 @@ class _Worker:
         else:
             log.info("%s written", self._plan.results.receipt(shard))
             left = self._tidy()
-            self._wire.send("done", shard, device=self._device)
+            self._parent.send("done", shard, device=self._device)
             if left:
-                self._wire.send("spent", reason=left)
+                self._parent.send("spent", reason=left)
             return not left
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks
         facts = {"code": code, "reason": words, "device": self._device}
-        self._wire.send("failed", shard, suspect=not usable, barred=barred, **facts)
+        self._parent.send("failed", shard, suspect=not usable, barred=barred, **facts)
         return usable
 
     def _tidy(self) -> str:
@@ -167,10 +168,10 @@ class _Worker:
         log.warning("the function has left threads running: %s", threads)
         return f"product: your function {self._plan.function} left threads running"
 
-    def _release(self, reading: sessions.Reading) -> None:
+    def _release(self, job: ShardJob) -> None:
         """Once the slabs are free, ask for the next shard."""
-        reading.release()
-        self._wire.send("read", reading.shard.shard)
+        job.release()
+        self._parent.send("read", job.shard.shard)
 
 
 class _Logs:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.devices import quarantine
 from shardwise.doctor.findings import (
     FAULT,
     NOTE,
@@ -28,7 +29,8 @@ from shardwise.doctor.findings import (
     note,
     ok,
 )
-from shardwise.errors import ShardwiseError, one_line
+from shardwise.errors import InputError, ShardwiseError, one_line
+from shardwise.files.paths import Results
 from shardwise.plan import config
 
 FORMAT = 1
@@ -217,3 +219,18 @@ def console() -> Console:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
     return Console(file=sys.stdout, width=width, highlight=False)
+
+
+def clear_quarantine(files: list[Path] | None, results: str | None, uuid: str | None) -> int:
+    """Take a device, or all, out of quarantine, say so, and return the exit code."""
+    try:
+        folder = Results(config.folder_of_run(files, results))
+        cleared = quarantine.clear(folder, uuid)
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    for entry in cleared:
+        sys.stdout.write(f"no longer in quarantine: {entry}\n")
+    if not cleared:
+        sys.stdout.write(f"nothing is in quarantine for {folder.root}\n")
+    return 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CACHE = Path(".snakemake") / "shardwise"
-"""What the main process keeps from run to run: headers, results of trials, merged configs."""
+"""What the main process keeps from run to run: headers, results of trials, uncommitted plans."""
 
 
 def for_bash(path: Path) -> str:

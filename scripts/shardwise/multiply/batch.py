@@ -56,7 +56,7 @@ class Batches:
     ) -> None:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         self._strict = plan.settings.nonfinite == "error"
-        self.tally = reference.Tally(start, every)
+        self.tally = reference.ShardForms(start, every)
         self.operation = operations.choose(lane, plan)
         self.sink = sinks.choose(lane.xp, plan)
         self._right = None

@@ -27,7 +27,7 @@ from shardwise.records import judge, ledger, receipts
 from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
 from shardwise.units import human_bytes
 
-_MOST_NAMED = 5
+_MOST_NAMED, _MOST_LISTED = 5, 20
 
 SCHEMA = 1
 """Of the JSON that an audit makes."""
@@ -163,6 +163,17 @@ class Audit:
             f"{len(found)} other file{'s' if many else ''} in {self.root} {'are' if many else 'is'}"
             f" not part of this run ({some(names, _MOST_NAMED)}){'; --json lists them' * many}"
         )
+
+    def text(self) -> str:
+        """The first findings of each kind, what is not part of the run, and the verdict."""
+        lines = []
+        for kind in LISTED:
+            found = self.of(kind)
+            lines += [f"{kind}: {each.path}: {each.reason}" for each in found[:_MOST_LISTED]]
+            if len(found) > _MOST_LISTED:
+                lines.append(f"{kind}: … and {len(found) - _MOST_LISTED} more; --json has all")
+        lines += [self.describe_foreign()] if self.of(FOREIGN) else []
+        return "".join(f"{one_line(line)}\n" for line in [*lines, self.line()])
 
     def json(self) -> str:
         """All of it, for programs."""

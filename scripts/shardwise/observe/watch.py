@@ -13,6 +13,7 @@ import tty
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from logging.handlers import MemoryHandler
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -25,6 +26,8 @@ from shardwise.observe import pace
 from shardwise.observe.folder import Observer
 from shardwise.observe.pace import Look
 from shardwise.observe.picture import picture, summary
+
+log = logging.getLogger(__name__)
 
 _LINE_SECONDS = 10.0
 _OUTPUT_WIDTH = 200
@@ -65,7 +68,7 @@ class InPlace:
         self._undo.close()
         if self._last is not None:
             with suppress(OSError):
-                snapshot(self._last)
+                _show(self._last)
 
     def show(self, look: Look) -> None:
         """Draw it."""
@@ -188,11 +191,38 @@ def capable() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
-def snapshot(look: Look) -> None:
-    """The whole picture once, and the command that goes on."""
+def choose_view(as_json: bool) -> "InPlace | Lines":
+    """How standard output shows a run that goes on."""
+    return Json() if as_json else InPlace() if capable() else Lines()
+
+
+def show_once(observer: Observer, as_json: bool) -> int:
+    """Show the whole picture once, and the command that goes on; return the exit code."""
+    look = pace.look(observer.look())
+    if as_json:
+        Json().show(look)
+    else:
+        _show(look)
+    return look.code
+
+
+def _show(look: Look) -> None:
     console = _console()
     console.print(picture(look, console))
     _print(_ending(look))
+
+
+@contextmanager
+def served(root: Path, address: tuple[str, int] | None) -> Iterator[Observer]:
+    """Look at a results folder; meanwhile its metrics are served at ``(host, port)``, if given."""
+    if address is None:
+        yield Observer(root)
+        return
+    from shardwise.observe import endpoint  # here: who only looks needs no server
+
+    with endpoint.serve(Observer(root), *address) as port:
+        log.info("metrics: http://%s:%d/metrics", address[0], port)
+        yield Observer(root)
 
 
 def follow(

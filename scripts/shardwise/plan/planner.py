@@ -38,7 +38,7 @@ from shardwise.plan.plan import (
 )
 from shardwise.plan.problem import MAX_TERMS, Problem, Shape, check_statistics, function_parts
 from shardwise.plan.sources import check_product, right_of, stack_of
-from shardwise.plan.stack import StackReader
+from shardwise.plan.stack import StackReader, check_unchanged
 from shardwise.units import human_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -172,6 +172,23 @@ def write(plan: Plan, sources: list[Source]) -> None:
     checksums = {path.name: small.checksum(raw) for path, raw in checked.items()}
     with commit(plan.results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")
+
+
+def read_planned(path: Path) -> tuple[Plan, list[Source]]:
+    """A plan that :func:`write` has put elsewhere than into its results folder.
+
+    Raises
+    ------
+    InputError, IntegrityError
+        Where there is none, or an input file or the user's function has changed since.
+    """
+    plan = plans.load(path)
+    facts, sources = plan.facts, plan.sources
+    for source in (*(() if facts.synthetic else sources), *facts.right_sources):
+        check_unchanged(source)
+    if facts.function is not None:
+        user_function.check_unchanged(facts.problem.product, facts.function)
+    return replace(plan, results=Results(Path(facts.config["results"]))), sources
 
 
 def check_folder(plan: Plan) -> None:

@@ -21,18 +21,36 @@ from shardwise.plan.plan import Source
 
 def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
     """The header of a file that the plan knows; a change since then is no fault of the user's."""
-    path = Path(source.path)
+    check_unchanged(source)  # first: what else is wrong follows from it
     try:
-        _refuse_replaced(source, os.stat(path))  # first: what else is wrong follows from it
-        header, status = read_header_and_status(path)
-        _refuse_replaced(source, status)
-        return header, status
+        header, status = read_header_and_status(Path(source.path))
     except OSError as error:
-        raise IntegrityError(
-            f"{path}: cannot be read any more: {error.strerror}; bring it back, or {_cure(source)}"
-        ) from error
+        raise _unreadable(source, error) from error
     except InputError as error:
         raise IntegrityError(f"{error}; {_cure(source)}") from error
+    _refuse_replaced(source, status)
+    return header, status
+
+
+def check_unchanged(source: Source) -> None:
+    """Refuse an input file that is gone, or is not the one that was planned.
+
+    Raises
+    ------
+    IntegrityError
+        With what to do.
+    """
+    try:
+        _refuse_replaced(source, os.stat(source.path))
+    except OSError as error:
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: Source, error: OSError) -> IntegrityError:
+    return IntegrityError(
+        f"{source.path}: cannot be read any more: {error.strerror}; bring it back, or "
+        f"{_cure(source)}"
+    )
 
 
 def _refuse_replaced(source: Source, status: os.stat_result) -> None:

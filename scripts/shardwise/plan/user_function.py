@@ -84,6 +84,11 @@ def content_digest(spec: str) -> str:
     return _digest(_source(spec))
 
 
+def check_unchanged(spec: str, digest: str) -> None:
+    """Refuse a function whose file has changed since the plan was made; as :func:`load`."""
+    _source(spec, digest)
+
+
 def load(spec: str, digest: str | None = None) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
@@ -105,10 +110,8 @@ def load(spec: str, digest: str | None = None) -> Function:
     IntegrityError
         Where the file has changed since the plan was made.
     """
-    source = _source(spec)
+    source = _source(spec, digest)
     path, name = _parts(spec)
-    if digest not in (None, _digest(source)):
-        raise IntegrityError(f"{path}: has changed since the plan was made; run snakemake again")
     module = _module(path, source)
     target = getattr(module, name, None)
     if target is None:
@@ -324,15 +327,18 @@ def _parts(spec: str) -> tuple[str, str]:
     return parts
 
 
-def _source(spec: str) -> bytes:
+def _source(spec: str, digest: str | None = None) -> bytes:
     path, _ = _parts(spec)
     try:
         refuse_special(Path(path), "product: ")
-        return Path(path).read_bytes()
+        source = Path(path).read_bytes()
     except FileNotFoundError as error:
         raise InputError(f"product: {absent(Path(path))}") from error
     except OSError as error:
         raise InputError(f"product: {path} cannot be read: {error.strerror}") from error
+    if digest not in (None, _digest(source)):
+        raise IntegrityError(f"{path}: has changed since the plan was made; run snakemake again")
+    return source
 
 
 def _digest(source: bytes) -> str:

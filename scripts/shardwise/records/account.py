@@ -90,7 +90,7 @@ class Account:
 
     @classmethod
     def of(cls, total: np.ndarray, tolerance: float) -> "Account":
-        """The account of a shard's forms, see :class:`Tally` and :func:`product_bound`.
+        """The account of a shard's forms, see `ShardForms` and :func:`product_bound`.
 
         Raises
         ------

@@ -45,7 +45,7 @@ class _Stripe:
         if "std" in names:
             path = plan.results.product(shards[0].shard)
             origin = np.load(path, "r", allow_pickle=False).reshape(-1)[low:high].copy()
-        self._states = statistics.states(names, high - low, dtype, origin)
+        self._states = statistics.accumulators(names, high - low, dtype, origin)
         self.digests = np.zeros((len(shards), 16), np.uint8)
         self.runs: list[Run] = []
 

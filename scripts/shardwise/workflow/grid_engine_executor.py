@@ -21,7 +21,7 @@ from typing import Any
 
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS
-from shardwise.dispatch.schedulers.grid_engine import Job, Queue, Record
+from shardwise.dispatch.schedulers.grid_engine import AccountingRecord, Job, Queue
 from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
 from shardwise.files.paths import CACHE, Results
 from shardwise.workflow import earlier_runs, recipe
@@ -290,7 +290,7 @@ class Submissions:
             return "deleted or killed; the accounting does not know it"
         return "deleted while it waited in the queue"
 
-    def _record(self, number: str, name: str) -> Record | None:
+    def _record(self, number: str, name: str) -> AccountingRecord | None:
         """The accounting's entry; an accounting that was too slow once is not asked again."""
         if self._accounting_answers:
             try:

@@ -134,6 +134,8 @@ def before_jobs(workflow: Any, run: "Run") -> None:
             log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
         _try_once(run.results)
         needed = list(workflow.dag.needrun_jobs())
+        if any(str(run.results.plan) in map(str, job.output) for job in needed):
+            run.write_planned()
         grid_engine_executor.begin(run.results, workflow, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for job in (job for job in needed if job.rule.name == run.rule_for_all):

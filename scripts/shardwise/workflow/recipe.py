@@ -9,7 +9,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from shardwise.dispatch.recipe import RULE, Recipe, path
+from shardwise.dispatch.recipe import RULE, TaskRequest, path
 from shardwise.dispatch.schedulers import grid_engine, slurm
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
@@ -38,7 +38,7 @@ def write(results: Results, workflow: Any, job: Any) -> None:
     tries = [_at_attempt(job, attempt) for attempt in attempts]
     words = [_words(scheduler, one, workflow) for one in tries]
     verify(scheduler, RULE, tries[0].resources, words[0])
-    recipe = Recipe(
+    recipe = TaskRequest(
         scheduler=scheduler,
         words=words,
         memory=[one.resources.get("mem_mb") for one in tries],

@@ -6,9 +6,9 @@ library alone. Only the main process checks the config and the headers of the in
 
 import functools
 import inspect
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from shardwise.errors import InputError, ShardwiseError, some
 from shardwise.files.paths import CACHE, STATISTICS, Results
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
-from shardwise.plan.config import NO_PLAN, dispatch_settings, reduce_settings, results_folder
+from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard, Source, Stack
 from shardwise.records import missing
 from shardwise.reduce import useful
@@ -74,7 +74,6 @@ class Run:
         self.standing = self._compared() if main else None
         self.began = self.succeeded = self.interrupted = False
         if main:
-            self._write_config()
             hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
@@ -219,9 +218,10 @@ class Run:
         return _LAST_STAGE
 
     @property
-    def config_file(self) -> str:
-        """The merged config of the run, as the job needs it that writes the plan."""
-        return str(kept(self.results, "yaml"))
+    def planned(self) -> str:
+        """The plan of this run until a job commits it to the results folder."""
+        folder = CACHE / f"planned-{plans.digest(str(self.results.root))}"
+        return str(Results(folder).plan)
 
     @property
     def array_limit_words(self) -> str:
@@ -233,13 +233,13 @@ class Run:
         """What the tasks of an array job ask the scheduler for."""
         return str(recipe.path(self.results))
 
-    def _write_config(self) -> None:
-        """Write the config for the job that makes the plan."""
-        from shardwise.files.commit import commit  # here: jobs do not need it
+    def write_planned(self) -> None:
+        """Write the plan for the job that commits it; the results folder stays as it is."""
+        from shardwise.plan import planner  # here: jobs do not need it
 
-        own = {key: value for key, value in self.config.items() if key not in NO_PLAN}
-        with commit(Path(self.config_file)) as file:
-            file.write(json.dumps(own).encode())
+        assert self._sources is not None  # only the main process calls this
+        aside = Results.of_plan(Path(self.planned))
+        planner.write(replace(self.plan, results=aside), self._sources)
 
     # File names, as patterns for the wildcard {shard} and as lists.
 
@@ -443,11 +443,6 @@ class Run:
         """Bytes that tasks read and write to copy some shards; under jobs others do that."""
         copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
-
-
-def kept(results: Results, kind: str) -> Path:
-    """A file that the main process keeps for one results folder, from run to run."""
-    return CACHE / f"{plans.digest(str(results.root))}.{kind}"
 
 
 def _filled(names: str | list[str], shard: str) -> str | list[str]:

@@ -419,13 +419,13 @@ def test_what_nvml_says_blames_the_device(monkeypatch, before, now, why):
 
 def wrong(monkeypatch) -> None:
     """Let NumPy's products be off by one."""
-    honest = gemm.NumpyKernel.multiply
+    honest = gemm.MatmulKernel.multiply
 
     def multiply_batch(self, block, other, out, count):
         honest(self, block, other, out, count)
         out[0, 0, 0] += 1
 
-    monkeypatch.setattr(gemm.NumpyKernel, "multiply", multiply_batch)
+    monkeypatch.setattr(gemm.MatmulKernel, "multiply", multiply_batch)
 
 
 def test_a_failed_proof_on_a_gpu_asks_for_another_one(tmp_path, monkeypatch):

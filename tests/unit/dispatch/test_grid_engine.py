@@ -2,7 +2,7 @@
 
 import pytest
 from shardwise.dispatch.schedulers import grid_engine
-from shardwise.dispatch.schedulers.grid_engine import Job, Record
+from shardwise.dispatch.schedulers.grid_engine import AccountingRecord, Job
 from shardwise.errors import InputError, TryAgain
 
 # Of Grid Engine 8.1.9, shortened: a job on two hosts, one of which is silent; one that was deleted
@@ -227,7 +227,7 @@ def test_a_failed_record_is_not_hidden_by_another_host_of_the_job() -> None:
     name = "sw-3f2a1b-multiply-00000"
     failed, well = QACCT.format(failed="37 : x", status="137"), QACCT.format(failed=0, status=0)
     for text in (failed + well, well + failed):
-        assert grid_engine.parse_record(text, name) == Record("37 : x", 137)
+        assert grid_engine.parse_record(text, name) == AccountingRecord("37 : x", 137)
 
 
 @pytest.mark.parametrize("line", ["failed       {failed}\n", "exit_status  {status}\n", "{status}"])

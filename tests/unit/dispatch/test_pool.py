@@ -15,7 +15,7 @@ import pytest
 from shardwise.dispatch import leader
 from shardwise.dispatch.events import Event
 from shardwise.dispatch.tally import Tally
-from shardwise.dispatch.worker import _Worker
+from shardwise.dispatch.worker import _ShardLoop
 from shardwise.errors import (
     DeviceFailed,
     InputError,
@@ -78,7 +78,7 @@ def planned(
 
 def command(made: Plan, *words: object) -> list[str]:
     """The command line of a pool."""
-    return factories.command("multiply", "--plan", made.results.plan, "--all", *words)
+    return factories.command("dispatch", "--plan", made.results.plan, *words)
 
 
 def environment(folder: Path, devices: int) -> dict[str, str]:
@@ -638,7 +638,7 @@ def test_what_makes_a_device_suspect(tmp_path, error, code, suspect):
     wire = SimpleNamespace(send=lambda *words, **facts: said.append((words, facts)))
     begun: Future = Future()
     begun.set_exception(error)
-    own = _Worker(planned(tmp_path), None, wire, session)
+    own = _ShardLoop(planned(tmp_path), None, wire, session)
     assert own._finish("00000", begun) is not suspect
     ((words, facts),) = said
     assert words == ("failed", "00000")

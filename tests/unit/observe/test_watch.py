@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import watch
 from rich.cells import cell_len
 from rich.console import Console
+from shardwise import cli
 from shardwise.devices.quarantine import Entry
 from shardwise.files.paths import Results
 from shardwise.observe import observation as observations
@@ -416,5 +416,5 @@ def test_it_stays_after_the_end_where_it_serves(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_a_host_only_this_machine_is_served() -> None:
     """Whoever wants more has to say so."""
-    assert watch.address("9500") == ("127.0.0.1", 9500)
-    assert watch.address("0.0.0.0:80") == ("0.0.0.0", 80)
+    assert cli.address("9500") == ("127.0.0.1", 9500)
+    assert cli.address("0.0.0.0:80") == ("0.0.0.0", 80)

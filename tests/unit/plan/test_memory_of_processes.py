@@ -69,21 +69,22 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[2])
-from shardwise.multiply import session
+from shardwise.multiply.job import ShardJob
+from shardwise.multiply.session import Session
 from shardwise.plan import plan
 
 plan = plan.load(Path(sys.argv[1]))
-session, left = session.Session(plan, 0), list(plan.shards)
-begun = [session.begin(left.pop())]
+session, left = Session(plan, 0), list(plan.shards)
+begun = [ShardJob(session, left.pop()).begin()]
 
 def ahead():
-    reading.release()
+    job.release()
     if left:
-        begun.append(session.begin(left.pop()))
+        begun.append(ShardJob(session, left.pop()).begin())
 
 while begun:
-    reading = begun.pop()
-    session.finish(reading, ahead)
+    job = begun.pop()
+    job.run(ahead)
 """
 
 

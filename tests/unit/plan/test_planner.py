@@ -2,14 +2,15 @@
 
 import os
 import shutil
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
-from shardwise.plan import planner
+from shardwise.files.paths import Results
+from shardwise.plan import plan, planner
 from shardwise.plan.plan import Written
 
 from tests import factories
@@ -263,3 +264,30 @@ def test_more_matrices_than_a_sum_takes_are_refused(names, keep, most):
     over = {"keep": keep, "synthetic": synthetic, "reduce": {"statistics": names}}
     with pytest.raises(InputError, match=f"{most + 1} matrices, but .* takes {most} at most"):
         planner.make(settings(**over))
+
+
+@pytest.mark.parametrize("change", [None, "input", "right", "function"])
+def test_a_plan_is_committed_only_for_the_input_that_it_was_made_of(tmp_path, monkeypatch, change):
+    """The main process makes the plan; the job writes that one, or says which file has changed."""
+    monkeypatch.chdir(tmp_path)
+    paths = {"input": save(Path("a.npy"), stack((6, 3, 3))), "function": Path("mine.py")}
+    paths["function"].write_text("def f(xp, block):\n    return block\n")
+    over = {"product": "mine.py:f"}
+    if change == "right":
+        paths["right"] = save(Path("b.npy"), stack((3, 3)))
+        over = {"right": "b.npy", "product": "A @ B"}
+    made, sources = planner.make(settings(input="a.npy", results="r", shards=3, **over))
+    aside = Results(Path("aside"))
+    planner.write(replace(made, results=aside), sources)
+    if change:
+        paths[change].write_bytes(paths[change].read_bytes() + b"\n")
+    words = ("--planned", aside.plan, "--digest", made.facts.digest)
+    done = factories.run("plan", *words, cwd=tmp_path)
+    assert done.returncode == (3 if change else 0), done.stderr
+    if change:
+        assert f"{paths[change]}: has changed since the plan was made" in done.stderr
+        assert not made.results.root.exists()
+    else:
+        committed = plan.load(made.results.plan)
+        assert (committed.shards, committed.sources) == (made.shards, sources)
+        assert committed.facts.digest == made.facts.digest

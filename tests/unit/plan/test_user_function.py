@@ -16,7 +16,7 @@ from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
 from shardwise.files import pieces
 from shardwise.files.commit import umask
 from shardwise.multiply import job
-from shardwise.plan import config, memory, planner, user_function
+from shardwise.plan import memory, planner, user_function
 from shardwise.plan import synthetic as plan_synthetic
 from shardwise.plan.problem import LEVELS, Problem, product_dtype, sum_dtype
 from shardwise.records import ledger
@@ -59,45 +59,6 @@ def refusal(act, *arguments, error=InputError):
 def called(spec, block, first=0, problem=None):
     """What a function makes of a block with NumPy, checked."""
     return user_function.call(user_function.load(spec), np, block, first, problem)
-
-
-# Config.
-
-
-@pytest.mark.parametrize(
-    "product", ["mine.py:f", "a folder/b.c.py:own_2", "/x/y.py:_f", "a:b.py:g"]
-)
-def test_a_function_is_a_product(product):
-    """A file and a name in it are accepted as they stand."""
-    assert config.load({"product": product}).product == product
-
-
-@pytest.mark.parametrize(
-    ("product", "told"),
-    [
-        ("A @A", "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
-        ("A + A", "unknown product; did you mean A @ A?"),
-        ("inverse", "unknown product; use one of A @ A, A.T @ A, A @ A.T, A @ B, or a function"),
-        ("mine.py", "names no function; write it as path/to/file.py:function"),
-        ("mine.py:", "names no function"),
-        ("mine.py:2f", "names no function"),
-        ("mine.py:f()", "names no function"),
-        ("mine.txt:f", "unknown product"),
-        (".py:f", "names no function"),
-        ("~/mine.py:f", "begins with ~"),
-        ("", "unknown product"),
-    ],
-)
-def test_other_products_are_refused(product, told):
-    """What is neither known nor a function is named with what is near."""
-    assert told in refusal(config.load, {"product": product})
-
-
-def test_what_a_function_cannot_have_is_refused():
-    """A function has no B, and no GEMM to accumulate in."""
-    told = refusal(config.load, {"product": "m.py:f", "right": "b.npy", "reproducible": False})
-    assert "right: the product m.py:f has no B" in told
-    assert "reproducible: false has no meaning for a function of your own" in told
 
 
 # Loading.

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 from shardwise.errors import IntegrityError
-from shardwise.multiply import job, session
+from shardwise.multiply import copy, job
 from shardwise.observe import audit, observation
 from shardwise.observe import folder as folders
 from shardwise.plan import plan
@@ -240,10 +240,10 @@ def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
     made = plan.load(tmp_path / "results" / "plan.tsv")
     row, path = made.shards[SHARD], made.results.shard_receipt(SHARD)
     raw, before = path.read_bytes(), judge.check_copy(made, SHARD)
-    assert session._known_copy(made, row) is not None
+    assert copy.existing_copy(made, row) is not None
     for changed in list(changes(raw))[::97]:
         place(path, changed)
-        assert session._known_copy(made, row) is None
+        assert copy.existing_copy(made, row) is None
     job.run_shard(made, SHARD)
     assert judge.check_copy(made, SHARD).file == before.file
 

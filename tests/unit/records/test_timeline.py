@@ -194,9 +194,9 @@ def test_the_time_of_a_shard_that_waits_for_another_is_waiting(tmp_path):
     """One that is begun ahead has nothing at work while the one before is computed."""
     plan = factories.plan(tmp_path, factories.stack((8, 4, 4)), shards=2, materialize=False)
     session = sessions.Session(plan, 0)
-    first, second = session.begin("00000"), session.begin("00001")
+    first, second = (job.ShardJob(session, shard).begin() for shard in plan.shards)
     time.sleep(0.3)
-    session.finish(first)
-    session.finish(second)
+    first.run()
+    second.run()
     held = factories.receipt(plan, "00001").timeline.held
     assert held["waiting"] >= 0.1

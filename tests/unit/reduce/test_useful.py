@@ -87,7 +87,7 @@ def test_large_sums_take_many_ranks(tmp_path):
     ("words", "named"),
     [
         (["reduce", "--ranks", 1_000_000], "--ranks"),
-        (["multiply", "--all", "--dispatch", "mpi", "--ranks", 1_000_000], "--ranks"),
+        (["dispatch", "--dispatch", "mpi", "--ranks", 1_000_000], "--ranks"),
         (["reduce", "--ranks", 1_000_000, "--launcher", "mpiexec -hosts a,b"], "--ranks"),
     ],
 )

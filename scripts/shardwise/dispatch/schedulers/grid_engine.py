@@ -92,7 +92,7 @@ class Queue:
 
 
 @dataclass(frozen=True)
-class Record:
+class AccountingRecord:
     """What the accounting says of a job that has ended."""
 
     failed: str
@@ -260,7 +260,7 @@ def _add(jobs: dict[tuple[str, ...], Job], element: "Element", *hosts: str) -> N
     jobs[number, tasks, state] = Job(number, name, state, hosts, tasks)
 
 
-def parse_record(text: str, name: str) -> Record | None:
+def parse_record(text: str, name: str) -> AccountingRecord | None:
     """The record of a job of this name in what ``qacct -j`` printed: numbers come again.
 
     A job on several hosts may have one record for each of them: the newest that failed, if any.
@@ -274,7 +274,7 @@ def parse_record(text: str, name: str) -> Record | None:
         )
         if fields.get("jobname") != name or failed is None or status is None:
             continue  # another job, or a record that was cut off
-        record = Record(re.sub(r"\s+", " ", fields["failed"]), int(status[0]))
+        record = AccountingRecord(re.sub(r"\s+", " ", fields["failed"]), int(status[0]))
         if found is None or found.well or not record.well:
             found = record
     return found
@@ -286,7 +286,7 @@ def parse_error(text: str) -> str:
     return reasons[-1].strip() if reasons else "no reason given; the site's staff can see its logs"
 
 
-def describe(record: Record) -> str:
+def describe(record: AccountingRecord) -> str:
     """How a job ended that left no mark of its end, in words."""
     signal = record.exit_status - 128
     words = []
@@ -389,7 +389,7 @@ def query(everyone: bool = False) -> Queue:
         raise TryAgain(str(error)) from None
 
 
-def record(number: str, name: str, index: int | None = None) -> Record | None:
+def record(number: str, name: str, index: int | None = None) -> AccountingRecord | None:
     """What the accounting says of a job, or of a task of an array, if it has an entry already.
 
     Raises
