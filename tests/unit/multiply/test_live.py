@@ -266,9 +266,10 @@ def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):
 
 def test_an_attempt_is_counted_from_its_journal(tmp_path):
     """A journal that is not there, or is none, has no attempt."""
-    assert receipts.starts(tmp_path / "none.starts") == 0
-    assert receipts.starts(tmp_path) == 0
-    assert receipts.note_start(tmp_path / "a.starts") == receipts.starts(tmp_path / "a.starts") == 1
+    assert receipts.count_starts(tmp_path / "none.starts") == 0
+    assert receipts.count_starts(tmp_path) == 0
+    journal = tmp_path / "a.starts"
+    assert receipts.note_start(journal) == receipts.count_starts(journal) == 1
 
 
 def test_facts_of_a_device_are_its_name_and_uuid(tmp_path):

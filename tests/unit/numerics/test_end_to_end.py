@@ -15,8 +15,7 @@ from shardwise.numerics import binned, end_to_end, freivalds, reference, statist
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
-from shardwise.records import account as accounts
-from shardwise.records import ledger, receipts
+from shardwise.records import ledger, receipts, witness
 from shardwise.reduce import job as jobs
 
 from tests import factories
@@ -164,12 +163,12 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
     for each in (own, single):
         each.update(0, [checksum.raw_bytes(left)])
     tolerance = end_to_end.product_bound(problem, tally.total(), tally.rows, check.bound)
-    account = accounts.Account.of(tally.total(), tolerance)
+    account = witness.ShardWitness.of(tally.total(), tolerance)
     assert not end_to_end.differ(problem, account.reference, own.total(), account.mass, 3)
     assert not end_to_end.differ(problem, tally.references[0], single.values[0], tally.masses[0], 1)
     total = reference.SumForm((d, d), problem.sum_dtype)
     total.add(result.astype(problem.sum_dtype).sum(axis=0).reshape(-1), 0)
-    verdict = accounts.judged(problem, [account], total.value(), plain=True)
+    verdict = witness.compare_sum(problem, [account], total.value(), plain=True)
     assert verdict.off <= 1
     assert verdict.wrong == []
 
