@@ -67,7 +67,7 @@ def refuse_prefix(workflow: Any) -> None:
 def around_graph(workflow: Any, force: Callable[[], None]) -> None:
     """Snakemake believes its own records of how each file was made, and asks nobody else.
 
-    We need what `standing` has found to count, as others may have made the file since. So `force`
+    We need what `records.remaining` has found to count, as others may have made the file since. So `force`
     is called once it is known what is asked for, and of our rules' jobs no record counts.
     """
     prepare = workflow._prepare_dag
@@ -188,7 +188,7 @@ def _try_once(results: Results) -> None:
             new = path.stat().st_mtime >= began
         except OSError:
             return False
-        return new and logs.exit_code(logs.tail(path)) in _HOPELESS
+        return new and logs.find_exit_code(logs.read_tail(path)) in _HOPELESS
 
     def restart_times(job: Any) -> int:
         hopeless = any(is_hopeless(Path(str(path))) for path in job.log)
