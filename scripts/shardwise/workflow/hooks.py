@@ -67,8 +67,8 @@ def refuse_prefix(workflow: Any) -> None:
 def around_graph(workflow: Any, force: Callable[[], None]) -> None:
     """Snakemake believes its own records of how each file was made, and asks nobody else.
 
-    We need what `records.remaining` has found to count, as others may have made the file since. So `force`
-    is called once it is known what is asked for, and of our rules' jobs no record counts.
+    We need what `records.remaining` has found to count, as others may have made the file since. So
+    `force` is called once it is known what is asked for, and no record of our rules' jobs counts.
     """
     prepare = workflow._prepare_dag
 
