@@ -148,7 +148,7 @@ def fabricate(plan: Any) -> None:
                 writer.append(block)
             checksum = writer.checksum()
         pieces = writer.row_bytes, writer.piece_bytes
-        facts = receipts.file_facts(path, shape, dtype.name, checksum, *pieces)
+        facts = receipts.describe_file(path, shape, dtype.name, checksum, *pieces)
         receipts.write(
             plan.results.receipt(shard_id),
             {
@@ -162,7 +162,7 @@ def fabricate(plan: Any) -> None:
                 "attempt": 1,
                 "file": facts,
                 "proof": None,
-                **receipts.provenance("multiply", started, {}),
+                **receipts.describe_origin("multiply", started, {}),
             },
         )
     ledger.write(plan)

@@ -70,13 +70,13 @@ def silence() -> Iterator[None]:
         def telemetry(self) -> None:
             """Tell nothing."""
 
-    own = timeline.Timeline
-    before = live.AtWork, own.note, own.told
-    live.AtWork, own.note, own.told = Nothing, lambda *a: None, lambda *a: {}
+    own = timeline.StageTimeline
+    before = live.AtWork, own.note, own.to_json
+    live.AtWork, own.note, own.to_json = Nothing, lambda *a: None, lambda *a: {}
     try:
         yield
     finally:
-        live.AtWork, own.note, own.told = before
+        live.AtWork, own.note, own.to_json = before
 
 
 def planned(folder: Path, count: int, dim: int, numpy: bool, times: int = 1) -> Any:

@@ -66,7 +66,7 @@ def _copied(folder: Path) -> None:
 
 def _multiplied(folder: Path, *names: str) -> None:
     for name in names or ("00000", "00001"):
-        with locks.working(_plan(folder).results):
+        with locks.hold_job_lock(_plan(folder).results):
             job.run_shard(_plan(folder), name)
 
 
@@ -203,7 +203,7 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
 
 
 def _untrue_products(plan: plans.Plan) -> Iterator[str]:
-    lacking = missing.missing(plan)
+    lacking = missing.list_missing(plan)
     for name in plan.shards:
         if name not in lacking and not _vouches(
             factories.receipt(plan, name).file, plan.results.product(name)

@@ -17,8 +17,8 @@ from shardwise.multiply.operation import BatchReport
 from shardwise.numerics import end_to_end, reference
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan
-from shardwise.records import account
 from shardwise.records.timeline import Span
+from shardwise.records.witness import ShardWitness
 from shardwise.units import human_bytes
 
 
@@ -166,7 +166,7 @@ class Batches:
             finite = finite & (is_finite if each else is_finite.all())
         return finite
 
-    def witness(self) -> account.Account | str:
+    def witness(self) -> ShardWitness | str:
         """What the products of the shard come to on the device, or why nothing is known.
 
         Raises
@@ -183,7 +183,7 @@ class Batches:
         tolerance = end_to_end.product_bound(problem, total, rows, self.operation.bound)
         if not np.isfinite([*total, tolerance]).all():
             return "a product, or what proves it, is not finite in double precision"
-        return account.Account.of(total, tolerance)
+        return ShardWitness.of(total, tolerance)
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:

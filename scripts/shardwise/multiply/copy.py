@@ -20,7 +20,7 @@ from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
-from shardwise.records import account, judge, receipts
+from shardwise.records import judge, receipts, witness
 from shardwise.records.timeline import Stopwatch
 
 
@@ -64,11 +64,11 @@ def materialize(
         "start": shard.start,
         "stop": shard.stop,
         "matrices": shard.matrices,
-        "file": receipts.file_facts(
+        "file": receipts.describe_file(
             path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
         ),
         "witness": _witness(plan, reference),
-        **receipts.provenance("shard", started),
+        **receipts.describe_origin("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
 
@@ -85,7 +85,7 @@ def existing_copy(plan: Plan, shard: Shard) -> Copy | None:
     """What the receipt of a shard's copy says; None where this plan has no whole copy."""
     try:
         receipt = judge.check_copy(plan, shard.shard)
-        reference = account.reference_in(receipt, plan.problem, factors_digest(plan))
+        reference = witness.read_reference(receipt, plan.problem, factors_digest(plan))
     except (IntegrityError, KeyError, TypeError, ValueError):
         return None
     if not plan.results.shard(shard.shard).exists():
@@ -142,7 +142,7 @@ def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, An
     if not np.isfinite(total).all():
         return None
     return {
-        "reference": account.told(total),
+        "reference": witness.number_to_json(total),
         "seed": references.SEED,
         "factors": factors_digest(plan),
     }

@@ -11,7 +11,6 @@ import numpy as np
 from shardwise import host
 from shardwise.devices.gauge import Gauge
 from shardwise.devices.telemetry import Recorder
-from shardwise.files import pieces
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import blame, copy, live, witness
@@ -123,7 +122,7 @@ class ShardJob:
         if (existing := copy.existing_copy(plan, shard)) is not None:
             return existing
         log.info("%s: copying the matrices of the shard", plan.results.shard(shard.shard))
-        attempt = receipts.starts(plan.results.starts(shard.shard)) + 1
+        attempt = receipts.count_starts(plan.results.starts(shard.shard)) + 1
         slabs = min(plan_memory.COPY_SLABS, slabs)
         with self._at_work(attempt):
             copy.materialize(plan, shard.shard, self._session.lane, slabs, self.watch)
@@ -159,7 +158,7 @@ class ShardJob:
         lane, sink = self._session.lane, batches.sink
         shape = sink.shape(self.shard.stop - self.shard.start)
         with (
-            StackWriter(file, shape, np.dtype(sink.dtype), slab_bytes=pieces.SLAB_BYTES) as writer,
+            StackWriter(file, shape, np.dtype(sink.dtype)) as writer,
             closing(Drain(lane, writer, self._write_slabs, self.watch)) as drain,
         ):
             Stream(lane, self.shard, reading, batches, drain, self.watch).run(on_read)
@@ -178,7 +177,7 @@ class ShardJob:
 
     def _file_facts(self, batches: Batches, writer: StackWriter, checksum: str) -> Any:
         shape = batches.sink.shape(self.shard.stop - self.shard.start)
-        return receipts.file_facts(
+        return receipts.describe_file(
             self._plan.results.product(self.shard.shard), shape, batches.sink.dtype,
             checksum, writer.row_bytes, writer.piece_bytes,
         )  # fmt: skip
@@ -197,8 +196,8 @@ class ShardJob:
             "attempt": attempt,
             **facts,
             "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
-            "timeline": watch.timeline.told(finished),
-            **receipts.provenance("multiply", watch.timeline.unix, session.versions, finished),
+            "timeline": watch.timeline.to_json(finished),
+            **receipts.describe_origin("multiply", watch.timeline.unix, session.versions, finished),
         }
         path, product = plan.results.receipt(shard.shard), plan.results.product(shard.shard)
         receipts.write_for(path, receipt, product, identity)

@@ -11,7 +11,7 @@ from shardwise.multiply.operation import adds_in_gemm
 from shardwise.multiply.reading import Reading
 from shardwise.numerics import end_to_end
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import account
+from shardwise.records.witness import ShardWitness
 
 
 def compare(plan: Plan, shard: Shard, reading: Reading, batches: Batches) -> dict[str, Any]:
@@ -31,10 +31,10 @@ def compare(plan: Plan, shard: Shard, reading: Reading, batches: Batches) -> dic
         host = _with_copy(plan, shard, total, reading.copy.reference, batches.tally.rows)
     else:
         host = "none"
-    return {"witness": replace(total, host=host).told()}
+    return {"witness": replace(total, host=host).to_json()}
 
 
-def _with_copy(plan: Plan, shard: Shard, total: account.Account, copied: Any, rows: int) -> str:
+def _with_copy(plan: Plan, shard: Shard, total: ShardWitness, copied: Any, rows: int) -> str:
     """Compare the number of all matrices; for how many matrices that is."""
     in_turn = shard.stop - shard.start if adds_in_gemm(plan) else 0
     if end_to_end.differ(plan.problem, total.reference, copied, total.mass, rows, in_turn):

@@ -125,18 +125,15 @@ def drained(lane, path, raw, slab_bytes, slabs, cuts):
     """A file of these bytes, written in parts of these lengths; checksum, pieces, stopwatch."""
     watch, at = Stopwatch(), 0
     with commit(path) as file:
-        with (
-            StackWriter(
-                file, (raw.nbytes,), np.dtype("u1"), slab_bytes=slab_bytes, threads=2
-            ) as writer,
-            closing(Drain(lane, writer, slabs, watch)) as drain,
-        ):
-            for length in cuts:
-                source = raw[at : at + length].copy()
-                drain.write(source)
-                source[:] = 7  # it may be overwritten now
-                at += length
-            drain.finish()
+        with StackWriter(file, (raw.nbytes,), np.dtype("u1")) as writer:
+            writer.slab_bytes = slab_bytes
+            with closing(Drain(lane, writer, slabs, watch)) as drain:
+                for length in cuts:
+                    source = raw[at : at + length].copy()
+                    drain.write(source)
+                    source[:] = 7  # it may be overwritten now
+                    at += length
+                drain.finish()
         return writer.checksum(), (writer.row_bytes, writer.piece_bytes), watch
 
 

@@ -69,7 +69,7 @@ def is_audited(made):
 TAKERS = {
     "the judge": lambda made: is_taken(judge.check_product, made, SHARD),
     "a quick look": lambda made: missing.is_whole(made, SHARD),
-    "a quick look at all": lambda made: missing.missing(made) == [],
+    "a quick look at all": lambda made: missing.list_missing(made) == [],
     "ledger": lambda made: is_taken(ledger.checked_receipts, made),
     "reduce": lambda made: is_taken(jobs.run, MPI.COMM_SELF, made.results.plan, ["sum", "all"]),
     "watch, page and metrics": is_seen,
