@@ -13,8 +13,7 @@ from typing import BinaryIO
 from shardwise.errors import writing
 
 _UMASK = threading.Lock()
-_UNDER_WAY: set[Path] = set()
-"""Temporary files of this process."""
+_UNDER_WAY: set[Path] = set()  # temporary files of this process
 
 
 @contextmanager

@@ -25,23 +25,18 @@ from shardwise.units import human_bytes
 
 PAGE = 4096
 PIECE_BYTES = 16 * 1024**2
-SHORT_BYTES = 1024**2
-"""Whatever is shorter goes through the page cache: direct I/O would not pay."""
-
-THREADS = 16
-"""Threads that read, or write: so many copy from the page cache at the speed of memory."""
-
+SHORT_BYTES = 1024**2  # whatever is shorter goes through the page cache: direct I/O would not pay
+THREADS = 16  # threads that read, or write: so many copy from the page cache at the speed of memory
+# Direct reads, and direct writes, under way at once; more make some disks slower.
 DIRECT_REQUESTS = 4
-"""Direct reads, and direct writes, under way at once; more make some disks slower."""
-
 _MOST_OPEN = 16
 _BATCH = 64
 _PROBES = 2
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
+# Told the path and the status of each file that is opened; it may raise.
 Opened = Callable[[str, os.stat_result], object]
-"""Told the path and the status of each file that is opened; it may raise."""
 
 
 class Extent(NamedTuple):

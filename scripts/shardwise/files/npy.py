@@ -26,11 +26,9 @@ from shardwise.files.small import refuse_special
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65536
 MAX_DIMENSIONS = 64
-LINE_BYTES = 64 * 1024
-"""Up to so many bytes it is faster to read more than is wanted than to seek."""
+LINE_BYTES = 64 * 1024  # up to so many bytes it is faster to read more than is wanted than to seek
+# Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = direct.PAGE
-"""Byte at which the elements of our own files begin: a page, for direct I/O."""
-
 _AGAIN = "write the file again with numpy.save"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"

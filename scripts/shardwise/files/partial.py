@@ -8,11 +8,10 @@ from shardwise.files.paths import STATISTICS
 
 _SUFFIX = ".part"
 _OWN = rf"([0-9a-f]+-[0-9]+-([0-9]+|done){re.escape(_SUFFIX)}|({'|'.join(STATISTICS)})\.npy)"
+# The names of what a reduce writes: records, unfinished results, and such files half written.
 _WRITTEN = re.compile(rf"{_OWN}|\.{_OWN}\..+\.[0-9]+\.[0-9a-f]{{8}}\.tmp")
-"""The names of what a reduce writes: records, unfinished results, and such files half written."""
-
+# What NFS makes of a file that was removed while somebody read it, and removes itself.
 _LEFT_OPEN = re.compile(r"\.nfs[0-9a-f]+")
-"""What NFS makes of a file that was removed while somebody read it, and removes itself."""
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -4,8 +4,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+# What the main process keeps from run to run: headers, results of trials, uncommitted plans.
 CACHE = Path(".snakemake") / "shardwise"
-"""What the main process keeps from run to run: headers, results of trials, uncommitted plans."""
 
 
 def for_bash(path: Path) -> str:
@@ -108,5 +108,5 @@ class Results:
         return self.root / "logs" / rule / f"{shard or rule}.log"
 
 
+# What can be computed over all products, element by element (see statistics.py).
 STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "all", "any")
-"""What can be computed over all products, element by element (see statistics.py)."""

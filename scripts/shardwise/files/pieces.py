@@ -4,14 +4,10 @@ import math
 
 from shardwise.units import MIB
 
-SLAB_BYTES = 32 * MIB
-"""A piece of a file, and one copy to or from a device."""
-
+SLAB_BYTES = 32 * MIB  # a piece of a file, and one copy to or from a device
+# What is hashed at once, at most: it stays in a cache, and several readers can share a row. A rank
+# of the reduce holds sums of as many numbers, whatever their bytes.
 CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
-"""What is hashed at once, at most: it stays in a cache, and several readers can share a row.
-
-A rank of the reduce holds sums of as many numbers, whatever their bytes.
-"""
 
 
 def natural_row(shape: tuple[int, ...], item: int) -> int:

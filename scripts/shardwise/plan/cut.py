@@ -6,12 +6,10 @@ from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Shard
 from shardwise.plan.problem import Problem
 
+# Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price.
 MAX_AUTO_SHARDS = 1000
-"""Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price."""
-
+# In any plan: the table of so many takes some hundred MB, and no scheduler runs them all.
 MAX_SHARDS = 1_000_000
-"""In any plan: the table of so many takes some hundred MB, and no scheduler runs them all."""
-
 # Rates that a slow node still reaches; run times asked for are a limit, not a forecast.
 _SLOW_BYTES_PER_S = 50e6
 _SLOW_FLOP_PER_S = 5e9

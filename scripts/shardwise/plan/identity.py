@@ -9,11 +9,9 @@ from pathlib import Path
 from shardwise.errors import IntegrityError
 from shardwise.plan.plan import Source
 
-_UNKNOWN = "-"
-"""Stands for the inode where its number means nothing."""
-
+_UNKNOWN = "-"  # stands for the inode where its number means nothing
+# How the types of file systems begin that make up the numbers of inodes as they need them.
 _NUMBERED_ANEW = ("fuse", "vfat", "msdos", "exfat", "cifs", "smb", "9p", "vboxsf", "virtiofs")
-"""How the types of file systems begin that make up the numbers of inodes as they need them."""
 
 
 def identity_of(status: os.stat_result) -> str:

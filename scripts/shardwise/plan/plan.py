@@ -88,12 +88,10 @@ class Stack:
         return [s for s in self.sources if s.first < stop and start < s.first + s.count]
 
 
+# Settings that a shard's products or their proof depend on; each stands in the fingerprint.
+# ``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip
-"""Settings that a shard's products or their proof depend on; each stands in the fingerprint.
-
-``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
-"""
 
 
 @dataclass(frozen=True)

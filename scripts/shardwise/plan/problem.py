@@ -45,24 +45,17 @@ class Recipe(TypedDict):
     seed: int
 
 
+# Bytes of an element, by the name of its dtype.
 ITEM_BYTES = {
     **{"float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16},
     **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
 }
-"""Bytes of an element, by the name of its dtype."""
-
-
+# Levels of a sum that no order changes, by the dtype of its terms (see binned.py).
 LEVELS = {"float64": 4, "complex128": 4, "float16": 3, "float32": 3, "complex64": 3}
-"""Levels of a sum that no order changes, by the dtype of its terms (see binned.py)."""
-
-OF_SUMS = "sum", "mean"
-"""Those of them that the sums of shards are enough for."""
-
+OF_SUMS = "sum", "mean"  # those of them that the sums of shards are enough for
+# Statistics that cannot be formed from the sums of shards.
 NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in OF_SUMS)
-"""Statistics that cannot be formed from the sums of shards."""
-
-NEEDS_ORDER = ("min", "max", "argmin", "argmax")
-"""Statistics that complex numbers do not have."""
+NEEDS_ORDER = ("min", "max", "argmin", "argmax")  # statistics that complex numbers do not have
 
 
 def product_dtype(dtype: str) -> str:
@@ -188,5 +181,4 @@ class Problem:
         return 2 * m * k * p
 
 
-MAX_TERMS = 2**31
-"""The most arrays that one sum takes."""
+MAX_TERMS = 2**31  # the most arrays that one sum takes

@@ -63,8 +63,8 @@ def _cure(source: Source) -> str:
 
 _Part = tuple[Path, Header, int, int]
 
+# Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent.
 SPARE_BYTES = 128 * PAGE
-"""Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent."""
 
 
 class StackReader:

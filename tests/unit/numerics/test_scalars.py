@@ -125,16 +125,6 @@ def test_sums_and_spreads_stand_any_offset(dtype):
     )
 
 
-def test_the_first_of_equal_extremes_is_named():
-    """And no zero is negative."""
-    found = described(np.array([3.0, -0.0, 5.0, 0.0, 5.0, 4.0]), 3)
-    assert found["where"] == {
-        "min": {"matrix": 0, "row": 0, "column": 1},
-        "max": {"matrix": 0, "row": 0, "column": 2},
-    }
-    assert math.copysign(1, found["min"]) == 1
-
-
 def test_sums_of_integers_never_overflow():
     """The sum over all elements may pass int64, as Python's whole numbers do."""
     products = np.full((2, 5), 2**61 + 1)
@@ -170,9 +160,13 @@ def test_a_spread_that_overflows_is_infinite(part):
     assert summary(products, 2, ["std", "mean"])["std"] == "NaN"
 
 
-def test_the_first_nan_is_the_extreme():
-    """NaN wins over any number, the one of the lowest matrix and element, as in NumPy."""
+def test_the_first_of_equal_extremes_is_named():
+    """No zero is negative; and NaN wins over any number, that of the lowest matrix and element."""
     products = noise((3, 4))
+    equal = described(np.array([3.0, -0.0, 5.0, 0.0, 5.0, 4.0]), 3)
+    assert equal["where"]["min"] == {"matrix": 0, "row": 0, "column": 1}
+    assert equal["where"]["max"] == {"matrix": 0, "row": 0, "column": 2}
+    assert math.copysign(1, equal["min"]) == 1
     products[1, 2] = products[1, 3] = products[2, 0] = math.nan
     found = summary(products, 2, ["min", "max"])
     assert found["min"] == found["max"] == "NaN"

@@ -1,19 +1,18 @@
 """The byte model against the memory that real processes take."""
 
 import math
-import resource
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from shardwise.files.paths import STATISTICS
-from shardwise.plan import memory, planner
+from shardwise.plan import memory
 from shardwise.records import ledger
 from shardwise.units import MIB
 
 from tests import factories
-from tests.factories import command, copied, save, settings
+from tests.factories import command, copied, save
 
 # A process of its own starts the command: what the kernel reports of a child is never less than
 # what its parent has held, and this one is small.
@@ -183,10 +182,3 @@ def test_the_reduce_stays_within_its_model(tmp_path, keep, dim, matrices, names)
     assert peak(words) <= memory.REDUCE_RANK_BYTES
     total = np.load(made.results.statistic("sum"), mmap_mode="r")
     assert (total[:: dim // 4] == matrices).all()
-
-
-def test_the_model_of_a_small_machine_is_no_bluff():
-    """A laptop's demo is asked for less than a laptop has."""
-    made, _ = planner.make(settings())
-    assert max(row.memory for row in made.shards.values()) < 2048 * MIB
-    assert resource.getpagesize() < memory.PYTHON_BYTES
