@@ -124,11 +124,3 @@ def test_a_whole_gpu_answers_what_it_must():
         told = asdict(found)
         told.pop("memory_unlisted_bytes")  # in a container no process may be listed
         assert [name for name, value in told.items() if value is None] == []
-
-
-def test_energy_grows(tmp_path):
-    """A shard of seconds takes joules, where its GPU tells any."""
-    made, session = long_session(tmp_path, 80)
-    ShardJob(session, "00000").run()
-    told = factories.receipt(made).telemetry
-    assert told["power_watts"] is None or told["energy_joules"] > 0

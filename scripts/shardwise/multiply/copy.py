@@ -32,10 +32,8 @@ def materialize(
 
     Parameters
     ----------
-    lane
-        Whose slabs the bytes go through, where a task copies its own shard; None takes new memory.
-    slabs
-        How many of them, at most.
+    lane, slabs
+        Whose slabs the bytes go through, and how many at most; None takes new memory.
     watch
         Notes reads and writes, where a task copies its own shard.
 
@@ -77,18 +75,10 @@ def materialize(
 
 @dataclass(frozen=True)
 class Copy:
-    """What the receipt of a shard's copy says of its matrices.
-
-    Attributes
-    ----------
-    checksum
-        Of their elements.
-    reference
-        The CPU's number of them all, taken while they were copied; None where there is none.
-    """
+    """What the receipt of a shard's copy says of its matrices."""
 
     checksum: str
-    reference: np.ndarray | None
+    reference: np.ndarray | None  # the CPU's number of them all, where it was taken
 
 
 def existing_copy(plan: Plan, shard: Shard) -> Copy | None:

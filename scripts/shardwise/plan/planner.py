@@ -124,16 +124,15 @@ def _returned(
 ) -> tuple[Shape, str]:
     """Shape and element type of what a user's function makes of a matrix, tried once a content."""
     key = plans.digest([settings.product, function, left.shape, left.dtype])
-    known = cache and cache / f"function-{key}.json"
-    entry = small.kept(known) if known else None
+    path = cache and cache / f"function-{key}.json"
+    entry = small.read_cache(path)
     if entry is not None:
         return tuple(entry["shape"]), entry["dtype"]
     # As one text: Snakemake's logger prints messages as they are.
     log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
     shape, dtype = user_function.probe(settings.product, _first_matrix(settings, left))
-    if known:
-        with commit(known) as file:
-            file.write(small.to_keep({"shape": shape, "dtype": dtype}))
+    if path:
+        small.write_cache(path, {"shape": shape, "dtype": dtype})
     return shape, dtype
 
 

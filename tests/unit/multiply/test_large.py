@@ -42,7 +42,7 @@ def wide(array):
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float16", "complex64", "int8"])
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
     """All products of all dtypes, kept or summed, also in the fewest slabs."""
