@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from shardwise import host
-from shardwise.devices import choose, grants, leases, nvml
+from shardwise.devices import choose, grants, leases, nvml, wait
 from shardwise.devices.leases import Holder
 from shardwise.devices.nvml import Device, Process
 from shardwise.doctor.findings import (
@@ -209,7 +209,7 @@ def _devices(
         usable = found.level == OK
         free += usable
         yield replace(found, facts={**found.facts, "usable": usable})
-        if alone and device in ours and (obstacle := choose.obstacle(device, 0)):
+        if alone and device in ours and (obstacle := wait.obstacle(device, 0)):
             text = f"{obstacle}; a task does not wait for what is granted"
             yield note(_name(device), text)
         yield from _held(device, held[device.uuid])
@@ -242,7 +242,7 @@ def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> F
         return ok("leases", text, **facts)
     text = (
         "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
-        f"hands for {choose.wait_seconds(host.job(environ)) / 60:.0f} minutes"
+        f"hands for {wait.wait_seconds(host.job(environ)) / 60:.0f} minutes"
     )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 
@@ -271,7 +271,7 @@ def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: 
         return "it is not granted here"
     if leased:
         return "it is leased"
-    return None if alone else choose.obstacle(device, 0)
+    return None if alone else wait.obstacle(device, 0)
 
 
 def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Finding:
