@@ -38,7 +38,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, missing, receipts
 from shardwise.reduce import checkpoint
-from shardwise.workflow import claim
+from shardwise.workflow import earlier_runs
 
 from tests import factories, pretend
 from tests.hostile.mutate import MOST_BYTES, mutated
@@ -599,12 +599,12 @@ class Runs(Reader):
     def prepare(self) -> None:
         self.results = Results(self.folder)
         self.file = self.results.runs
-        claim.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
-        claim.remember(self.results, "uge", "3f2a1b")
+        earlier_runs.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
+        earlier_runs.remember(self.results, "uge", "3f2a1b")
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
-        return claim._rows(self.file)
+        return earlier_runs._rows(self.file)
 
     def right(self, found: Any, raw: bytes) -> None:
         for row in found:

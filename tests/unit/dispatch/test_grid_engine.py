@@ -4,7 +4,6 @@ import pytest
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.dispatch.schedulers.grid_engine import AccountingRecord, Job
 from shardwise.errors import InputError, TryAgain
-from shardwise.workflow.grid_engine import judge
 
 # Of Grid Engine 8.1.9, shortened: a job on two hosts, one of which is silent; one that was deleted
 # there; an array, one task of which runs; jobs that wait, are held, and cannot start.
@@ -242,33 +241,3 @@ def test_why_a_job_cannot_start() -> None:
     """The reason, without the date and the process before it."""
     assert grid_engine.parse_error(QSTAT_J) == "error: can't chdir to /nowhere: No such"
     assert grid_engine.parse_error("").startswith("no reason given")
-
-
-@pytest.mark.parametrize(
-    ("job", "record", "lost", "waited", "reason"),
-    [
-        (Job("1", "n", "qw"), None, False, False, ""),
-        (Job("1", "n", "r", ("h",)), None, False, True, ""),
-        (Job("1", "n", "dr", ("h",)), None, False, False, ""),
-        (Job("1", "n", "hqw"), None, False, False, ""),
-        (Job("1", "n", "Eqw"), None, False, False, "it cannot start, state Eqw"),
-        (Job("1", "n", "r", ("h", "i")), None, True, False, "lost: its host h, i is not heard of"),
-        (None, None, False, False, ""),
-        (None, AccountingRecord("19 : x", 0), False, False, "it failed (failed 19 : x)"),
-        # It has left a mark, which this machine does not see yet.
-        (None, AccountingRecord("0", 0), False, False, ""),
-        (
-            None,
-            AccountingRecord("0", 0),
-            False,
-            True,
-            grid_engine.describe(AccountingRecord("0", 0)),
-        ),
-        (None, None, False, True, "deleted while it waited in the queue"),
-    ],
-)
-def test_a_job_without_a_mark_of_its_end(
-    job: Job | None, record: AccountingRecord | None, lost: bool, waited: bool, reason: str
-) -> None:
-    """It goes on as long as the queue has it, its host is heard of, and it can start."""
-    assert judge(job, record, lost, False, waited) == reason
