@@ -288,7 +288,7 @@ class Sightings:
         if found is None:
             return None, 0.0
         path = self._plan.results.live / f"{shard}.json"  # type: ignore[union-attr]
-        said = self._read(path, found, lambda: small.said(path))
+        said = self._read(path, found, lambda: small.read_json(path))
         fits = (
             isinstance(said, dict)
             and said.get("schema") == live.SCHEMA
