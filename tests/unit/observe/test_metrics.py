@@ -9,7 +9,7 @@ import pytest
 from shardwise.files.paths import Results
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
-from shardwise.observe.observation import Device
+from shardwise.observe.observation import DeviceOfNode
 
 from tests import factories, pretend
 
@@ -139,7 +139,7 @@ def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
     shards = Observer(made.root).look(made.at).shards
     names = ['"} 1\nevil{x="', '"} 1\\nevil{x="', "GPU-1", "GPU-1"]
     odd = {
-        name: replace(one, device=Device(f"{word} {number}", word, word))
+        name: replace(one, device=DeviceOfNode(f"{word} {number}", word, word))
         for number, ((name, one), word) in enumerate(zip(shards.items(), names, strict=True))
     }
     assert not any(name == "evil" for name, _ in of(made, shards=odd))

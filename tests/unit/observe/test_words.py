@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import units
-from shardwise.observe.observation import Device
+from shardwise.observe.observation import DeviceOfNode
 from shardwise.observe.report import tables
 
 
@@ -38,7 +38,7 @@ def test_shares_round_to_nothing_and_to_all_only_where_that_is_so() -> None:
 @given(st.text(), st.text(), st.text())
 def test_devices_of_any_name_are_one_line(name: str, uuid: str, node: str) -> None:
     """What would steer a terminal, or turn the order of letters, is written out."""
-    assert units.plain(Device(name, uuid, node).label).isprintable()
+    assert units.plain(DeviceOfNode(name, uuid, node).label).isprintable()
 
 
 @given(st.text(min_size=1))

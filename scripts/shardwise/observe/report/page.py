@@ -12,7 +12,7 @@ from shardwise import __version__
 from shardwise.errors import InputError, IntegrityError, one_line
 from shardwise.files import small
 from shardwise.files.commit import commit
-from shardwise.observe import figures
+from shardwise.observe import run_table
 from shardwise.observe import verdict as verdicts
 from shardwise.observe.advice import Advice, advise
 from shardwise.observe.observation import Observation
@@ -130,7 +130,7 @@ def render(
         What to change, what matters most first; left out, what :func:`advise` says.
     """
     beside = beside or Beside()
-    run, verdict = figures.of(seen), verdicts.verdict(seen)
+    run, verdict = run_table.of(seen), verdicts.verdict(seen)
     advice = advise(seen, run) if advice is None else advice
     spent = tables.spent(seen, run, beside.copies)
     total = sum(part for _, _, part in spent)

@@ -21,9 +21,9 @@ from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from shardwise.observe.figures import STRAGGLER, Run
 from shardwise.observe.observation import DONE
 from shardwise.observe.report.matrix import Matrix
+from shardwise.observe.run_table import STRAGGLER, RunTable
 from shardwise.records.timeline import PHASES, Span, union
 from shardwise.units import count, plain, seconds, share
 
@@ -121,7 +121,7 @@ def _draw(
 # The time of every device.
 
 
-def worked(run: Run, moments: Any) -> np.ndarray:
+def worked(run: RunTable, moments: Any) -> np.ndarray:
     """Seconds of the run that had gone by at some moments; breaks between runs take none."""
     knots = np.array(run.stretches, dtype=float).reshape(-1)
     spans = np.diff(knots, prepend=knots[0])
@@ -129,7 +129,7 @@ def worked(run: Run, moments: Any) -> np.ndarray:
     return np.interp(np.asarray(moments, dtype=float), knots, np.cumsum(spans))
 
 
-def timeline(run: Run) -> Plot | None:
+def timeline(run: RunTable) -> Plot | None:
     """When each device had a shard at work; None where no shard is known to have been."""
     if run.shards.empty:
         return None
@@ -172,7 +172,7 @@ def timeline(run: Run) -> Plot | None:
     return Plot("timeline", "What each device did", finding, caption, pictures, legend)
 
 
-def _timeline(run: Run, shown: pd.DataFrame, width: int, each: bool) -> Markup:
+def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Markup:
     unit, name = next((u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds"))
                       if run.seconds >= 3 * u or u == 1)  # fmt: skip
     titles: list[str] = []
@@ -206,7 +206,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _bars(
-    axes: Axes, run: Run, own: pd.DataFrame, place: Span, unit: int, titles: list[str], _: int
+    axes: Axes, run: RunTable, own: pd.DataFrame, place: Span, unit: int, titles: list[str], _: int
 ) -> None:
     """A bar for each shard, its phases from left to right."""
     top, high = place[0], place[1] / (own.lane.max() + 1)
@@ -248,7 +248,13 @@ def _title(bar: Any, held: Sequence[float]) -> str:
 
 
 def _columns(
-    axes: Axes, run: Run, own: pd.DataFrame, place: Span, unit: int, titles: list[str], rows: int
+    axes: Axes,
+    run: RunTable,
+    own: pd.DataFrame,
+    place: Span,
+    unit: int,
+    titles: list[str],
+    rows: int,
 ) -> None:
     """Columns as high as the share of their time that the device had a shard, cut by phase."""
     edges = np.linspace(0, run.seconds, max(24, min(_COLUMNS, _MOST_COLUMNS // rows)) + 1)
@@ -260,7 +266,7 @@ def _columns(
             base = top
 
 
-def shares(run: Run, own: pd.DataFrame, edges: np.ndarray) -> dict[str, np.ndarray]:
+def shares(run: RunTable, own: pd.DataFrame, edges: np.ndarray) -> dict[str, np.ndarray]:
     """The share of each column's time that a device gave to each phase.
 
     A shard's phases are spread evenly over its time. Shards at work at once share their column.
@@ -290,7 +296,7 @@ def _spread(
     return np.maximum(np.diff(np.interp(edges, at, gone)), 0.0)
 
 
-def durations(run: Run) -> Plot | None:
+def durations(run: RunTable) -> Plot | None:
     """How long the shards took; None where fewer than two are done."""
     took = run.done.seconds.to_numpy()
     if len(took) < 2:

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from shardwise.observe.figures import Run, throttled
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, Observation, Sighting
 from shardwise.observe.report.matrix import Matrix
 from shardwise.observe.report.plots import PHASE_NAMES
+from shardwise.observe.run_table import RunTable, throttled
 from shardwise.plan.plan import Plan
 from shardwise.records.timeline import PHASES, STAGES, Span, length, union
 from shardwise.units import (
@@ -74,7 +74,7 @@ def _table(
 # The run.
 
 
-def facts(seen: Observation, run: Run, dispatch: str) -> list[Pair]:
+def facts(seen: Observation, run: RunTable, dispatch: str) -> list[Pair]:
     """What the run was to do, and how."""
     made = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
@@ -120,7 +120,7 @@ def _planned(plan: Plan) -> Iterator[Pair]:
     )
 
 
-def spent(seen: Observation, run: Run, copies: Sequence[Span]) -> list[tuple[str, str, float]]:
+def spent(seen: Observation, run: RunTable, copies: Sequence[Span]) -> list[tuple[str, str, float]]:
     """Where the total time of the run went: the class of its colour, a name, and seconds.
 
     Each moment from the plan to the last result counts once, for the first of these that was at
@@ -201,9 +201,9 @@ def statistics(seen: Observation) -> list[Pair]:
 # The shards.
 
 
-def late(run: Run) -> list[tuple[str, str]]:
+def late(run: RunTable) -> list[tuple[str, str]]:
     """The stragglers, each with what took longer than in a typical shard."""
-    usual = {phase: float(run.told[f"held_{phase}"].median()) for phase in PHASES}
+    usual = {phase: float(run.timed[f"held_{phase}"].median()) for phase in PHASES}
     made = []
     for row in run.late[:_MOST_LATE].itertuples():
         held = {phase: getattr(row, f"held_{phase}") for phase in PHASES}
@@ -219,7 +219,7 @@ def late(run: Run) -> list[tuple[str, str]]:
     return made
 
 
-def shards(run: Run) -> Table | None:
+def shards(run: RunTable) -> Table | None:
     """The shards with their times, the longest first."""
     heads = ["shard", "device", "state", "began after", "took", *PHASES, "attempts"]
     slowest = run.shards.sort_values(["seconds", "shard"], ascending=[False, True])
@@ -236,10 +236,10 @@ def shards(run: Run) -> Table | None:
     return made
 
 
-def rates(run: Run) -> Table | None:
+def rates(run: RunTable) -> Table | None:
     """How fast each stage was on each node, while it was at work."""
     rows: list[Sequence[Cell]] = []
-    for node, own in run.told.groupby("node"):
+    for node, own in run.timed.groupby("node"):
         told = [plain(node)]
         for stage in STAGES:
             unit = "FLOP/s" if stage == "compute" else "B/s"
@@ -292,7 +292,7 @@ def quarantined(seen: Observation) -> Table | None:
 # Devices, versions, config.
 
 
-def devices(seen: Observation, run: Run) -> Table | None:
+def devices(seen: Observation, run: RunTable) -> Table | None:
     """Who computed what, and how it fared."""
     barred, slow = {own.uuid for own in seen.quarantined}, set(run.slow.index)
     rows: list[Sequence[Cell]] = []
