@@ -33,18 +33,9 @@ QUEUE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Advice:
-    """Something to change.
+    """What to change, the measurements that say so, and the config key with the value to set.
 
-    Attributes
-    ----------
-    words
-        What to change, in a sentence or two.
-    evidence
-        The measurements that say so.
-    key
-        The config key with the value to set; None where there is none.
-    seconds
-        About how much sooner the shards would be done; 0 where nobody can tell.
+    ``seconds`` are about how much sooner the shards would be done; 0 where nobody can tell.
     """
 
     words: str
@@ -98,11 +89,11 @@ def _gaps(shards: pd.DataFrame) -> list[float]:
 def disk_bound(run: RunTable) -> Advice | None:
     """Reading and writing hold the shards up."""
     total, disk = sum(run.held.values()), run.held["read"] + run.held["write"]
-    if total <= 0 or disk < DISK_SHARE * total:
+    spent = sum(length(joined(own)) for _, own in run.timed.groupby("node"))
+    if min(total, spent) <= 0 or disk < DISK_SHARE * total:
         return None
     moved = float(run.timed.work_read.sum() + run.timed.work_write.sum())
-    nodes = [own for _, own in run.timed.groupby("node")]
-    speed = moved / sum(length(joined(own)) for own in nodes)
+    speed = moved / spent
     return Advice(
         "The disk limits this run, not the devices. More nodes, or a faster disk, would help; "
         "more or faster devices would not. `python benchmarks/raw.py` measures what the disk can "

@@ -109,18 +109,10 @@ def write(seen: Observation) -> None:
 def serve(
     observer: Observer, host: str = "127.0.0.1", port: int = 0, every: float = EVERY_SECONDS
 ) -> Iterator[int]:
-    """Serve the metrics of a run while the context lasts, and yield the port.
+    """Serve the metrics of a run while the context lasts, and yield the port; 0: any that is free.
 
-    Whoever can reach the port can read the figures of the run and the name of its folder.
-
-    Parameters
-    ----------
-    observer
-        Nobody else may look through it meanwhile.
-    port
-        0: any that is free.
-    every
-        Seconds between two looks, at least.
+    Whoever can reach the port can read the figures of the run and the name of its folder. Nobody
+    else may look through ``observer`` meanwhile; it looks at most ``every`` so many seconds.
 
     Raises
     ------

@@ -138,7 +138,7 @@ class Lines:
         self._last: Look | None = None
 
     def __enter__(self) -> "Lines":
-        """Nothing has to be taken."""
+        """Take nothing."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -227,14 +227,9 @@ def served(root: Path, address: tuple[str, int] | None) -> Iterator[Observer]:
 def follow(
     observer: Observer, view: "InPlace | Lines", interval: float, stay: bool = False
 ) -> None:
-    """Show a run until it has ended, or the user leaves.
+    """Show a run until it has ended, unless this is to stay, or until the user leaves.
 
-    Parameters
-    ----------
-    interval
-        Seconds between two looks; more where a look takes long.
-    stay
-        Go on after the end of the run.
+    ``interval`` are the seconds between two looks; more where a look takes long.
     """
     with view:
         while True:

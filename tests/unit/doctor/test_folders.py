@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from shardwise.doctor import folders
-from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding
+from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply
 
 Mount = namedtuple("Mount", "device mountpoint fstype opts")
 MOUNTS = [
@@ -136,7 +136,7 @@ def test_a_disk_without_locks(tmp_path: Path) -> None:
 def test_locks_that_do_not_hold(tmp_path: Path, codes: tuple[int | None, int], words: str) -> None:
     """What the second process got while the lock was held, and after it."""
     left = list(codes)
-    found = folders.locks(tmp_path, Deadline(60), ask=lambda *_: Answer(left.pop(0), "", ""))
+    found = folders.locks(tmp_path, Deadline(60), ask=lambda *_: Reply(left.pop(0), "", ""))
     assert (found.level, words in found.text) == (NOTE, True)
 
 

@@ -14,7 +14,7 @@ from shardwise.devices import leases
 from shardwise.devices.leases import Holder
 from shardwise.devices.nvml import Device, Process
 from shardwise.doctor import gpus
-from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding, ask_all
+from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, ask_all
 from shardwise.errors import TryAgain
 
 GIB = 2**30
@@ -30,16 +30,16 @@ def device(index: int, free: int = 79, **over: Any) -> Device:
 class Asked:
     """Stands for the programs that multiply on devices; notes which devices were tried."""
 
-    def __init__(self, answers: dict[str, Answer] | None = None) -> None:
+    def __init__(self, answers: dict[str, Reply] | None = None) -> None:
         self.answers = answers or {}
         self.uuids: list[str] = []
 
     def __call__(
         self, lines: Sequence[Sequence[str]], deadline: Deadline, env: dict[str, str]
-    ) -> list[Answer]:
-        """Answer for each device; where nothing is said of one, its product is right."""
+    ) -> list[Reply]:
+        """Reply for each device; where nothing is said of one, its product is right."""
         self.uuids += [line[-1] for line in lines]
-        return [self.answers.get(uuid, Answer(0, RIGHT, "")) for uuid in self.uuids]
+        return [self.answers.get(uuid, Reply(0, RIGHT, "")) for uuid in self.uuids]
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,7 @@ def test_a_machine_without_a_driver_computes_with_numpy() -> None:
 
 def test_under_numpy_no_device_is_a_fault() -> None:
     """What the config does not use keeps nothing from running."""
-    broken = Asked({"GPU-0": Answer(1, "", "broken")})
+    broken = Asked({"GPU-0": Reply(1, "", "broken")})
     found = look(device(0), backend="numpy", ask_all=broken)
     assert codes(found) == []
     assert any("broken" in finding.text for finding in found)
@@ -145,15 +145,15 @@ def test_under_numpy_no_device_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "words"),
     [
-        (Answer(None, '{"cuda": 12080}\n', ""), 75, "hangs"),
-        (Answer(None, "", ""), 75, "hangs"),
-        (Answer(1, '{"cuda": 12080}\n', "x\nCUDARuntimeError: lost"), 75, "Error: lost"),
-        (Answer(-11, '{"cuda": 12080}\n', ""), 75, "ended by signal 11"),
-        (Answer(0, '{"cuda": 12080}\n{"sum": 7.0}\n', ""), 75, "sums to 7.0, not 16777216"),
-        (Answer(1, "", "ImportError: libcublas.so.12"), 2, "libcublas.so.12"),
+        (Reply(None, '{"cuda": 12080}\n', ""), 75, "hangs"),
+        (Reply(None, "", ""), 75, "hangs"),
+        (Reply(1, '{"cuda": 12080}\n', "x\nCUDARuntimeError: lost"), 75, "Error: lost"),
+        (Reply(-11, '{"cuda": 12080}\n', ""), 75, "ended by signal 11"),
+        (Reply(0, '{"cuda": 12080}\n{"sum": 7.0}\n', ""), 75, "sums to 7.0, not 16777216"),
+        (Reply(1, "", "ImportError: libcublas.so.12"), 2, "libcublas.so.12"),
     ],
 )
-def test_a_device_that_does_not_compute(answer: Answer, code: int, words: str) -> None:
+def test_a_device_that_does_not_compute(answer: Reply, code: int, words: str) -> None:
     """It is a fault of its own; the other device stays usable."""
     found = look(device(0), device(1), ask_all=Asked({"GPU-0": answer}))
     assert codes(found) == [code]
@@ -265,7 +265,7 @@ def test_what_is_granted_is_not_waited_for(tmp_path: Path) -> None:
     assert "fills it: 8.0 GiB should be free; a task does not" in named(found, "GPU 0")[1].text
     (folder,) = named(found, "leases")
     assert (folder.level, "uses what is granted" in folder.text) == (NOTE, True)
-    lost = Asked({"GPU-0": Answer(1, '{"cuda": 12080}\n', "lost")})
+    lost = Asked({"GPU-0": Reply(1, '{"cuda": 12080}\n', "lost")})
     assert codes(look(device(0), environ=GRANTED, ask_all=lost)) == [75]
 
 
@@ -289,11 +289,6 @@ def test_a_driver_that_cannot_be_asked() -> None:
     (message,) = named(found, "devices")
     assert message.text == "NVML says Driver/library version mismatch"
     assert message.cure == "reboot this node"
-
-
-def test_a_driver_without_a_device() -> None:
-    """As in a container that was given none."""
-    assert codes(look()) == [75]
 
 
 def test_what_is_logged_while_devices_are_listed_is_told() -> None:

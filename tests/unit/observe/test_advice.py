@@ -125,12 +125,6 @@ def test_pauses_between_shards() -> None:
     assert of(advice.idle_between_jobs, run(gap=3.0, process=4711)) is None
 
 
-def test_one_long_pause_is_no_rule() -> None:
-    """A rerun on the next day leaves one gap per device, which says nothing of the dispatch."""
-    seen = run(plan(shards=8), gap=86_400.0)
-    assert of(advice.idle_between_jobs, seen) is None
-
-
 def test_a_device_that_is_slower() -> None:
     """It is named with its node, how much slower it is, where, and what slowed it down."""
     told = {"seconds": 10.0, "throttled_seconds": {"power_cap": 6.2}}
@@ -146,17 +140,6 @@ def test_a_device_that_is_slower() -> None:
     alone = {n: replace(s, device=replace(s.device, node="n0")) for n, s in seen.shards.items()}
     said = of(advice.slow_device, replace(seen, shards=alone))
     assert "leave" not in said.words  # nobody leaves out the only node
-
-
-def test_devices_of_other_kinds_are_no_measure() -> None:
-    """A single device of its kind is not called slow."""
-    seen = run(slow=3.0)
-    other = {
-        name: replace(s, device=DeviceOfNode("Other", s.device.uuid, s.device.node))
-        if s.device.uuid == "GPU-3" else s
-        for name, s in seen.shards.items()
-    }  # fmt: skip
-    assert of(advice.slow_device, replace(seen, shards=other)) is None
 
 
 def test_lost_attempts() -> None:
@@ -244,9 +227,3 @@ def test_a_results_folder_is_advised_on(tmp_path: Path) -> None:
     found = advise(Observer(made.root).look(made.at))
     assert any("slowed down by power cap" in each.evidence for each in found)
     assert any("The disk limits" in each.words for each in found)
-
-
-def test_an_old_run_has_too_little(tmp_path: Path) -> None:
-    """Receipts of a version before time lines say nothing of where the time went."""
-    made = pretend.run(tmp_path, shards=12, old=12, telemetry=False)
-    assert advise(Observer(made.root).look(made.at)) == []

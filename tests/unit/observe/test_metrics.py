@@ -3,10 +3,8 @@
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from shardwise.files.paths import Results
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
 from shardwise.observe.observation import DeviceOfNode
@@ -155,13 +153,3 @@ def test_every_metric_is_explained(tmp_path):
     short = (name.removeprefix("shardwise_device") for name in names)
     for name, end in zip(names, short, strict=True):
         assert f"`{name}" in page or f"`…{end}`" in page, name
-
-
-def test_metrics_are_written_to_their_file(tmp_path):
-    """The file beside the sum holds what a scrape would, and no other file is left."""
-    made = pretend.run(tmp_path, shards=3)
-    seen = Observer(made.root).look(made.at)
-    metrics.write(seen)
-    path = Results(made.root).metrics
-    assert path.read_text() == metrics.text(seen)
-    assert not list(Path(made.root).glob("*.tmp"))

@@ -15,7 +15,7 @@ from shardwise.files.paths import Results
 from shardwise.observe import observation as observations
 from shardwise.observe import status
 from shardwise.observe import watch as watchs
-from shardwise.observe.drawing import draw, duration, summary, when_done
+from shardwise.observe.drawing import draw, duration, when_done
 from shardwise.observe.observation import DeviceOfNode, FailureReason, Observation, Sighting
 from shardwise.observe.status import Look
 
@@ -81,15 +81,6 @@ def test_counts_bytes_and_rates() -> None:
     assert look.rate == pytest.approx(110 * GIB / 60)
 
 
-def test_a_pause_between_two_runs_does_not_slow_the_rate() -> None:
-    """Hours in which nothing ran do not count."""
-    seen = observation("done", "done")
-    old = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_990)
-    last = replace(seen.shards["00001"], started=AT - 20, finished=AT)
-    look = status.look(replace(seen, shards={"00000": old, "00001": last}))
-    assert look.rate == pytest.approx(10 * GIB / 60)
-
-
 def test_the_time_left_is_the_bytes_left_over_the_rate_of_the_last_minutes() -> None:
     """Halves of two running shards and eight that wait; failed and damaged ones are not in it."""
     look = busy()
@@ -112,19 +103,6 @@ def test_an_idle_device_is_listed_after_those_at_work() -> None:
     assert [row["shard"] for row in rows] == ["00010", "00011", None]
     assert rows[2]["uuid"] == GPUS[2].uuid
     assert rows[2]["seconds"] == pytest.approx(10)
-
-
-def test_a_device_of_yesterday_is_not_listed() -> None:
-    """It may be another job's by now."""
-    seen = observation("done", "waiting")
-    assert len(status.look(seen).devices) == 1
-    shard = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_000)
-    assert not status.look(replace(seen, shards={**seen.shards, "00000": shard})).devices
-
-
-def test_a_device_is_not_idle_where_nothing_waits() -> None:
-    """It has done its part."""
-    assert not status.look(observation("done", "done")).devices
 
 
 @pytest.mark.parametrize(
@@ -163,13 +141,6 @@ def test_the_headline_says_running_while_all_goes_well(states: tuple[str, ...], 
     kind = "empty" if not states else "failed" if "failed" in states else "unfinished"
     verdict = observations.Verdict(kind, "Not finished: it is so.")
     assert replace(status.look(observation(*states)), verdict=verdict).headline.startswith(words)
-
-
-def test_a_rate_that_nobody_knows_is_left_out() -> None:
-    """Before the first shard, and long after the last."""
-    look = status.look(observation("waiting", "waiting"))
-    assert "B/s" not in text(look, 79)
-    assert summary(look).startswith("0 of 2 shards done, 2 waiting; time left unknown")
 
 
 def test_the_end_is_not_promised_where_it_is_not_known() -> None:
@@ -236,16 +207,6 @@ def test_a_narrow_picture_keeps_what_matters() -> None:
     assert "out of memory" in shown
 
 
-def test_a_wide_picture_has_all_columns() -> None:
-    """At 200 columns: utilisation, memory, power, temperature and why it is slow."""
-    shown = text(busy(), 199)
-    assert re.search(
-        r"node01 GPU-00000000  00010  50 % 5 s +97 %  101/140 GiB  650 W +61 °C"
-        r"  power_cap  NVIDIA H200",
-        shown,
-    )
-
-
 def test_a_low_terminal_shortens_the_longest_list() -> None:
     """Every section keeps at least one entry, and says how many are left out."""
     shown = text(busy(quarantined=barred(30)), 79, 24)
@@ -254,12 +215,6 @@ def test_a_low_terminal_shortens_the_longest_list() -> None:
     assert re.search(r"GPU-00000000 of node01 until .*: multiplied wrongly", shown)
     assert re.search(r"and \d+ more", shown)
     assert "00012  out of memory" in shown
-
-
-def test_one_failed_shard_of_many_is_seen_in_the_bar() -> None:
-    """However small its share."""
-    states = ["done"] * 5000 + ["failed"]
-    assert "x" in text(status.look(observation(*states)), 79).splitlines()[3]
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202eevil\x9b31m\udc80"
@@ -283,13 +238,6 @@ def test_nothing_from_a_file_steers_the_terminal() -> None:
     assert "evil" in shown
     assert all(letter.isprintable() for letter in shown.replace("\n", ""))
     json.dumps(look.json()).encode("ascii")
-
-
-def test_a_terminal_without_unicode_gets_ascii() -> None:
-    """Bars have letters instead of blocks."""
-    shown = text(busy(), 79, encoding="ascii")
-    assert re.search(r"^\[#+>+x+!+\.+\]  50 %$", shown, re.MULTILINE)
-    assert "# 10 done   > 2 running" in shown
 
 
 # Lines and JSON.
@@ -331,25 +279,6 @@ def test_a_line_has_the_counts_and_a_failure_is_told_once(
     now[0] = 60.0
     view.show(replace(busy(), counts=busy().counts | {"done": 11}))
     assert len(capsys.readouterr().out.splitlines()) == 1
-
-
-def test_each_new_failure_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where as many shards have failed as before: one is tried again, and another fails."""
-    now = [0.0]
-    view = watchs.Lines(lambda: now[0])
-    one = status.look(observation("done", "failed", "running"))
-    two = status.look(observation("done", "running", "failed"))
-    view.show(one)
-    now[0] = 60.0
-    capsys.readouterr()
-    view.show(replace(two, verdict=one.verdict))
-    assert "failed: 00002: out of memory" in capsys.readouterr().out
-
-
-def test_an_end_that_no_calendar_has_is_told_all_the_same() -> None:
-    """One odd file must not end the watch of a whole run."""
-    look = replace(busy(), left=1e18)
-    assert when_done(look).endswith("done about an unknown time")
 
 
 def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,14 +333,6 @@ def test_it_follows_a_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(view.waited) == 2
     assert min(view.waited) >= 2.0
     assert next(kinds) == "proven"
-
-
-def test_it_stays_after_the_end_where_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the user leaves."""
-    monkeypatch.setattr(status, "verdict", lambda seen: observations.Verdict("proven", ""))
-    view = Quiet(patience=3)
-    watchs.follow(Script(*[observation("done")] * 3), view, 2.0, stay=True)
-    assert len(view.waited) == 3
 
 
 def test_without_a_host_only_this_machine_is_served() -> None:
