@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def corner(plan: Path) -> float:
 def arguments() -> argparse.ArgumentParser:
     """The options."""
     parser = harness.parser(__doc__)
-    transfers.work_folder(parser)
+    harness.add_folder(parser)
     parser.add_argument("--gib", type=float, default=8.0, help="GiB of files on the disk")
     parser.add_argument("--stack-gib", type=float, default=64.0, help="GiB of the stack")
     parser.add_argument("--shard-gib", type=float, default=16.0, help="GiB of a shard")
@@ -69,10 +68,9 @@ def main() -> None:
     harness.say(f"{len(uuids)} GPUs, {harness.machine()}")
     table = harness.Table("peers_multi", COLUMNS, options.json)
     budget = harness.Budget(options.minutes)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+    with harness.working_folder(options) as folder:
         xp = harness.array_module(False)
-        bench = scaling.Bench(Path(name), xp, options.gib, transfers.ring(xp))
+        bench = scaling.Bench(folder, xp, options.gib, transfers.ring(xp))
         shards = max(1, round(options.stack_gib / options.shard_gib))
         cell = scaling.Cell(options.dim, "cached", options.shard_gib, shards)
         plan = bench.plan(cell, 1)

@@ -240,7 +240,7 @@ class Soak:
 
     def whole(self) -> set[str]:
         """The shards with a product and a receipt of this plan, as far as one sees."""
-        return set(self.plan.shards) - set(missing.missing(self.plan))
+        return set(self.plan.shards) - set(missing.list_missing(self.plan))
 
     def living(self) -> set[int]:
         """All processes of this workspace, whatever started them."""

@@ -34,7 +34,7 @@ def _missing(file: str) -> list[str]:
     from shardwise.plan import plan
     from shardwise.records import missing
 
-    return missing.missing(plan.load(Path(file)))
+    return missing.list_missing(plan.load(Path(file)))
 
 
 def _forked(script: str, *words: str) -> int:

@@ -116,18 +116,6 @@ def test_all_devices_give_the_bits_of_one(tmp_path, backend, keep, pooled, envir
         assert made.results.product(shard).read_bytes() == before[shard]
 
 
-def test_the_next_shard_is_read_while_one_is_computed(tmp_path, backend, pooled):
-    """Receipts of one device overlap: a read begins before what was computed is committed."""
-    made = factories.plan(tmp_path, stack(backend), backend=backend, shards=2 * SHARDS)
-    pooled(made)
-    last, overlaps = {}, 0
-    for receipt in written(made):
-        uuid = receipt.device.uuid
-        overlaps += uuid in last and receipt.started < last[uuid].finished
-        last[uuid] = receipt
-    assert overlaps > 0
-
-
 def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):
     """It is replaced on its device; its shard alone is tried again, and all bits are right."""
     (tmp_path / "own.py").write_text(KILL)

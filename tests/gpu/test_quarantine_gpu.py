@@ -119,14 +119,3 @@ def test_the_only_gpu_is_refused_until_it_is_cleared(tmp_path, pooled):
     done = pooled(made, uuid, visible=uuid)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(factories.products(made), expected)
-
-
-def test_the_cpu_is_noted_and_never_refused(tmp_path, pooled):
-    """The shard ends with 3, as there is no other CPU; the same command then computes it."""
-    made, expected = planned(tmp_path, "numpy")
-    done = pooled(made, "CPU")
-    assert done.returncode == 3, done.stderr
-    assert [entry.uuid for entry in quarantine.entries(made.results)] == ["CPU"]
-    again = pooled(made, "CPU")
-    assert again.returncode == 0, again.stderr
-    np.testing.assert_array_equal(factories.products(made), expected)

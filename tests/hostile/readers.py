@@ -38,7 +38,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, missing, receipts
 from shardwise.reduce import checkpoint
-from shardwise.workflow import claim
+from shardwise.workflow import earlier_runs
 
 from tests import factories, pretend
 from tests.hostile.mutate import MOST_BYTES, mutated
@@ -249,7 +249,11 @@ class Header(Reader):
         header = npy.read_header(self.file)
         whole = len(header.shape) in (2, 3) and 0 not in header.shape
         count = header.shape[0] if len(header.shape) == 3 else 1
-        return header, npy.read_matrices(self.file, header, 0, count) if whole else None
+        if not whole:
+            return header, None
+        out = np.empty((count, *header.shape[-2:]), header.native)
+        npy.read_matrices(self.file, header, 0, count, out)
+        return header, out
 
     def right(self, found: Any, raw: bytes) -> None:
         header, elements = found
@@ -318,7 +322,7 @@ class Standing(Reader):
         self.seeds = [self.file.read_bytes(), self.plan.results.receipt("00001").read_bytes()]
 
     def read(self) -> Any:
-        return missing.standing(self.plan).missing
+        return missing.scan_products(self.plan).missing
 
     def right(self, found: Any, raw: bytes) -> None:
         assert found == ([] if raw == self.seeds[0] else ["00000"])
@@ -488,7 +492,7 @@ class Record(Reader):
 
     def prepare(self) -> None:
         (self.folder / "partial").mkdir()
-        self.partial = checkpoint.Partial(self.folder / "partial", "d1")
+        self.partial = checkpoint.CheckpointFolder(self.folder / "partial", "d1")
         self.file = self.folder / "partial" / "a.part"
         values = [np.arange(4), np.ones((2, 3), "f4"), np.zeros((0, 2), bool)]
         self.partial.save("a", checkpoint.Record([(0, 4), (6, 7)], 3), values)
@@ -595,12 +599,12 @@ class Runs(Reader):
     def prepare(self) -> None:
         self.results = Results(self.folder)
         self.file = self.results.runs
-        claim.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
-        claim.remember(self.results, "uge", "3f2a1b")
+        earlier_runs.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
+        earlier_runs.remember(self.results, "uge", "3f2a1b")
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
-        return claim._rows(self.file)
+        return earlier_runs._rows(self.file)
 
     def right(self, found: Any, raw: bytes) -> None:
         for row in found:

@@ -37,7 +37,7 @@ _DIGITS = 4
 _MOST_JOULES = 1e15  # what a power station makes in a day
 
 
-class Source(Protocol):
+class Sampler(Protocol):
     """What is sampled: `gauge.Gauge`."""
 
     def sample(self, thorough: bool = True) -> Sample:
@@ -98,7 +98,7 @@ class Recorder:
         When the shard was begun, by `time.perf_counter`: rows count from there.
     """
 
-    def __init__(self, source: Source, began: float) -> None:
+    def __init__(self, source: Sampler, began: float) -> None:
         self._source, self._began = source, began
         self._traces = {name: _Trace() for name in (*SUMMED, *_COUNTED)}
         self._throttled: Counter[str] | None = None

@@ -91,7 +91,7 @@ def run(
     request = recipe.load(file or recipe.path(plan.results))
     with holding(plan.results):
         tries_left = request.retries if retries is None else retries
-        tally = Tally(plan, missing.missing(plan), tries_left)
+        tally = Tally(plan, missing.list_missing(plan), tries_left)
         dispatch = ArrayDispatch(plan, request, limit, tally)
         try:
             dispatch.follow()

@@ -1,13 +1,17 @@
-"""Deals shards to workers, whatever they run on."""
+"""Decides which worker computes what, and what follows from each failure.
+
+It knows neither processes nor pipes: events go in, orders come out. The pool of one node and the
+ranks of several (`mpi.py`) both follow it.
+"""
 
 import logging
 import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from shardwise.dispatch.crew import Crew
 from shardwise.dispatch.dealer import Dealer
-from shardwise.dispatch.events import Event
+from shardwise.dispatch.events import Event, Order
 from shardwise.dispatch.tally import Tally
 from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.plan.plan import Plan
@@ -32,27 +36,9 @@ _CODES = {2: InputError, 1: ShardwiseError}
 """What keeps a worker from beginning, other than that devices are busy."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """What is to be done with a worker.
-
-    ``kind`` is ``assign`` (with the shard), ``restart`` (a new process takes its place; devices
-    that it must not take stand in ``without``) or ``retire``.
-    """
-
-    worker: Hashable
-    kind: str
-    shard: str | None = None
-    without: tuple[str, ...] = ()
-
-
 @dataclass
 class _WorkerState:
-    """What the leader knows of a worker.
-
-    ``shards`` are those that it has: the one that it computes, and the one that it was given ahead.
-    ``wants`` says whether it is to be given one more.
-    """
+    """A worker: the shard that it computes and one given ahead, and whether it wants one more."""
 
     where: str
     device: str | None = None
@@ -66,15 +52,7 @@ class _WorkerState:
 
 
 class Leader:
-    """Hands out shards, has failed ones tried again, replaces workers, leaves out bad devices.
-
-    Parameters
-    ----------
-    plan
-        Whose shards are computed.
-    tally
-        Knows which shards wait, and is told where each of them stands.
-    """
+    """Hands out shards, has failed ones tried again, replaces workers, leaves out bad devices."""
 
     def __init__(self, plan: Plan, tally: Tally) -> None:
         self._tally = tally
@@ -95,13 +73,7 @@ class Leader:
         self._workers[worker] = _WorkerState(node)
 
     def act(self, events: Iterable[Event], now: float) -> list[Order]:
-        """What follows from events and from time; to be called now and then without any, too.
-
-        Parameters
-        ----------
-        now
-            Seconds that only grow.
-        """
+        """What follows from events and from time; to be called now and then without any, too."""
         orders = []
         for event in events:
             worker = self._workers.get(event.worker)
@@ -208,9 +180,7 @@ class Leader:
 
     def _replace(self, event: Event, worker: _WorkerState, again: bool) -> list[Order]:
         """A worker is not to be used any more: a new one takes its place, or its device is out."""
-        if worker.joined:
-            self._dealer.leave(event.worker)
-            worker.joined = False
+        self._leave(event.worker, worker)
         for shard in worker.shards:
             if shard == event.shard:
                 self._return(shard, again)
@@ -251,10 +221,13 @@ class Leader:
         return Order(name, "restart", without=tuple(self._left_out))
 
     def _give_up(self, name: Hashable) -> list[Order]:
-        worker = self._workers.pop(name)
+        self._leave(name, self._workers.pop(name))
+        return [Order(name, "retire")]
+
+    def _leave(self, name: Hashable, worker: _WorkerState) -> None:
         if worker.joined:
             self._dealer.leave(name)
-        return [Order(name, "retire")]
+            worker.joined = False
 
     def _nobody(self) -> ShardwiseError | None:
         """Why shards wait although nothing is done about it."""
@@ -269,21 +242,21 @@ class Leader:
         return error(f"no device is left to compute on: {'; '.join(words)}")
 
 
-def lead(crew: Crew, leader: Leader, tally: Tally) -> None:
+class Obedient(Protocol):
+    """A crew, or those of all ranks as one."""
+
+    def poll(self, timeout: float) -> list[Event]:
+        """What has happened since; waits for it, so many seconds."""
+
+    def obey(self, order: Order) -> None:
+        """Do with a worker what its leader says."""
+
+
+def lead(crew: Obedient, leader: Leader, tally: Tally) -> None:
     """Pass events and orders until nothing is left to do."""
     orders = leader.act([], time.monotonic())
     while not leader.ended:
-        obey(crew, orders)
+        for order in orders:
+            crew.obey(order)
         tally.report()
         orders = leader.act(crew.poll(POLL_SECONDS), time.monotonic())
-
-
-def obey(crew: Crew, orders: Iterable[Order]) -> None:
-    """Do with a crew what its leader says."""
-    for order in orders:
-        if order.kind == "assign":
-            crew.assign(order.worker, order.shard)
-        elif order.kind == "restart":
-            crew.restart(order.worker, order.without)
-        else:
-            crew.retire(order.worker)

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from typing import Any
 
+from shardwise.dispatch.events import Limits
 from shardwise.dispatch.tally import DEFAULT_RETRIES
 from shardwise.errors import InputError
 from shardwise.plan import plan as plans
@@ -52,7 +53,8 @@ def ranks(options: Namespace) -> Any:
 def run(options: Namespace) -> None:
     """Compute all shards that are missing, in the way that ``--dispatch`` names."""
     plan = plans.load(options.plan)
-    limit = options.time_limit or REDUCE_LIMIT_SECONDS
+    hang = options.time_limit or REDUCE_LIMIT_SECONDS
+    limits = Limits(options.memory, options.device_wait, hang)
     retries = DEFAULT_RETRIES if options.retries is None else options.retries
     if options.dispatch == "array":
         from shardwise.dispatch import array
@@ -61,10 +63,9 @@ def run(options: Namespace) -> None:
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 
-        comm = launch.world(options.ranks, "multiply")
-        workers = options.workers or "device"
-        mpi.run(comm, plan, workers, retries, options.memory, options.device_wait, limit)
+        comm = launch.get_world(options.ranks, "multiply")
+        mpi.run(comm, plan, options.workers or "device", retries, limits)
     else:
         from shardwise.dispatch import pool
 
-        pool.run(plan, retries, options.memory, options.device_wait, options.devices or 0, limit)
+        pool.run(plan, retries, limits, options.devices or 0)

@@ -2,13 +2,12 @@
 
 It is first written when the shard has taken a second, renewed every two, and removed at the end.
 One that is no longer renewed is of a task that was killed: `sightings` reads it. Nothing that goes
-wrong here harms a shard: where the file cannot be written there is none. Standard library only.
+wrong here harms a shard: where the file cannot be written there is none.
 """
 
 import json
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 
 from shardwise.devices.gauge import Sample
 from shardwise.devices.telemetry import Recorder
+from shardwise.files.commit import temporary_for
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,8 @@ class AtWork(AbstractContextManager):
 
     Parameters
     ----------
-    path
-        The live file of the shard.
-    facts
-        What does not change: as docs/telemetry.md has it.
+    path, facts
+        The live file of the shard, and what in it does not change.
     done
         Says how many matrices are through.
     recorder
@@ -131,8 +129,7 @@ class AtWork(AbstractContextManager):
         if not self._words.empty():  # perhaps the end, after which nobody would remove it
             return
         if self._temporary is None:
-            own = f"{os.getpid()}.{secrets.token_hex(4)}"
-            self._temporary = self._path.with_name(f".{self._path.name}.{own}.tmp")
+            self._temporary = temporary_for(self._path)
         gauge = None if self._gauge is None else asdict(self._gauge)
         now = {"at": time.time(), "done": int(self._done()), "gauge": gauge}
         text = json.dumps({"schema": SCHEMA, **self._facts, **now})

@@ -5,7 +5,7 @@ slabs is fixed before, so memory is too: whoever is ahead waits for a slab.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Protocol
@@ -26,43 +26,28 @@ class Taker(Protocol):
         """Take bytes that begin at byte ``offset`` and follow each other; from any thread."""
 
 
-Takers = Mapping[str, Taker]
-"""Takers by the names of what they do, as a stopwatch notes it."""
-
-
 class Feed:
     """A run of matrices on its way from files into batches, once `start` was called.
 
     Parameters
     ----------
-    lane
-        Where the batches live.
-    stack, files
-        Who knows where the matrices lie, and who reads files.
-    runs
-        First and last byte, the last exclusive, of runs of the stack that follow each other.
+    run
+        First and last byte of the stack, the last exclusive.
     slab_bytes, slabs
         Size and number of slabs.
     takers
-        Take the bytes as they come.
+        Take the bytes as they come; by what they do, as a stopwatch notes it.
     """
 
     def __init__(
-        self,
-        lane: Lane,
-        stack: StackReader,
-        files: ExtentReader,
-        runs: Iterable[tuple[int, int]],
-        slab_bytes: int,
-        slabs: int,
-        takers: Takers,
-        watch: Stopwatch,
-    ) -> None:
+        self, lane: Lane, stack: StackReader, files: ExtentReader, run: tuple[int, int],
+        slab_bytes: int, slabs: int, takers: Mapping[str, Taker], watch: Stopwatch,
+    ) -> None:  # fmt: skip
         self._lane, self._stack, self._files = lane, stack, files
         self._takers, self._watch = takers, watch
-        self._pieces = _pieces(runs, slab_bytes)
+        self._begin, end = run
+        self._pieces = ((at, min(at + slab_bytes, end)) for at in range(*run, slab_bytes))
         self._first = list(islice(self._pieces, slabs))
-        self._begin = self._first[0][0] if self._first else 0
         self._pool = ThreadPoolExecutor(slabs, "slab")
         self._ahead: deque[tuple[np.ndarray, Future]] = deque()
         self._views: list[np.ndarray] = []
@@ -71,7 +56,7 @@ class Feed:
     def start(self) -> None:
         """Take the memory of the slabs and begin to read; from here on `close` is needed."""
         size = max((high - low for low, high in self._first), default=0)
-        for piece in self._first:  # a page more than needed: so a copy (shard.py) can use them, too
+        for piece in self._first:  # a page more than needed: so a copy (copy.py) can use them, too
             self._read_ahead(self._lane.slab(PAGE + size + SPARE_BYTES), [], piece)
 
     def release(self) -> None:
@@ -128,13 +113,6 @@ class Feed:
         return views
 
 
-def _pieces(runs: Iterable[tuple[int, int]], nbytes: int) -> Iterator[tuple[int, int]]:
-    """Runs of bytes, cut to slabs; the first is as long as any."""
-    for begin, end in runs:
-        for low in range(begin, end, nbytes):
-            yield low, min(low + nbytes, end)
-
-
 def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Views of the first ``nbytes`` bytes, or of all there are, and of the rest."""
     taken = []
@@ -148,24 +126,13 @@ def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list
 
 
 class Drain:
-    """Batches on their way into a file, in order.
-
-    Parameters
-    ----------
-    lane
-        Where the batches live.
-    writer
-        The file, which says how large a slab is.
-    slabs
-        Number of slabs.
-    """
+    """Batches on their way into a file, in order, through so many slabs."""
 
     def __init__(self, lane: Lane, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
         self._lane, self._writer, self._watch = lane, writer, watch
-        size, total = writer.slab_bytes, writer.nbytes
-        slabs = min(slabs, -(-total // size))
+        slabs = min(slabs, -(-writer.nbytes // writer.slab_bytes))
         self._pool = ThreadPoolExecutor(max(1, slabs), "write")
-        size = min(size, total)
+        size = min(writer.slab_bytes, writer.nbytes)
         self._slabs = [lane.slab(size) for _ in range(slabs)]
         self._free: deque[tuple[np.ndarray, Future | None]] = deque(
             (slab[:size], None) for slab in self._slabs

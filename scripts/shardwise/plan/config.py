@@ -22,19 +22,13 @@ from shardwise.units import parse_bytes
 
 SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
-DEFAULT_RESULTS = "results/default"
-"""As the schema has it, for jobs, which do not read the schema."""
-
-NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")
-"""Keys that no plan depends on."""
-
+DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
+NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")  # keys that no plan depends on
 _MOST_NUMBER = 10**40
 _MOST_NAMED = 20
 _MOST_BYTES = 1024**2
 _DEEPEST = 16
-_TEMPLATE = "__use_yte__"
-"""The key by which a file asks Snakemake to run it as a template of YTE."""
-
+_TEMPLATE = "__use_yte__"  # the key by which a file asks Snakemake to run it as a template of YTE
 _TYPES = {
     "string": "a text",
     "integer": "a whole number",
@@ -44,11 +38,11 @@ _TYPES = {
     "array": "a list",
 }
 _ADDRESS = re.compile(r"\s*([A-Za-z][A-Za-z0-9+-]*)://(.*)", re.DOTALL)
+# Ways to write a number that YAML 1.1 has and no user means.
 _ODD_NUMBERS = {
     "octal": re.compile(r"[-+]?0[0-7_]+"),
     "base 60": re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
 }
-"""Ways to write a number that YAML 1.1 has and no user means."""
 
 
 @dataclass(frozen=True)

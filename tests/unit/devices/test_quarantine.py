@@ -32,7 +32,7 @@ from shardwise.files.paths import Results
 from shardwise.multiply import backend
 from shardwise.multiply import job as multiply_job
 from shardwise.numerics import gemm
-from shardwise.records import receipts, standing
+from shardwise.records import receipts, remaining
 from shardwise.workflow import progress
 
 from tests import factories, fake_devices
@@ -607,8 +607,8 @@ def test_the_last_words_of_a_run_name_them(results, capsys, monkeypatch, done):
     listener = progress.Listener(workflow, run)
     if done:
         results.report.touch()
-    found = standing.Standing([] if done else ["00000"], None)
-    monkeypatch.setattr(standing, "look", lambda plan, statistics, jobs: found)
+    found = remaining.RemainingWork([] if done else ["00000"], None)
+    monkeypatch.setattr(remaining, "find", lambda plan, statistics, jobs: found)
     listener.last_words()
     said = capsys.readouterr().err
     assert f"  {entry}\n" in said

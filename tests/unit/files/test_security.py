@@ -105,10 +105,10 @@ def test_unfinished_results_that_are_links_are_refused(tmp_path):
     folder = made.results.partial
     folder.mkdir()
     (folder / "sum.npy").symlink_to(victim)
-    parts = checkpoint.Partial(folder, "d")
+    parts = checkpoint.CheckpointFolder(folder, "d")
     parts.save("1-0-done", checkpoint.Record(finished=[0]), [np.zeros(1)])
     with pytest.raises(InputError, match=r"sum\.npy: no reduce of ours writes this"):
-        results.Outputs(parts, made.problem, ["sum"]).prepare()
+        results.ResultFiles(parts, made.problem, ["sum"]).prepare()
     assert victim.read_bytes() == before
 
 
@@ -117,8 +117,8 @@ def test_temporary_files_are_private(tmp_path):
     made = small(tmp_path)
     with commit.commit(tmp_path / "file") as file:
         assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
-    parts = checkpoint.Partial(made.results.partial, "d")
-    results.Outputs(parts, made.problem, ["sum", "std"]).prepare()
+    parts = checkpoint.CheckpointFolder(made.results.partial, "d")
+    results.ResultFiles(parts, made.problem, ["sum", "std"]).prepare()
     modes = {path.name: path.stat().st_mode & 0o777 for path in made.results.partial.iterdir()}
     assert modes == {"sum.npy": 0o600, "std.npy": 0o600}
 
@@ -178,7 +178,7 @@ def test_commands_that_we_print_do_what_they_say(tmp_path):
     """The command that repairs names the very files, whatever the folder is called."""
     root = Path(HOSTILE)
     made = replace(small(tmp_path), results=Results(root))
-    line = ledger.remove_receipts(made, ["00000", "00001"])
+    line = ledger.build_repair(made, ["00000", "00001"])
     found = words(line, tmp_path)
     assert found == ["rm", "-f", *(f"./{root}/products/0000{i}.json" for i in (0, 1))]
     assert words(for_bash(root / "x"), tmp_path) == [f"./{root}/x"]
@@ -221,7 +221,7 @@ def test_the_launcher_is_words_and_no_shell(text, tmp_path):
     for name in ("srun", "srun;"):
         (tmp_path / name).write_text("")
         (tmp_path / name).chmod(0o700)
-    found = launch.command(2, text, environ)
+    found = launch.build_command(2, text, environ)
     assert found[1:] == [*shlex.split(text)[1:], "-n", "2"]
 
 
@@ -245,10 +245,10 @@ def test_no_reader_unpickles(tmp_path):
         npy.read_header(path)
     made = small(tmp_path)
     folder = made.results.partial
-    parts = checkpoint.Partial(folder, "d")
+    parts = checkpoint.CheckpointFolder(folder, "d")
     parts.save("1-0-done", checkpoint.Record(finished=[0]), [np.zeros(1)])
     np.save(folder / "sum.npy", evil, allow_pickle=True)
-    assert results.Outputs(parts, made.problem, ["sum"]).prepare() == []
+    assert results.ResultFiles(parts, made.problem, ["sum"]).prepare() == []
     assert not (tmp_path / "pwned").exists()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError
 from shardwise.files import commit as commits
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import PieceChecksum, file_checksum
@@ -17,9 +17,9 @@ from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import batch, job, operation
-from shardwise.multiply import session as sessions
 from shardwise.multiply.lanes import HostLane
 from shardwise.multiply.pipeline import Drain, Feed
+from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Source
 from shardwise.plan.stack import StackReader
@@ -84,7 +84,7 @@ def fed(lane, parts, run, slab_bytes, slabs, cuts, checksum=None):
     targets = [np.full(n, 7, np.uint8) for n in cuts]
     with (
         ExtentReader(2) as threads,
-        closing(Feed(lane, reader, threads, [run], slab_bytes, slabs, takers, watch)) as feed,
+        closing(Feed(lane, reader, threads, run, slab_bytes, slabs, takers, watch)) as feed,
     ):
         feed.start()
         for target in targets:
@@ -125,18 +125,15 @@ def drained(lane, path, raw, slab_bytes, slabs, cuts):
     """A file of these bytes, written in parts of these lengths; checksum, pieces, stopwatch."""
     watch, at = Stopwatch(), 0
     with commit(path) as file:
-        with (
-            StackWriter(
-                file, (raw.nbytes,), np.dtype("u1"), slab_bytes=slab_bytes, threads=2
-            ) as writer,
-            closing(Drain(lane, writer, slabs, watch)) as drain,
-        ):
-            for length in cuts:
-                source = raw[at : at + length].copy()
-                drain.write(source)
-                source[:] = 7  # it may be overwritten now
-                at += length
-            drain.finish()
+        with StackWriter(file, (raw.nbytes,), np.dtype("u1")) as writer:
+            writer.slab_bytes = slab_bytes
+            with closing(Drain(lane, writer, slabs, watch)) as drain:
+                for length in cuts:
+                    source = raw[at : at + length].copy()
+                    drain.write(source)
+                    source[:] = 7  # it may be overwritten now
+                    at += length
+                drain.finish()
         return writer.checksum(), (writer.row_bytes, writer.piece_bytes), watch
 
 
@@ -153,24 +150,6 @@ def test_bytes_are_drained_in_order(tmp_path, data, total, slab_bytes, slabs):
     np.testing.assert_array_equal(np.load(path), raw)
     assert checksum == file_checksum(path, 4096, *pieces)
     assert {"write", "download"} <= set(watch.seconds)
-
-
-def test_the_seconds_of_a_stage_add_up_over_threads():
-    """Whoever adds, and also where the work fails, nothing is lost."""
-    watch = Stopwatch()
-    threads = [
-        threading.Thread(target=lambda: [watch.add("x", 0.5) for _ in range(1000)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert watch.seconds == {"x": 2000.0}
-    assert watch.timed("y", lambda: 3) == 3
-    with pytest.raises(ZeroDivisionError):
-        watch.timed("z", lambda: 1 / 0)
-    assert set(watch.seconds) == {"x", "y", "z"}
 
 
 # Whole shards that fail.
@@ -217,16 +196,17 @@ def fail(monkeypatch, where, error, call):
 @pytest.mark.parametrize("call", [1, 5])
 @pytest.mark.parametrize("where", FAILURES)
 def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
-    """It ends with that error and without the other batches; no file and no thread is left."""
+    """It ends with that very error, before the other batches; no file and no thread is left."""
     matrix = 8 * 8 * 8
     monkeypatch.setattr(piecess, "SLAB_BYTES", 3 * matrix + 40)
     monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
     made = copied(factories.plan(tmp_path, noise((400, 8, 8)), shards=1))
     error = BrokenError(where)
-    worked = fail(monkeypatch, where, error, 1 if where in ONCE else call)
     before = set(threading.enumerate())
-    with pytest.raises(BrokenError) as caught:
-        job.run_shard(made, "00000")
+    with monkeypatch.context() as patch:
+        worked = fail(patch, where, error, 1 if where in ONCE else call)
+        with pytest.raises(BrokenError) as caught:
+            job.run_shard(made, "00000")
     assert caught.value is error
     assert set(threading.enumerate()) <= before
     assert not leftovers(tmp_path)
@@ -234,35 +214,9 @@ def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
     assert not made.results.receipt("00000").exists()
     # A failed write is noticed when its slab is used again: all of them may be filled before.
     assert where in ONCE or len(worked) < 40
-
-
-@pytest.mark.parametrize("where", ["reading", "writing", "examining"])
-def test_a_failure_keeps_its_kind(tmp_path, monkeypatch, where):
-    """What a thread finds out ends with the exit code that it means."""
-    made = copied(factories.plan(tmp_path, noise((4, 8, 8)), shards=1))
-    fail(monkeypatch, where, IntegrityError("told"), 1)
-    with pytest.raises(IntegrityError, match="told"):
+    if call == 1:  # nothing of it is in the way of the next attempt
         job.run_shard(made, "00000")
-
-
-def test_a_shard_can_be_computed_after_a_failure(tmp_path, monkeypatch):
-    """Nothing of a failed attempt is in the way of the next."""
-    made = copied(factories.plan(tmp_path, stack((9, 4, 4)), shards=1))
-    with monkeypatch.context() as patch:
-        fail(patch, "writing", BrokenError(), 1)
-        with pytest.raises(BrokenError):
-            job.run_shard(made, "00000")
-    job.run_shard(made, "00000")
-    left = stack((9, 4, 4))
-    np.testing.assert_array_equal(factories.products(made), left @ left)
-
-
-def test_stages_are_in_the_receipt(tmp_path):
-    """How long each stage was busy, in seconds."""
-    made = factories.computed(factories.plan(tmp_path, stack((9, 4, 4)), shards=1))
-    stages = factories.receipt(made).stages
-    assert {"read", "checksum", "multiply", "download", "write"} <= set(stages)
-    assert all(seconds >= 0 for seconds in stages.values())
+        assert made.results.receipt("00000").exists()
 
 
 def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
@@ -310,19 +264,17 @@ def test_a_session_takes_its_slabs_once(tmp_path, monkeypatch, keep):
     left, right = noise((40, 8, 8)), noise((40, 8, 8), seed=1)
     over = {"shards": 4, "keep": keep, "materialize": True, "product": "A @ B"}
     made = factories.plan(tmp_path, left, right, **over)
-    session = sessions.Session(made, 0)
-    reading, counts = session.begin("00000"), []
-    for following in ("00001", "00002", "00003", None):
-        ahead = []
+    session = Session(made, 0)
+    jobs, counts = [job.ShardJob(session, shard) for shard in made.shards], []
+    for now, following in zip(jobs, [*jobs[1:], None], strict=True):
 
-        def read(shard=following, now=reading, ahead=ahead):
+        def read(now=now, following=following):
             now.release()
-            if shard is not None:
-                ahead.append(session.begin(shard))
+            if following is not None:
+                following.begin()
 
-        session.finish(reading, read)
+        now.run(read)
         counts.append(len(taken))
-        reading = ahead[0] if ahead else None
     assert len(set(counts)) == 1
     other = factories.computed(factories.plan(tmp_path / "other", left, right, **over))
     for shard in made.shards:
@@ -335,14 +287,14 @@ def test_a_session_goes_on_after_a_failure(tmp_path):
     left = stack((12, 4, 4), "float64")
     left[5, 1, 2] = np.nan
     made = factories.plan(tmp_path, left, shards=4, materialize=False)
-    session = sessions.Session(made, 0)
+    session = Session(made, 0)
     for shard in made.shards:
-        reading = session.begin(shard)
+        shard_job = job.ShardJob(session, shard)
         if shard == "00001":
             with pytest.raises(InputError, match="matrix 5 holds NaN"):
-                session.finish(reading)
+                shard_job.run()
         else:
-            session.finish(reading)
+            shard_job.run()
             row = made.shard(shard)
             part = left[row.start : row.stop]
             np.testing.assert_array_equal(np.load(made.results.product(shard)), part @ part)
