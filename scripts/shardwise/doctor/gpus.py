@@ -62,11 +62,10 @@ print(json.dumps({"cuda": cupy.cuda.runtime.runtimeGetVersion()}), flush=True)
 ones = cupy.ones((256, 256), "float32")
 print(json.dumps({"sum": float((ones @ ones).sum())}), flush=True)
 """
-_SUM = float(256**3)
-"""What the product of ones sums to: it needs NVRTC, cuBLAS and a device that computes.
+"""Multiplies ones, which needs NVRTC, cuBLAS and a device that computes. Meanwhile the device is
+leased, as by a task; the kernel frees it with the process."""
 
-Meanwhile the device is leased, as by a task; the kernel frees it with the process.
-"""
+_SUM = float(256**3)
 
 
 def installed() -> dict[str, str]:

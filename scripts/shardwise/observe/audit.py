@@ -256,9 +256,8 @@ class _Auditor:
         self._plan, self._results, self._audit = plan, plan.results, audit
         self._progress = progress
         self._lock = threading.Lock()
-        own = (getattr(self._results, name) for name, value in vars(Results).items()
-               if isinstance(value, property))  # fmt: skip
-        self._known = {self._name(path) for path in own}
+        fixed = (getattr(self._results, name) for name in vars(Results))
+        self._known = {self._name(path) for path in fixed if isinstance(path, Path)}
         self._synthetic = bool(plan.facts.synthetic)
         if self._synthetic:  # the folder may have another name by now
             sources = [replace(source, path=str(self._results.synthetic)) for source in sources]

@@ -15,7 +15,6 @@ from shardwise.devices.leases import Holder
 from shardwise.devices.nvml import Device, Process
 from shardwise.doctor import gpus
 from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, ask_all
-from shardwise.errors import TryAgain
 
 GIB = 2**30
 RIGHT = json.dumps({"cuda": 12080}) + "\n" + json.dumps({"sum": 256.0**3}) + "\n"
@@ -118,14 +117,6 @@ def test_cupy_and_driver(
     assert asked.uuids == (["GPU-0"] if level == OK else [])
 
 
-def test_the_cure_for_a_wrong_cupy_is_the_drivers() -> None:
-    """The command installs what this driver runs."""
-    (cupy,) = named(look(device(0), cupy=lambda: {"cupy-cuda13x": "14"}), "cupy")
-    assert cupy.cure == "make clean, then make install CUDA=12"
-    (cupy,) = named(look(device(0), cuda=lambda: 13010, cupy=dict), "cupy")
-    assert cupy.cure == "make install CUDA=13"
-
-
 def test_a_machine_without_a_driver_computes_with_numpy() -> None:
     """No fault, unless the config wants cupy."""
     without = {"cuda": lambda: None, "cupy": dict}
@@ -170,15 +161,6 @@ def ones(shape, dtype):
         raise RuntimeError("lost")
     return numpy.ones(shape, dtype)
 """
-
-
-def test_the_program_that_multiplies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs once a device, which it is told by its UUID; here with NumPy under cupy's name."""
-    (tmp_path / "cupy.py").write_text(CUPY)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = look(device(0), device(1), ask_all=ask_all)
-    assert usable(found) == ["GPU-0"]
-    assert "a small product fails: RuntimeError: lost" in named(found, "GPU 1")[0].text
 
 
 def test_the_program_leases_its_device_first(
@@ -278,19 +260,6 @@ def test_a_variable_that_names_no_device(value: str) -> None:
     assert named(found, "GPU 0")
 
 
-def test_a_driver_that_cannot_be_asked() -> None:
-    """The message of NVML is the finding."""
-
-    def lost() -> tuple[str, list[Device]]:
-        raise TryAgain("NVML says Driver/library version mismatch; reboot this node")
-
-    found = look(driver_and_devices=lost)
-    assert codes(found) == [75]
-    (message,) = named(found, "devices")
-    assert message.text == "NVML says Driver/library version mismatch"
-    assert message.cure == "reboot this node"
-
-
 def test_what_is_logged_while_devices_are_listed_is_told() -> None:
     """A device that does not answer is left out with a warning."""
 
@@ -367,13 +336,6 @@ def test_memory_that_no_process_has(
     assert all("by no process that is listed" in finding.text for finding in told)
 
 
-def test_a_process_that_draws_holds_its_memory_too() -> None:
-    """NVML lists such processes apart."""
-    found = look(device(0, free=70, others=(Process(os.getpid(), 10 * GIB),)))
-    assert not any("unlisted" in finding.facts for finding in found)
-    assert "held by" in named(found, "GPU 0")[1].text
-
-
 @pytest.mark.parametrize("make", [lambda p: p.touch(), lambda p: (p.mkdir(), p.chmod(0o777))])
 def test_a_folder_in_which_no_lease_can_be_kept(
     tmp_path: Path, make: Callable[[Path], object]
@@ -384,13 +346,6 @@ def test_a_folder_in_which_no_lease_can_be_kept(
     assert codes(found) == [75]
     assert "device leases cannot be kept in" in named(found, "leases")[0].text
     assert "SHARDWISE_LEASES" in named(found, "leases")[0].cure
-
-
-def test_a_relative_folder_of_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each task would see another one."""
-    monkeypatch.setenv("SHARDWISE_LEASES", "leases")
-    (told,) = named(look(device(0)), "leases")
-    assert (told.level, told.cure.startswith("name an absolute one")) == (FAULT, True)
 
 
 def test_a_folder_of_leases_that_cannot_be_made(

@@ -15,7 +15,6 @@ from shardwise.doctor import findings, mpi, python, report
 from shardwise.doctor.__main__ import SECTIONS, guarded
 from shardwise.doctor.findings import FAULT, OK, Deadline, Finding, Reply, fault, note, ok
 from shardwise.doctor.report import Report
-from shardwise.plan import config
 
 from tests import processes
 from tests.doctor import Once
@@ -213,13 +212,6 @@ def test_a_section_that_does_not_come_to_its_end(
     assert words in last.text
 
 
-def test_a_scheduler_that_hangs_keeps_no_job_from_this_machine() -> None:
-    """What hangs in any other section does."""
-    for name in ("slurm", "grid engine"):
-        (found,) = report.read(name, Reply(None, "", ""))
-        assert (found.level, found.code) == ("note", 0)
-
-
 def test_a_program_that_says_more_than_a_pipe_holds() -> None:
     """All of it arrives, from several at once."""
     line = [sys.executable, "-c", "print('x' * 300_000)"]
@@ -266,27 +258,3 @@ def test_the_verdict(found: Sequence[Finding], code: int, words: str) -> None:
     assert made.code == code
     assert words in made.verdict
     assert shown(made, 80).splitlines()[-1].startswith("!!" if code else "ok")
-
-
-def test_lines_fit_and_cures_stand_below() -> None:
-    """Marks and names in columns, text wrapped beside them."""
-    text = shown(verdict(ok("a", "word " * 40), fault("b", "wrong", "mend it")), 60)
-    assert max(map(len, text.splitlines())) <= 60
-    assert "\n  ok  a             word word" in text
-    assert re.search(r"\n  !!  b             wrong *\n                    → mend it *\n", text)
-
-
-def test_a_config_that_cannot_be_read_for_want_of_a_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The defaults hold, so that all else can be looked at."""
-
-    def missing(*_: object) -> None:
-        raise ModuleNotFoundError("No module named 'yaml'")
-
-    monkeypatch.setattr(config, "load", missing)
-    file = tmp_path / "config.yaml"
-    file.write_text("results: there\n")
-    chosen, (found,) = report.choose([file], None)
-    assert chosen == {"results": "results/default", "backend": "auto"}
-    assert (found.level, found.section, found.cure) == (FAULT, "config", "make install")

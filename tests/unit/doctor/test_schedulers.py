@@ -154,14 +154,6 @@ def test_other_clusters_of_grid_engine() -> None:
     assert "there is no parallel environment" in none[-2].text
 
 
-def test_inside_a_job_the_doctor_sends_nobody_into_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees the node already."""
-    for name in ("SLURM_JOB_ID", "JOB_ID"):
-        monkeypatch.setenv(name, "7")
-    assert "nodes" not in ask_slurm({})
-    assert "nodes" not in [finding.name for finding in ask_grid_engine({})]
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -179,12 +171,6 @@ def test_a_silent_grid_engine(answer: Reply, words: str) -> None:
     (found,) = ask_grid_engine({"qconf -sc": answer})
     assert (found.level, found.code) == (NOTE, 0)
     assert words in found.text
-
-
-def test_the_qsub_of_another_scheduler() -> None:
-    """PBS has one too, but no qconf."""
-    (found,) = ask_grid_engine({}, lambda name: None if name == "qconf" else name)
-    assert "another scheduler" in found.text
 
 
 @pytest.fixture
