@@ -495,11 +495,11 @@ class Record(Reader):
         self.partial = checkpoint.CheckpointFolder(self.folder / "partial", "d1")
         self.file = self.folder / "partial" / "a.part"
         values = [np.arange(4), np.ones((2, 3), "f4"), np.zeros((0, 2), bool)]
-        self.partial.save("a", checkpoint.Record([(0, 4), (6, 7)], 3), values)
+        self.partial.save("a", checkpoint.Checkpoint([(0, 4), (6, 7)], 3), values)
         self.seeds = [self.file.read_bytes()]
-        self.partial.save("a", checkpoint.Record(finished=[0, 2]), values[:1])
+        self.partial.save("a", checkpoint.Checkpoint(finished=[0, 2]), values[:1])
         self.seeds.append(self.file.read_bytes())
-        self.partial.save("b", checkpoint.Record([(1, 2)], 9), [])
+        self.partial.save("b", checkpoint.Checkpoint([(1, 2)], 9), [])
         self.other = self.folder / "partial" / "b.part"
         self.whole = self.other.read_bytes()
         self.writes = (self.folder / "partial",)

@@ -1,12 +1,9 @@
 """The reduce: every rank adds its part of all products, and each byte is read once.
 
-Where the result is long, ranks share its elements, a stripe at a time, and each writes its own part
-of the result's files. Where it is short, or has few stripes, ranks share the products, and what
-they hold is merged. Nothing that is merged depends on order or grouping (binned.py, statistics.py),
-so neither does a bit of the result.
-
-The checksum of each shard's file is formed in the same pass, from what all ranks have read of it,
-and compared with its receipt before anything is published.
+Where the result has many stripes, ranks share them, and each writes its own part of the result's
+files; else ranks share the products, and what they hold is merged. Nothing that is merged depends
+on order or grouping (binned.py, statistics.py). The checksum of each shard's file is formed in the
+same pass, and compared with its receipt before anything is published.
 """
 
 import contextlib
@@ -63,34 +60,19 @@ def run(
 ) -> Plan:  # fmt: skip
     """Compute statistics over all products and commit them, then ``summary.json``.
 
-    Parameters
-    ----------
-    comm
-        An MPI communicator; every rank calls this.
-    names
-        Statistics, such as ``sum`` and ``std``.
-    limit
-        Seconds that a rank may give no sign of life, or wait for one file, before all are ended.
-    save_every
-        Seconds after which unfinished work is committed.
-
-    Returns
-    -------
-    Plan
-        What was reduced.
+    Every rank of ``comm`` calls this. A rank that gives no sign of life for ``limit`` seconds, or
+    waits so long for one file, ends all. Every ``save_every`` seconds unfinished work is committed.
 
     Raises
     ------
-    IntegrityError
-        On every rank, where a shard is not what its receipt says.
-    InputError
-        On every rank, where a result overflows, or cannot be had from what the shards keep.
-    TryAgain
-        On every rank, where a file cannot be read, or another reduce works on these results.
+    IntegrityError, InputError, TryAgain
+        On every rank: where a shard is not what its receipt says; where a result overflows, or
+        cannot be had from what the shards keep; where a file cannot be read, or another reduce
+        works on these results.
     """
     started = time.time()
     peers = Peers(comm, limit)
-    plan = peers.agree(lambda: _loaded(plan_file, names), "the plan")
+    plan = peers.agree(lambda: _load(plan_file, names), "the plan")
     with contextlib.ExitStack() as stack:
         peers.agree(
             lambda: stack.enter_context(exclusive_lock(plan.results)) if peers.rank == 0 else None,
@@ -108,7 +90,7 @@ def run(
     return plan
 
 
-def _loaded(plan_file: Path, names: list[str]) -> Plan:
+def _load(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
     plan = plans.load(plan_file)
     plan_problem.check_statistics(names, plan.settings.keep, plan.problem.product_dtype)
@@ -278,7 +260,7 @@ class _Job:
                 raise InputError(f"the {name} {what} at element {where}{told}")
 
     def _origin(self, element: int) -> str:
-        """Which product makes an element of a result NaN or Inf, and where its matrix lies."""
+        """Which product makes an element NaN or Inf, and where its matrix lies."""
         until = time.monotonic() + _SEARCH_SECONDS
         for number, shard in enumerate(self._shards):
             wild = np.flatnonzero(~np.isfinite(self._element_of(number, element)))
