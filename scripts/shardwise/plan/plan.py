@@ -71,6 +71,10 @@ class Source:
     count: int
     identity: str
 
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether any of the matrices ``start`` to ``stop`` are in this file."""
+        return self.first < stop and start < self.first + self.count
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -85,7 +89,7 @@ class Stack:
         """The files that hold matrices ``start`` to ``stop``."""
         if len(self.sources) == self.matrices:  # one matrix a file: no search
             return list(self.sources[start:stop])
-        return [s for s in self.sources if s.first < stop and start < s.first + s.count]
+        return [source for source in self.sources if source.holds(start, stop)]
 
 
 # Settings that a shard's products or their proof depend on; each stands in the fingerprint.
