@@ -1,7 +1,6 @@
 """Leases of real GPUs: by tasks that compute and are killed, beside others that fill the memory."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from shardwise.devices import nvml
 
-from tests import factories
 from tests.gpu.conftest import HAS_DRIVER
 from tests.uses import one_at_a_time, recorded
 
@@ -19,15 +17,6 @@ pytestmark = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
 
 PROGRAM = Path(__file__).with_name("task_program.py")
 GIB = 2**30
-
-
-@pytest.fixture
-def environment(tmp_path):
-    """What tasks start with: all GPUs, leases of this test alone, and no scheduler."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    own.pop("CUDA_VISIBLE_DEVICES", None)
-    path = [str(factories.SCRIPTS), *filter(None, [own.get("PYTHONPATH")])]
-    return own | {"PYTHONPATH": os.pathsep.join(path), "SHARDWISE_LEASES": str(tmp_path / "leases")}
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.multiply.backend import load_backend
 from shardwise.numerics import gemm, tolerances
-from shardwise.numerics.binned import BinnedSum
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
@@ -182,24 +181,6 @@ def shards_of(folder, left, shards, **over):
     return made, [np.load(made.results.product(shard_id)) for shard_id in made.shards]
 
 
-@pytest.mark.parametrize("dim", [33, 40])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int32"])
-def test_bits_do_not_depend_on_the_cut(tmp_path, backend, dtype, dim):
-    """Products, and the sum of partial sums, are the same for 1, 2 and 7 shards."""
-    left, _ = factors("A @ A", (7, dim, dim), dtype)
-    products, sums = set(), set()
-    for shards in (1, 2, 7):
-        folder = tmp_path / str(shards)
-        _, found = shards_of(folder / "p", left, shards, backend=backend)
-        products.add(np.concatenate(found).tobytes())
-        made, partials = shards_of(folder / "s", left, shards, backend=backend, keep="sum")
-        total = BinnedSum(np, (dim, dim), made.problem.product_dtype)
-        for row, planes in zip(made.shards.values(), partials, strict=True):
-            total.merge(planes, row.stop - row.start)
-        sums.add(total.planes().tobytes())
-    assert len(products) == len(sums) == 1
-
-
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize("product", ["A @ A", "A.T @ A", "A @ B"])
 def test_bits_do_not_depend_on_slabs_and_batches(tmp_path, backend, product, keep, monkeypatch):
@@ -335,19 +316,6 @@ def test_nonfinite_input_and_overflow_are_refused_by_name(tmp_path, backend, val
     what = "overflows float16" if value == 1000 else "holds NaN or Inf"
     with pytest.raises(InputError, match=f"matrix {position} {what}"):
         job.run_shard(made, "00000")
-
-
-def test_nonfinite_input_is_computed_where_allowed(tmp_path, backend):
-    """NaN spreads as arithmetic has it; the other matrices are computed and proven."""
-    left = factories.noise((4, 8, 8), "float32")
-    left[2, 3, 3] = np.nan
-    made = factories.plan(
-        tmp_path, left, backend=backend, nonfinite="allow", materialize=False, shards=1
-    )
-    job.run_shard(made, "00000")
-    found = np.isnan(factories.products(made))
-    assert found.any(axis=(1, 2)).tolist() == [False, False, True, False]
-    np.testing.assert_array_equal(found[2], np.isnan(left[2] @ left[2]))
 
 
 def hand_made(folder, backend):

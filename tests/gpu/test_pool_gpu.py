@@ -1,6 +1,5 @@
 """The pool on NumPy and on all GPUs of this machine: bits, reading ahead, killed workers."""
 
-import os
 import subprocess
 
 import numpy as np
@@ -50,14 +49,6 @@ def square(xp, block):
 def here():
     """The GPUs of this machine; none without a driver."""
     return nvml.present() if HAS_DRIVER else []
-
-
-@pytest.fixture
-def environment(tmp_path):
-    """What a pool starts with: all GPUs, leases of this test alone, and no scheduler."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    own.pop("CUDA_VISIBLE_DEVICES", None)
-    return own | {"SHARDWISE_LEASES": str(tmp_path / "leases")}
 
 
 @pytest.fixture

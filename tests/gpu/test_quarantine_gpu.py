@@ -61,18 +61,13 @@ sys.meta_path.insert(0, Patch())
 
 
 @pytest.fixture
-def pooled(tmp_path):
+def pooled(tmp_path, environment):
     """Compute what is missing on some devices, of which one is wrong once."""
     (tmp_path / "sitecustomize.py").write_text(WRONG_ONCE)
     mark = tmp_path / "wrong"
     mark.touch()
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    own.pop("CUDA_VISIBLE_DEVICES", None)
-    own |= {
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
-        "SHARDWISE_LEASES": str(tmp_path / "leases"),
-        "WRONG_MARK": str(mark),
-    }
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    own = environment | {"PYTHONPATH": path, "WRONG_MARK": str(mark)}
 
     def run(made, wrong_on, visible=None):
         env = own | {"WRONG_ON": wrong_on}

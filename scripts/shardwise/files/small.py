@@ -88,10 +88,10 @@ def read(
         raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def said(path: Path, most: int = MOST_BYTES, *, follow: bool = True) -> Any:
-    """What a file of JSON says; None where nothing can be made of it. As :func:`read`."""
+def read_json(path: Path) -> Any:
+    """What a file of JSON says; None where nothing can be made of it."""
     try:
-        return json.loads(read(path, most, follow=follow) or b"null")
+        return json.loads(read(path) or b"null")
     except (IntegrityError, ValueError, RecursionError):
         return None
 

@@ -35,16 +35,8 @@ _SAMPLED, _ENDED = "sampled", "ended"
 class AtWork(AbstractContextManager):
     """A thread beside a shard at work, which says how far that is and samples its device.
 
-    Parameters
-    ----------
-    path, facts
-        The live file of the shard, and what in it does not change.
-    done
-        Says how many matrices are through.
-    recorder
-        Samples the device; None on a CPU.
-    table
-        Where the samples are written once there are all of them; what lies there goes.
+    The live file `path` says `facts`, and how many matrices are `done`. The recorder samples the
+    device; None on a CPU. Its samples are written to the table once there are all of them.
     """
 
     def __init__(

@@ -25,28 +25,18 @@ _CORRECT = "correct it, or set nonfinite: allow"
 
 @dataclass
 class BatchReport:
-    """What is to be looked at once a batch is done: one number per matrix, or None.
+    """What is to be looked at once a batch is done: one number per matrix, or None."""
 
-    Attributes
-    ----------
-    first, count
-        The matrices, by their index in the whole stack.
-    left, right, product
-        Largest moduli; infinite or NaN where an element is.
-    ratio
-        How far products are from those of their factors, in units of the tolerance. One number
-        where the products were added up before.
-    forms
-        What `reference.ShardForms` adds up; a row for each ratio.
-    """
-
-    first: int
+    first: int  # matrix, by its index in the whole stack
     count: int
+    # Largest moduli; infinite or NaN where an element is.
     left: Any = None
     right: Any = None
     product: Any = None
+    # How far products are from those of their factors, in units of the tolerance. One number where
+    # the products were added up before.
     ratio: Any = None
-    forms: Any = None
+    forms: Any = None  # what `reference.ShardForms` adds up; a row for each ratio
 
     def fetched(self, lane: Lane) -> "BatchReport":
         """The same in host memory."""
@@ -185,11 +175,10 @@ class Multiplication(Operation):
             report.right = self._checker.largest(other)
 
     def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        return self._overflow(report, i, self._problem.dtype, report.first + i, 1)
-
-    def _overflow(
-        self, report: BatchReport, i: int, dtype: str, first: int, count: int
-    ) -> BadMatrix:
+        dtype, first, count = self._problem.dtype, report.first + i, 1
+        if self._together:
+            dtype = dtype if self.compute == "float64" else "float32"
+            first, count = report.first, report.count
         what = f"{self.name(report, i)} overflows {dtype}, although its factors are finite"
         cure = "save the input as float64 (or scale it), or set nonfinite: allow"
         return BadMatrix(what, cure, "product", first, count)
@@ -217,10 +206,6 @@ class SumInGemm(Multiplication):
 
     def name(self, report: BatchReport, i: int) -> str:
         return f"the sum of the products {report.first} to {report.first + report.count - 1}"
-
-    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        dtype = "float32" if self.compute != "float64" else self._problem.dtype
-        return self._overflow(report, i, dtype, report.first, report.count)
 
 
 def adds_in_gemm(plan: Plan) -> bool:

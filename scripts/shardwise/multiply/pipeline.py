@@ -27,14 +27,10 @@ class Taker(Protocol):
 
 
 class Feed:
-    """A run of matrices on its way from files into batches, once `start` was called.
+    """Bytes ``run`` of a stack on their way from files into batches, once `start` was called.
 
     Parameters
     ----------
-    run
-        First and last byte of the stack, the last exclusive.
-    slab_bytes, slabs
-        Size and number of slabs.
     takers
         Take the bytes as they come; by what they do, as a stopwatch notes it.
     """

@@ -16,9 +16,7 @@ from shardwise.plan.plan import Plan
 
 
 class Session:
-    """A device of this process, with the lane, slabs and kernels that are made once.
-
-    What is computed never depends on an earlier shard.
+    """A device of this process, with the lane and slabs that are made once.
 
     Parameters
     ----------

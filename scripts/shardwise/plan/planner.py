@@ -264,10 +264,10 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
         if "{" in name or "}" in name:
             raise InputError(f"{name}: file names with braces cannot be used; rename it")
     root = results.root.resolve()
-    own = {root / name for name in results.names()}
+    reserved = {root / name for name in results.names()}
     for source in sources:
         path = Path(source.path).resolve()
-        if path.parent == root or own.intersection(path.parents):
+        if path.parent == root or reserved.intersection(path.parents):
             raise InputError(
                 f"{source.path} lies where the run writes its own files; choose another folder "
                 "for the results"

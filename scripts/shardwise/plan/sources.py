@@ -35,8 +35,8 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     try:
         return _stack_on_disk(settings, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
-        own = error.filename or settings.input
-        where = "" if str(own) == settings.input else f" ({shown(own)})"
+        culprit = error.filename or settings.input
+        where = "" if str(culprit) == settings.input else f" ({shown(culprit)})"
         raise InputError(f"input: {settings.input}: {error.strerror}{where}") from error
 
 

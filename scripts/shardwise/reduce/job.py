@@ -437,7 +437,7 @@ class _Job:
 
     def _commit(self, checksums: dict[str, str], nodes: dict[str, int], started: float) -> None:
         plan = self._plan
-        former = small.said(plan.results.summary) or {}
+        former = small.read_json(plan.results.summary) or {}
         plan.results.summary.unlink(missing_ok=True)  # it vouches for the files before
         files = self._outputs.publish(plan.results, checksums)
         for name in set(STATISTICS) & set(former.get("files", ())) - set(files):

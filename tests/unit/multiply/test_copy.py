@@ -45,13 +45,6 @@ def copies(made):
     return np.concatenate(parts)
 
 
-def test_a_stack(tmp_path, slabs):
-    """The shards of one file are its matrices, whatever the slabs."""
-    array = noise((41, 130, 200))
-    made = factories.plan(tmp_path, array, product="A @ A.T", shards=2)
-    np.testing.assert_array_equal(copies(made), array)
-
-
 @pytest.mark.parametrize("dim", [20, 400])
 def test_a_folder(tmp_path, slabs, dim):
     """Many files, short or long, become one."""
@@ -104,7 +97,7 @@ import os, sys
 from pathlib import Path
 from shardwise.multiply import copy
 from shardwise.plan import plan
-copy._Copier.run = lambda *words: os.kill(os.getpid(), 9)
+copy._Copier._copy_all = lambda *words: os.kill(os.getpid(), 9)
 copy.materialize(plan.load(Path(sys.argv[1])), "00000")
 """
 
