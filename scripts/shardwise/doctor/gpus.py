@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from shardwise import host
-from shardwise.devices import choose, grants, leases, nvml
+from shardwise.devices import choose, grants, leases, nvml, wait
 from shardwise.devices.leases import Holder
 from shardwise.devices.nvml import Device, Process
 from shardwise.doctor.findings import (
@@ -199,7 +199,7 @@ def _devices(
         free += usable
         tried |= own[0].facts["works"] is not None
         yield replace(own[0], facts={**own[0].facts, "usable": usable})
-        if alone and device in ours and (obstacle := choose.obstacle(device, 0)):
+        if alone and device in ours and (obstacle := wait.obstacle(device, 0)):
             yield note(_name(device), f"{obstacle}; a task does not wait for what is granted")
         yield from own[1:]
     if ours and computes:
@@ -251,7 +251,7 @@ def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> F
         return ok("leases", text, **facts)
     text = (
         "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
-        f"hands for {choose.wait_seconds(host.job(environ)) / 60:.0f} minutes"
+        f"hands for {wait.wait_seconds(host.job(environ)) / 60:.0f} minutes"
     )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 
@@ -280,7 +280,7 @@ def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: 
         return "it is not granted here"
     if leased:
         return "it is leased"
-    return None if alone else choose.obstacle(device, 0)
+    return None if alone else wait.obstacle(device, 0)
 
 
 def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Finding:
