@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardwise.files import pieces
-from shardwise.observe import endpoint
+from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
@@ -341,7 +341,7 @@ def test_prometheus_follows_a_run_to_its_proof(night: Night, tmp_path: Path) -> 
     data = tmp_path / "prometheus"
     data.mkdir()
     with (
-        endpoint.serve(Observer(root), every=0.5) as port,
+        metrics.serve(Observer(root), every=0.5) as port,
         prometheus.scraping(data, port) as server,
     ):
         assert server.query('shardwise_run_verdict{verdict="empty"} == 1')

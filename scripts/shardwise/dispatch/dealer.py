@@ -14,11 +14,8 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-_FADES = 0.8
-"""What is left of earlier shards in a worker's speed, with each more that it ends."""
-
-_SURE = 1 - 1e-9
-"""Rounding must not make two equal workers wait for each other."""
+_FADES = 0.8  # what is left of earlier shards in a worker's speed, with each more that it ends
+_SURE = 1 - 1e-9  # rounding must not make two equal workers wait for each other
 
 
 @dataclass

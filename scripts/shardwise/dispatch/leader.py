@@ -21,14 +21,12 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 """Pause between two looks at what time alone changes; events are taken as they come."""
 
-_BLAMES = 2
-"""A device is left out once so many shards have failed on it, with no success between."""
+_BLAMES = 2  # a device is left out once so many shards have failed on it, with no success between
 
 _LAST_BLAMES = 4
 """The same of the last device: without it nothing is computed, and some shards may be poisonous."""
 
-_START_DEATHS = 2
-"""So many processes of a worker may die in a row before it has a device."""
+_START_DEATHS = 2  # so many processes of a worker may die in a row before it has a device
 
 _NO_DEVICE = "the CPU"
 

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -229,7 +229,7 @@ def digest_of_text(text: str) -> str:
 
 def to_tsv(rows: Iterable[Any], kind: type) -> bytes:
     """A table of dataclass rows as bytes; quoted where a path needs it."""
-    table = [[f.name for f in fields(kind)], *(astuple(row) for row in rows)]
+    table = [[f.name for f in fields(kind)], *(vars(row).values() for row in rows)]
     # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
     awkward = any("\r" in str(value) for row in table for value in row)
     text = io.StringIO(newline="")

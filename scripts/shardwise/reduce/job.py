@@ -298,15 +298,23 @@ class _Job:
 
     def _element_of(self, number: int, element: int) -> np.ndarray:
         """One element of all products of a shard, or of their sum."""
-        plan, shard = self._plan, self._shards[number].shard
-        array = np.load(plan.results.product(shard), "r", allow_pickle=False)
-        rows = array.reshape(self._layout.rows[number], -1)
-        if not adds_planes(plan):
-            return np.array(rows[:, element])
-        dtype = plan.problem.product_dtype
+        rows = self._rows(number)
+        if adds_planes(self._plan):
+            return self._round(rows, element, element + 1)
+        return np.array(rows[:, element])
+
+    def _rows(self, number: int) -> np.ndarray:
+        """The rows of a shard's file."""
+        path = self._plan.results.product(self._shards[number].shard)
+        array = np.load(path, "r", allow_pickle=False)
+        return array.reshape(self._layout.rows[number], -1)
+
+    def _round(self, planes: np.ndarray, low: int, high: int) -> np.ndarray:
+        """Some elements of the sum that planes hold."""
+        dtype = self._plan.problem.product_dtype
         parts = number_parts(dtype)
-        planes = np.array(rows[:, parts * element : parts * (element + 1)])
-        return rounded(planes.reshape(plane_shape((1,), dtype)), dtype)
+        part = np.array(planes[:, parts * low : parts * high])
+        return rounded(part.reshape(plane_shape((high - low,), dtype)), dtype)
 
     def _save(self, work: "StripeSum") -> None:
         """Commit what this rank has: stripes that are finished, and the one it works on."""
@@ -408,22 +416,14 @@ class _Job:
 
     def _form_of(self, shard: int) -> np.ndarray:
         """What the file of a shard comes to."""
-        problem = self._plan.problem
-        shape, dtype = problem.product_shape, problem.product_dtype
-        path = self._plan.results.product(self._shards[shard].shard)
-        array, planes = np.load(path, "r", allow_pickle=False), adds_planes(self._plan)
-        elements = math.prod(shape)
-        rows = array.reshape(self._layout.rows[shard], -1)
-        total = reference.SumForm(shape, problem.sum_dtype)
+        problem, planes = self._plan.problem, adds_planes(self._plan)
+        rows, elements = self._rows(shard), math.prod(problem.product_shape)
+        total = reference.SumForm(problem.product_shape, problem.sum_dtype)
         step = memory.REDUCE_BATCH_BYTES // 8 // max(1, len(rows) if planes else 1)
         for row in [rows] if planes else rows:
             for low in range(0, elements, step):
-                parts = number_parts(dtype) if planes else 1
-                part = row[..., parts * low : parts * min(low + step, elements)]
-                if planes:
-                    width = part.shape[1] // parts
-                    part = rounded(np.array(part).reshape(plane_shape((width,), dtype)), dtype)
-                total.add(np.array(part), low)
+                high = min(low + step, elements)
+                total.add(self._round(row, low, high) if planes else np.array(row[low:high]), low)
                 self._peers.beat()
         return total.value()
 

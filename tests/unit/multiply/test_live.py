@@ -198,7 +198,7 @@ def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
     assert (running.state, running.progress) == (observation.RUNNING, 0.5)
     assert running.device.node == "n1"
     assert running.gauge["utilisation"] == 0.5
-    assert running.gauge["throttled"] == ["power_cap"]
+    assert running.gauge["throttled"] == ("power_cap",)
 
 
 def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):

@@ -580,20 +580,6 @@ def test_nothing_is_said_to_be_proven(tmp_path, write):
     assert [row.rpartition("\t")[2] for row in rows[1:]] == ["False", "False"]
 
 
-def test_nonfinite_numbers_are_refused_or_allowed(tmp_path, write):
-    """NaN in the input and NaN made of finite input are told apart, by matrix."""
-    left = stack((6, 3, 3), "float64")
-    left[4, 1, 1] = 1e200
-    over = {"product": write(body("return block * block")), "shards": 1}
-    told = refusal(job.run_shard, copied(factories.plan(tmp_path, left, **over)), "00000")
-    assert "mine.py:own made NaN or Inf of matrix 4, which is finite" in told
-    made = computed(factories.plan(tmp_path, left, nonfinite="allow", **over))
-    assert np.isinf(products(made)[4, 1, 1])
-    left[2, 0, 0] = np.nan
-    told = refusal(job.run_shard, copied(factories.plan(tmp_path, left, **over)), "00000")
-    assert "input: matrix 2 holds NaN or Inf" in told
-
-
 def test_a_job_refuses_a_function_edited_after_planning(tmp_path, write):
     """Results never stand under the fingerprint of another text."""
     made = copied(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=1))
