@@ -231,8 +231,9 @@ class Slurm:
         return number
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
-        """The tasks of these dispatches that wait or work; those that wait together, together."""
-        return parse_tasks(_squeue(_FORMAT, runs))
+        """The tasks of these dispatches that wait or work."""
+        # One a line: squeue joins those that wait, and their reasons: "Resources,JobHeldAdmin".
+        return parse_tasks(_squeue(_FORMAT, runs, "--array"))
 
     def fates(
         self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
