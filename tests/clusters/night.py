@@ -180,11 +180,6 @@ class Night:
 
         One kills its process as often as it is computed, until there is a file ``poison.over``;
         one finds no memory at the first try, one is killed at the first.
-
-        Returns
-        -------
-        str
-            The product to configure.
         """
         first = len(stack) // FAULTY_SHARDS
         for number, corner in enumerate((101, 102, 103), 1):

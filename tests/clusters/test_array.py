@@ -39,14 +39,24 @@ def test_digits_have_the_same_bits(night: ArrayNight) -> None:
 
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
+@pytest.mark.fault("a worker or task that is killed")
 def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) -> None:
-    """A cancelled task, a killed process, a NaN: the others finish, the end names the one lost."""
+    """A cancelled task, one killed without a word, a NaN: the end names the one that is lost."""
     stack = night.of(6)
     np.save(night.matrix(4), np.full((5, 5), np.nan))
     run = night.start(*MULTIPLY, *night.gated())
-    night.wait_for("shard 00001 runs", lambda: "00001" in night.tasks("running"))
+    gate = f"{night.workspace.root}/gate.sh 00002"
+    gates: set[int] = set()
+
+    def at_the_gate() -> bool:  # the scheduler calls a task running before its script has begun
+        gates.update(pid for pid in processes.running() if gate in _command(pid))
+        return bool(gates) and {"00001", "00002"} <= set(night.tasks("running"))
+
+    night.wait_for("both run", at_the_gate)
     night.cluster.cancel(night.tasks("running")["00001"])
-    night.wait_for("it is tried again", lambda: "shard 00001: " in night.log())
+    processes.kill([*processes.parents(gates), *gates])  # the scripts first: no last words
+    for shard, words in (("00001", ""), ("00002", "the scheduler says")):
+        night.wait_for("it is tried again", lambda w=f"shard {shard}: {words}": w in night.log())
     night.open_gate()
     assert run.wait(timeout=300) != 0
     assert set(night.receipts()) == {f"{i:05}" for i in range(6)} - {"00004"}
@@ -61,26 +71,6 @@ def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) ->
     done = night.run(*MULTIPLY)
     assert done.code == 0, done.output
     assert night.starts() - before == Counter({"00004": 1})
-
-
-@pytest.mark.fault("a worker or task that is killed")
-def test_a_task_that_is_killed_without_a_word_is_tried_again(night: ArrayNight) -> None:
-    """All processes of a task end by SIGKILL, its script too: the scheduler's word decides."""
-    night.of(2)
-    run = night.start(*MULTIPLY, *night.gated())
-    gate = f"{night.workspace.root}/gate.sh 00001"
-    gates: set[int] = set()
-
-    def at_the_gate() -> bool:  # the scheduler calls a task running before its script has begun
-        gates.update(pid for pid in processes.running() if gate in _command(pid))
-        return bool(gates) and len(night.tasks("running")) == 2
-
-    night.wait_for("both run", at_the_gate)
-    processes.kill([*processes.parents(gates), *gates])  # the scripts first: no last words
-    night.wait_for("it is tried again", lambda: "shard 00001: the scheduler says" in night.log())
-    night.open_gate()
-    assert run.wait(timeout=300) == 0, night.output()
-    assert night.starts() == Counter({"00000": 1, "00001": 1})
 
 
 def _command(pid: int) -> str:

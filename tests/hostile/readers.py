@@ -65,28 +65,7 @@ class Hang(BaseException):
 
 
 class Reader:
-    """One kind of file and its reader.
-
-    Parameters
-    ----------
-    folder
-        An empty folder of its own.
-
-    Attributes
-    ----------
-    file
-        The file that is damaged.
-    seeds
-        Whole files of that kind.
-    writes
-        Folders and files that the reader may write to.
-    memory
-        Bytes that it may take.
-    most
-        Bytes of its longest case.
-    refuses
-        The errors with which it may end.
-    """
+    """One kind of file and its reader."""
 
     file: Path
     seeds: list[bytes]
@@ -123,13 +102,7 @@ class Reader:
         return mutated(random.choice(self.seeds), random, self.seeds)[: self.most]
 
     def check(self, raw: bytes) -> bool:
-        """Read a case; whether it was accepted.
-
-        Raises
-        ------
-        AssertionError
-            Where something else happens than a right result or a refusal that names the file.
-        """
+        """Read a case; whether it was accepted."""
         TRIED[type(self).__name__] += 1
         self.place(raw)
         try:

@@ -1,7 +1,5 @@
 """The test cluster's settings, as text: hosts with slots and pretended GPUs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -91,13 +89,7 @@ def text(settings: dict[str, str]) -> str:
 
 
 def bootstrap(layout: Layout, admin: str) -> str:
-    """Return the file that daemons and commands read first.
-
-    Parameters
-    ----------
-    admin : str
-        Who owns the files; ``none`` where the daemons run as root and change to nobody.
-    """
+    """Return the file that daemons and commands read first."""
     spool = layout.master_spool
     return text(
         {

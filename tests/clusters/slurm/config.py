@@ -1,7 +1,5 @@
 """The test cluster's configuration files, as text: three virtual nodes on one machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
