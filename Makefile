@@ -118,6 +118,7 @@ bench-gpu: .venv/.run-$(CUDA)
 	$(BIN)/python benchmarks/shard_jobs.py $(ARGS)
 	$(BIN)/python benchmarks/startup.py $(ARGS)
 	$(BIN)/python benchmarks/scaling.py $(ARGS)
+	$(BIN)/python benchmarks/peers_multi.py $(ARGS)
 
 examples/%/input.npy: examples/%/make_input.py | .venv/.examples-$(CUDA)
 	$(BIN)/python $<

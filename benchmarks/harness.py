@@ -6,8 +6,10 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,6 +34,26 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, help="file for the figures; other benchmarks' stay")
     made.add_argument("--tiny", action="store_true", help="tiny cells on NumPy, without a GPU")
     return made
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where files are written."""
+    default = REPO / ".cache" / "benchmarks"
+    parser.add_argument("--folder", type=Path, default=default, help="where files are written")
+
+
+@contextmanager
+def working_folder(options: argparse.Namespace) -> Iterator[Path]:
+    """A folder to measure in, which is removed afterwards."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        yield Path(name).resolve()
+
+
+def in_turn(names: Iterable[str], number: int) -> list[str]:
+    """Names in the order of round ``number``: each begins another one."""
+    ring = list(names)
+    return ring[number % len(ring) :] + ring[: number % len(ring)]
 
 
 class Budget:

@@ -93,11 +93,6 @@ def alarms(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
         figures = {"alarms": found.alarms, "tried": tried, "worst": worst}
         table.row([name, *tried, found.alarms, *worst, place], figures)
     table.end()
-    kinds = harness.Table("largest ratios", ["arithmetic", *honest.KINDS], options.json)
-    for name, found in everything.items():
-        if name not in honest.INTEGERS:
-            kinds.row([name, *(found.by_kind.get(kind) for kind in honest.KINDS)])
-    kinds.end()
 
 
 # Wrong products. Each function takes the batch, the batch before and a random generator, and

@@ -4,7 +4,6 @@ Run it on each kind of node when nothing else is at work there, and compare the 
 the page. Each figure is the best of two tries.
 """
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,21 +61,20 @@ def measurements(
 def main() -> None:
     """Measure all of it and print the table."""
     parser = harness.parser(__doc__)
-    transfers.work_folder(parser)
+    harness.add_folder(parser)
     parser.add_argument("--gib", type=float, default=4.0, help="GiB of the files")
     parser.add_argument("--cpu", action="store_true", help="products on the CPU; no PCIe")
     options = parser.parse_args()
     xp = harness.array_module(options.tiny or options.cpu)
     nbytes = 20 * harness.MIB if options.tiny else int(options.gib * 1024) * harness.MIB
-    options.folder.mkdir(parents=True, exist_ok=True)
     budget = harness.Budget(options.minutes)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+    with harness.working_folder(options) as folder:
         harness.say(
             f"Raw rates of {harness.device_name(xp)}, {harness.machine()}; files of "
-            f"{nbytes / harness.GB:.1f} GB, {transfers.file_system(Path(name))}"
+            f"{nbytes / harness.GB:.1f} GB, {transfers.file_system(folder)}"
         )
         table = harness.Table("raw", ["what", "GB/s", "TFLOP/s"], options.json)
-        for what, measure in measurements(xp, Path(name), nbytes, options.tiny).items():
+        for what, measure in measurements(xp, folder, nbytes, options.tiny).items():
             if budget.left <= (0 if options.tiny else 10):
                 table.note(f"{what}: skipped, out of time")
                 continue

@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -148,7 +147,7 @@ def fabricate(plan: Any) -> None:
                 writer.append(block)
             checksum = writer.checksum()
         pieces = writer.row_bytes, writer.piece_bytes
-        facts = receipts.file_facts(path, shape, dtype.name, checksum, *pieces)
+        facts = receipts.describe_file(path, shape, dtype.name, checksum, *pieces)
         receipts.write(
             plan.results.receipt(shard_id),
             {
@@ -162,7 +161,7 @@ def fabricate(plan: Any) -> None:
                 "attempt": 1,
                 "file": facts,
                 "proof": None,
-                **receipts.provenance("multiply", started, {}),
+                **receipts.describe_origin("multiply", started, {}),
             },
         )
     ledger.write(plan)
@@ -310,8 +309,7 @@ def rounds(bench: Bench, cell: Cell, most: int, budget: harness.Budget) -> list[
     done: list[dict[str, Any]] = []
     names = [*PEERS, RAW]
     while len(done) < most and (not done or budget.left):
-        turn = len(done) % len(names)
-        answers = {name: bench.measure(name, cell) for name in [*names[turn:], *names[:turn]]}
+        answers = {n: bench.measure(n, cell) for n in harness.in_turn(names, len(done))}
         done.append({name: answer for name, answer in answers.items() if answer})
     return done
 
@@ -364,7 +362,7 @@ def remarks(bench: Bench, cell: Cell, done: list[dict[str, Any]]) -> Iterator[st
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = harness.parser(__doc__)
-    transfers.work_folder(parser)
+    harness.add_folder(parser)
     parser.set_defaults(minutes=60.0)
     parser.add_argument("--rounds", type=int, default=3, help="at most, while time is left")
     parser.add_argument("--gib", type=float, default=4.0, help="GiB of the files of a row")
@@ -405,9 +403,8 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 def main() -> None:
     """Measure in a folder that is removed afterwards."""
     options = arguments().parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        run(options, Path(name))
+    with harness.working_folder(options) as folder:
+        run(options, folder)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """All shards of a plan on 1, 2, 4 … GPUs of this machine: throughput, speed-up, and what bounds it.
 
-Each run is the command line, ``multiply.py --all``, in a process of its own. Its rate counts from
+Each run is the command line, ``dispatch.py``, in a process of its own. Its rate counts from
 the first shard's start to the last one's end, as the receipts say; what it takes before and after
 stands in a column of its own. The stack is larger than what lies on the disk: some files of one
 matrix each come in it again and again, by hard links.
@@ -169,8 +169,8 @@ def run(plan: Path, way: str, devices: list[str]) -> tuple[float, float]:
     """
     for folder in ("products", "logs"):
         shutil.rmtree(plan.parent / folder, ignore_errors=True)
-    line = [sys.executable, str(harness.REPO / "scripts" / "multiply.py"), "--plan", str(plan)]
-    line += ["--all", "--dispatch", way]
+    line = [sys.executable, str(harness.REPO / "scripts" / "dispatch.py"), "--plan", str(plan)]
+    line += ["--dispatch", way]
     line += ["--ranks", str(max(1, len(devices)))] if way == "mpi" else []
     own = os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {})
     began = time.perf_counter()
@@ -228,7 +228,7 @@ def arguments() -> argparse.ArgumentParser:
     """The options."""
     made = harness.parser(__doc__)
     made.set_defaults(minutes=4.0)
-    transfers.work_folder(made)
+    harness.add_folder(made)
     made.add_argument("--gib", type=float, default=8.0, help="GiB of files on the disk")
     made.add_argument("--scale", type=float, default=1.0, help="times the usual size of a shard")
     made.add_argument("--ways", default="pool", help=f"of {', '.join(WAYS)}, with commas between")
@@ -242,13 +242,12 @@ def main() -> None:
 
     uuids = [] if options.tiny else [device.uuid for device in choose.candidates()]
     xp = harness.array_module(options.tiny)
-    options.folder.mkdir(parents=True, exist_ok=True)
     budget = harness.Budget(options.minutes)
     harness.say(f"{max(1, len(uuids))} × {harness.device_name(xp)}, {harness.machine()}")
     table = harness.Table("scaling", COLUMNS, options.json)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+    with harness.working_folder(options) as folder:
         gib = 2**-10 if options.tiny else options.gib
-        bench = Bench(Path(name), xp, gib, transfers.ring(xp, options.tiny))
+        bench = Bench(folder, xp, gib, transfers.ring(xp, options.tiny))
         for cell in cells(options.tiny, options.scale):
             if budget.left < RESERVE_SECONDS and not options.tiny:
                 table.note(f"{cell.label}: skipped, out of time")

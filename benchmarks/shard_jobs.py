@@ -11,9 +11,7 @@ import math
 import os
 import re
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -212,8 +210,7 @@ def rounds(bench: Bench, cell: Cell, reserve: float, budget: harness.Budget) -> 
     names = bench.names()
     while len(done) < bench.options.rounds:
         begin, found = time.monotonic(), {}
-        turn = len(done) % len(names)
-        for name in [*names[turn:], *names[:turn]]:
+        for name in harness.in_turn(names, len(done)):
             answer = bench.measure(name, cell)
             if answer is not None:
                 found[name] = answer
@@ -273,14 +270,6 @@ def add_row(
         table.note(f"{name}: {why}")
 
 
-def stage_lines(cell: Cell, done: list[Any]) -> Iterator[str]:
-    """How long each stage of ours was at work in the last round, where its receipt says so."""
-    answer = next((f[OURS] for f in reversed(done) if OURS in f), {})
-    for stage, seconds in (answer.get("stages") or {}).items():
-        share = f"{seconds / answer['seconds']:.0%}"
-        yield f"| {cell.label} | {answer['seconds']:.3f} | {stage} | {seconds:.3f} | {share} |\n"
-
-
 def setting(text: str) -> tuple[str, Any]:
     """One ``KEY=VALUE`` of the command line; values as in JSON, or plain words."""
     key, _, value = text.partition("=")
@@ -293,7 +282,7 @@ def setting(text: str) -> tuple[str, Any]:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = harness.parser(__doc__)
-    transfers.work_folder(parser)
+    harness.add_folder(parser)
     parser.add_argument("--rounds", type=int, default=3, help="at most, while time is left")
     parser.add_argument("--scale", type=float, default=1.0, help="of the files' sizes")
     parser.add_argument("--only", default="", help="regular expression that a row's label matches")
@@ -302,7 +291,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--verify", choices=["true", "both"], default="true", help="both: what the proof costs"
     )
-    parser.add_argument("--trace", type=Path, help="file for the table of our stages")
     return parser
 
 
@@ -316,20 +304,12 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     harness.say(
         f"Shard jobs, {harness.machine()}, {transfers.file_system(folder)}; GB of input a second"
     )
-    headings = [
-        "job",
-        "GB",
-        "rounds",
-        *bench.names(),
-        "narrowest",
-        "to the ceiling",
-        "to the plain",
-    ]
+    headings = ["job", "GB", "rounds", *bench.names()]
+    headings += ["narrowest", "to the ceiling", "to the plain"]
     if UNPROVEN in bench.names():
         headings.append("proof costs %")
     table = harness.Table("shard_jobs", headings, options.json)
     device = device_limits(table, workers, wanted)
-    trace: list[str] = []
     turns: list[float] = []  # seconds of a round, by row
     for index, cell in enumerate(wanted):
         if budget.left <= max(turns, default=0.0):
@@ -341,7 +321,6 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             reserve = (harness.median(turns) or 0.0) * (len(wanted) - index - 1)
             done = rounds(bench, cell, reserve, budget)
             add_row(table, bench, cell, done, device)
-            trace += stage_lines(cell, done)
             turns.append((time.monotonic() - begin) / len(done))
         except Exception as error:  # the disk is full, say: the next row may be smaller
             table.note(f"{cell.label}: {harness.reason(error)}")
@@ -351,7 +330,6 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             table.note(f"start of the process of {name}, not counted: {worker.start_seconds:.1f} s")
         worker.stop()
     table.end()
-    show_stages(trace, options.trace)
 
 
 def device_limits(
@@ -376,25 +354,14 @@ def later_files(folder: Path, later: list[Cell]) -> set[Path]:
     return {folder / f"{c.dtype}-{c.dim}-{c.matrices}.npy" for c in later}
 
 
-def show_stages(lines: list[str], path: Path | None) -> None:
-    """The table of our stages, where receipts tell them."""
-    if not lines:
-        return
-    head = "| job | seconds | stage | busy seconds | share |\n|---|---|---|---|---|\n"
-    harness.say(head + "".join(lines))
-    if path is not None:
-        path.write_text(head + "".join(lines))
-
-
 def main() -> None:
     """Measure in a folder that is removed afterwards."""
     options = arguments().parse_args()
     harness.need_gpu(options.tiny)
     if options.tiny:
         options.rounds = 1
-    options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        run(options, Path(name))
+    with harness.working_folder(options) as folder:
+        run(options, folder)
 
 
 if __name__ == "__main__":

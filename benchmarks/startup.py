@@ -5,22 +5,17 @@ turns; each figure is a median, and the ratio the median of the ratios within a 
 """
 
 import argparse
-import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
-import transfers
 
 DEVICE = "import cupy; cupy.cuda.Device(0).use(); cupy.zeros(1)"
-TOP = 10
 RUN_SECONDS = 60
-IMPORT = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \|\s*(\S+)")
 
 
 def commands(folder: Path, xp: Any) -> dict[str, list[str]]:
@@ -73,27 +68,17 @@ def measure(
     return {n: t for n, t in found.items() if n not in failed and t}, failed
 
 
-def imports(command: list[str]) -> list[tuple[str, float, float]]:
-    """The modules that take longest: name, seconds of their own, and with what they import."""
-    timed = [command[0], "-X", "importtime", *command[1:]]
-    done = subprocess.run(timed, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
-    rows = [(m[3], int(m[1]) / 1e6, int(m[2]) / 1e6) for m in IMPORT.finditer(done.stderr)]
-    return sorted(rows, key=lambda row: -row[1])[:TOP]
-
-
 def main() -> None:
     """Time all in turn and print the table."""
     parser: argparse.ArgumentParser = harness.parser(__doc__)
-    transfers.work_folder(parser)
+    harness.add_folder(parser)
     parser.add_argument("--rounds", type=int, default=7, help="at most, while time is left")
-    parser.add_argument("--imports", action="store_true", help="also which imports take longest")
     options = parser.parse_args()
     xp = harness.array_module(options.tiny)
     budget = harness.Budget(options.minutes)
-    options.folder.mkdir(parents=True, exist_ok=True)
     harness.say(f"Start-up on {harness.device_name(xp)}, {harness.machine()}")
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        lines = commands(Path(name), xp)
+    with harness.working_folder(options) as folder:
+        lines = commands(folder, xp)
         found, failed = measure(lines, 1 if options.tiny else options.rounds, budget)
         headings = ["process", "rounds", "seconds", "ours takes"]
         table = harness.Table("startup", headings, options.json)
@@ -107,11 +92,6 @@ def main() -> None:
         for label, why in failed.items():
             table.note(f"{label}: {why}")
         table.end()
-        if options.imports:
-            slowest = harness.Table("imports", ["module", "seconds", "with its own"], options.json)
-            for row in imports(lines["scripts/multiply.py"]):
-                slowest.row(row)
-            slowest.end()
 
 
 if __name__ == "__main__":

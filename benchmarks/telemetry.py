@@ -1,13 +1,11 @@
-"""What telemetry, timelines and live files cost a shard, and whether nvidia-smi agrees with them.
+"""What telemetry, timelines and live files cost a shard.
 
-Prints the tables of docs/telemetry.md. On a GPU: ``python3 benchmarks/telemetry.py --folder
-/local/disk``. Without one, ``--numpy`` measures the cost alone.
+Prints the table of docs/telemetry.md. On a GPU: ``python3 benchmarks/telemetry.py --folder
+/local/disk``. Without one: ``--numpy``.
 """
 
 import argparse
 import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,6 @@ from typing import Any
 
 import harness
 import numpy as np
-import transfers
 
 CELLS = {  # matrices, size, products in a row of each, share of the time
     "tiny shard, d = 8": (256, 8, 1, 0.1),
@@ -28,16 +25,6 @@ CELLS = {  # matrices, size, products in a row of each, share of the time
 ON_NUMPY = ("tiny shard, d = 8", "small matrices, d = 8", "d = 512")
 TINY = {"tiny shard, d = 8": (16, 8, 1, 1.0)}
 TURNS = 3  # shards in a row of one kind, where they are short
-
-SMI = {  # quantity of the receipt: query, what one unit of it is
-    "utilisation": ("utilization.gpu", 0.01),
-    "memory_bytes": ("memory.used", harness.MIB),
-    "power_watts": ("power.draw", 1.0),
-    "temperature_celsius": ("temperature.gpu", 1.0),
-    "clock_sm_hertz": ("clocks.sm", 1e6),
-    "clock_memory_hertz": ("clocks.mem", 1e6),
-}
-SMI_MS = 250
 
 LONG = """
 def work(xp, block):
@@ -70,13 +57,13 @@ def silence() -> Iterator[None]:
         def telemetry(self) -> None:
             """Tell nothing."""
 
-    own = timeline.Timeline
-    before = live.AtWork, own.note, own.told
-    live.AtWork, own.note, own.told = Nothing, lambda *a: None, lambda *a: {}
+    own = timeline.StageTimeline
+    before = live.AtWork, own.note, own.to_json
+    live.AtWork, own.note, own.to_json = Nothing, lambda *a: None, lambda *a: {}
     try:
         yield
     finally:
-        live.AtWork, own.note, own.told = before
+        live.AtWork, own.note, own.to_json = before
 
 
 def planned(folder: Path, count: int, dim: int, numpy: bool, times: int = 1) -> Any:
@@ -96,8 +83,10 @@ def planned(folder: Path, count: int, dim: int, numpy: bool, times: int = 1) -> 
 
 def timed(session: Any) -> tuple[float, float]:
     """Seconds of wall time and of all processors that a shard takes."""
+    from shardwise.multiply.job import ShardJob
+
     wall, cpu = time.perf_counter(), time.process_time()
-    session.finish(session.begin("00000"))
+    ShardJob(session, "00000").run()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
@@ -151,63 +140,18 @@ def percent(share: float) -> str:
     return f"{100 * share:+.2f} %"
 
 
-def watched(uuid: str, session: Any) -> dict[str, list[float]]:
-    """What nvidia-smi says of a device while a shard is computed."""
-    line = ["nvidia-smi", f"--query-gpu={','.join(query for query, _ in SMI.values())}",
-            "--format=csv,noheader,nounits", f"--id={uuid}", f"--loop-ms={SMI_MS}"]  # fmt: skip
-    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as smi:
-        smi.stdout.readline()  # it has begun
-        session.finish(session.begin("00000"))
-        smi.terminate()
-        rows = [row.split(", ") for row in smi.stdout.read().splitlines()]
-    whole = [row for row in rows if len(row) == len(SMI)]
-    return {
-        name: [float(row[i].strip()) * unit for row in whole if row[i].strip()[:1].isdigit()]
-        for i, (name, (_, unit)) in enumerate(SMI.items())
-    }
-
-
-def agreement(options: argparse.Namespace, folder: Path) -> None:
-    """The table of our samples beside those of nvidia-smi."""
-    from shardwise.multiply import session as sessions
-    from shardwise.records import receipts
-
-    plan = planned(folder / "long", 16, 4096, False, options.times)
-    session = sessions.Session(plan, 0)
-    session.finish(session.begin("00000"))  # a first one compiles
-    seen = watched(session.device["uuid"], session)
-    receipt = receipts.read(plan.results.receipt("00000"), receipts.ProductReceipt)
-    told = receipt.telemetry
-    columns = ["quantity", "mean, ours", "mean, nvidia-smi", "largest, ours", "largest, nvidia-smi"]
-    table = harness.Table("nvidia-smi", columns, options.json)
-    for name, values in seen.items():
-        ours = told[name] or {"mean": None, "max": None}
-        theirs = (statistics.fmean(values), max(values)) if values else (None, None)
-        table.row([name, ours["mean"], theirs[0], ours["max"], theirs[1]])
-    watts = statistics.fmean(seen["power_watts"]) if seen["power_watts"] else None
-    joules = watts * told["seconds"] if watts else None
-    table.row(["energy_joules", told["energy_joules"], joules, None, None], {"receipt": receipt})
-    table.note(f"a shard of {told['seconds']:.0f} s; nvidia-smi every {SMI_MS} ms")
-    table.note("nvidia-smi's energy is its mean power times those seconds")
-    table.end()
-
-
 def main() -> None:
-    """Print both tables, without a GPU the first; measure in a folder that is removed."""
+    """Print the table; measure in a folder that is removed."""
     parser = harness.parser(__doc__.split("\n")[0])
-    transfers.work_folder(parser)
+    harness.add_folder(parser)
     parser.add_argument("--rounds", type=int, default=40, help="of up to three pairs each")
-    parser.add_argument("--times", type=int, default=300, help="products in a row, of the long one")
-    parser.add_argument("--numpy", action="store_true", help="without a GPU, and the cost alone")
+    parser.add_argument("--numpy", action="store_true", help="without a GPU")
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
     if options.tiny:
         options.numpy, options.rounds = True, 2
     harness.need_gpu(options.numpy)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        costs(options, Path(name).resolve())
-        if not options.numpy:
-            agreement(options, Path(name).resolve())
+    with harness.working_folder(options) as folder:
+        costs(options, folder)
 
 
 if __name__ == "__main__":

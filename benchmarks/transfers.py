@@ -313,9 +313,3 @@ def file_system(folder: Path) -> str:
         file.flush()
         mute = cached_fraction(Path(file.name)) is None
     return f"{kind} on {device}" + ", whose page cache cannot be probed" * mute
-
-
-def work_folder(parser: Any) -> None:
-    """Add the option that says where files are written."""
-    default = harness.REPO / ".cache" / "benchmarks"
-    parser.add_argument("--folder", type=Path, default=default, help="where files are written")

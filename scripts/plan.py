@@ -8,7 +8,7 @@ from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
-from shardwise.records import standing
+from shardwise.records import remaining
 
 
 def main(options: Namespace) -> None:
@@ -22,7 +22,7 @@ def main(options: Namespace) -> None:
     planner.check_folder(plan)
     if not options.replace:
         _refuse_to_replace(plan)
-    for path in standing.clear(plan):
+    for path in remaining.clear(plan):
         cli.log.warning("%s: no receipt says that a run wrote it; moved here", path)
     planner.write(plan, sources)
     cli.log.info("%s: %s", plan.results.plan, planner.describe(plan))

@@ -11,14 +11,14 @@ from shardwise import cli
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
-from shardwise.reduce import launch, useful
+from shardwise.reduce import launch, rank_limits
 
 
 def main(options: Namespace) -> None:
     """Reduce the products of the ledger's shards."""
     from shardwise.reduce import job  # after MPI: a rank that fails here then ends the others
 
-    comm = launch.world(options.ranks, "reduce")
+    comm = launch.get_world(options.ranks, "reduce")
     plan = job.run(comm, options.plan, options.statistics, options.time_limit, options.save_every)
     if comm.rank == 0:
         named = ", ".join(options.statistics)
@@ -27,12 +27,13 @@ def main(options: Namespace) -> None:
 
 def _ranks(options: Namespace) -> Any:
     """mpi4py's ``MPI`` of a rank; what is no rank yet starts as many as can be of use."""
-    if (options.ranks or 0) > useful.ALWAYS and not launch.inside():
+    if (options.ranks or 0) > rank_limits.ALWAYS and not launch.is_rank():
         from shardwise.reduce import job  # here: who only starts ranks does without NumPy
 
-        work, here = job.most_ranks(plans.load(options.plan)), useful.here(options.launcher)
-        useful.refuse_more(options.ranks, "--ranks", work, here)
-    return launch.ranks(options)
+        work = job.most_ranks(plans.load(options.plan))
+        machine = rank_limits.limit_by_machine(options.launcher)
+        rank_limits.refuse_more(options.ranks, "--ranks", work, machine)
+    return launch.start_ranks(options)
 
 
 if __name__ == "__main__":

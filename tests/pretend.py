@@ -445,14 +445,14 @@ def _sum(made: Pretended, random: Random) -> None:
     """The ledger, the sum and its receipt."""
     plan = made.plan
     found = [factories.receipt(plan, shard) for shard in made.receipts]
-    plan.results.ledger.write_bytes(ledger.text(map(ledger.line_of, found)))
+    plan.results.ledger.write_bytes(ledger.format_table(map(ledger.format_line, found)))
     path = plan.results.statistic("sum")
     total = _total(plan.problem.product_shape, random)
     header = padded_header(total.shape, total.dtype)
     path.write_bytes(header + total.tobytes())
     pieces = piecess.checksum_pieces(total.nbytes)
     checksum = file_checksum(path, read_header(path).offset, *pieces)
-    facts = receipts.file_facts(path, total.shape, "float64", checksum, *pieces)
+    facts = receipts.describe_file(path, total.shape, "float64", checksum, *pieces)
     proven = plan.settings.verify
     ended = max(receipt.finished for receipt in found)
     end = {"end_to_end": {"shards": len(found), "off": 0.002, "host": f"all of {len(found)}"}}
@@ -461,7 +461,7 @@ def _sum(made: Pretended, random: Random) -> None:
         "product": plan.problem.product, "keep": plan.settings.keep, "proven": proven,
         **(end if proven else {"no_end_to_end": "verify is false"}),
         "plan": plan.facts.digest, "config": plan.facts.config_digest,
-        "made_by": receipts.makers(found), "ranks": 2, "nodes": {found[0].node: 2},
+        "made_by": receipts.count_makers(found), "ranks": 2, "nodes": {found[0].node: 2},
         "scalars": {"count": int(total.size), "sum": float(total.sum()),
                     "mean": float(total.mean())},
         "files": {"sum": facts}, "quarantined": [], **telemetry.energy(found),

@@ -138,7 +138,7 @@ def main(options: Namespace) -> None:
     """Train, compare the ranks, and write the results."""
     from mpi4py import MPI  # noqa: PLC0415 - only here: whoever imports it is a rank
 
-    comm = launch.world(
+    comm = launch.get_world(
         options.ranks, "train", "name a launcher that fits the MPI of mpi4py with --launcher"
     )
     xp = device(comm, MPI.COMM_TYPE_SHARED, options.backend)
@@ -164,4 +164,4 @@ if __name__ == "__main__":
     arguments.add_argument(
         "--results", type=Path, default=Path("results/data_parallel"), help="output folder"
     )
-    cli.run(main, arguments, mpi=launch.ranks)
+    cli.run(main, arguments, mpi=launch.start_ranks)

@@ -16,6 +16,7 @@ from shardwise.files.small import refuse_links
 from shardwise.records import locks
 from shardwise.records.logs import FORMAT, log_start
 from shardwise.reduce import launch
+from shardwise.units import MIB
 
 log = logging.getLogger("shardwise")
 
@@ -71,6 +72,30 @@ def add_digest(arguments: argparse.ArgumentParser) -> None:
     )
 
 
+def add_task(arguments: argparse.ArgumentParser) -> None:
+    """Add what a process that computes shards may take: ``--mem-mb`` and ``--device-wait``."""
+    from shardwise.devices import choose
+
+    arguments.add_argument(
+        "--mem-mb",
+        dest="memory",
+        type=mebibytes,
+        metavar="N",
+        help="host memory that may be taken, in MiB, by all processes of a machine together; with "
+        "less than the plan says, fewer pieces of files are under way at once; 0, or left out: "
+        "what the plan says",
+    )
+    arguments.add_argument(
+        "--device-wait",
+        type=seconds,
+        metavar="SECONDS",
+        help="how long to wait for a free GPU, counted from the last time that one changed hands; "
+        f"then the task ends with 75; left out: {choose.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
+        f"or Grid Engine, whose run time is limited, {choose.WAIT_SECONDS:.0f} elsewhere and "
+        "behind tasks of the same job",
+    )
+
+
 def add_ranks(
     arguments: argparse._ActionsContainer, otherwise: str = str(launch.DEFAULT_RANKS)
 ) -> None:
@@ -114,6 +139,11 @@ def natural(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is not 0 or more")
     return number
+
+
+def mebibytes(text: str) -> int | None:
+    """Bytes of a number of MiB, as `argparse` reads it from a command line; None for 0."""
+    return natural(text) * MIB or None
 
 
 def seconds(text: str) -> float:
@@ -232,4 +262,4 @@ def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
         return nullcontext()
     results = Results.of_plan(options.plan)
     refuse_links(results)
-    return locks.working(results, getattr(options, "array_task", False))
+    return locks.hold_job_lock(results, getattr(options, "array_task", False))

@@ -190,7 +190,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 
 def say(code: int, words: str, fault: BaseException | None = None) -> None:
-    """Log with which exit code this process ends, which `logs.exit_code` reads, and why."""
+    """Log with which exit code this process ends, which `logs.find_exit_code` reads, and why."""
     log.info("exit code %d", code)
     log.error("%s", words, exc_info=fault)
 

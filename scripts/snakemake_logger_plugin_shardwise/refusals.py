@@ -73,10 +73,10 @@ def _load_configfile(original: Callable, file: Any) -> Any:
 
 def _refuse_config(path: Path) -> None:
     from shardwise.errors import InputError
-    from shardwise.plan import configfile
+    from shardwise.plan import config
 
     try:
-        configfile.read(path)
+        config.read_file(path)
     except InputError as reason:
         _refuse(str(reason))
 

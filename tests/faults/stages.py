@@ -15,7 +15,7 @@ from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.multiply import copy as copies
-from shardwise.multiply import job, session, synthetic
+from shardwise.multiply import job, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
 from shardwise.records import ledger, locks, missing, receipts
@@ -66,7 +66,7 @@ def _copied(folder: Path) -> None:
 
 def _multiplied(folder: Path, *names: str) -> None:
     for name in names or ("00000", "00001"):
-        with locks.working(_plan(folder).results):
+        with locks.hold_job_lock(_plan(folder).results):
             job.run_shard(_plan(folder), name)
 
 
@@ -197,14 +197,14 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
 
 
 def _untrue_products(plan: plans.Plan) -> Iterator[str]:
-    lacking = missing.missing(plan)
+    lacking = missing.list_missing(plan)
     for name in plan.shards:
         if name not in lacking and not _vouches(
             factories.receipt(plan, name).file, plan.results.product(name)
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = plan.results.shard(name)
-        known = session._known_copy(plan, plan.shards[name])
+        known = copies.existing_copy(plan, plan.shards[name])
         receipt = plan.results.shard_receipt(name)
         if known and copy.exists() and not _vouches(receipts.read(receipt, CopyReceipt).file, copy):
             yield f"the receipt of copy {name} vouches for another file"

@@ -84,7 +84,7 @@ def interleaved(monkeypatch, made, order, products):
 
 def vouched(made):
     """Whether the shard is not whole, or its receipt has the checksum of its product."""
-    if missing.missing(made):
+    if missing.list_missing(made):
         return False
     facts = factories.receipt(made).file
     path = made.results.product("00000")

@@ -27,7 +27,7 @@ def ahead(*paths: Path) -> None:
 
 def multiplied(made: Plan) -> list[str]:
     """Multiply what is missing, as a run does; which shards that were."""
-    lacking = missing.standing(made).missing
+    lacking = missing.scan_products(made).missing
     for name in lacking:
         job.run_shard(made, name)
     return lacking
@@ -61,7 +61,7 @@ def test_files_of_tomorrow_are_files(planned: Plan) -> None:
     for name in ("00000", "00001"):
         job.run_shard(planned, name)
         ahead(own.product(name), own.receipt(name), own.shard(name), own.shard_receipt(name))
-    found = missing.standing(planned)
+    found = missing.scan_products(planned)
     assert (found.missing, found.newest) == (["00002"], "00001")
     assert multiplied(planned) == ["00002"]
     assert multiplied(planned) == []

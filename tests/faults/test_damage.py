@@ -78,7 +78,7 @@ def repaired(made, error):
     """Run the command that an error prints, then what a run of snakemake would; the sum."""
     command = f"rm -f {str(error.value).split('rm -f ')[1].split(',')[0]}"
     subprocess.run(["bash", "-c", command], check=True)
-    lacking = missing.missing(made)
+    lacking = missing.list_missing(made)
     assert lacking
     for shard in lacking:
         path = made.results.product(shard)
@@ -116,7 +116,7 @@ def test_a_damaged_receipt_is_named_and_repaired(made, harm, seed):
     harm(made.results.receipt("00001"), seed)
     said = "00001"
     for _ in range(2):
-        for shard in missing.missing(made):
+        for shard in missing.list_missing(made):
             job.run_shard(made, shard)
         try:
             ledger.write(made)

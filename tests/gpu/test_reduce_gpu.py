@@ -18,7 +18,7 @@ from tests.gpu.conftest import needs_gpu
 def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path, seed):
     """Random stacks, shards, ranks, orders, pieces, batches, and both keeps: the same files."""
     try:
-        launcher = launch.command(3)
+        launcher = launch.build_command(3)
     except InputError as error:
         pytest.skip(f"needs an MPI launcher: {error}")
     program = [sys.executable, "-m", "mpi4py", "-m", "tests.reduce_program"]
@@ -26,7 +26,7 @@ def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path, seed):
     done = subprocess.run(
         [*launcher, *program, str(tmp_path), "cupy", str(seed), "36"],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=250,
-        env=launch.environment(3) | {"PYTHONPATH": paths},
+        env=launch.build_environment(3) | {"PYTHONPATH": paths},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"tried": 36, "differ": []}

@@ -9,6 +9,7 @@ import pytest
 from shardwise.devices.gauge import Gauge
 from shardwise.multiply import backend
 from shardwise.multiply import session as sessions
+from shardwise.multiply.job import ShardJob
 from shardwise.records.timeline import STAGES
 
 from tests import factories
@@ -64,8 +65,8 @@ def beside(uuid: str, work) -> dict[str, list[float]]:
 def test_it_agrees_with_nvidia_smi(tmp_path):
     """Means within 15 %, and what hardly changes within less; energy is power times time."""
     made, session = long_session(tmp_path, 480)
-    session.finish(session.begin("00000"))  # kernels are compiled, the device is warm
-    seen = beside(session.device["uuid"], lambda: session.finish(session.begin("00000")))
+    ShardJob(session, "00000").run()  # kernels are compiled, the device is warm
+    seen = beside(session.device["uuid"], lambda: ShardJob(session, "00000").run())
     told = factories.receipt(made).telemetry
     assert told["samples"] >= 4
     assert set(seen) >= {"memory_bytes", "temperature_celsius"}
@@ -84,8 +85,8 @@ def test_it_agrees_with_nvidia_smi(tmp_path):
 def test_a_device_that_computes_is_seen_to(tmp_path):
     """Most of such a shard is computing, by events on the host's clock, and it adds up."""
     made, session = long_session(tmp_path, 480)
-    session.finish(session.begin("00000"))
-    session.finish(session.begin("00000"))
+    ShardJob(session, "00000").run()
+    ShardJob(session, "00000").run()
     receipt = factories.receipt(made)
     held, busy = receipt.timeline.held, receipt.timeline.busy
     seconds = receipt.finished - receipt.started
@@ -103,7 +104,7 @@ def test_the_time_of_a_tiny_shard_adds_up(tmp_path, keep):
     made = factories.plan(tmp_path, left, backend="cupy", keep=keep, shards=1, materialize=False)
     session = sessions.Session(made, 0)
     for _ in range(2):
-        session.finish(session.begin("00000"))
+        ShardJob(session, "00000").run()
     receipt = factories.receipt(made)
     told, telemetry = receipt.timeline, receipt.telemetry
     seconds = receipt.finished - receipt.started
@@ -128,6 +129,6 @@ def test_a_whole_gpu_answers_what_it_must():
 def test_energy_grows(tmp_path):
     """A shard of seconds takes joules, where its GPU tells any."""
     made, session = long_session(tmp_path, 80)
-    session.finish(session.begin("00000"))
+    ShardJob(session, "00000").run()
     told = factories.receipt(made).telemetry
     assert told["power_watts"] is None or told["energy_joules"] > 0

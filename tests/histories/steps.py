@@ -194,7 +194,7 @@ class History:
             lines.append(f"{each}; do $PYTHON scripts/multiply.py {plan} --shard $s || exit; done")
         else:
             ranks = " --ranks 1" if dispatch == "mpi" else ""
-            lines.append(f"$PYTHON scripts/multiply.py {plan} --all --dispatch {dispatch}{ranks}")
+            lines.append(f"$PYTHON scripts/dispatch.py {plan} --dispatch {dispatch}{ranks}")
         if end != "multiply":
             lines.append(f"$PYTHON scripts/ledger.py {plan}")
         if end == "reduce":

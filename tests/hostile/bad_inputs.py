@@ -27,11 +27,9 @@ from tests.factories import SCRIPTS, run, stack
 
 PAGE = SCRIPTS.parent / "docs" / "errors.md"
 _WHAT = """\
-What a bad config, a bad input or a damaged file leads to: the message, and the exit code. 2 means
-that you have to change something, 3 that a file is not what it was, 75 that a later try may
-succeed, 0 that it is allowed. Each message was printed by the command above its table. `…` stands
-for what differs from machine to machine. `make errors` writes this page, and a test holds it to
-what the commands say. How files are damaged at random, a million times: `make fuzz`.
+Each message was printed by the command above its table. Exit codes: 2 change something; 3 a file is
+not what it was; 75 try again later; 0 allowed. `…` stands for what differs between machines.
+`make errors` writes this page, and a test compares it with the commands.
 """
 _HEAD = f"# Bad inputs\n\n{textwrap.fill(_WHAT, 240)}\n"
 
@@ -166,7 +164,6 @@ CASES: dict[str, list[Case]] = {
         Case("`results` is a word that YAML takes for another", "results: no\n"),
         Case("`shards` is 0", {"shards": 0}),
         Case("`shards` is octal", "shards: 010\n"),
-        Case("`shards` is a fraction", {"shards": 2.5}),
         Case("`shards` is more than the matrices", {"shards": 7}),
         Case(
             "`shards` is more than any plan has",
@@ -174,21 +171,12 @@ CASES: dict[str, list[Case]] = {
         ),
         Case("`shard_bytes` is no size", {"shard_bytes": "16 bananas"}),
         Case("`shard_bytes` is to base 60", "shard_bytes: 10:30\n"),
-        Case("`shard_bytes` has 5,000 digits", f"shard_bytes: '{'9' * 5000}'\n"),
-        Case("`synthetic.dim` is 0", {"synthetic": {"dim": 0}}),
         Case("`synthetic.dim` is beyond reason", {"synthetic": {"dim": 10**12}}),
         Case("`product` is unknown", {"product": "A*A"}),
         Case("`A @ B` without `right`", {"product": "A @ B"}),
         Case("`right` without `A @ B`", {"right": "b.npy"}),
-        Case(
-            "`precision: tf32` with float64, which it does not affect",
-            {"precision": "tf32", "input": "bad.npy"},
-            put("bad.npy", stack((6, 3, 3), "float64")),
-            0,
-        ),
         Case("`dispatch` is unknown", {"dispatch": "slurm"}),
         Case("`reduce.statistics` is unknown", {"reduce": {"statistics": ["median"]}}),
-        Case("`reduce.statistics` is empty", {"reduce": {"statistics": []}}),
         Case("`reduce.statistics` names one twice", {"reduce": {"statistics": ["sum", "sum"]}}),
         Case("`std` under `keep: sum`", {"keep": "sum", "reduce": {"statistics": ["std"]}}),
         Case(
@@ -203,8 +191,6 @@ CASES: dict[str, list[Case]] = {
         Case("it is a named pipe", {"input": "bad.npy"}, lambda: os.mkfifo("bad.npy")),
         Case("its name is too long", {"input": "a" * 300 + ".npy"}),
         array("it is empty", b""),
-        array("it is a text", "1 2 3\n"),
-        array("it is an archive (.npz)", b"PK\x03\x04 and so on"),
         array("of an unknown format version", npy("'<f4'").replace(b"Y\x01", b"Y\x09")),
         array("a header without an end", b"\x93NUMPY\x01\x00\x76\x00{'descr'"),
         array("a header that is no header", npy("__import__('os').abort()")),
@@ -217,9 +203,7 @@ CASES: dict[str, list[Case]] = {
         array("longer than its header says", npy("'<f4'", data=b"1234" * 55)),
         array("one dimension", stack((6,))),
         array("two dimensions", stack((6, 3))),
-        array("four dimensions", stack((6, 3, 3, 3))),
         array("no matrices", stack((0, 3, 3))),
-        array("matrices without elements", stack((6, 0, 3))),
         array("no squares under `A @ A`", stack((6, 2, 3))),
         array("Fortran order", np.asfortranarray(stack((6, 3, 3))), 0),
         array("big-endian", stack((6, 3, 3)).astype(">f4"), 0),
@@ -290,7 +274,7 @@ CASES: dict[str, list[Case]] = {
         own("other parameters", "def f(block):\n    return block\n"),
         own("it raises", "def f(xp, block):\n    return block @ block[:, :2]\n"),
         own("it returns nothing", "def f(xp, block):\n    block @ block\n"),
-        own("no elements", "def f(xp, block):\n    return block[:, :0]\n"),
+        own("it loses a dimension", "def f(xp, block):\n    return block[0]\n"),
         own("it writes to its block", "def f(xp, block):\n    block += 1\n    return block\n"),
         Case("`reproducible: false`", {"product": "mine.py:f", "reproducible": False}),
     ],
@@ -321,7 +305,6 @@ CASES: dict[str, list[Case]] = {
         shard("there is no such shard", {}, words=("multiply", PLAN, "--shard", "00009")),
         shard("no driver under `backend: cupy`", {**TWO, "backend": "cupy"}),
         shard("a NaN", BAD, put("bad.npy", with_elements(np.nan))),
-        shard("an Inf", BAD, put("bad.npy", with_elements(np.inf))),
         shard(
             "a NaN under `nonfinite: allow`", {**BAD, "nonfinite": "allow"},
             put("bad.npy", with_elements(np.nan)), 0,
@@ -344,7 +327,7 @@ CASES: dict[str, list[Case]] = {
         ),
         Case(
             "an option without a meaning",
-            words=("multiply", PLAN, "--shard", "00000", "--devices", "2"),
+            words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2"),
         ),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [

@@ -222,7 +222,11 @@ class Header(Reader):
         header = npy.read_header(self.file)
         whole = len(header.shape) in (2, 3) and 0 not in header.shape
         count = header.shape[0] if len(header.shape) == 3 else 1
-        return header, npy.read_matrices(self.file, header, 0, count) if whole else None
+        if not whole:
+            return header, None
+        out = np.empty((count, *header.shape[-2:]), header.native)
+        npy.read_matrices(self.file, header, 0, count, out)
+        return header, out
 
     def right(self, found: Any, raw: bytes) -> None:
         header, elements = found
@@ -291,7 +295,7 @@ class Standing(Reader):
         self.seeds = [self.file.read_bytes(), self.plan.results.receipt("00001").read_bytes()]
 
     def read(self) -> Any:
-        return missing.standing(self.plan).missing
+        return missing.scan_products(self.plan).missing
 
     def right(self, found: Any, raw: bytes) -> None:
         assert found == ([] if raw == self.seeds[0] else ["00000"])
@@ -461,7 +465,7 @@ class Record(Reader):
 
     def prepare(self) -> None:
         (self.folder / "partial").mkdir()
-        self.partial = checkpoint.Partial(self.folder / "partial", "d1")
+        self.partial = checkpoint.CheckpointFolder(self.folder / "partial", "d1")
         self.file = self.folder / "partial" / "a.part"
         values = [np.arange(4), np.ones((2, 3), "f4"), np.zeros((0, 2), bool)]
         self.partial.save("a", checkpoint.Record([(0, 4), (6, 7)], 3), values)

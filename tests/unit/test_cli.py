@@ -97,6 +97,8 @@ def test_a_plan_that_is_a_folder_is_bad_input(tmp_path):
         ["--plan", "x", "--shard", "1", "--array-task"],
         ["--plan", "x", "--all", "--retries", "-1"],
         ["--plan", "x", "--all", "--dispatch", "jobs"],
+        ["--plan", "x", "--shard", "0", "--dispatch", "mpi"],
+        ["--plan", "x", "--array-task", "--retries", "1"],
     ],
 )
 def test_wrong_words_are_bad_input(words):
@@ -107,17 +109,15 @@ def test_wrong_words_are_bad_input(words):
 @pytest.mark.parametrize(
     ("words", "owner"),
     [
-        (["--shard", "0", "--dispatch", "mpi"], "--all"),
-        (["--array-task", "--retries", "1"], "--all"),
-        (["--all", "--array-first", "3"], "--array-task"),
-        (["--all", "--array-limit", "3"], "--dispatch array"),
-        (["--all", "--ranks", "4"], "--dispatch mpi"),
-        (["--all", "--dispatch", "mpi", "--devices", "2"], "--dispatch pool"),
+        (["multiply", "--shard", "0", "--array-first", "3"], "--array-task"),
+        (["multiply", "--all", "--array-limit", "3"], "--dispatch array"),
+        (["dispatch", "--ranks", "4"], "--dispatch mpi"),
+        (["dispatch", "--dispatch", "mpi", "--devices", "2"], "--dispatch pool"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_bad_input(words, owner):
     """Whoever gives it expects something; the message says what it goes with."""
-    done = run("multiply", "--plan", "x", *words)
+    done = run(*words, "--plan", "x")
     assert done.returncode == 2
     assert f"{words[-2]} means something with {owner} only" in done.stderr
 
@@ -250,7 +250,7 @@ def test_the_memory_a_task_may_take(tmp_path):
         seen.add(made.results.product("00000").read_bytes())
     assert len(seen) == 1
     told = " ".join(run("multiply", "--help").stdout.split())
-    assert "--mem-mb N host memory that the task may take, in MiB" in told
+    assert "--mem-mb N host memory that may be taken, in MiB" in told
 
 
 def test_no_memory_is_tried_again(tmp_path):

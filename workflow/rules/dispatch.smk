@@ -25,7 +25,7 @@ if run.dispatch == "array":
             recipe=run.recipe,
             limit=run.array_limit_words,
         shell:
-            'python "$SCRIPTS"/multiply.py --plan={input.plan:q} --all --dispatch array'
+            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch array'
             " --recipe={params.recipe:q} {params.limit} 2> {log:q}"
 
 
@@ -46,7 +46,7 @@ if run.dispatch == "pool":
         params:
             devices=run.most_devices,
         shell:
-            'python "$SCRIPTS"/multiply.py --plan={input.plan:q} --all --dispatch pool'
+            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch pool'
             " --devices {params.devices} --mem-mb {resources.mem_mb} 2> {log:q}"
 
 
@@ -70,6 +70,6 @@ if run.dispatch == "mpi":
         params:
             workers=run.workers,
         shell:
-            'python "$SCRIPTS"/multiply.py --plan={input.plan:q} --all --dispatch mpi'
+            'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch mpi'
             " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
             " --mem-mb {resources.mem_mb} 2> {log:q}"

@@ -20,11 +20,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.dispatch import journal, recipe
+from shardwise.dispatch import journal, recipe, task
 from shardwise.dispatch.recipe import TaskRequest
 from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, Array, Scheduler, Tasks, prefix
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
-from shardwise.dispatch.script import SCRIPTS, task_script
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
 from shardwise.plan.plan import Plan
@@ -92,7 +91,7 @@ def run(
     request = recipe.load(file or recipe.path(plan.results))
     with holding(plan.results):
         tries_left = request.retries if retries is None else retries
-        tally = Tally(plan, missing.missing(plan), tries_left)
+        tally = Tally(plan, missing.list_missing(plan), tries_left)
         dispatch = ArrayDispatch(plan, request, limit, tally)
         try:
             dispatch.follow()
@@ -459,7 +458,7 @@ class ArrayDispatch:
         )
         _, memory = self._request.at(attempt)
         find_number = self._scheduler.find_number(array)
-        text = task_script(self._plan, array, find_number, self._request.setup, memory)
+        text = task.script(self._plan, array, find_number, self._request.setup, memory)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._plan.results.log("multiply").parent.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{name}.sh").write_text(text)
@@ -536,7 +535,7 @@ class ArrayDispatch:
         log.warning("cancelling all tasks of this run")
         subprocess.Popen(
             [sys.executable, "-m", __name__, self._request.scheduler, *runs],
-            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+            env=os.environ | {"PYTHONPATH": str(task.SCRIPTS)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

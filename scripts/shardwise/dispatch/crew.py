@@ -1,8 +1,8 @@
 """The worker processes of one node, as their parent sees them: started, fed, replaced, ended.
 
-Standard library only: what computes is loaded in the workers alone. They are started by a fork
-server, a process that has loaded NumPy, but never CUDA or MPI: a fork after those breaks silently.
-When the parent dies, however it dies, the workers end at once.
+What computes is loaded in the workers alone. They are started by a fork server, a process that has
+loaded NumPy, but never CUDA or MPI: a fork after those breaks silently. When the parent dies,
+however it dies, the workers end at once.
 """
 
 import contextlib
@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.devices.choose import Choice
-from shardwise.dispatch.events import Event, Task
+from shardwise.dispatch.events import Event, Limits, Order
 from shardwise.errors import InputError
 from shardwise.host import node
-from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.processes import contain
 from shardwise.processes.hangs import WARNED_AFTER, Hang, Watch
 
@@ -66,35 +65,25 @@ class Crew(AbstractContextManager):
     ----------
     plan_path
         The ``plan.tsv`` whose shards they compute.
-    workers
-        How many.
-    memory
-        Host bytes that each of them may take, or None for what the plan says.
-    wait
-        Seconds to wait for a free device, as :func:`shardwise.devices.choose.take` has it.
     share
         Number of this crew among those of this node, and how many there are: worker k looks first
-        at device ``share[0] + k * share[1]`` of those it may take. None: at device k.
+        at device ``share[0] + k * share[1]`` of those it may take.
     function
         The user's function that they call, if any: what it leaves behind is ended.
-    limit
-        Seconds after which a worker that hangs is killed, as `hangs` defines it.
     """
 
     def __init__(
         self,
         plan_path: Path,
         workers: int,
-        memory: int | None = None,
-        wait: float | None = None,
-        share: tuple[int, int] | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        share: tuple[int, int] = (0, 1),
         function: str | None = None,
-        limit: float = REDUCE_LIMIT_SECONDS,
     ) -> None:
-        self._task = Task(str(plan_path), memory, wait)
+        self._plan_path, self._limits = str(plan_path), limits
         self._function, self._spared = function, set[int]()
-        self._watch = Watch(limit)
-        self._count, self._share = workers, share or (0, 1)
+        self._watch = Watch(limits.hang)
+        self._count, self._share = workers, share
         self._members: dict[int, _Member] = {}
         self._context = multiprocessing.get_context("forkserver")
 
@@ -153,8 +142,20 @@ class Crew(AbstractContextManager):
                     member, hang.how, hang.seconds, limit,
                 )  # fmt: skip
 
-    def assign(self, worker: int, shard: str) -> None:
-        """Give a worker its next shard; at most one beside the one that it computes."""
+    def obey(self, order: Order) -> None:
+        """Do with a worker what its leader says; where it is killed, its device is free at return.
+
+        A worker has at most one shard beside the one that it computes.
+        """
+        worker = order.worker
+        if order.kind == "assign":
+            self._assign(worker, order.shard)
+            return
+        self._retire(worker)
+        if order.kind == "restart":
+            self._start(worker, order.without)
+
+    def _assign(self, worker: int, shard: str) -> None:
         member = self._members.get(worker)
         if member is None:
             return  # its death was told before this was decided
@@ -162,19 +163,8 @@ class Crew(AbstractContextManager):
         with contextlib.suppress(OSError):  # it has just died: the next poll says so
             member.pipe.send(shard)
 
-    def restart(self, worker: int, without: Collection[str] = ()) -> None:
-        """Put a new process in a worker's place, whatever the old one does.
-
-        Parameters
-        ----------
-        without
-            UUIDs of devices that it must not take.
-        """
-        self.retire(worker)
-        self._start(worker, without)
-
-    def retire(self, worker: int) -> None:
-        """Kill a worker; nothing is heard of it any more. Its device is free when this returns."""
+    def _retire(self, worker: int) -> None:
+        """Kill a worker; nothing is heard of it any more."""
         member = self._members.pop(worker, None)
         if member is not None:
             member.process.kill()
@@ -204,7 +194,8 @@ class Crew(AbstractContextManager):
     def _start(self, worker: int, without: Collection[str]) -> None:
         ours, theirs = self._context.Pipe()
         prefer = self._share[0] + worker * self._share[1]
-        arguments = (theirs, worker, self._task, Choice(prefer, tuple(without)))
+        choice = Choice(prefer, tuple(without))
+        arguments = (theirs, worker, self._plan_path, self._limits, choice)
         process = self._context.Process(
             target=_work, args=arguments, name=f"worker {worker}", daemon=True
         )
@@ -235,16 +226,16 @@ class Crew(AbstractContextManager):
         shard = member.shards[0] if member.shards else None
         if hang is not None:
             reason = f"its process {member.process.pid} {hang.how} for {hang.seconds:.0f} s: killed"
-            return self._death(member, worker, shard, reason)
+            return _death(member, worker, shard, reason)
         if self._function and shard and code is not None and code >= 0:
             words = f"product: your function {self._function} {contain.words(code)}"
             return Event(worker, "died", shard, InputError.exit_code, words, member.device)
         own = f", which runs your function {self._function}," if self._function else ""
-        return self._death(member, worker, shard, f"its process{own} {_end(code)}")
+        return _death(member, worker, shard, f"its process{own} {_ending(code)}")
 
-    def _death(self, member: _Member, worker: int, shard: str | None, reason: str) -> Event:
-        suspect = member.device is not None
-        return Event(worker, "died", shard, None, reason, member.device, suspect)
+
+def _death(member: _Member, worker: int, shard: str | None, reason: str) -> Event:
+    return Event(worker, "died", shard, None, reason, member.device, member.device is not None)
 
 
 def start_fork_server() -> None:
@@ -306,7 +297,7 @@ def _gone(member: _Member) -> int | None:
     return process.exitcode
 
 
-def _end(code: int | None) -> str:
+def _ending(code: int | None) -> str:
     """How a process has ended, in words."""
     if code is None:
         return "closed its pipe and hangs"

@@ -1,10 +1,9 @@
-"""Messages between a worker process and its parent."""
+"""What worker processes are told, what they tell, and what is to be done with them."""
 
-import logging
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-log = logging.getLogger(__name__)
+from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,38 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What all workers of a crew are told: the path of the plan, and the limits of each of them."""
+class Order:
+    """What is to be done with a worker.
 
-    plan: str
-    memory: int | None
-    wait: float | None
+    ``kind`` is ``assign`` (with the shard), ``restart`` (a new process takes its place; devices
+    that it must not take stand in ``without``) or ``retire``.
+    """
+
+    worker: Hashable
+    kind: str
+    shard: str | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What worker processes may take.
+
+    Attributes
+    ----------
+    memory
+        Host bytes of each; None: what the plan says.
+    wait
+        Seconds to wait for a free device, as :func:`shardwise.devices.choose.take` has it.
+    hang
+        Seconds after which a worker that hangs is killed, as `hangs` defines it, and a rank without
+        a sign of life counts as lost.
+    """
+
+    memory: int | None = None
+    wait: float | None = None
+    hang: float = REDUCE_LIMIT_SECONDS
+
+    def shared(self, workers: int) -> "Limits":
+        """The limits of each of several workers, where the memory is that of all."""
+        return replace(self, memory=self.memory and self.memory // max(1, workers))

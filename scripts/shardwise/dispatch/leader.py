@@ -1,13 +1,17 @@
-"""Deals shards to workers, whatever they run on."""
+"""Decides which worker computes what, and what follows from each failure.
+
+It knows neither processes nor pipes: events go in, orders come out. The pool of one node and the
+ranks of several (`mpi.py`) both follow it.
+"""
 
 import logging
 import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from shardwise.dispatch.crew import Crew
 from shardwise.dispatch.dealer import Dealer
-from shardwise.dispatch.events import Event
+from shardwise.dispatch.events import Event, Order
 from shardwise.dispatch.tally import Tally
 from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.plan.plan import Plan
@@ -30,20 +34,6 @@ _NO_DEVICE = "the CPU"
 
 _CODES = {2: InputError, 1: ShardwiseError}
 """What keeps a worker from beginning, other than that devices are busy."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is to be done with a worker.
-
-    ``kind`` is ``assign`` (with the shard), ``restart`` (a new process takes its place; devices
-    that it must not take stand in ``without``) or ``retire``.
-    """
-
-    worker: Hashable
-    kind: str
-    shard: str | None = None
-    without: tuple[str, ...] = ()
 
 
 @dataclass
@@ -269,21 +259,21 @@ class Leader:
         return error(f"no device is left to compute on: {'; '.join(words)}")
 
 
-def lead(crew: Crew, leader: Leader, tally: Tally) -> None:
+class Obedient(Protocol):
+    """A crew, or those of all ranks as one."""
+
+    def poll(self, timeout: float) -> list[Event]:
+        """What has happened since; waits for it, so many seconds."""
+
+    def obey(self, order: Order) -> None:
+        """Do with a worker what its leader says."""
+
+
+def lead(crew: Obedient, leader: Leader, tally: Tally) -> None:
     """Pass events and orders until nothing is left to do."""
     orders = leader.act([], time.monotonic())
     while not leader.ended:
-        obey(crew, orders)
+        for order in orders:
+            crew.obey(order)
         tally.report()
         orders = leader.act(crew.poll(POLL_SECONDS), time.monotonic())
-
-
-def obey(crew: Crew, orders: Iterable[Order]) -> None:
-    """Do with a crew what its leader says."""
-    for order in orders:
-        if order.kind == "assign":
-            crew.assign(order.worker, order.shard)
-        elif order.kind == "restart":
-            crew.restart(order.worker, order.without)
-        else:
-            crew.retire(order.worker)

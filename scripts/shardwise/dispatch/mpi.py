@@ -1,10 +1,8 @@
 """Ranks over nodes: each has worker processes of its own, and rank 0 hands out the shards.
 
-Every rank is a small agent: it starts the workers of its devices, tells rank 0 what they say, and
-does with them what rank 0 answers. So rank 0 leads all workers as a pool leads those of one node.
-The workers know nothing of MPI, and a rank never computes: what it sleeps, they have.
-
-With reduce.py and collectives.py the only importer of mpi4py, late.
+Every rank starts the workers of its devices, tells rank 0 what they say, and does with them what
+rank 0 answers. So rank 0 leads all workers as a pool leads those of one node. The workers know
+nothing of MPI, and a rank never computes. Beside `reduce` the only importer of mpi4py, late.
 """
 
 import dataclasses
@@ -13,23 +11,25 @@ import logging
 import os
 import time
 from argparse import Namespace
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from shardwise import errors, host
 from shardwise.devices import choose, grants, quarantine
-from shardwise.dispatch import leader as leaders
 from shardwise.dispatch.crew import Crew, start_fork_server
-from shardwise.dispatch.events import Event
+from shardwise.dispatch.events import Event, Limits, Order
+from shardwise.dispatch.leader import Leader, lead
 from shardwise.dispatch.seats import Seat, View, seated, shown
-from shardwise.dispatch.tally import DEFAULT_RETRIES, Tally, holding
+from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
-from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
+from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.processes.hangs import WARNED_AFTER
-from shardwise.records.missing import describe, missing
-from shardwise.reduce import launch
+from shardwise.records.missing import describe, list_missing
+from shardwise.reduce import launch, rank_limits
+from shardwise.units import count
 
 log = logging.getLogger(__name__)
 
@@ -40,35 +40,30 @@ _SHORTEST_SECONDS = 5e-4
 _LONGEST_SECONDS = 2e-2
 _SHARE = 0.05
 
-Worker = tuple[int, int]
-"""Rank and number of a worker in the crew of that rank."""
-
 
 def ranks(options: Namespace) -> Any:
     """The MPI of a rank, for `cli.run`; in a process that is none yet, start the ranks instead.
 
-    Parameters
-    ----------
-    options
-        As `launch.ranks` has it, ``ranks`` 0 or None where nobody says how many; and ``workers``.
+    Raises
+    ------
+    InputError
+        Where many more ranks are asked for than there are shards, or places to run.
     """
+    if (options.ranks or 0) > rank_limits.ALWAYS and not launch.is_rank():
+        shards = len(plans.load(options.plan).shards)
+        work = rank_limits.limit_by_work(shards, f"the plan has {count(shards, 'shard')}")
+        rank_limits.refuse_more(
+            options.ranks, "--ranks", work, rank_limits.limit_by_machine(options.launcher)
+        )
 
     def fitting() -> int:
-        return choose.workers("auto") if options.workers == "device" else 1
+        return 1 if options.workers == "node" else choose.workers("auto")
 
     # Before MPI, so that nothing of it, not even its environment, reaches the workers.
-    return launch.ranks(options, fitting, start_fork_server)
+    return launch.start_ranks(options, fitting, start_fork_server)
 
 
-def run(
-    comm: Any,
-    plan: Plan,
-    workers: str = "device",
-    retries: int = DEFAULT_RETRIES,
-    memory: int | None = None,
-    wait: float | None = None,
-    limit: float = REDUCE_LIMIT_SECONDS,
-) -> None:
+def run(comm: Any, plan: Plan, workers: str, retries: int, limits: Limits) -> None:
     """Compute all shards that are missing, over the ranks of a communicator.
 
     Parameters
@@ -79,14 +74,8 @@ def run(
         ``device`` or ``node``, as :func:`seats.seated` has it.
     retries
         Tries after the first of one shard.
-    memory
-        Host bytes that all workers of a node may take together, or None for what the plan says.
-    wait
-        Seconds that a worker waits for a free device, as :func:`shardwise.devices.choose.take` has
-        it.
-    limit
-        Seconds after which a worker that hangs is killed, as `hangs` defines it, and after which a
-        rank without a sign of life counts as lost.
+    limits
+        The memory is that of all workers of a node together.
 
     Raises
     ------
@@ -99,18 +88,16 @@ def run(
     seats = seated(views, workers)
     seat = seats[comm.rank]
     beside = sum(other.workers for other in seats if other.node == seat.node)
-    own = Crew(
-        plan.results.plan, seat.workers, memory and memory // max(1, beside), wait, seat.share,
-        plan.function, limit,
-    )  # fmt: skip
-    wire = Wire(comm, limit)
+    path, limits = plan.results.plan, limits.shared(beside)
+    crew = Crew(path, seat.workers, limits, seat.share, plan.function)
+    wire = Wire(comm, limits.hang)
     if comm.rank:
-        _follow(wire, own)
+        _follow(wire, crew)
     else:
         with _ending(wire), holding(plan.results):
             for line in shown(views, seats):
                 log.info("%s", line)
-            _lead(wire, own, seats, plan, retries)
+            _lead(wire, crew, seats, plan, retries)
 
 
 def _views(comm: Any, plan: Plan) -> list[View]:
@@ -138,18 +125,18 @@ def _views(comm: Any, plan: Plan) -> list[View]:
 def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:
     """Rank 0: hand out the missing shards until each is whole or has failed for good."""
     # With signs of life: the others say nothing else before they begin.
-    shards = missing(plan, meanwhile=wire.received)
+    shards = list_missing(plan, meanwhile=wire.received)
     log.info("%s", describe(plan, shards))
     if not shards:
         return
     tally = Tally(plan, shards, retries)
-    leader = leaders.Leader(plan, tally)
+    leader = Leader(plan, tally)
     for rank, seat in enumerate(seats):
         for worker in range(seat.workers):
             leader.expect((rank, worker), seat.host)
     wire.tell_all("begin")
     with own:
-        leaders.lead(_Crews(wire, own), leader, tally)
+        lead(_Crews(wire, own), leader, tally)
     leader.finish()
 
 
@@ -169,29 +156,24 @@ def _follow(wire: "Wire", own: Crew) -> None:
 
 def _serve(wire: "Wire", own: Crew, stack: ExitStack) -> tuple[int, str]:
     """Carry words between the workers and rank 0; what it says at the end."""
-    pause, restarts = _Pause(), dict[int, int]()
+    pause, restarts = _Pause(), Counter[int]()  # of the process of each worker
     while True:
         events = own.poll(pause.seconds())
         for event in events:
             words = dataclasses.asdict(event)
-            wire.send(0, "event", restarts.get(event.worker, 0), words)
+            wire.send(0, "event", restarts[event.worker], words)
         messages = wire.received()
         for _, (kind, *words) in messages:
             if kind == "begin":
                 stack.enter_context(own)
             elif kind == "order":
-                _obey(own, leaders.Order(*words), restarts)
+                order = Order(*words)
+                restarts[order.worker] += order.kind == "restart"
+                own.obey(order)
             elif kind == "end":
                 return words[0], words[1]
         if events or messages:
             pause.again()
-
-
-def _obey(own: Crew, order: "leaders.Order", restarts: dict[int, int]) -> None:
-    """Do what rank 0 says, and count the processes that each worker has had."""
-    if order.kind == "restart":
-        restarts[order.worker] = restarts.get(order.worker, 0) + 1
-    leaders.obey(own, [order])
 
 
 def _end(wire: "Wire") -> tuple[int, str]:
@@ -204,11 +186,11 @@ def _end(wire: "Wire") -> tuple[int, str]:
 
 
 class _Crews:
-    """The workers of all ranks, as one crew to the leader; workers are called by `Worker`."""
+    """The workers of all ranks, as one crew; a worker's name is its rank and its number there."""
 
     def __init__(self, wire: "Wire", own: Crew) -> None:
         self._wire, self._own = wire, own
-        self._restarts: dict[Worker, int] = {}
+        self._restarts = Counter[tuple[int, int]]()
         self._pause = _Pause()
 
     def poll(self, timeout: float) -> list[Event]:
@@ -233,32 +215,18 @@ class _Crews:
     def _heard(self, rank: int, restarts: int, words: dict[str, Any]) -> list[Event]:
         """An event of another rank, unless its process was replaced while it was under way."""
         event = _of_rank(rank, Event(**words))
-        return [event] if restarts == self._restarts.get(event.worker, 0) else []
+        return [event] if restarts == self._restarts[event.worker] else []
 
-    def assign(self, worker: Worker, shard: str) -> None:
-        """Give a worker its next shard."""
-        self._order(worker, "assign", shard)
-
-    def restart(self, worker: Worker, without: Collection[str] = ()) -> None:
-        """Put a new process in a worker's place."""
-        if worker[0]:
-            self._restarts[worker] = self._restarts.get(worker, 0) + 1
-        self._order(worker, "restart", None, without)
-
-    def retire(self, worker: Worker) -> None:
-        """End a worker."""
-        self._order(worker, "retire")
-
-    def _order(
-        self, worker: Worker, kind: str, shard: str | None = None, without: Collection[str] = ()
-    ) -> None:
-        rank, number = worker
-        order = leaders.Order(number, kind, shard, tuple(without))
-        if rank:
-            self._wire.send(rank, "order", *dataclasses.astuple(order))
-            self._pause.again()
-        else:
-            leaders.obey(self._own, [order])
+    def obey(self, order: Order) -> None:
+        """Do with a worker what its leader says, or have its rank do it."""
+        rank, number = order.worker
+        own_order = dataclasses.replace(order, worker=number)
+        if not rank:
+            self._own.obey(own_order)
+            return
+        self._restarts[order.worker] += order.kind == "restart"
+        self._wire.send(rank, "order", *dataclasses.astuple(own_order))
+        self._pause.again()
 
 
 def _of_rank(rank: int, event: Event) -> Event:
@@ -312,21 +280,14 @@ class Wire:
     """Small messages between rank 0 and the others, as lists that JSON can write.
 
     None of its calls waits. Both ends give signs of life; a rank that has not heard the other end
-    for the limit ends all ranks, as nothing else would where a rank hangs.
-
-    Parameters
-    ----------
-    comm
-        An MPI communicator.
-    limit
-        That time in seconds.
+    for the limit in seconds ends all ranks, as nothing else would where a rank hangs.
     """
 
-    def __init__(self, comm: Any, limit: float = REDUCE_LIMIT_SECONDS) -> None:
+    def __init__(self, comm: Any, limit: float) -> None:
         self._comm, self._limit = comm, limit
         self.others = [0] if comm.rank else list(range(1, comm.size))
         self._heard = dict.fromkeys(self.others, time.monotonic())
-        self._told = self._looked = time.monotonic()
+        self._sign_at = time.monotonic()
         self._sent: list[Any] = []
         self._missed, self._last = set[int](), False
 
@@ -371,8 +332,8 @@ class Wire:
 
     def _live(self, now: float) -> None:
         """Give a sign of life, and miss those of others."""
-        if now - self._told > self._limit / _SIGNS:
-            self._told = now
+        if now - self._sign_at > self._limit / _SIGNS:
+            self._sign_at = now
             if not self._last:
                 self.tell_all("alive")
             silence = {rank: now - heard for rank, heard in self._heard.items()}

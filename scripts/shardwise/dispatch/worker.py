@@ -22,11 +22,12 @@ from typing import Any, NoReturn
 import shardwise
 from shardwise import errors
 from shardwise.devices import choose
-from shardwise.dispatch.events import Event, Task
+from shardwise.dispatch.events import Event, Limits
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
 from shardwise.files.paths import Results
-from shardwise.multiply import session as sessions
+from shardwise.multiply.job import ShardJob
+from shardwise.multiply.session import Session
 from shardwise.plan import plan as plans
 from shardwise.plan import user_function
 from shardwise.plan.plan import Plan
@@ -37,12 +38,14 @@ from shardwise.records import logs as logss
 log = logging.getLogger(__name__)
 
 
-def main(pipe: Connection, worker: int, task: Task, choice: choose.Choice) -> None:
+def main(
+    pipe: Connection, worker: int, plan_path: str, limits: Limits, choice: choose.Choice
+) -> None:
     """Work until the parent says otherwise: by SIGTERM, or by its death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent's matter
     signal.signal(signal.SIGTERM, errors.terminate)
     try:
-        _work(_ParentPipe(pipe, worker), task, choice)
+        _work(_ParentPipe(pipe, worker), plan_path, limits, choice)
         threading.Event().wait()  # whoever cannot go on has said so: the parent ends it
     except errors.Terminated:
         logging.shutdown()
@@ -56,19 +59,19 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _work(parent: "_ParentPipe", task: Task, choice: choose.Choice) -> None:
+def _work(parent: "_ParentPipe", plan_path: str, limits: Limits, choice: choose.Choice) -> None:
     """Take a device and shards until the device fails."""
     threading.Thread(target=parent.listen, daemon=True).start()
-    logs = _Logs(task)
+    logs = _Logs(plan_path)
     try:
-        plan = plans.load(Path(task.plan))
+        plan = plans.load(Path(plan_path))
         if plan.function:  # it may do anything to this process
             plan = plan.anchored(Path.cwd())
             contain.adopt()
             os.dup2(2, 1)  # what it prints
         needed = max(shard.device_memory for shard in plan.shards.values())
-        with locks.working(plan.results):
-            session = sessions.Session(plan, needed, task.memory, task.wait, choice)
+        with locks.hold_job_lock(plan.results):
+            session = Session(plan, needed, limits.memory, limits.wait, choice)
             _ShardLoop(plan, logs, parent, session).work()
     except Exception as error:
         code, words = errors.explain(error)
@@ -105,11 +108,9 @@ class _ShardLoop:
         The device, and what is kept on it.
     """
 
-    def __init__(
-        self, plan: Plan, logs: "_Logs", parent: _ParentPipe, session: sessions.Session
-    ) -> None:
+    def __init__(self, plan: Plan, logs: "_Logs", parent: _ParentPipe, session: Session) -> None:
         self._plan, self._logs, self._parent, self._session = plan, logs, parent, session
-        self._begun: SimpleQueue[tuple[str, Future[sessions.Reading]]] = SimpleQueue()
+        self._begun: SimpleQueue[tuple[str, Future[ShardJob]]] = SimpleQueue()
         self._ahead = ThreadPoolExecutor(1, "ahead")
         self._device = session.device.get("uuid")
 
@@ -130,15 +131,15 @@ class _ShardLoop:
             shard = self._parent.assigned.get()
             self._begun.put((shard, self._ahead.submit(self._begin, shard)))
 
-    def _begin(self, shard: str) -> sessions.Reading:
+    def _begin(self, shard: str) -> ShardJob:
         with self._logs.of(shard, new=True):
-            return self._session.begin(shard)
+            return ShardJob(self._session, shard).begin()
 
-    def _finish(self, shard: str, begun: "Future[sessions.Reading]") -> bool:
+    def _finish(self, shard: str, begun: "Future[ShardJob]") -> bool:
         """Compute a shard and tell the parent; whether the device can still be used."""
         try:
-            reading = begun.result()
-            self._session.finish(reading, lambda: self._ahead.submit(self._release, reading))
+            job = begun.result()
+            job.run(lambda: self._ahead.submit(self._release, job))
         except errors.Terminated as error:
             errors.explain(error)
             raise
@@ -169,10 +170,10 @@ class _ShardLoop:
         log.warning("the function has left threads running: %s", threads)
         return f"product: your function {self._plan.function} left threads running"
 
-    def _release(self, reading: sessions.Reading) -> None:
+    def _release(self, job: ShardJob) -> None:
         """Once the slabs are free, ask for the next shard."""
-        reading.release()
-        self._parent.send("read", reading.shard.shard)
+        job.release()
+        self._parent.send("read", job.shard.shard)
 
 
 class _Logs:
@@ -181,8 +182,8 @@ class _Logs:
     What belongs to no shard goes where the parent's own words go.
     """
 
-    def __init__(self, task: Task) -> None:
-        self._plan, self._results = task.plan, Results.of_plan(Path(task.plan).absolute())
+    def __init__(self, plan_path: str) -> None:
+        self._plan_path, self._results = plan_path, Results.of_plan(Path(plan_path).absolute())
         self._shards: dict[int, str] = {}
         self._main = threading.get_ident()
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=logss.FORMAT, force=True)
@@ -228,4 +229,4 @@ class _Logs:
     def _by_hand(self, shard: str) -> list[str]:
         """What computes the shard alone."""
         script = Path(shardwise.__file__).parents[1] / "multiply.py"
-        return [str(script), "--plan", self._plan, "--shard", shard]
+        return [str(script), "--plan", self._plan_path, "--shard", shard]

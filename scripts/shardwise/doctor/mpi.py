@@ -34,7 +34,7 @@ _NAME_YOURS = "name your site's launcher with --launcher, and in the line 'mpi' 
 def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = ask) -> Iterator[Finding]:
     """The launcher, and a real hello of two ranks."""
     try:
-        words = launch.command(RANKS, launcher)
+        words = launch.build_command(RANKS, launcher)
     except ShardwiseError as error:
         yield refused("launcher", error, _NAME_YOURS)
         return
@@ -69,7 +69,7 @@ def _hello(answer: Answer, launcher: str, deadline: Deadline) -> Finding:
 def _cure() -> str:
     """Where mpi4py loads no MPI at all, that is the reason; else the launcher may be."""
     try:
-        launch.vendor()
+        launch.find_vendor()
     except ShardwiseError as error:
         return str(error)
     return _NAME_YOURS
@@ -78,7 +78,7 @@ def _cure() -> str:
 def say_hello(ranks: int, launcher: str) -> None:
     """Start the ranks, or be one: tell the size of the world in a line of JSON, after a sum."""
     try:
-        mpi = launch.ranks(Namespace(ranks=ranks, launcher=launcher))
+        mpi = launch.start_ranks(Namespace(ranks=ranks, launcher=launcher))
     except ShardwiseError as error:
         sys.exit(str(error))
     comm = mpi.COMM_WORLD

@@ -40,25 +40,13 @@ class PieceChecksum:
     """The checksum of a file's elements, from any runs of bytes, in any order, from any thread.
 
     The elements are rows of ``row_bytes``; the last may be shorter. Each row is cut into pieces of
-    ``piece_bytes``, of which its last may be shorter, and the pieces are numbered over all rows.
-    The checksum is the XOR of the pieces' digests (`piece_digest`); of no pieces it is 0. So
-    several processes can each hash some pieces, and the XOR of what they have is that of the file.
+    ``piece_bytes``, of which its last may be shorter, and the pieces are numbered over all rows
+    (`pieces.checksum_pieces`). The checksum is the XOR of the pieces' digests (`piece_digest`), so
+    several processes can each hash some pieces. The header is no part of it, nor is the shape.
 
     A bit that changed, and pieces that were exchanged, lost or doubled, are seen but for a chance
-    of about 2 to the power of -128 (more where several pieces of 16 bytes or less have changed, as
-    these have fewer digests). For the seed makes the place count: equal pieces do not cancel. That
-    is enough against damage, which knows nothing of the hash. It is none against an attacker, who
-    can choose bytes whose digests cancel. The header is no part of it, nor is the shape.
-
-    Parameters
-    ----------
-    total_bytes, row_bytes, piece_bytes
-        Sizes of all elements, of a row, and of a piece (`pieces.checksum_pieces`).
-
-    Raises
-    ------
-    IntegrityError
-        Where rows or pieces would be empty.
+    of about 2 to the power of -128: the seed makes the place count, so equal pieces do not cancel.
+    It is no protection against an attacker, who can choose bytes whose digests cancel.
     """
 
     def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:
@@ -77,11 +65,6 @@ class PieceChecksum:
 
         Whole pieces of a view are hashed where they lie. A fragment at either end is copied, and
         waits until the rest of its piece has come.
-
-        Raises
-        ------
-        IntegrityError
-            Where they go beyond the last element.
         """
         for view in views:
             raw = memoryview(view)
@@ -96,13 +79,7 @@ class PieceChecksum:
         self._appended += len(raw)
 
     def hexdigest(self) -> str:
-        """The checksum, in 32 hexadecimal digits.
-
-        Raises
-        ------
-        IntegrityError
-            Where a piece is missing, or came twice.
-        """
+        """The checksum, in 32 hexadecimal digits; refused where a piece is missing or doubled."""
         missing = self._seen.count(0)
         if self._twice or (self._fragments and not missing):
             raise IntegrityError("a piece of the elements came twice")
@@ -179,16 +156,8 @@ def file_checksum(
 ) -> str:  # fmt: skip
     """Checksum of the elements of a file, as :class:`PieceChecksum` defines it.
 
-    It takes :data:`CHUNK_BYTES` of memory, whatever the sizes.
-
-    Parameters
-    ----------
-    offset
-        Byte at which the elements begin.
-    row_bytes, piece_bytes
-        Sizes of a row and of a piece, from the receipt.
-    read
-        Told how many bytes were read, now and then.
+    The elements begin at byte ``offset``. It takes :data:`CHUNK_BYTES` of memory, whatever the
+    sizes, and tells ``read`` how many bytes were read, now and then.
 
     Raises
     ------

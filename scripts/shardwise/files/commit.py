@@ -13,8 +13,7 @@ from typing import BinaryIO
 from shardwise.errors import writing
 
 _UMASK = threading.Lock()
-_UNDER_WAY: set[Path] = set()
-"""Temporary files of this process."""
+_UNDER_WAY: set[Path] = set()  # temporary files of this process
 
 
 @contextmanager
@@ -27,15 +26,9 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     Parameters
     ----------
     sweep
-        Whether to look for what dead writers of this file left behind. It lists the folder, so it
-        is for the large files.
+        Whether to remove what dead writers of this file left, which takes a listing of the folder.
     receipt
         What vouches for the former file of this name; it goes just before that does.
-
-    Yields
-    ------
-    BinaryIO
-        The temporary file, open for reading and writing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if sweep:
@@ -56,8 +49,8 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
 
 def temporary_for(path: Path) -> Path:
     """A name beside a file that no other writer of it has."""
-    own = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
-    return path.with_name(f".{path.name}.{own}.tmp")
+    writer = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
+    return path.with_name(f".{path.name}.{writer}.tmp")
 
 
 def abandon() -> None:
@@ -68,16 +61,9 @@ def abandon() -> None:
 
 
 def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = None) -> None:
-    """Give a whole file its name, flushed to the disk, with its folder.
+    """Give a whole file, of which nothing waits in a buffer, its name; flush it and its folder.
 
-    Parameters
-    ----------
-    file
-        The open file; nothing of it waits in a buffer.
-    temporary, path
-        Its present name and the new one, on one file system.
-    receipt
-        What vouches for the former file of the new name, to be removed.
+    ``receipt`` vouches for the former file of that name, and is removed.
     """
     os.fchmod(file.fileno(), 0o666 & ~umask())
     os.fsync(file.fileno())
@@ -122,24 +108,16 @@ def umask() -> int:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove the temporary files that dead writers on this host left: kill -9 runs no clean-up.
-
-    Parameters
-    ----------
-    folder
-        One that may not exist.
-    name
-        Of the only file whose leftovers go; by default those of all files.
-    """
+    """Remove the temporary files of a file, or of all, that dead writers on this host left."""
     file = r".+" if name is None else re.escape(name)
     host = re.escape(socket.gethostname())
     pattern = re.compile(rf"\.{file}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
     try:
         with os.scandir(folder) as entries:
-            found = [(Path(e.path), m[1]) for e in entries if (m := pattern.fullmatch(e.name))]
+            matches = [(Path(e.path), m[1]) for e in entries if (m := pattern.fullmatch(e.name))]
     except FileNotFoundError:
         return
-    for path, pid in found:
+    for path, pid in matches:
         if not _alive(pid):
             path.unlink(missing_ok=True)
 

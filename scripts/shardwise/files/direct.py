@@ -25,26 +25,18 @@ from shardwise.units import human_bytes
 
 PAGE = 4096
 PIECE_BYTES = 16 * 1024**2
-SHORT_BYTES = 1024**2
-"""Whatever is shorter goes through the page cache: direct I/O would not pay."""
-
-SLACK_BYTES = 2 * PAGE
-"""A buffer has room for what is read into it, and this for every run of adjacent extents."""
-
-THREADS = 16
-"""Threads that read, or write: so many copy from the page cache at the speed of memory."""
-
+SHORT_BYTES = 1024**2  # whatever is shorter goes through the page cache: direct I/O would not pay
+THREADS = 16  # threads that read, or write: so many copy from the page cache at the speed of memory
+# Direct reads, and direct writes, under way at once; more make some disks slower.
 DIRECT_REQUESTS = 4
-"""Direct reads, and direct writes, under way at once; more make some disks slower."""
-
 _MOST_OPEN = 16
 _BATCH = 64
 _PROBES = 2
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
+# Told the path and the status of each file that is opened; it may raise.
 Opened = Callable[[str, os.stat_result], object]
-"""Told the path and the status of each file that is opened; it may raise."""
 
 
 class Extent(NamedTuple):
@@ -96,12 +88,8 @@ def gathered(buffer: np.ndarray, views: Sequence[np.ndarray], offset: int) -> np
     views
         Parts of the buffer in rising order, as :meth:`ExtentReader.read` returns them.
     offset
-        Byte of a file where they will be written.
-
-    Returns
-    -------
-    numpy.ndarray
-        One view of them all, at the same byte of a page as ``offset``.
+        Byte of a file where they will be written; the view returned lies at the same byte of a
+        page.
     """
     begin = _address(buffer)
     starts = [_address(view) - begin for view in views]
@@ -118,16 +106,9 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
 
     What the page cache holds is copied from it; the rest is read around it. A file system that
     cannot do that, or cannot tell, is read through the page cache.
-
-    Parameters
-    ----------
-    opened
-        Asked about each file before its first byte is read.
     """
 
-    def __init__(
-        self, threads: int = THREADS, opened: Opened = lambda path, status: None
-    ) -> None:  # fmt: skip
+    def __init__(self, threads: int = THREADS, opened: Opened = lambda path, status: None) -> None:
         self._pool, self._opened = ThreadPoolExecutor(threads, "read"), opened
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._requests = threading.BoundedSemaphore(DIRECT_REQUESTS)
@@ -142,7 +123,7 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
     def read(
         self, extents: Iterable[Extent], buffer: np.ndarray, packed: bool = False
     ) -> list[np.ndarray]:
-        """Read extents into a buffer.
+        """Read extents into a buffer; the views returned are its runs, in order.
 
         Parameters
         ----------
@@ -155,11 +136,6 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
             False: each run begins at the same byte of a page as in its file, on pages of its own.
             True: the runs follow each other without gaps. Then only those are read directly that
             happen to lie right.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            One view of the buffer for each run, in order.
 
         Raises
         ------
@@ -210,9 +186,7 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
 class _File:
     """A file being read: one descriptor through the page cache, one around it where it can be."""
 
-    def __init__(
-        self, path: str, requests: threading.BoundedSemaphore, opened: Opened
-    ) -> None:  # fmt: skip
+    def __init__(self, path: str, requests: threading.BoundedSemaphore, opened: Opened) -> None:
         self.users = 0
         self._path, self._requests, self._opened = path, requests, opened
         self._lock = threading.Lock()
@@ -257,11 +231,8 @@ class _File:
         return self._cached(start, end) and not self._refused
 
     def _cached(self, start: int, end: int) -> bool:
-        """Whether the page cache seems to hold a part of the file, or cannot be asked.
-
-        Bytes at random are looked at, not the first and the last: asking for a byte makes the
-        kernel fetch its page, so that the next one who asks would find the same byte there.
-        """
+        """Whether the page cache seems to hold a part of the file, or cannot be asked."""
+        # Bytes at random: asking makes the kernel fetch the page, so the next one would find it.
         for _ in range(_PROBES):
             try:
                 os.preadv(
@@ -302,8 +273,8 @@ class ExtentWriter:
     through it: so no page of the file is written both ways, and neighbours may share one.
     """
 
-    def __init__(self, descriptor: int, threads: int = DIRECT_REQUESTS) -> None:
-        self._pool = ThreadPoolExecutor(threads, "write")
+    def __init__(self, descriptor: int) -> None:
+        self._pool = ThreadPoolExecutor(DIRECT_REQUESTS, "write")
         self._buffered = descriptor
         # The same file once more, whatever its name is by now.
         self._direct = open_direct(f"/proc/self/fd/{descriptor}", os.O_WRONLY)
@@ -380,11 +351,6 @@ def allocate(descriptor: int, nbytes: int, path: Path) -> None:
     """Give a new file its size, and its place on the disk where the file system can.
 
     ``os.posix_fallocate`` is avoided: where the file system cannot, it writes every page.
-
-    Raises
-    ------
-    TryAgain
-        Where there is no room.
     """
     try:
         library = ctypes.CDLL(None, use_errno=True)

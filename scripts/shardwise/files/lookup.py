@@ -13,10 +13,7 @@ from shardwise.errors import InputError
 def mode_of(path: Path) -> int | None:
     """The mode of a file or folder, links followed; None where there is none.
 
-    Raises
-    ------
-    OSError
-        Where nobody can tell, as with a link that leads to itself, or a folder that is closed.
+    Raises OSError where nobody can tell: a link that leads to itself, or a folder that is closed.
     """
     try:
         return os.stat(path).st_mode
@@ -26,10 +23,10 @@ def mode_of(path: Path) -> int | None:
 
 def absent(path: Path) -> str:
     """That there is no such file, and where it was looked for."""
-    told = f"{shown(path)} does not exist"
+    words = f"{shown(path)} does not exist"
     if path.is_absolute():
-        return told
-    return f"{told}; looked for {shown(path.absolute())} (relative to the working directory)"
+        return words
+    return f"{words}; looked for {shown(path.absolute())} (relative to the working directory)"
 
 
 def shown(path: Path | str) -> str:
@@ -38,13 +35,7 @@ def shown(path: Path | str) -> str:
 
 
 def refuse_undecodable(path: Path) -> None:
-    """Refuse a name that is not UTF-8: neither Snakemake nor numba can handle one.
-
-    Raises
-    ------
-    InputError
-        Naming it.
-    """
+    """Refuse a name that is not UTF-8: neither Snakemake nor numba can handle one."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -56,52 +47,42 @@ def matches(pattern: str) -> list[Path]:
 
     ``*``, ``?`` and ``[…]`` stand for letters within a name, and ``**`` for any folders below,
     which leaves out links to folders: so the search ends, whatever the links lead to. Names that
-    begin with a dot have to be asked for.
-
-    Raises
-    ------
-    OSError
-        Where a folder that may hold a match cannot be read.
+    begin with a dot have to be asked for. (`glob` of the standard library follows the links, that
+    of `Path` passes over folders that cannot be read.) Raises OSError for such a folder.
     """
-    found = [Path()]
+    paths = [Path()]
     for part in Path(pattern).parts:
         if part == "**":
-            found = [below for folder in found for below in _folders(folder)]
+            paths = [below for folder in paths for below in _folders(folder)]
         elif has_magic(part):
-            found = [
+            paths = [
                 folder / name
-                for folder in found
-                for name in _names(folder)
+                for folder in paths
+                if _is_folder(folder)
+                for name in os.listdir(folder)
                 if fnmatchcase(name, part) and (part[0] == "." or name[0] != ".")
             ]
         else:
-            found = [path for path in (folder / part for folder in found) if _is_there(path)]
-    return sorted(set(found))
+            paths = [folder / part for folder in paths]
+            paths = [p for p in paths if p.is_symlink() or _mode_or_loop(p) is not None]
+    return sorted(set(paths))
 
 
 def _folders(top: Path) -> list[Path]:
     """A folder and all below it, not by way of links; nothing where there is no folder."""
-    found = [top] if _is_folder(top) else []
-    for folder in found:  # which grows meanwhile
+    folders = [top] if _is_folder(top) else []
+    for folder in folders:  # which grows meanwhile
         with os.scandir(folder) as entries:
-            found += [
+            folders += [
                 folder / entry.name
                 for entry in entries
                 if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)
             ]
-    return found
-
-
-def _names(folder: Path) -> list[str]:
-    return os.listdir(folder) if _is_folder(folder) else []
+    return folders
 
 
 def _is_folder(path: Path) -> bool:
     return stat.S_ISDIR(_mode_or_loop(path) or 0)
-
-
-def _is_there(path: Path) -> bool:
-    return path.is_symlink() or _mode_or_loop(path) is not None
 
 
 def _mode_or_loop(path: Path) -> int | None:

@@ -19,19 +19,16 @@ import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.files import checksum as checksums
-from shardwise.files import direct
-from shardwise.files import pieces as piecess
+from shardwise.files import direct, pieces
 from shardwise.files.checksum import PieceChecksum, _read_fully, raw_bytes
 from shardwise.files.small import refuse_special
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65536
 MAX_DIMENSIONS = 64
-LINE_BYTES = 64 * 1024
-"""Up to so many bytes it is faster to read more than is wanted than to seek."""
+LINE_BYTES = 64 * 1024  # up to so many bytes it is faster to read more than is wanted than to seek
+# Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = direct.PAGE
-"""Byte at which the elements of our own files begin: a page, for direct I/O."""
-
 _AGAIN = "write the file again with numpy.save"
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
@@ -39,24 +36,12 @@ ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a ``.npy`` file says, checked against the file's size.
-
-    Attributes
-    ----------
-    shape
-        Shape as plain integers.
-    descr
-        Element type as in the file, such as ``<f4``.
-    fortran
-        True where the first index varies fastest.
-    offset
-        Byte at which the elements begin.
-    """
+    """What the header of a ``.npy`` file says, checked against the file's size."""
 
     shape: tuple[int, ...]
-    descr: str
-    fortran: bool
-    offset: int
+    descr: str  # as in the file, such as ``<f4``
+    fortran: bool  # the first index varies fastest
+    offset: int  # byte at which the elements begin
 
     @property
     def dtype(self) -> np.dtype:
@@ -90,22 +75,14 @@ def read_header(path: Path) -> Header:
 
 
 def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
-    """As :func:`read_header`, with the status of the file that the header was read from.
-
-    Raises
-    ------
-    OSError
-        Where the file cannot be opened or read.
-    """
+    """As :func:`read_header`, with the file's status; OSError where it cannot be read."""
     refuse_special(path)
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
         text, offset = _header_text(file, path)
     size, header = status.st_size, _parse_header(text, offset, path)
-    count = 1
-    for length in header.shape:
-        count *= length  # Python integers: a header that lies cannot overflow
-    expected = offset + count * header.dtype.itemsize
+    # Python integers: a header that lies cannot overflow.
+    expected = offset + math.prod(header.shape) * header.dtype.itemsize
     if size != expected:
         what = "is truncated" if size < expected else "has trailing bytes"
         raise InputError(
@@ -201,47 +178,36 @@ def read_matrices(
     header: Header,
     start: int,
     stop: int,
-    out: np.ndarray | None = None,
+    out: np.ndarray,
     first_row: int = 0,
     opened: direct.Opened = lambda path, status: None,
-) -> np.ndarray:
-    """Matrices ``start`` to ``stop`` of a file, C-contiguous and in native byte order.
+) -> None:
+    """Read matrices ``start`` to ``stop`` of a file, in native byte order.
 
     Parameters
     ----------
-    path, header
-        A file with its header, of shape ``(n, m, k)``, or ``(m, k)`` for one matrix.
+    header
+        Of shape ``(n, m, k)``, or ``(m, k)`` for one matrix.
     out
         Where to put them: C-contiguous, ``(stop - start, m, k)``, of the native element type. Not
         much memory beside it is needed, whatever the order of the file. For one matrix it may have
         fewer rows: those from ``first_row`` on.
-    opened
-        Asked about the file before its first byte is read.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(stop - start, m, k)``; ``out`` where it was given.
 
     Raises
     ------
     IntegrityError
         Where the file has become shorter since its header was read.
     """
-    shape = header.shape if len(header.shape) == 3 else (1, *header.shape)
-    if out is None:
-        out = np.empty((stop - start, *shape[1:]), header.native)
+    rows, columns = header.shape[-2:]
     with open(path, "rb", buffering=0) as file:
         opened(str(path), os.fstat(file.fileno()))
         if header.fortran:
             _read_fortran(file, path, header, (start, stop), out, first_row)
-            return out
-        row_bytes = out.itemsize * shape[2]
-        file.seek(header.offset + start * shape[1] * row_bytes + first_row * row_bytes)
-        _read_fully(file, raw_bytes(out), path)
-    if not header.dtype.isnative:
-        out.byteswap(inplace=True)
-    return out
+        else:
+            file.seek(header.offset + (start * rows + first_row) * columns * out.itemsize)
+            _read_fully(file, raw_bytes(out), path)
+            if not header.dtype.isnative:
+                out.byteswap(inplace=True)
 
 
 def _read_fortran(
@@ -253,7 +219,7 @@ def _read_fortran(
     A line is one element of every matrix: these lie side by side, and lines follow column by
     column. (Not through a memory map: a file that is cut off would kill the process.)
     """
-    count, rows, columns = header.shape if len(header.shape) == 3 else (1, *header.shape)
+    count, rows, columns = (1, *header.shape)[-3:]
     line, own = count * header.dtype.itemsize, out.shape[1]
     whole = line <= LINE_BYTES  # else only the wanted part of each line is read
     low, high = (0, count) if whole else part
@@ -276,43 +242,29 @@ class StackWriter(AbstractContextManager["StackWriter"]):
     """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
 
     The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
-    page cache. The whole file is given its place on the disk at once.
+    page cache. The whole file is given its place on the disk at once: TryAgain where it has none.
 
     Parameters
     ----------
     file
         What :func:`commit` yields. The writer is to be closed before the commit ends.
-    pieces
+    cut
         Bytes of a row and of a piece of the checksum; left out, those that follow from the shape
         (`pieces.natural_row`, `pieces.checksum_pieces`).
-    slab_bytes
-        Bytes that whoever fills the file gathers before they are written.
-    threads
-        Threads that :meth:`write_at` writes with.
-
-    Raises
-    ------
-    TryAgain
-        Where the disk has no room for the file.
     """
 
     def __init__(
-        self,
-        file: BinaryIO,
-        shape: tuple[int, ...],
-        dtype: np.dtype,
-        pieces: tuple[int, int] | None = None,
-        slab_bytes: int = piecess.SLAB_BYTES,
-        threads: int = direct.DIRECT_REQUESTS,
-    ) -> None:
-        self.slab_bytes = slab_bytes
-        self._file, self._threads = file, threads
+        self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype,
+        cut: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.slab_bytes = pieces.SLAB_BYTES  # that are gathered before they are written
+        self._file = file
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self.nbytes = math.prod(shape) * self._dtype.itemsize
-        if pieces is None:
+        if cut is None:
             item = self._dtype.itemsize
-            pieces = piecess.checksum_pieces(piecess.natural_row(shape, item), item)
-        self.row_bytes, self.piece_bytes = pieces
+            cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
+        self.row_bytes, self.piece_bytes = cut
         self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
         self._writer: direct.ExtentWriter | None = None
         self._lock = threading.Lock()
@@ -334,21 +286,14 @@ class StackWriter(AbstractContextManager["StackWriter"]):
         self._file.write(raw)
 
     def write_at(self, offset: int, views: Sequence[np.ndarray]) -> None:
-        """Write a run of bytes; from any thread, in any order.
+        """Write bytes from byte ``offset`` of the elements on; from any thread, in any order.
 
-        Fastest where each view begins at the same byte of a page in memory as in the file, which
-        is ``offset`` as well.
-
-        Parameters
-        ----------
-        offset
-            Byte of the elements at which the views begin.
-        views
-            Bytes that follow each other in the file: little-endian elements in C order.
+        The views follow each other in the file: little-endian elements in C order. Fastest where
+        each begins at the same byte of a page in memory as in the file.
         """
         with self._lock:
             if self._writer is None:
-                self._writer = direct.ExtentWriter(self._file.fileno(), self._threads)
+                self._writer = direct.ExtentWriter(self._file.fileno())
         futures: list[Future[None]] = []
         at = DATA_OFFSET + offset
         try:
@@ -360,13 +305,7 @@ class StackWriter(AbstractContextManager["StackWriter"]):
             direct.settle(futures)
 
     def checksum(self) -> str:
-        """The checksum of the elements.
-
-        Raises
-        ------
-        IntegrityError
-            Where fewer or more elements were written than the header says.
-        """
+        """The checksum of the elements; refused where some are missing, or too many came."""
         return self._checksum.hexdigest()
 
 

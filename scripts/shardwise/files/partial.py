@@ -1,31 +1,21 @@
 """The names of what a reduce leaves in ``partial/``, and what it did not write."""
 
-import logging
 import re
 from pathlib import Path
 
 from shardwise.errors import InputError
 from shardwise.files.paths import STATISTICS
 
-log = logging.getLogger(__name__)
-
 _SUFFIX = ".part"
 _OWN = rf"([0-9a-f]+-[0-9]+-([0-9]+|done){re.escape(_SUFFIX)}|({'|'.join(STATISTICS)})\.npy)"
+# The names of what a reduce writes: records, unfinished results, and such files half written.
 _WRITTEN = re.compile(rf"{_OWN}|\.{_OWN}\..+\.[0-9]+\.[0-9a-f]{{8}}\.tmp")
-"""The names of what a reduce writes: records, unfinished results, and such files half written."""
-
+# What NFS makes of a file that was removed while somebody read it, and removes itself.
 _LEFT_OPEN = re.compile(r"\.nfs[0-9a-f]+")
-"""What NFS makes of a file that was removed while somebody read it, and removes itself."""
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a ``partial/`` in which anything lies that no reduce wrote.
-
-    Raises
-    ------
-    InputError
-        Naming it.
-    """
+    """Refuse a ``partial/`` in which anything lies that no reduce wrote."""
     strange = [path for path in _entries(folder) if not _written(path)]
     if strange:
         more = f", and {len(strange) - 1} more" if len(strange) > 1 else ""

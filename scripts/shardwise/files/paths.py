@@ -4,8 +4,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+# What the main process keeps from run to run: headers, results of trials, uncommitted plans.
 CACHE = Path(".snakemake") / "shardwise"
-"""What the main process keeps from run to run: headers, results of trials, uncommitted plans."""
 
 
 def for_bash(path: Path) -> str:
@@ -14,81 +14,53 @@ def for_bash(path: Path) -> str:
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
+class _Name:
+    """A file or folder of the results, under a fixed name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, results: "Results", _: type) -> Path:
+        return results.root / self._name
+
+
 @dataclass(frozen=True)
 class Results:
     """The files of one results folder."""
 
     root: Path
 
+    marker = _Name(".shardwise")  # a run of ours made this folder, and may replace files in it
+    plan = _Name("plan.tsv")  # one row per shard; the hub that every stage reads
+    plan_facts = _Name("plan.json")  # what holds for all shards, and checksums; written last
+    sources = _Name("sources.tsv")  # one row per input file: which matrices it holds
+    synthetic = _Name("input.npy")  # the generated stack
+    synthetic_receipt = _Name("input.json")
+    ledger = _Name("ledger.tsv")  # one row per shard, made from the receipts
+    summary = _Name("summary.json")  # the receipt of the reduce
+    report = _Name("report.html")  # the page on the run
+    metrics = _Name("metrics.prom")  # figures of the run, for Prometheus
+    runs = _Name("runs.tsv")  # names under which earlier runs submitted jobs
+    arrays = _Name("arrays.tsv")  # one row per array job: scheduler, name, digest of the plan
+    quarantine = _Name("quarantine.tsv")  # one row per device that failed
+    partial = _Name("partial")  # work of a reduce that has not finished
+    stale = _Name("stale")  # what lay in the way of a run's files
+    live = _Name("logs/live")  # what tasks at work say of themselves, one file each
+    command = _Name("logs/command.txt")  # the command line that continues the last run
+    multiplied = _Name("logs/multiply/done")  # left by the job that computed all shards
+
+    # Locks: of the one run on this folder, of each job at work, of each array task at work, of the
+    # one reduce, and of the one process that hands out the shards.
+    running = _Name("logs/run.lock")
+    living = _Name("logs/living.lock")
+    living_array = _Name("logs/array.lock")
+    reducing = _Name("logs/reduce.lock")
+    dispatching = _Name("logs/dispatch.lock")
+
     @classmethod
     def of_plan(cls, plan: Path) -> "Results":
         """The results folder that a ``plan.tsv`` lies in."""
         return cls(plan.parent)
-
-    @property
-    def plan(self) -> Path:
-        """One row a shard; the hub that every stage reads."""
-        return self.root / "plan.tsv"
-
-    @property
-    def plan_facts(self) -> Path:
-        """What holds for all shards: settings, shapes, checksum of the plan; written last."""
-        return self.root / "plan.json"
-
-    @property
-    def sources(self) -> Path:
-        """One row an input file: which matrices it holds."""
-        return self.root / "sources.tsv"
-
-    @property
-    def synthetic(self) -> Path:
-        """The generated stack."""
-        return self.root / "input.npy"
-
-    @property
-    def synthetic_receipt(self) -> Path:
-        """The receipt of the generated stack."""
-        return self.root / "input.json"
-
-    @property
-    def marker(self) -> Path:
-        """What says that a run of ours has made this folder, so that it may replace files in it."""
-        return self.root / ".shardwise"
-
-    @property
-    def stale(self) -> Path:
-        """What lay where a run writes its own files, and was moved out of the way."""
-        return self.root / "stale"
-
-    @property
-    def ledger(self) -> Path:
-        """One row a shard, made from the receipts."""
-        return self.root / "ledger.tsv"
-
-    @property
-    def summary(self) -> Path:
-        """The receipt of the reduce."""
-        return self.root / "summary.json"
-
-    @property
-    def report(self) -> Path:
-        """The page on the run, for a browser."""
-        return self.root / "report.html"
-
-    @property
-    def metrics(self) -> Path:
-        """Figures of the run, for a cluster's monitoring (Prometheus)."""
-        return self.root / "metrics.prom"
-
-    @property
-    def runs(self) -> Path:
-        """The names under which earlier runs submitted jobs to a scheduler."""
-        return self.root / "runs.tsv"
-
-    @property
-    def quarantine(self) -> Path:
-        """One row a device that failed, and how long no task takes it."""
-        return self.root / "quarantine.tsv"
 
     def names(self) -> list[str]:
         """Every name that a run writes at the top of the folder, but for the marker."""
@@ -102,56 +74,6 @@ class Results:
     def array_folder(self, run: str) -> Path:
         """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
         return self.root / "logs" / "array" / run
-
-    @property
-    def running(self) -> Path:
-        """The file on which the one run on this folder holds a lock."""
-        return self.root / "logs" / "run.lock"
-
-    @property
-    def command(self) -> Path:
-        """The command line that continues the last run."""
-        return self.root / "logs" / "command.txt"
-
-    @property
-    def living(self) -> Path:
-        """The file on which every job at work holds a lock."""
-        return self.root / "logs" / "living.lock"
-
-    @property
-    def arrays(self) -> Path:
-        """One row an array job: scheduler, name, digest of the plan, and more."""
-        return self.root / "arrays.tsv"
-
-    @property
-    def living_array(self) -> Path:
-        """The file on which every task of an array at work holds a lock."""
-        return self.root / "logs" / "array.lock"
-
-    @property
-    def reducing(self) -> Path:
-        """The file on which the one reduce of this folder holds a lock."""
-        return self.root / "logs" / "reduce.lock"
-
-    @property
-    def dispatching(self) -> Path:
-        """The file on which the one that hands out the shards holds a lock."""
-        return self.root / "logs" / "dispatch.lock"
-
-    @property
-    def multiplied(self) -> Path:
-        """What the job leaves that has computed all shards, under any dispatch but jobs."""
-        return self.root / "logs" / "multiply" / "done"
-
-    @property
-    def live(self) -> Path:
-        """The folder of what tasks at work say of themselves, a file each."""
-        return self.root / "logs" / "live"
-
-    @property
-    def partial(self) -> Path:
-        """Work of a reduce that has not finished."""
-        return self.root / "partial"
 
     def shard(self, shard: str) -> Path:
         """A shard's matrices, where they are materialized."""
@@ -186,5 +108,5 @@ class Results:
         return self.root / "logs" / rule / f"{shard or rule}.log"
 
 
+# What can be computed over all products, element by element (see statistics.py).
 STATISTICS = ("sum", "mean", "std", "min", "max", "prod", "argmin", "argmax", "all", "any")
-"""What can be computed over all products, element by element (see statistics.py)."""

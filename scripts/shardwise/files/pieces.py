@@ -4,14 +4,10 @@ import math
 
 from shardwise.units import MIB
 
-SLAB_BYTES = 32 * MIB
-"""A piece of a file, and one copy to or from a device."""
-
+SLAB_BYTES = 32 * MIB  # a piece of a file, and one copy to or from a device
+# What is hashed at once, at most: it stays in a cache, and several readers can share a row. A rank
+# of the reduce holds sums of as many numbers, whatever their bytes.
 CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
-"""What is hashed at once, at most: it stays in a cache, and several readers can share a row.
-
-A rank of the reduce holds sums of as many numbers, whatever their bytes.
-"""
 
 
 def natural_row(shape: tuple[int, ...], item: int) -> int:
@@ -24,13 +20,7 @@ def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
 
     Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit it are both row and piece.
     A longer array is a row of its own. So no piece holds a part of one array and a part of another.
-
-    Parameters
-    ----------
-    row_bytes
-        Bytes of one array of the file.
-    item
-        Bytes of a number; those of float16 and narrower ones make shorter pieces.
+    Numbers (of ``item`` bytes) narrower than float32 make shorter pieces.
     """
     row, most = max(1, row_bytes), min(CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS * item)
     if row > most:

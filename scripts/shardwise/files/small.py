@@ -5,15 +5,14 @@ import hashlib
 import json
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.paths import Results
 
-MOST_BYTES = 1 << 20
-"""No file of ours that is read whole has more."""
-
+MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
 _DIGEST = b',\n "digest": "'
 
 
@@ -25,10 +24,7 @@ def checksum(raw: bytes) -> str:
 def with_digest(body: bytes) -> bytes:
     """A JSON object whose last key, ``digest``, is the checksum of all bytes before that key.
 
-    Parameters
-    ----------
-    body
-        The object without its closing brace, indented by one space per level.
+    ``body`` is the object without its closing brace, indented by one space per level.
     """
     return body + _DIGEST + f'{checksum(body)}"\n}}\n'.encode()
 
@@ -42,17 +38,8 @@ def has_own_digest(raw: bytes) -> bool:
 def refuse_special(path: Path, key: str = "") -> None:
     """Refuse what is no regular file, before it is opened: a pipe would be waited for for ever.
 
-    Parameters
-    ----------
-    key
-        What the message begins with, such as ``input: ``.
-
-    Raises
-    ------
-    InputError
-        Naming what it is.
-    OSError
-        Where there is nothing of this name, or it cannot be looked at.
+    The message begins with ``key``, such as ``input: ``. Raises OSError where nothing has this
+    name.
     """
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
@@ -66,12 +53,10 @@ def refuse_special(path: Path, key: str = "") -> None:
 def read(
     path: Path | str, most: int = MOST_BYTES, *, follow: bool = True, end: bool = False
 ) -> bytes | None:
-    """The bytes of a file; None where it is gone.
+    """The bytes of a file; None where it is gone. A pipe in its place is not waited for.
 
     Parameters
     ----------
-    path
-        What may be a pipe or a folder, too: nobody is waited for.
     most
         Bytes that such a file has at most.
     follow
@@ -84,26 +69,23 @@ def read(
     IntegrityError
         Where it is no file, is too large, or cannot be read.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    flags = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, flags)
+        with open(path, "rb", 0, opener=lambda name, mode: os.open(name, mode | flags)) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise IntegrityError(f"{path}: is not a file")
+            size = status.st_size
+            if size > most and not end:
+                raise IntegrityError(f"{path}: has {size} bytes, more than any such file")
+            file.seek(max(0, size - most))
+            return file.read(min(size, most))
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        raise IntegrityError(f"{path}: is not a file") from None
     except OSError as error:
         raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise IntegrityError(f"{path}: is not a file")
-        if found.st_size > most and not end:
-            raise IntegrityError(f"{path}: has {found.st_size} bytes, more than any such file")
-        if found.st_size > most:
-            os.lseek(descriptor, found.st_size - most, os.SEEK_SET)
-        return os.read(descriptor, min(found.st_size, most))
-    except OSError as error:
-        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
-    finally:
-        os.close(descriptor)
 
 
 def said(path: Path, most: int = MOST_BYTES, *, follow: bool = True) -> Any:
@@ -139,20 +121,12 @@ def refuse_links(results: Results) -> None:
     """Refuse results whose folders, or files that are appended to, are links.
 
     Large files are written under a new name and renamed, which replaces a link and follows none.
-
-    Raises
-    ------
-    InputError
-        Naming the link.
     """
     logs = results.running.parent
-    own = [results.shard("").parent, results.product("").parent, results.partial, logs]
-    try:
-        with os.scandir(logs) as entries:
-            own += [Path(entry.path) for entry in entries]
-    except OSError:
-        pass  # not there yet
-    for path in (*own, results.runs, results.arrays, results.quarantine):
+    paths = [results.shard("").parent, results.product("").parent, results.partial, logs]
+    with suppress(OSError):  # not there yet
+        paths += logs.iterdir()
+    for path in (*paths, results.runs, results.arrays, results.quarantine):
         if path.is_symlink():
             raise _leads_out(path)
 
@@ -167,23 +141,15 @@ def mark(results: Results) -> None:
 
 
 def open_own(path: Path, mode: str) -> IO[bytes]:
-    """Open a file of the results folder that is appended to, unless it is a link.
-
-    Raises
-    ------
-    InputError
-        Where it is one.
-    """
+    """Open a file of the results folder that is appended to; refuse a link."""
     try:
-        return open(path, mode, opener=_no_link)
+        return open(
+            path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666)
+        )
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise _leads_out(path) from None
         raise
-
-
-def _no_link(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _leads_out(path: Path) -> InputError:

@@ -47,16 +47,20 @@ def load_backend(
         return np, {"name": "CPU", "granted": choose.granted()}
     taken = choose.take(needed, wait, choice=choice, barred=barred)
     cupy = array_module(requested)
+    return cupy, _touch(cupy, taken)
+
+
+def _touch(cupy: Any, taken: choose.Taken) -> dict[str, Any]:
+    """Begin to use the device that was taken; facts about it."""
     try:
         cupy.cuda.Device(0).use()
         cupy.zeros(1)
-        found = choose.cuda_uuid(cupy)
-        facts = choose.facts(cupy, taken)
+        uuid, facts = choose.cuda_uuid(cupy), choose.facts(cupy, taken)
     except errors.device_errors(cupy) as error:
         raise DeviceFailed(str(_no_device(error))) from error
-    if taken.device.uuid.startswith("GPU-") and found != taken.device.uuid:
-        raise RuntimeError(f"CUDA was in use on {found} before {taken.device.uuid} was taken")
-    return cupy, facts
+    if taken.device.uuid.startswith("GPU-") and uuid != taken.device.uuid:
+        raise RuntimeError(f"CUDA was in use on {uuid} before {taken.device.uuid} was taken")
+    return facts
 
 
 def array_module(requested: str) -> Any:

@@ -17,8 +17,8 @@ from shardwise.multiply.operation import BatchReport
 from shardwise.numerics import end_to_end, reference
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan
-from shardwise.records import account
 from shardwise.records.timeline import Span
+from shardwise.records.witness import ShardWitness
 from shardwise.units import human_bytes
 
 
@@ -56,7 +56,7 @@ class Batches:
     ) -> None:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         self._strict = plan.settings.nonfinite == "error"
-        self.tally = reference.Tally(start, every)
+        self.tally = reference.ShardForms(start, every)
         self.operation = operations.choose(lane, plan)
         self.sink = sinks.choose(lane.xp, plan)
         self._right = None
@@ -187,7 +187,7 @@ class Batches:
             finite = finite & (own if alone else own.all())
         return finite
 
-    def witness(self) -> account.Account | str:
+    def witness(self) -> ShardWitness | str:
         """What the products of the shard come to on the device, or why nothing is known.
 
         Raises
@@ -204,7 +204,7 @@ class Batches:
         tolerance = end_to_end.product_bound(problem, total, rows, self.operation.bound)
         if not np.isfinite([*total, tolerance]).all():
             return "a product, or what proves it, is not finite in double precision"
-        return account.Account.of(total, tolerance)
+        return ShardWitness.of(total, tolerance)
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:

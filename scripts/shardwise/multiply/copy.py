@@ -2,23 +2,25 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
+from shardwise.errors import IntegrityError
 from shardwise.files import direct, pieces
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
+from shardwise.files.paths import for_bash
 from shardwise.multiply.lanes import HostLane, Lane
-from shardwise.multiply.pipeline import Taker
 from shardwise.numerics import reference as references
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
-from shardwise.records import account, receipts
+from shardwise.records import judge, receipts, witness
 from shardwise.records.timeline import Stopwatch
 
 
@@ -45,9 +47,9 @@ def materialize(
         Where the disk has no room for the copy.
     """
     started = time.time()
-    shard, problem = plan.shard(shard_id), plan.problem
-    stack = StackReader(plan.sources, problem.left, plan.dtype)  # type: ignore[arg-type]
-    shape = (shard.stop - shard.start, *problem.left)
+    shard = plan.shard(shard_id)
+    stack = StackReader(plan.sources, plan.problem.left, plan.dtype)
+    shape = (shard.stop - shard.start, *plan.problem.left)
     path = plan.results.shard(shard_id)
     attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
     # The slower types are sampled by the task that multiplies: a copy is to run as fast as a disk.
@@ -55,25 +57,56 @@ def materialize(
     # Only an earlier attempt can have left something: else the folder need not be listed.
     with commit(path, sweep=attempt > 1) as file:
         with StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES) as writer:
-            takers = [] if reference is None else [reference]
+            copier = _Copier(stack, writer, shard, reference, watch or Stopwatch())
             with stack.inputs.unchanged():
-                _copy(
-                    stack, writer, shard, problem.matrix_bytes, lane or HostLane(), slabs, takers,
-                    watch or Stopwatch(),
-                )  # fmt: skip
+                copier.run(lane or HostLane(), slabs)
         checksum = writer.checksum()
     receipt = {
         "shard": shard_id,
         "start": shard.start,
         "stop": shard.stop,
         "matrices": shard.matrices,
-        "file": receipts.file_facts(
+        "file": receipts.describe_file(
             path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
         ),
         "witness": _witness(plan, reference),
-        **receipts.provenance("shard", started),
+        **receipts.describe_origin("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard_id), receipt)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What the receipt of a shard's copy says of its matrices.
+
+    Attributes
+    ----------
+    checksum
+        Of their elements.
+    reference
+        The CPU's number of them all, taken while they were copied; None where there is none.
+    """
+
+    checksum: str
+    reference: np.ndarray | None
+
+
+def existing_copy(plan: Plan, shard: Shard) -> Copy | None:
+    """What the receipt of a shard's copy says; None where this plan has no whole copy."""
+    try:
+        receipt = judge.check_copy(plan, shard.shard)
+        reference = witness.read_reference(receipt, plan.problem, factors_digest(plan))
+    except (IntegrityError, KeyError, TypeError, ValueError):
+        return None
+    if not plan.results.shard(shard.shard).exists():
+        return None
+    return Copy(receipt.file.checksum, reference)
+
+
+def how_to_repair(plan: Plan, shard: Shard) -> str:
+    """The command that has a damaged copy made again."""
+    receipt = for_bash(plan.results.shard_receipt(shard.shard))
+    return f"rm {receipt}, then snakemake as before"
 
 
 def factors_digest(plan: Plan) -> str:
@@ -119,45 +152,53 @@ def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, An
     if not np.isfinite(total).all():
         return None
     return {
-        "reference": account.told(total),
+        "reference": witness.number_to_json(total),
         "seed": references.SEED,
         "factors": factors_digest(plan),
     }
 
 
-def _copy(
-    stack: StackReader, writer: StackWriter, shard: Shard, matrix_bytes: int, lane: Lane,
-    slabs: int, takers: list[Taker], watch: Stopwatch,
-) -> None:  # fmt: skip
-    """Copy slabs, several at once: one is read while another is hashed and written."""
-    buffers: SimpleQueue[np.ndarray] = SimpleQueue()
-    size = min(pieces.SLAB_BYTES, shard.bytes)
-    for _ in range(memory.slabs(shard.bytes, slabs)):
-        # A page before the bytes, so that they can be moved to where direct writes need them.
-        buffers.put(lane.slab(direct.PAGE + size + SPARE_BYTES))
+class _Copier:
+    """Copies slabs, several at once: one is read while another is hashed and written."""
 
-    def copy(offset: int) -> None:
-        low = shard.start * matrix_bytes + offset
-        buffer = buffers.get()
+    def __init__(
+        self, stack: StackReader, writer: StackWriter, shard: Shard,
+        reference: references.Reference | None, watch: Stopwatch,
+    ) -> None:  # fmt: skip
+        self._stack, self._writer, self._shard = stack, writer, shard
+        self._reference, self._watch = reference, watch
+        self._size = min(pieces.SLAB_BYTES, shard.bytes)
+        self._first = shard.start * (shard.bytes // (shard.stop - shard.start))
+        self._buffers: SimpleQueue[np.ndarray] = SimpleQueue()
+
+    def run(self, lane: Lane, slabs: int) -> None:
+        """Copy all, through so many slabs of a lane at most."""
+        for _ in range(memory.slabs(self._shard.bytes, slabs)):
+            # A page before the bytes, so that they can be moved to where direct writes need them.
+            self._buffers.put(lane.slab(direct.PAGE + self._size + SPARE_BYTES))
+        with (
+            direct.ExtentReader(opened=self._stack.inputs.compare) as self._files,
+            ThreadPoolExecutor(slabs) as pool,
+        ):
+            for _ in pool.map(self._copy, range(0, self._shard.bytes, self._size)):
+                pass
+        while not self._buffers.empty():
+            lane.keep(self._buffers.get())
+
+    def _copy(self, offset: int) -> None:
+        """Copy one slab."""
+        watch, low = self._watch, self._first + offset
+        high = low + min(self._size, self._shard.bytes - offset)
+        buffer = self._buffers.get()
         try:
-            high = low + min(size, shard.bytes - offset)
             views = watch.timed(
                 "read",
-                lambda: stack.read_bytes(files, buffer[direct.PAGE :], low, high),
+                lambda: self._stack.read_bytes(self._files, buffer[direct.PAGE :], low, high),
                 high - low,
             )
             whole = direct.gathered(buffer, views, offset)
-            watch.timed("write", lambda: writer.write_at(offset, [whole]), whole.nbytes)
-            for taker in takers:
-                watch.timed("witness", lambda taker=taker: taker.update(offset, [whole]))
+            watch.timed("write", lambda: self._writer.write_at(offset, [whole]), whole.nbytes)
+            if self._reference is not None:
+                watch.timed("witness", lambda: self._reference.update(offset, [whole]))
         finally:
-            buffers.put(buffer)
-
-    with (
-        direct.ExtentReader(opened=stack.inputs.compare) as files,
-        ThreadPoolExecutor(slabs) as pool,
-    ):
-        for _ in pool.map(copy, range(0, shard.bytes, size)):
-            pass
-    while not buffers.empty():
-        lane.keep(buffers.get())
+            self._buffers.put(buffer)

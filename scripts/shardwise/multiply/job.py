@@ -1,9 +1,28 @@
 """One shard through one device, from its matrices to its receipt."""
 
 import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, BinaryIO, Self
 
+import numpy as np
+
+from shardwise import host
+from shardwise.devices.gauge import Gauge
+from shardwise.devices.telemetry import Recorder
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter
+from shardwise.multiply import blame, copy, live, witness
+from shardwise.multiply.batch import Batches
+from shardwise.multiply.pipeline import Drain
+from shardwise.multiply.reading import Reading
 from shardwise.multiply.session import Session
+from shardwise.multiply.stream import Stream
+from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Plan
+from shardwise.records import receipts
+from shardwise.records.timeline import Stopwatch
 
 log = logging.getLogger(__name__)
 
@@ -13,8 +32,190 @@ def run_shard(
 ) -> None:
     """Compute the products of one shard, or their sum, and commit them with a receipt.
 
-    Parameters and errors are those of :class:`Session` and its methods.
+    Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
-    shard = plan.shard(shard_id)
-    session = Session(plan, shard.device_memory, memory, wait)
-    session.finish(session.begin(shard_id))
+    session = Session(plan, plan.shard(shard_id).device_memory, memory, wait)
+    ShardJob(session, shard_id).run()
+
+
+class ShardJob:
+    """One shard on its way through the device of a session.
+
+    Attributes
+    ----------
+    watch
+        When each stage was at work; runs from `begin` on.
+    """
+
+    def __init__(self, session: Session, shard_id: str) -> None:
+        self._session, self._plan = session, session.plan
+        self.shard = session.plan.shard(shard_id)
+        self._reading: Reading | None = None
+
+    def run(self, on_read: Callable[[], None] = lambda: None) -> None:
+        """Compute the shard, and commit its result with a receipt.
+
+        Parameters
+        ----------
+        on_read
+            Called once the last byte of the shard was read and is on its way to the device.
+
+        Raises
+        ------
+        InputError
+            NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit the
+            machine.
+        IntegrityError
+            An input that is not the planned one, or a product that fails its proof.
+        TryAgain
+            The device is busy or out of memory; of its class `DeviceFailed` where it is lost, and
+            of that one's class `Quarantined` where it is put into quarantine. So is a product that
+            fails its proof on a GPU: another one may do better. `Misled` where a GPU has multiplied
+            other matrices than were read; on the CPU that is an IntegrityError, `WrongInput`.
+        """
+        reading = self._reading or self.begin()._reading
+        attempt = receipts.note_start(self._plan.results.starts(self.shard.shard))
+        with self._at_work(attempt, self._session.gauge) as beside:
+            # Overflow is found and named by the checks of a batch.
+            with self._session.blame(self.shard.shard), reading, np.errstate(all="ignore"):
+                batches = self._take_memory(reading)
+                with self._result_file(reading, attempt) as file:
+                    writer = self._stream(reading, batches, file, on_read)
+                    beside.release()
+                    proof = self._prove(reading, batches)
+                    checksum, identity = writer.checksum(), os.fstat(file.fileno())
+            facts = {"file": self._file_facts(batches, writer, checksum), **proof}
+            self._write_receipt(attempt, facts | {"telemetry": beside.telemetry()}, identity)
+
+    def begin(self) -> Self:
+        """Open the input and begin to read; a copy of the shard that is missing is made first.
+
+        Another thread may still run the job before, once that has released its slabs.
+
+        Raises
+        ------
+        IntegrityError
+            Where an input, or its copy, is not what was planned.
+        TryAgain
+            Where there is no room for the copy.
+        """
+        session, plan, shard = self._session, self._plan, self.shard
+        with session.blame(shard.shard):
+            session.lane.bind()
+            self.watch = Stopwatch()
+            session.lane.set_clock()
+            slabs, self._write_slabs = plan_memory.slabs_within(
+                plan.problem, shard.stop - shard.start, plan.settings.keep, session.cuda,
+                session.memory or shard.memory,
+            )  # fmt: skip
+            copied = self._copied(slabs) if plan.settings.materialize else None
+            self._reading = Reading(plan, shard, session.lane, slabs, self.watch, copied)
+        return self
+
+    def release(self) -> None:
+        """Give the slabs that were read into back: the next shard can use them."""
+        self._reading.release()
+
+    def _copied(self, slabs: int) -> copy.Copy:
+        """What the receipt of the shard's copy says; one that is missing is made first."""
+        plan, shard = self._plan, self.shard
+        if (existing := copy.existing_copy(plan, shard)) is not None:
+            return existing
+        log.info("%s: copying the matrices of the shard", plan.results.shard(shard.shard))
+        attempt = receipts.count_starts(plan.results.starts(shard.shard)) + 1
+        slabs = min(plan_memory.COPY_SLABS, slabs)
+        with self._at_work(attempt):
+            copy.materialize(plan, shard.shard, self._session.lane, slabs, self.watch)
+        return copy.existing_copy(plan, shard)
+
+    def _take_memory(self, reading: Reading) -> Batches:
+        """Take the memory of the batches on the device."""
+        every = reading.reference.every if reading.reference else None
+        count = self.shard.stop - self.shard.start
+        return Batches(self._session.lane, self._plan, self.shard.start, count, every)
+
+    @contextmanager
+    def _result_file(self, reading: Reading, attempt: int) -> Iterator[BinaryIO]:
+        """The file of the result, which gets its name where all in this context goes well."""
+        results, shard = self._plan.results, self.shard
+        # Only an earlier attempt can have left something: else the folder need not be listed.
+        with (
+            commit(
+                results.product(shard.shard), sweep=attempt > 1,
+                receipt=results.receipt(shard.shard),
+            ) as file,
+            reading.inputs.unchanged(),
+            blame.input_file(self._plan, shard, reading.inputs),
+        ):  # fmt: skip
+            yield file
+
+    def _stream(
+        self, reading: Reading, batches: Batches, file: BinaryIO, on_read: Callable[[], None]
+    ) -> StackWriter:
+        """Take slabs through the device into the file."""
+        if self._plan.problem.shared_right:
+            reading.share_right(batches)
+        lane, sink = self._session.lane, batches.sink
+        shape = sink.shape(self.shard.stop - self.shard.start)
+        with (
+            StackWriter(file, shape, np.dtype(sink.dtype)) as writer,
+            closing(Drain(lane, writer, self._write_slabs, self.watch)) as drain,
+        ):
+            Stream(lane, self.shard, reading, batches, drain, self.watch).run(on_read)
+        return writer
+
+    def _prove(self, reading: Reading, batches: Batches) -> dict[str, Any]:
+        """Compare what was read, and what was multiplied, with what the receipts of both say."""
+        right = reading.right_checksum
+        return {
+            "input_checksum": reading.checked_sum(),
+            "right_checksum": right and right.hexdigest(),
+            "proof": batches.operation.proof,
+            **witness.compare(self._plan, self.shard, reading, batches),
+            "compute": batches.operation.compute,
+        }
+
+    def _file_facts(self, batches: Batches, writer: StackWriter, checksum: str) -> Any:
+        shape = batches.sink.shape(self.shard.stop - self.shard.start)
+        return receipts.describe_file(
+            self._plan.results.product(self.shard.shard), shape, batches.sink.dtype,
+            checksum, writer.row_bytes, writer.piece_bytes,
+        )  # fmt: skip
+
+    def _write_receipt(self, attempt: int, facts: dict[str, Any], identity: os.stat_result) -> None:
+        plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
+        finished = watch.timeline.end()
+        receipt = {
+            "shard": shard.shard,
+            "start": shard.start,
+            "stop": shard.stop,
+            "fingerprint": shard.fingerprint,
+            "keep": plan.settings.keep,
+            "backend": session.xp.__name__,
+            "device": session.device,
+            "attempt": attempt,
+            **facts,
+            "stages": {stage: round(seconds, 4) for stage, seconds in watch.seconds.items()},
+            "timeline": watch.timeline.to_json(finished),
+            **receipts.describe_origin("multiply", watch.timeline.unix, session.versions, finished),
+        }
+        path, product = plan.results.receipt(shard.shard), plan.results.product(shard.shard)
+        receipts.write_for(path, receipt, product, identity)
+
+    def _at_work(self, attempt: int, gauge: Gauge | None = None) -> live.AtWork:
+        """Say from now on how far the shard is, and what its device does where that is asked."""
+        results, shard, timeline = self._plan.results, self.shard, self.watch.timeline
+        device = self._session.device
+        facts = {
+            "shard": shard.shard,
+            "attempt": attempt,
+            "started": timeline.unix,
+            "node": host.node(),
+            "process": os.getpid(),
+            "job": host.job_number(),
+            "device": {key: device.get(key) for key in ("name", "uuid")},
+            "matrices": shard.stop - shard.start,
+        }
+        recorder = Recorder(gauge, timeline.began) if gauge else None
+        path, table = results.live / f"{shard.shard}.json", results.telemetry(shard.shard)
+        return live.AtWork(path, facts, lambda: self.watch.matrices, recorder, table)

@@ -37,7 +37,7 @@ class BatchReport:
         How far products are from those of their factors, in units of the tolerance. One number
         where the products were added up before.
     forms
-        What `reference.Tally` adds up; a row for each ratio.
+        What `reference.ShardForms` adds up; a row for each ratio.
     """
 
     first: int

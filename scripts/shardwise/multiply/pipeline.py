@@ -5,7 +5,7 @@ slabs is fixed before, so memory is too: whoever is ahead waits for a slab.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Protocol
@@ -26,10 +26,6 @@ class Taker(Protocol):
         """Take bytes that begin at byte ``offset`` and follow each other; from any thread."""
 
 
-Takers = Mapping[str, Taker]
-"""Takers by the names of what they do, as a stopwatch notes it."""
-
-
 class Feed:
     """A run of matrices on its way from files into batches, once `start` was called.
 
@@ -39,12 +35,12 @@ class Feed:
         Where the batches live.
     stack, files
         Who knows where the matrices lie, and who reads files.
-    runs
-        First and last byte, the last exclusive, of runs of the stack that follow each other.
+    run
+        First and last byte of the stack, the last exclusive.
     slab_bytes, slabs
         Size and number of slabs.
     takers
-        Take the bytes as they come.
+        Take the bytes as they come; by what they do, as a stopwatch notes it.
     """
 
     def __init__(
@@ -52,17 +48,17 @@ class Feed:
         lane: Lane,
         stack: StackReader,
         files: ExtentReader,
-        runs: Iterable[tuple[int, int]],
+        run: tuple[int, int],
         slab_bytes: int,
         slabs: int,
-        takers: Takers,
+        takers: Mapping[str, Taker],
         watch: Stopwatch,
     ) -> None:
         self._lane, self._stack, self._files = lane, stack, files
         self._takers, self._watch = takers, watch
-        self._pieces = _pieces(runs, slab_bytes)
+        self._begin, end = run
+        self._pieces = ((at, min(at + slab_bytes, end)) for at in range(*run, slab_bytes))
         self._first = list(islice(self._pieces, slabs))
-        self._begin = self._first[0][0] if self._first else 0
         self._pool = ThreadPoolExecutor(slabs, "slab")
         self._ahead: deque[tuple[np.ndarray, Future]] = deque()
         self._views: list[np.ndarray] = []
@@ -126,13 +122,6 @@ class Feed:
         for what, taker in self._takers.items():
             self._watch.timed(what, lambda taker=taker: taker.update(low - self._begin, views))
         return views
-
-
-def _pieces(runs: Iterable[tuple[int, int]], nbytes: int) -> Iterator[tuple[int, int]]:
-    """Runs of bytes, cut to slabs; the first is as long as any."""
-    for begin, end in runs:
-        for low in range(begin, end, nbytes):
-            yield low, min(low + nbytes, end)
 
 
 def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

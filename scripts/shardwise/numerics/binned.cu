@@ -1,5 +1,5 @@
-// Adds n arrays to the binned sums of bins.py, which has the method and its proof: the same planes
-// to the bit as there. One thread an element; neighbouring threads hold neighbouring elements.
+// Adds n arrays to the binned sums of binned.py: the same planes to the bit as there. docs/sums.md
+// has the method and its proof. One thread an element; neighbouring threads hold neighbouring elements.
 //
 // stack   (n, elements), products
 // heads   (width), the highest level of each element, and its flags; width is elements or more

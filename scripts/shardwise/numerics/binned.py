@@ -1,50 +1,10 @@
 """Sums that do not depend on the order, to the bit: binned accumulation on a fixed grid.
 
-A real number is cut into slices on the grid of units u_j = 2^(32 j - 1074), j = 0, 1, …, and the
-slices of each level j are added as integers. With RN for rounding to the nearest integer, ties to
-even, the slice of v at level j is
-
-    s_j(v) = RN(v / u_j) - 2³² RN(v / u_(j+1)).
-
-An element of the result has a highest level, its top: the smallest j ≥ K - 1 such that
-|v| ≤ 2³¹ u_j for all its terms v. Its state is the top and the sums A_j = Σ s_j(v) of the K levels
-j = top … top - K + 1. K is 4 for terms of double precision, and 3 for the others.
-
-*The state is a function of the terms, not of their order or grouping.* The top is one of a
-maximum. Each s_j(v) is a function of v and j alone: no slice depends on the top of the moment. At
-levels above the top of v it is 0, as |v| ≤ u_(j+1) / 2 rounds to 0, the tie included. So when the
-top grows, the new levels begin at 0 and the lowest are dropped, which leaves what a sum would hold
-that had started with that top. Integers are added exactly, so the state of two groups of terms is
-the sum of their states, brought to the larger top. Carries are *not* moved between the levels
-before the end: they would add up the parts of different terms below a level, which a top that
-grows later has to drop term by term.
-
-*The slices come out of float64 arithmetic.* With M = 1.5 · 2⁵² u_j, fl(v + M) = M + RN(v / u_j) u_j
-where |v| ≤ 2³¹ u_j, as the unit in the last place is u_j there and M / u_j is even, so that ties
-agree; the slice is the difference of the two numbers' bits, and the rest v - (fl(v + M) - M) is
-exact. The same on the rest gives the slice of level j - 1: what was taken away is an even multiple
-of u_(j-1), so RN(rest / u_(j-1)) = RN(v / u_(j-1)) - 2³² RN(v / u_j). And |rest| ≤ u_j / 2 =
-2³¹ u_(j-1), so |slice| ≤ 2³¹ at all levels, and 2³¹ terms cannot overflow int64. M is a normal
-number down to u_0 = 2^-1074, of which every float64 is a multiple: subnormal numbers are exact.
-
-*Error.* The levels together hold Σ RN(v / u_L) exactly, L = top - K + 1, and this is rounded
-once: the result is off by at most n u_L / 2, and half a unit in its last place. u_L / 2 is below
-2^-96 max|v| for K = 4 and 2^-64 max|v| for K = 3, or there is no error but the last, at L = 0.
-Plain float64 summation is within (n - 1) 2^-53 Σ|v|.
-
-*Special values.* NaN, infinities, and numbers of modulus 2⁹⁶⁰ or more, which count as infinite,
-add 0 and set a flag of their element, whose sum is then NaN or ±Inf by the rules of IEEE 754.
-A sum of zeros of any sign is +0.
-
-After J. Demmel and H. D. Nguyen, "Parallel Reproducible Summation", IEEE Trans. Computers 64(7),
-2015, and P. Ahrens, J. Demmel and H. D. Nguyen, "Algorithms for Efficient Reproducible Floating
-Point Summation", ACM TOMS 46(3), 2020. From there: a grid that is fixed in advance, slices by
-adding a constant, only the highest levels are kept. Different here: they add slices in floating
-point, renormalise with carry counts, and set the last bit of the addend to break ties. Here the
-constant is the same for all terms, so ties do no harm; slices are added as integers, and there is
-nothing to renormalise; the result is the correctly rounded value of the state.
-
-Integers are kept as the sums of their high and low halves of 32 bits, exactly.
+An element keeps its *top*, the highest level that its terms reach, and the sums of the slices of
+its terms at L levels from there down, as integers; integers are kept as the sums of their halves of
+32 bits. docs/sums.md has the method, its proof and its error. After J. Demmel and H. D. Nguyen,
+"Parallel Reproducible Summation", IEEE Trans. Computers 64(7), 2015, and P. Ahrens, J. Demmel and
+H. D. Nguyen, ACM TOMS 46(3), 2020.
 """
 
 import math
@@ -69,20 +29,10 @@ _LONG = 2**10  # numbers of a row that keep the loops of a CPU busy
 
 
 def plane_shape(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
-    """Shape of the planes of int64 that hold a sum of arrays of ``shape``.
+    """Shape of the planes of int64 that hold a sum of arrays of ``shape`` and ``dtype``.
 
-    Parameters
-    ----------
-    shape
-        Shape of the arrays, ``(m, p)`` for products.
-    dtype
-        Their dtype: ``float16/32/64``, ``complex64/128`` or ``int64``.
-
-    Returns
-    -------
-    tuple of int
-        ``(1 + L, *shape)`` for real, ``(1 + L, *shape, 2)`` for complex numbers (real and
-        imaginary part), L from :data:`LEVELS`; ``(2, *shape)`` for integers.
+    ``(1 + L, *shape)`` for real, ``(1 + L, *shape, 2)`` for complex numbers (real and imaginary
+    part), L from :data:`LEVELS`; ``(2, *shape)`` for integers.
     """
     if dtype == "int64":
         return (2, *shape)
@@ -93,7 +43,7 @@ class BinnedSum:
     """Adds arrays of one shape and dtype, in any order and any grouping with the same bits.
 
     On a GPU, work is queued on the current stream, which has to be the same for all of one sum, and
-    nothing waits for it. Beside the planes it takes 2 bytes a real number.
+    nothing waits for it. Beside the planes it takes 2 bytes per real number.
 
     Parameters
     ----------
@@ -103,6 +53,11 @@ class BinnedSum:
         Shape of the arrays, ``(m, p)`` for products.
     dtype
         Their dtype: ``float16/32/64``, ``complex64/128`` or ``int64``.
+
+    Attributes
+    ----------
+    terms
+        How many arrays have been added; more than ``MAX_TERMS`` are an `InputError`.
     """
 
     def __init__(self, xp: Any, shape: tuple[int, ...], dtype: str) -> None:
@@ -115,25 +70,13 @@ class BinnedSum:
         self._sums = 1 << max(0, most.bit_length() - 1)
         width = self._sums * self._numbers
         self._flat = xp.zeros((planes, width), xp.int64)
-        self._heads = None
-        if dtype != "int64":
-            self._heads = xp.full(width, LEVELS[dtype] - 1, xp.int16)
-        self._kernel = None if xp is np else _kernel(xp, self._dtype)
-        self._terms = 0
+        real = dtype != "int64"
+        self._heads = xp.full(width, LEVELS[dtype] - 1, xp.int16) if real else None
+        self._kernel: Any = None if xp is np else _kernel(xp, self._dtype)
+        self.terms = 0
 
     def add(self, stack: Any) -> None:
-        """Add the arrays of a stack.
-
-        Parameters
-        ----------
-        stack
-            Array of ``xp``, shape ``(n, *shape)``, of the sum's dtype, C-contiguous.
-
-        Raises
-        ------
-        InputError
-            Where the sum would be of more than ``MAX_TERMS`` arrays.
-        """
+        """Add the arrays of a C-contiguous stack ``(n, *shape)`` of ``xp``."""
         if stack.dtype != self._dtype or stack.shape[1:] != self._shape:
             raise ValueError(f"a stack of {stack.dtype} {stack.shape} for {self._dtype}")
         if not stack.flags.c_contiguous:
@@ -156,16 +99,6 @@ class BinnedSum:
         """Add arrays where they lie; on NumPy only.
 
         The sums are loaded and stored once for 8 arrays, so a few calls with many are fastest.
-
-        Parameters
-        ----------
-        rows
-            Arrays of the sum's dtype, with as many elements as its shape has.
-
-        Raises
-        ------
-        InputError
-            Where the sum would be of more than ``MAX_TERMS`` arrays.
         """
         flat, start, stride, n, width = rows
         if not n:
@@ -176,11 +109,9 @@ class BinnedSum:
         if start < 0 or stride < width or start + (n - 1) * stride + width > flat.size:
             raise ValueError(f"{rows[1:]} do not lie within {flat.size} elements")
         self._count(n)
-        if self._dtype.kind == "c":
-            flat = flat.view(f"f{self._dtype.itemsize // 2}")
-            start, stride, width = 2 * start, 2 * stride, 2 * width
+        flat, start, stride, n, width = rows.reals
         if stride != width:
-            self._add_rows(Rows(flat, start, stride, n, width))
+            self._add_rows(rows.reals)
             return
         rounds, rest = divmod(n, self._sums)
         long, last = width * self._sums, width * rest
@@ -188,7 +119,7 @@ class BinnedSum:
         self._add_rows(Rows(flat, start + rounds * long, last, 1, last))
 
     def _add_rows(self, rows: Rows) -> None:
-        from shardwise.numerics import binned_cpu
+        from shardwise.numerics import binned_cpu  # here: tasks on a GPU do without numba
 
         if not rows.n * rows.width:
             return
@@ -198,8 +129,8 @@ class BinnedSum:
             binned_cpu.add_reals(rows, self._heads, self._flat[1:])
 
     def _count(self, terms: int) -> None:
-        self._terms += terms
-        if self._terms > problem.MAX_TERMS:
+        self.terms += terms
+        if self.terms > problem.MAX_TERMS:
             raise InputError(
                 f"the sum is of more than {problem.MAX_TERMS} products, which is the most that "
                 "one sum takes; split the input"
@@ -214,20 +145,7 @@ class BinnedSum:
         self._kernel((blocks,), (_THREADS,), arguments)
 
     def merge(self, planes: np.ndarray, terms: int) -> None:
-        """Add what another sum of the same kind holds; on NumPy only.
-
-        Parameters
-        ----------
-        planes
-            What :meth:`planes` returned there, shape ``plane_shape(shape, dtype)``.
-        terms
-            Number of arrays that it is the sum of.
-
-        Raises
-        ------
-        InputError
-            Where the sum would be of more than ``MAX_TERMS`` arrays.
-        """
+        """Add the :meth:`planes` of another sum of as many ``terms``; on NumPy only."""
         shape = plane_shape(self._shape, self._dtype.name)
         if planes.dtype != np.int64 or planes.shape != shape:
             raise ValueError(f"planes of {planes.dtype} {planes.shape} for {shape}")
@@ -236,7 +154,7 @@ class BinnedSum:
         if self._heads is None:
             self._flat[:, : self._numbers] += others
             return
-        from shardwise.numerics import binned_cpu  # as above
+        from shardwise.numerics import binned_cpu
 
         binned_cpu.merge_reals(others, self._heads, self._flat[1:])
 
@@ -246,11 +164,7 @@ class BinnedSum:
         Plane 0 of real numbers holds the top in bits 0 to 7 and flags in bit 8 (NaN), 9 (+Inf) and
         10 (-Inf); the other planes hold the sums of the levels, from the top down. Integers: the
         sums of the high halves (signed), and of the low halves (unsigned).
-
-        Returns
-        -------
-        array of int64 of ``xp``, shape ``plane_shape(shape, dtype)``
-            The sum's own memory, not a copy: it holds until the next addition.
+        They are the sum's own memory, not a copy, and hold until the next addition.
         """
         if self._heads is not None:
             self._flat[0] = self._heads
@@ -262,19 +176,9 @@ class BinnedSum:
 
 
 def rounded(planes: np.ndarray, dtype: str) -> np.ndarray:
-    """The sum that planes hold, rounded once to the nearest number, ties to even.
+    """The sum that planes on the CPU hold, rounded once to the nearest number, ties to even.
 
-    Parameters
-    ----------
-    planes
-        What :meth:`BinnedSum.planes` returned, on the CPU, shape ``plane_shape(shape, dtype)``.
-    dtype
-        Dtype of the arrays that were added.
-
-    Returns
-    -------
-    numpy.ndarray, shape ``shape``
-        float64, complex128 or int64.
+    It is float64, complex128 or int64; ``dtype`` is that of the arrays that were added.
 
     Raises
     ------
@@ -284,7 +188,7 @@ def rounded(planes: np.ndarray, dtype: str) -> np.ndarray:
     flat = planes.reshape(len(planes), math.prod(planes.shape[1:]))
     if dtype == "int64":
         return _whole(flat).reshape(planes.shape[1:])
-    from shardwise.numerics import binned_cpu  # here: tasks on a GPU do without numba
+    from shardwise.numerics import binned_cpu
 
     total = np.empty(planes.shape[1:])
     binned_cpu.round_reals(flat, total.reshape(flat.shape[1]))
@@ -295,16 +199,7 @@ def double_double(planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The sums of real numbers that planes hold, each as ``high + low`` of two float64.
 
     Of n terms v, ``high + low`` differs from the sum of the levels by 2⁻¹⁰⁰ n max|v| at most.
-
-    Parameters
-    ----------
-    planes
-        Of float16, float32 or float64, on the CPU, shape ``(1 + L, numbers)``.
-
-    Returns
-    -------
-    high, low : numpy.ndarray, shape ``(numbers,)``
-        ``high`` is NaN or infinite where the sum is, ``low`` then 0.
+    Where the sum is NaN or infinite, so is ``high``, and ``low`` is 0.
     """
     high = np.zeros(planes.shape[1])
     low = np.zeros_like(high)
@@ -371,7 +266,8 @@ def _whole(planes: np.ndarray) -> np.ndarray:
         raise InputError(
             "the sum of the integer products does not fit int64; save the input as float64"
         )
-    return (high << 32) | (planes[1] & _LOW)
+    total: np.ndarray = (high << 32) | (planes[1] & _LOW)
+    return total
 
 
 def _flagged(total: np.ndarray, heads: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The loops of binned sums on the CPU, compiled by numba; binned.py has the method and its proof.
+"""The loops of binned sums on the CPU, compiled by numba; docs/sums.md has the method.
 
 Numbers come as the unsigned integers of the same bits, so that one source serves all dtypes. A
 visit adds 8 rows to a tile of elements: few enough that rows and state stay in a core's nearest
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types, uint64
-from numba.extending import intrinsic
 
 from shardwise.numerics import compiled
 from shardwise.numerics.rows import Rows
@@ -41,6 +40,10 @@ _DIGITS = {"float16": 11, "float32": 24, "float64": 53}
 _WILD = {"float16": 0x7C00, "float32": 0x7F800000, "float64": (1023 + 960) * _EXPONENT}
 _INFINITE = {**_WILD, "float64": 2047 * _EXPONENT}
 
+_Zeros = tuple[int, ...]  # its length says how many rows, or levels
+_Place = tuple[int, int]  # of the first row in the words, and the distance of rows
+_Tile = tuple[int, int]  # first element, and how many
+
 
 def add_reals(rows: Rows, heads: np.ndarray, sums: np.ndarray) -> None:
     """Add rows of float16, float32 or float64.
@@ -56,9 +59,9 @@ def add_reals(rows: Rows, heads: np.ndarray, sums: np.ndarray) -> None:
     word = np.dtype(f"u{rows.flat.itemsize}")
     # A modulus of 2^(digits - 1) units of a level, or more, gives no slice below that level.
     thin = (_DIGITS[name] - 1 - 1074 + 1023) * _EXPONENT - (levels - 2) * _LEVEL
-    special = word.type(_WILD[name]), word.type(_INFINITE[name])
+    limits = word.type(_WILD[name]), word.type(_INFINITE[name]), thin
     most = (0,) * (levels - 1), (0,) * levels
-    _reals(name)(*_plain(rows, word), *special, thin, *most, heads, sums)
+    _reals(name)(*_plain(rows, word), limits, *most, heads, sums)
 
 
 def add_integers(rows: Rows, sums: np.ndarray) -> None:
@@ -67,15 +70,7 @@ def add_integers(rows: Rows, sums: np.ndarray) -> None:
 
 
 def merge_reals(planes: np.ndarray, heads: np.ndarray, sums: np.ndarray) -> None:
-    """Add the state of another sum.
-
-    Parameters
-    ----------
-    planes
-        int64 ``(1 + L, numbers)``.
-    heads, sums
-        As for :func:`add_reals`; at least ``numbers`` elements of them.
-    """
+    """Add the planes ``(1 + L, numbers)`` of another sum; heads and sums as for `add_reals`."""
     rows = tuple(np.ascontiguousarray(plane) for plane in planes)
     for row in rows:
         row.flags.writeable = False
@@ -83,59 +78,53 @@ def merge_reals(planes: np.ndarray, heads: np.ndarray, sums: np.ndarray) -> None
 
 
 def round_reals(planes: np.ndarray, out: np.ndarray) -> None:
-    """The sums that planes hold, each rounded once to the nearest float64, ties to even.
-
-    Parameters
-    ----------
-    planes
-        int64 ``(1 + L, numbers)``.
-    out
-        float64 ``(numbers,)``.
-    """
+    """Round the sums of planes ``(1 + L, numbers)`` to the nearest float64, ties to even."""
     planes = np.ascontiguousarray(planes)
     planes.flags.writeable = False
     _rounding()(planes, out)
 
 
-def _plain(rows: Rows, dtype: np.dtype) -> tuple:
+def _plain(rows: Rows, dtype: np.dtype) -> tuple[Any, ...]:
     """Rows as the loops take them: always read-only, so that each is compiled for one type."""
     words = rows.flat.view(dtype)
     words.flags.writeable = False
     return words, rows.start, rows.stride, rows.n, rows.width
 
 
+def _array(item: Any, dimensions: int, readonly: bool = False) -> Any:
+    return types.Array(item, dimensions, "C", readonly=readonly)
+
+
 @cache
-def _reals(name: str) -> Callable:
+def _reals(name: str) -> Callable[..., None]:
     word, count = types.Integer.from_bitwidth(8 * np.dtype(name).itemsize, False), types.int64
     levels = LEVELS[name]
     depths = types.UniTuple(count, levels - 1), types.UniTuple(count, levels)
-    state = types.Array(types.int16, 1, "C"), types.Array(types.int64, 2, "C")
-    words = types.Array(word, 1, "C", readonly=True)
-    signature = (words, *[count] * 4, word, word, count, *depths, *state)
-    return compiled.loop(_add_reals, signature)
+    state = _array(types.int16, 1), _array(types.int64, 2)
+    words = _array(word, 1, readonly=True)
+    limits = types.Tuple((word, word, count))
+    return compiled.loop(_add_reals, words, *[count] * 4, limits, *depths, *state)
 
 
 @cache
-def _integers() -> Callable:
-    words = types.Array(types.int64, 1, "C", readonly=True)
-    signature = (words, *[types.int64] * 4, types.Array(types.int64, 2, "C"))
-    return compiled.loop(_add_integers, signature)
+def _integers() -> Callable[..., None]:
+    words, sums = _array(types.int64, 1, readonly=True), _array(types.int64, 2)
+    return compiled.loop(_add_integers, words, *[types.int64] * 4, sums)
 
 
 @cache
-def _merging(levels: int) -> Callable:
-    rows = types.UniTuple(types.Array(types.int64, 1, "C", readonly=True), 1 + levels)
-    state = types.Array(types.int16, 1, "C"), types.Array(types.int64, 2, "C")
-    return compiled.loop(_merge_reals, (rows, *state))
+def _merging(levels: int) -> Callable[..., None]:
+    rows = types.UniTuple(_array(types.int64, 1, readonly=True), 1 + levels)
+    return compiled.loop(_merge_reals, rows, _array(types.int16, 1), _array(types.int64, 2))
 
 
 @cache
-def _rounding() -> Callable:
-    planes = types.Array(types.int64, 2, "C", readonly=True)
-    return compiled.loop(_round_reals, (planes, types.Array(types.float64, 1, "C")))
+def _rounding() -> Callable[..., None]:
+    planes = _array(types.int64, 2, readonly=True)
+    return compiled.loop(_round_reals, planes, _array(types.float64, 1))
 
 
-@intrinsic
+@compiled.instructions
 def _bits(typing: Any, number: Any) -> Any:
     """The bits of a float64 as int64."""
 
@@ -145,7 +134,7 @@ def _bits(typing: Any, number: Any) -> Any:
     return types.int64(types.float64), generate
 
 
-@intrinsic
+@compiled.instructions
 def _number(typing: Any, bits: Any) -> Any:
     """The number whose bits an integer of 16, 32 or 64 bits holds, as float64.
 
@@ -170,26 +159,16 @@ def _number(typing: Any, bits: Any) -> Any:
 
 @compiled.part
 def _visit(
-    words: np.ndarray,
-    start: int,
-    stride: int,
-    rows: tuple,
-    levels: tuple,
-    thin: int,
-    tile: tuple[int, int],
-    heads: np.ndarray,
-    sums: np.ndarray,
-    before: np.ndarray,
-) -> tuple[int, int, int]:
+    words: np.ndarray, place: _Place, rows: _Zeros, levels: _Zeros, tile: _Tile,
+    heads: np.ndarray, sums: np.ndarray, before: np.ndarray,
+) -> tuple[int, int, int]:  # fmt: skip
     """Add as many rows as ``rows`` is long to as many levels, and leave the old sums in ``before``.
 
-    Returns
-    -------
-    tuple of int
-        The bits of the largest modulus; more than 0 where a modulus is too large for its top; more
-        than 0 where one is so small that it may have a slice below these levels.
+    It returns the bits of the largest modulus; more than 0 where a modulus is too large for its
+    top; and how far the smallest lies below a top, as the bits of a float64.
     """
     word = words.dtype.type
+    start, stride = place
     largest, excess, loss = word(0), -_MODULUS, -_MODULUS
     for i in range(uint64(tile[1])):
         e = uint64(tile[0]) + i
@@ -233,22 +212,16 @@ def _visit(
         largest = word(max(largest, most))
         excess = max(excess, _bits(_number(most)) - top)
         loss = max(loss, top - (_bits(_number(least)) & _MODULUS))
-    return largest, excess + 20 * _EXPONENT, loss + thin
+    return largest, excess + 20 * _EXPONENT, loss
 
 
 @compiled.part
-def _tamed(
-    words: np.ndarray,
-    start: int,
-    stride: int,
-    n: int,
-    wild: int,
-    infinite: int,
-    tile: tuple[int, int],
-    heads: np.ndarray,
-    copy: np.ndarray,
-) -> None:
+def _tame(
+    words: np.ndarray, place: _Place, n: int, wild: int, infinite: int, tile: _Tile,
+    heads: np.ndarray, copy: np.ndarray,
+) -> None:  # fmt: skip
     """Copy the rows of a tile; what counts as infinite flags its element and becomes 0."""
+    start, stride = place
     largest = words.dtype.type(~uint64(0)) >> uint64(1)
     for row in range(n):
         for i in range(tile[1]):
@@ -262,15 +235,10 @@ def _tamed(
 
 @compiled.part
 def _grow(
-    words: np.ndarray,
-    start: int,
-    stride: int,
-    n: int,
-    tile: tuple[int, int],
-    heads: np.ndarray,
-    sums: np.ndarray,
+    words: np.ndarray, place: _Place, n: int, tile: _Tile, heads: np.ndarray, sums: np.ndarray
 ) -> None:
     """Raise tops to what the rows of a tile need, none of them infinite."""
+    start, stride = place
     largest = words.dtype.type(~uint64(0)) >> uint64(1)
     for i in range(tile[1]):
         most = uint64(0)
@@ -287,20 +255,41 @@ def _grow(
             heads[e] += by
 
 
+@compiled.part
+def _add_batch(
+    words: np.ndarray, place: _Place, n: int, all_levels: bool, limits: tuple[int, int, int],
+    shallow: _Zeros, deep: _Zeros, tile: _Tile, heads: np.ndarray, sums: np.ndarray,
+    before: np.ndarray, copy: np.ndarray,
+) -> bool:  # fmt: skip
+    """Add 8 rows or one, again with all levels where some are not enough; whether that was it."""
+    wild, infinite, thin = limits
+    needed = False
+    while True:
+        if n == 8 and all_levels:
+            notes = _visit(words, place, _EIGHT, deep, tile, heads, sums, before)
+        elif n == 8:
+            notes = _visit(words, place, _EIGHT, shallow, tile, heads, sums, before)
+        elif all_levels:
+            notes = _visit(words, place, _ONE, deep, tile, heads, sums, before)
+        else:
+            notes = _visit(words, place, _ONE, shallow, tile, heads, sums, before)
+        largest, excess, loss = notes
+        if largest < wild and excess <= 0 and (all_levels or loss + thin <= 0):
+            return needed
+        for level in range(len(deep) if all_levels else len(shallow)):
+            sums[level, tile[0] : tile[0] + tile[1]] = before[level, : tile[1]]
+        needed |= largest < wild and excess <= 0
+        if largest >= wild:
+            _tame(words, place, n, wild, infinite, tile, heads, copy)
+            words, place = copy, (0, _TILE)
+        _grow(words, place, n, tile, heads, sums)
+        all_levels = True
+
+
 def _add_reals(
-    words: np.ndarray,
-    start: int,
-    stride: int,
-    n: int,
-    width: int,
-    wild: int,
-    infinite: int,
-    thin: int,
-    shallow: tuple,
-    deep: tuple,
-    heads: np.ndarray,
-    sums: np.ndarray,
-) -> None:
+    words: np.ndarray, start: int, stride: int, n: int, width: int, limits: tuple[int, int, int],
+    shallow: _Zeros, deep: _Zeros, heads: np.ndarray, sums: np.ndarray,
+) -> None:  # fmt: skip
     """Add ``n`` rows, at first to all levels but the lowest."""
     before = np.empty((len(deep), _TILE), np.int64)
     copy = np.empty(8 * _TILE, words.dtype)
@@ -312,42 +301,20 @@ def _add_reals(
             row = first
             while row < end:
                 rows = 8 if row + 8 <= end else 1
-                source, at, step = words, start + row * stride + low, stride
-                all_levels = lasting
-                while True:
-                    where = tile, heads, sums, before
-                    if rows == 8 and all_levels:
-                        notes = _visit(source, at, step, _EIGHT, deep, thin, *where)
-                    elif rows == 8:
-                        notes = _visit(source, at, step, _EIGHT, shallow, thin, *where)
-                    elif all_levels:
-                        notes = _visit(source, at, step, _ONE, deep, thin, *where)
-                    else:
-                        notes = _visit(source, at, step, _ONE, shallow, thin, *where)
-                    largest, excess, loss = notes
-                    if largest < wild and excess <= 0 and (all_levels or loss <= 0):
-                        break
-                    for level in range(len(deep) if all_levels else len(shallow)):
-                        sums[level, low : low + tile[1]] = before[level, : tile[1]]
-                    lasting |= largest < wild and excess <= 0
-                    if largest >= wild:
-                        _tamed(source, at, step, rows, wild, infinite, tile, heads, copy)
-                        source, at, step = copy, 0, _TILE
-                    _grow(source, at, step, rows, tile, heads, sums)
-                    all_levels = True
+                place = start + row * stride + low, stride
+                lasting |= _add_batch(
+                    words, place, rows, lasting, limits, shallow, deep, tile,
+                    heads, sums, before, copy,
+                )  # fmt: skip
                 row += rows
 
 
 @compiled.part
 def _visit_integers(
-    words: np.ndarray,
-    start: int,
-    stride: int,
-    rows: tuple,
-    tile: tuple[int, int],
-    sums: np.ndarray,
+    words: np.ndarray, place: _Place, rows: _Zeros, tile: _Tile, sums: np.ndarray
 ) -> None:
     """Add as many rows as ``rows`` is long to the sums of the halves."""
+    start, stride = place
     for i in range(uint64(tile[1])):
         e = uint64(tile[0]) + i
         high, low = sums[0, e], sums[1, e]
@@ -367,28 +334,30 @@ def _add_integers(
             tile = low, min(_TILE, width - low)
             row = first
             while row < end:
-                at = start + row * stride + low
+                place = start + row * stride + low, stride
                 if row + 8 <= end:
-                    _visit_integers(words, at, stride, _EIGHT, tile, sums)
+                    _visit_integers(words, place, _EIGHT, tile, sums)
                     row += 8
                 else:
-                    _visit_integers(words, at, stride, _ONE, tile, sums)
+                    _visit_integers(words, place, _ONE, tile, sums)
                     row += 1
 
 
 @compiled.part
-def _merge_apart(planes: tuple, e: int, heads: np.ndarray, sums: np.ndarray) -> None:
+def _merge_apart(
+    planes: tuple[np.ndarray, ...], e: int, heads: np.ndarray, sums: np.ndarray
+) -> None:
     """Add the levels of one element, where the tops may differ: both are seen from the higher."""
     by = (planes[0][e] & _LEVEL_BITS) - (np.int64(heads[e]) & _LEVEL_BITS)
-    own, other = max(by, 0), max(-by, 0)
+    up, down = max(by, 0), max(-by, 0)
     for level in range(len(sums) - 1, -1, -1):
-        kept = sums[level - own, e] if level >= own else 0
-        more = planes[1 + level - other][e] if level >= other else 0
-        sums[level, e] = kept + more
-    heads[e] += own
+        before = sums[level - up, e] if level >= up else 0
+        more = planes[1 + level - down][e] if level >= down else 0
+        sums[level, e] = before + more
+    heads[e] += up
 
 
-def _merge_reals(planes: tuple, heads: np.ndarray, sums: np.ndarray) -> None:
+def _merge_reals(planes: tuple[np.ndarray, ...], heads: np.ndarray, sums: np.ndarray) -> None:
     """Add planes; tile by tile in vectors, where no top differs."""
     tops = planes[0]
     for low in range(0, len(tops), _TILE):

@@ -1,12 +1,10 @@
 """A product that is known beforehand, and shows in what precision a device multiplies.
 
-A library may compute in fewer digits than it was asked for: cuBLAS has switches that turn float32
-into tf32, and says nothing. Those of the environment that are known are taken away
-(`backend.array_module`); of others, or of a library in the place of cuBLAS, nobody would hear, as
-in large matrices that hides below the tolerance of the proof (freivalds.py). So before its first
-batch a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere, by the very
-kernel that the batches get. The product has to be c² rounded to its dtype, exactly; where ε is lost
-it is 1.
+A library may compute in fewer digits than it was asked for, as cuBLAS does by switches that turn
+float32 into tf32; in large matrices that hides below the tolerance of the proof (freivalds.py). So
+before its first batch a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere,
+by the very kernel that the batches get. The product has to be c² rounded to its dtype, exactly;
+where ε is lost it is 1.
 """
 
 from collections.abc import Callable
@@ -58,21 +56,24 @@ def check(
     length = min(size for stack in [*factors, products] for size in stack.shape[-2:])
     expected = products.dtype.type(number**2).item()
     diagonal = _diagonal(products)[..., :length]
-    found = diagonal.copy().ravel()
+    squares = diagonal.copy().ravel()
     diagonal[...] = 0
-    wrong, beside = found != expected, _any(products)
-    if not wrong.any() and not beside:
-        return
-    first = found[int(wrong.argmax())].item()
-    said = f"the device says that {number} squared is {first} in a product of {dtype}"
-    if beside or not abs(first - expected) < _GROSS:
+    wrong, beside = squares != expected, _any(products)
+    if wrong.any() or beside:
+        square = squares[int(wrong.argmax())].item()
+        result = f"the device says that {number} squared is {square} in a product of {dtype}"
+        _refuse(result, abs(square - expected) < _GROSS, expected, beside, compute)
+
+
+def _refuse(result: str, close: bool, expected: float, beside: bool, compute: str) -> None:
+    if beside or not close:
         raise WrongProduct(
-            f"{said}, with {'something else' if beside else '0'} beside it, and not {expected} "
+            f"{result}, with {'something else' if beside else '0'} beside it, and not {expected} "
             "with 0 beside it; suspect the device and try another"
         )
     cure = "" if compute not in ("float32", "complex64") else ", or ask for precision: tf32"
     raise IntegrityError(
-        f"{said}, not {expected}: lower precision than {compute}. Look for what changes the "
+        f"{result}, not {expected}: lower precision than {compute}. Look for what changes the "
         f"arithmetic of cuBLAS here (variables of the environment, another library){cure}"
     )
 
@@ -85,6 +86,6 @@ def _any(stack: Any) -> bool:
 
 def _diagonal(stack: Any) -> Any:
     """The diagonals of the matrices, as a view: memory may be short."""
-    *own, rows, columns = stack.shape
+    *matrices, rows, columns = stack.shape
     step = columns + 1
-    return stack.reshape(*own, -1)[..., : (min(rows, columns) - 1) * step + 1 : step]
+    return stack.reshape(*matrices, -1)[..., : (min(rows, columns) - 1) * step + 1 : step]

@@ -11,41 +11,43 @@ from typing import Any
 
 import llvmlite.binding
 import numba
+from numba.extending import intrinsic
+
+_Function = Callable[..., Any]
 
 
-def part(function: Callable) -> Callable:
+def part(function: _Function) -> Any:
     """A function that loops call, as numba's ``njit``; it stands in the same file as they."""
     with _configured(DISABLE_JIT=0):
         return numba.njit(nogil=True)(function)
 
 
-def loop(function: Callable, signature: tuple) -> Callable:
-    """A function compiled for one signature, by an earlier process if there is a folder for it.
+def instructions(function: _Function) -> Any:
+    """A function that writes LLVM's instructions, as numba's ``intrinsic``."""
+    return intrinsic(function)
+
+
+def loop(function: _Function, *signature: Any) -> _Function:
+    """A function compiled for numba's types, by an earlier process if there is a folder for it.
 
     It is compiled in any case: NUMBA_DISABLE_JIT is for those who debug loops of their own. As
-    Python these would take a hundred times as long, and integers would not wrap.
-
-    Parameters
-    ----------
-    function
-        A function of a module; what it calls stands in the same file.
-    signature
-        numba's types of its parameters.
+    Python these would take a hundred times as long, and integers would not wrap. What the function
+    calls stands in the same file.
     """
-    kept = folder(function, signature)
-    if kept is not None:
-        made = part(function)
+    cache = folder(function, signature)
+    if cache is not None:
+        compiled = part(function)
         # A full disk, or what a crash left of a file, must not end a run.
         broken = suppress(OSError, EOFError, RuntimeError, pickle.UnpicklingError)
-        with _configured(DISABLE_JIT=0, CACHE_DIR=str(kept)), broken:
-            made.enable_caching()
-            made.compile(signature)
-        if made.signatures:
-            return made
-    made = part(function)
+        with _configured(DISABLE_JIT=0, CACHE_DIR=str(cache)), broken:
+            compiled.enable_caching()
+            compiled.compile(signature)
+        if compiled.signatures:
+            return compiled  # type: ignore[no-any-return]
+    compiled = part(function)
     with _configured(DISABLE_JIT=0):
-        made.compile(signature)
-    return made
+        compiled.compile(signature)
+    return compiled  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def _configured(**values: Any) -> Iterator[None]:
         vars(numba.config).update(before)
 
 
-def folder(function: Callable, signature: tuple) -> Path | None:
+def folder(function: _Function, signature: tuple[Any, ...]) -> Path | None:
     """A folder for the code of one source, processor and signature; None where none can be written.
 
     numba keeps all variants of a function under one index, which it replaces without a lock, and
@@ -73,8 +75,8 @@ def folder(function: Callable, signature: tuple) -> Path | None:
     bases = numba.config.CACHE_DIR, Path(__file__).with_name("__pycache__"), "~/.cache/shardwise"
     for base in filter(None, bases):
         with suppress(OSError, RuntimeError):  # the latter where nobody's home is known
-            found = Path(base).expanduser() / leaf
-            found.mkdir(parents=True, exist_ok=True)
-            if os.access(found, os.W_OK):
-                return found
+            cache = Path(base).expanduser() / leaf
+            cache.mkdir(parents=True, exist_ok=True)
+            if os.access(cache, os.W_OK):
+                return cache
     return None

@@ -1,16 +1,10 @@
 """The end-to-end proof: a number of every product, followed from the input to the sum.
 
-``l`` and ``r`` are fixed weights, the same for all shards. Three numbers are taken of each product:
-
-- the *contribution* ``lᵀ C r``, from the product as it was computed,
-- the *reference* ``lᵀ A (B r)``, from its factors: on the device, and on the CPU from the bytes
-  that were first read (:class:`Reference`),
-- the *mass* ``|l|ᵀ |A| (|B| 1)``, to which rounding is relative; a complex modulus is
-  ``|re| + |im|``.
-
-They are added up over batches and shards. Contributions are linear in the products, so ``lᵀ S r``
-of the final sum S is what they all come to. docs/verification.md derives the tolerances.
-Floating-point numbers are taken in double precision; integers modulo 2⁶⁴, exactly.
+``l`` and ``r`` are fixed weights, the same for all shards. Of each product there are the
+*contribution* ``lᵀ C r``, from the product as computed, the *reference* ``lᵀ A (B r)``, from its
+factors (on the device, and on the CPU from the bytes that were first read), and the *mass*
+``|l|ᵀ |A| (|B| 1)``, to which rounding is relative. All are added up over batches and shards, and
+``lᵀ S r`` of the sum S is what contributions come to. docs/verification.md derives the tolerances.
 """
 
 import math
@@ -30,9 +24,6 @@ def gamma(n: float, u: float = _UNIT) -> float:
     return n * u / (1 - n * u)
 
 
-# Tolerances.
-
-
 def smallest(problem: Problem, rows: int) -> float:
     """What underflow may add to the sum of so many numbers, with a wide margin."""
     (m, k), (_, p) = problem.factor_shapes
@@ -44,12 +35,8 @@ def product_bound(
 ) -> float:
     """How far contributions may be from references: Freivalds' tolerance, weighed with ``|l|``.
 
-    Parameters
-    ----------
-    total, rows
-        Of the forms, as :class:`Tally` has them.
-    bound
-        Relative and absolute tolerance of an element of ``C r``, see `tolerances.tolerance`.
+    ``total`` and ``rows`` are those of `ShardForms`; ``bound`` is the relative and the absolute
+    tolerance of an element of ``C r``, see `tolerances.tolerance`.
     """
     if total.dtype.kind == "i":
         return 0.0
@@ -62,10 +49,7 @@ def product_bound(
 def reference_bound(problem: Problem, mass: float, rows: int, in_turn: int = 0) -> float:
     """How far the CPU's references may be from the device's: both are sums in double precision.
 
-    Parameters
-    ----------
-    in_turn
-        How many matrices at most the device has added up one after the other, not in pairs.
+    The device has added up ``in_turn`` matrices at most one after the other, not in pairs.
     """
     (m, k), (_, p) = problem.factor_shapes
     return 2.02 * gamma(m + 2 * k + p + _PAIRWISE + in_turn) * mass + smallest(problem, rows)
@@ -74,12 +58,8 @@ def reference_bound(problem: Problem, mass: float, rows: int, in_turn: int = 0) 
 def sum_bound(problem: Problem, size: float, plain: bool) -> float:
     """How far ``lᵀ S r`` may be from all contributions.
 
-    Parameters
-    ----------
-    size
-        A bound of ``|l|ᵀ |C| |r|`` over all products.
-    plain
-        Whether products were added in double precision, not in bins.
+    ``size`` is a bound of ``|l|ᵀ |C| |r|`` over all products; ``plain`` says that products were
+    added in double precision, not in bins.
     """
     (m, p), n = problem.product_shape, problem.matrices
     roundings = 2 * (m + p + _PAIRWISE) + 16 + (n if plain else 0)
@@ -96,12 +76,7 @@ def gap(one: Any, other: Any) -> float:
 
 
 def differ(
-    problem: Problem,
-    one: np.ndarray,
-    other: np.ndarray,
-    mass: float,
-    rows: int,
-    in_turn: int = 0,
+    problem: Problem, one: np.ndarray, other: np.ndarray, mass: float, rows: int, in_turn: int = 0
 ) -> bool:
     """Whether two references of the same matrices are further apart than their rounding.
 

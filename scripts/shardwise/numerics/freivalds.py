@@ -1,21 +1,9 @@
 """Freivalds' check: is ``C = A @ B``, in O(d²) work instead of O(d³).
 
-R. Freivalds, "Probabilistic machines can use less running time", IFIP Congress 1977. The tolerance
-follows N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 3: it
-bounds the rounding of an honest product computed in any order, so an honest product never fails.
-
-``C r`` is compared with ``A (B r)`` for a few vectors r, all but one of them random, next to the
-same product of moduli, ``|A| (|B| 1)``, to which rounding is relative. So every matrix is read once
-for each time it stands in ``A``, ``B`` or ``C``. Sums are taken in float64 (complex128). The
-modulus of a complex number is ``|re| + |im|`` throughout: never below the true one, and cheap.
-
-The last of the vectors is no random one: it holds the fixed weights r of the end-to-end proof
-(end_to_end.py). What the check finds for it is weighed with ``l``, and left for whoever adds it up.
-
-In half and single precision the tolerance of a large product is wide: what the worst rounding of a
-whole row may come to is more than a wrong element is. But rounding is hardly ever the worst, and a
-wrong row stands out long before. So of each group of products the row that stands out most gets a
-closer look: it is computed again in double precision and compared element by element.
+R. Freivalds, "Probabilistic machines can use less running time", IFIP Congress 1977. ``C r`` is
+compared with ``A (B r)`` for a few vectors, beside ``|A| (|B| 1)``, to which rounding is relative;
+sums are taken in float64. In half and single precision the row of each group that stands out most
+is computed again and compared element by element. docs/verification.md has the mathematics.
 """
 
 from typing import Any
@@ -23,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.numerics.freivalds_device import _Device
-from shardwise.numerics.freivalds_host import _forms, _groups, _Host
+from shardwise.numerics.freivalds_host import Steps, _forms, _groups, _Host
 from shardwise.numerics.tolerances import CheckSpec
 
 # Which stored factor meets the vectors first and second, and whether it is transposed then.
@@ -41,29 +29,21 @@ class Checker:
     On cupy it launches on the current stream and waits for nothing. One stream at a time may use
     a checker: its calls share their scratch memory.
 
-    Parameters
-    ----------
-    xp
-        ``numpy`` or ``cupy``.
-
     Attributes
     ----------
     bound
-        Relative and absolute :func:`tolerance`; 0 for integers.
+        Relative and absolute `tolerances.tolerance`; 0 for integers.
     forms
-        Of the last check, for `reference.Tally`: a row for each ratio. Not finite where the sums of
-        the check left the range of float64.
+        Of the last check, for `reference.ShardForms`: a row for each ratio. Not finite where the
+        sums of the check left the range of float64.
     """
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp, self._steps = xp, _STEPS[spec.product]
         self._group, self._together = spec.group, spec.together
         self.bound, self.forms = spec.bound, None
-        self._engine: Any
-        if spec.integer:
-            self._engine = _Whole(xp, spec)
-        else:
-            self._engine = _Host(spec) if xp is np else _Device(xp, spec)
+        real: Any = _Host if xp is np else _Device
+        self._engine: Any = _Whole(xp, spec) if spec.integer else real(xp, spec)
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
         """How far each product is from the factors' own, in units of the tolerance.
@@ -81,20 +61,20 @@ class Checker:
         array of float64, shape ``(n,)``
             At most 1 for an honest product; above 1, or NaN, for a wrong one. Of floating-point
             numbers it is finite only where A, B and the product all are. For the product of each
-            group that had a closer look it is the larger of what the two found.
+            group that had a closer look it is the larger of the two.
         """
         stacks = {"left": left, "right": None if right is None else _as_stack(right)}
         steps = [(stacks[name], transposed) for name, transposed in self._steps]
         if self._together:
             ratio, self.forms = self._engine.check(steps, product)
             return ratio
-        found = [
+        groups = [
             self._engine.check(part, product[low : low + self._group])
             for low, part in _groups(steps, len(product), self._group)
         ]
         ratio, self.forms = (
-            own[0] if len(own) == 1 else self._xp.concatenate(own)
-            for own in zip(*found, strict=True)
+            arrays[0] if len(arrays) == 1 else self._xp.concatenate(arrays)
+            for arrays in zip(*groups, strict=True)
         )
         return ratio
 
@@ -115,16 +95,12 @@ class _Whole:
     """Integers: exact modulo 2⁶⁴, without any tolerance."""
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        self._xp, self._signs, self._left = (
-            xp,
-            xp.asarray(spec.signs()),
-            xp.asarray(spec.left_weights()),
-        )
+        self._xp = xp
+        self._signs, self._left = (xp.asarray(x) for x in (spec.signs(), spec.left_weights()))
 
-    def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[Any, Any]:
-        found = self._signs
+    def check(self, steps: Steps, product: Any) -> tuple[Any, Any]:
+        expected, actual = self._signs, product @ self._signs
         for stack, transposed in steps:
-            found = (stack.transpose(0, 2, 1) if transposed else stack) @ found
-        own = product @ self._signs
-        ratio = self._xp.where((own != found).any(axis=(1, 2)), np.inf, 0.0)
-        return ratio, _forms(self._xp, self._left, own, found, None)
+            expected = (stack.transpose(0, 2, 1) if transposed else stack) @ expected
+        ratio = self._xp.where((actual != expected).any(axis=(1, 2)), np.inf, 0.0)
+        return ratio, _forms(self._xp, self._left, actual, expected, None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics.freivalds_host import _together
+from shardwise.numerics.freivalds_host import Steps, _together
 from shardwise.numerics.tolerances import VECTORS, CheckSpec
 
 
@@ -38,7 +38,7 @@ class _Device:
         self._signs = xp.asarray(self._as_planes(spec.signs()))
         # Lengths are even, and what lies past a vector stays 0: kernels read pairs.
         lengths = [n + n % 2 for n in (spec.inner, len(left))]
-        self._found = [xp.zeros((group, self._planes, n)) for n in lengths]
+        self._products = [xp.zeros((group, self._planes, n)) for n in lengths]
         self._own = xp.zeros((group, self._parts, lengths[1]))  # C r of the last vector
         padded = np.zeros((lengths[1], 2))
         padded[: len(left)] = np.stack([left, np.abs(left)], axis=1)
@@ -58,12 +58,13 @@ class _Device:
         planes[0, -1, :length] = 1.0
         return planes
 
-    def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[Any, Any]:
+    def check(self, steps: Steps, product: Any) -> tuple[Any, Any]:
         n = len(product)
-        ratio, spots = self._xp.zeros(n), self._xp.zeros(n, "uint64") if self._close else 0
+        ratio: Any = self._xp.zeros(n)
+        spots: Any = self._xp.zeros(n, "uint64") if self._close else 0
         forms = self._forms(self._round(steps, product, ratio, [0, 0], None, spots), n)
         if self._close:
-            self._closer_look(steps, product, ratio, spots.max())
+            self._closer_look(steps, product, ratio, spots.max(), self._close)
         if self._tops:
             self._again.fill(0)
             self._launch("mark", -(-n // self._BLOCK), n, ratio, self._again)
@@ -75,13 +76,13 @@ class _Device:
         return ratio, forms
 
     def _closer_look(
-        self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, spot: Any
+        self, steps: Steps, product: Any, ratio: Any, spot: Any, close: tuple[float, float]
     ) -> None:
         """Raise the ratio of the matrix of the worst row to that of its worst element."""
         (first, turned), (second, across) = steps
         _, rows, cols, *distances = _geometry(product)
         inner = second.shape[1 if across else 2]
-        a = self._found[0][:1]  # of use no more
+        a = self._products[0][:1]  # of use no more
         self._launch(
             "take_row",
             -(-inner // self._BLOCK),
@@ -93,7 +94,7 @@ class _Device:
         self._launch(
             "compare_row",
             -(-cols // self._BLOCK),
-            *(product, cols, *distances, self._row, self._row.shape[2], *self._close),
+            *(product, cols, *distances, self._row, self._row.shape[2], *close),
             *(self._where, ratio),
         )
 
@@ -106,22 +107,17 @@ class _Device:
         return self._xp.concatenate([own[:, :, 0], reference, mass], axis=1)
 
     def _round(
-        self, steps: list[tuple[Any, bool]], product: Any, ratio: Any, tops: list[Any], only: Any,
-        spot: Any,
-    ) -> Any:  # fmt: skip
-        """Raise the ratios; with ``tops`` scaled, and with ``only`` of the marked matrices.
+        self, steps: Steps, product: Any, ratio: Any, tops: list[Any], only: Any, spot: Any
+    ) -> Any:
+        """Raise the ratios, and return the planes of A (B r), ``(n, planes, rows)``.
 
+        With ``tops`` factors are scaled, and with ``only`` just the marked matrices are checked.
         What names the worst row of all is left in ``spot``, unless that is 0.
-
-        Returns
-        -------
-        array
-            The planes of A (B r), ``(n, planes, rows)``.
         """
         if self._together:
-            (v,) = _together(steps, self._together, lambda part: [self._taken(part, tops, only)])
+            (v,) = _together(steps, self._together, lambda part: [self._product(part, tops, only)])
         else:
-            v = self._taken(steps, tops, only)
+            v = self._product(steps, tops, only)
         size, blocks = self._teams(product)
         self._launch(
             "compare",
@@ -133,13 +129,13 @@ class _Device:
         )
         return v
 
-    def _taken(self, steps: list[tuple[Any, bool]], tops: list[Any], only: Any) -> Any:
+    def _product(self, steps: Steps, tops: list[Any], only: Any) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""
         v, n = self._signs, max(len(stack) for stack, _ in steps)
-        for (stack, transposed), found, top in zip(steps, self._found, tops, strict=True):
+        for (stack, transposed), product, top in zip(steps, self._products, tops, strict=True):
             marked = 0 if only is None else self._marked(stack, n)
-            self._times(stack, transposed, v, found[: len(stack)], top, marked)
-            v = found[: len(stack)]
+            self._times(stack, transposed, v, product[: len(stack)], top, marked)
+            v = product[: len(stack)]
         return v
 
     def _marked(self, stack: Any, n: int) -> Any:
@@ -147,11 +143,11 @@ class _Device:
         return self._again if len(stack) == n else self._again[n:]
 
     def _times(
-        self, stack: Any, transposed: bool, v: Any, found: Any, top: Any, only: Any, where: Any = 0
+        self, stack: Any, turned: bool, v: Any, product: Any, top: Any, only: Any, where: Any = 0
     ) -> None:
         matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
-        operands = (stack, *_geometry(stack), v, v.shape[2], matrix_of_v, found, found.shape[2])
-        if not transposed:
+        operands = (stack, *_geometry(stack), v, v.shape[2], matrix_of_v, product, product.shape[2])
+        if not turned:
             size, blocks = self._teams(stack)
             self._launch("rows_times", blocks, *operands, np.int32(size), top, only, where)
             return
@@ -161,7 +157,7 @@ class _Device:
         chunk += chunk % 2
         chunks = -(-rows // chunk)
         if chunks > 1:
-            found.fill(0)
+            product.fill(0)
         blocks = -(-threads * chunks // self._BLOCK)
         self._launch("columns_times", blocks, *operands, chunk, top, only, where)
 
@@ -177,7 +173,7 @@ class _Device:
     def _teams(self, stack: Any) -> tuple[int, int]:
         """Threads that share some rows of a matrix, and blocks of threads.
 
-        Few, so that little is spent on adding up what they found, but enough to fill the device.
+        Few, so that little is spent on adding up, but enough to fill the device.
         """
         n, rows, cols = stack.shape
         teams = n * -(-rows // (4 // self._parts))

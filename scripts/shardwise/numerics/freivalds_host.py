@@ -1,7 +1,7 @@
 """Freivalds' check on the host, with NumPy."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,31 +11,30 @@ _BLOCK = 2**15
 """Elements that NumPy widens at once: they stay in a core's cache."""
 
 
-def _groups(
-    steps: list[tuple[Any, bool]], count: int, group: int
-) -> Iterator[tuple[int, list[tuple[Any, bool]]]]:
+Steps = list[tuple[Any, bool]]
+"""The factors that vectors are multiplied with, and whether transposed."""
+
+
+def _groups(steps: Steps, count: int, group: int) -> Iterator[tuple[int, Steps]]:
     """The steps of so many matrices at a time; one that serves all is in each."""
     for low in range(0, count, group):
-        yield (
-            low,
-            [(s if len(s) == 1 else s[low : low + group], transposed) for s, transposed in steps],
-        )
+        yield low, [(s if len(s) == 1 else s[low : low + group], turned) for s, turned in steps]
 
 
-def _together(steps: list[tuple[Any, bool]], group: int, taken: Callable) -> Any:
-    """What is taken of the steps of all groups, added up over the matrices."""
-    total = None
+def _together(steps: Steps, group: int, multiply: Callable[[Steps], Any]) -> Any:
+    """What the steps of all groups make, added up over the matrices."""
+    total: Any = None
     for _, part in _groups(steps, max(len(stack) for stack, _ in steps), group):
-        own = [x.sum(axis=0, keepdims=True) for x in taken(part)]
-        total = own if total is None else [x + y for x, y in zip(total, own, strict=True)]
+        sums = [x.sum(axis=0, keepdims=True) for x in multiply(part)]
+        total = sums if total is None else [x + y for x, y in zip(total, sums, strict=True)]
     return total
 
 
-def _forms(xp: Any, left: Any, own: Any, found: Any, size: Any) -> Any:
-    """What `reference.Tally` adds up, from C r, A (B r) and their moduli, each ``(n, rows, .)``."""
-    pair = [(x[..., -1] * left).sum(axis=-1)[:, np.newaxis] for x in (own, found)]
+def _forms(xp: Any, left: Any, actual: Any, expected: Any, size: Any) -> Any:
+    """The forms, from C r, A (B r) and their moduli, each ``(n, rows, .)``."""
+    pair = [(x[..., -1] * left).sum(axis=-1)[:, np.newaxis] for x in (actual, expected)]
     if size is not None:
-        moduli = size.reshape(len(own), -1)
+        moduli = size.reshape(len(actual), -1)
         pair = [x.view("float64") for x in pair] + [moduli @ xp.abs(left)[:, np.newaxis]]
     return xp.concatenate(pair, axis=1)
 
@@ -43,7 +42,7 @@ def _forms(xp: Any, left: Any, own: Any, found: Any, size: Any) -> Any:
 class _Host:
     """Floating point on NumPy, a cache-sized block at a time."""
 
-    def __init__(self, spec: CheckSpec) -> None:
+    def __init__(self, xp: Any, spec: CheckSpec) -> None:
         signs = spec.signs()
         self._wide = np.dtype("complex128" if "complex" in spec.dtype else "float64")
         self._parts = self._wide.itemsize // 8
@@ -54,7 +53,7 @@ class _Host:
         self._least = _TINY * self._parts if spec.dtype == self._wide else 0.0
         self._floor, self._together = spec.floor, spec.group if spec.together else 0
 
-    def check(self, steps: list[tuple[Any, bool]], product: Any) -> tuple[np.ndarray, np.ndarray]:
+    def check(self, steps: Steps, product: Any) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
             ratio, forms = self._ratio(steps, product, np.ones(len(product)))
             again = np.flatnonzero(~np.isfinite(ratio))
@@ -62,7 +61,7 @@ class _Host:
                 ratio[again] = self._scaled(steps, product, again)
         return ratio, forms
 
-    def _scaled(self, steps: list[tuple[Any, bool]], product: Any, which: Any) -> np.ndarray:
+    def _scaled(self, steps: Steps, product: Any, which: Any) -> np.ndarray:
         """The ratios where sums of the check, not the product, left the range of float64.
 
         Powers of two, so without rounding, make the moduli of the factors about 1.
@@ -70,53 +69,55 @@ class _Host:
         several = len(which) < len(product)
         stacks = [stack[which] if several and len(stack) > 1 else stack for stack, _ in steps]
         roots = [_root(self.largest(stack)) for stack in stacks]
-        scaled = [_Scaled(stack, root) for stack, root in zip(stacks, roots, strict=True)]
+        scaled: Steps = [
+            (_Scaled(stack, root), turned)
+            for stack, root, (_, turned) in zip(stacks, roots, steps, strict=True)
+        ]
         root = np.broadcast_to(roots[0] * roots[1], (len(which), 1, 1))
-        turned = [(stack, steps[i][1]) for i, stack in enumerate(scaled)]
-        own = _Scaled(product[which] if several else product, root)
-        return self._ratio(turned, own, (root * root).ravel())[0]
+        product = _Scaled(product[which] if several else product, root)
+        return self._ratio(scaled, product, (root * root).ravel())[0]
 
     def _ratio(
-        self, steps: list[tuple[Any, bool]], product: Any, scale: np.ndarray
+        self, steps: Steps, product: Any, scale: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         if self._together:
-            found, size = _together(steps, self._together, self._taken)
+            expected, size = _together(steps, self._together, self._product)
         else:
-            found, size = self._taken(steps)
-        own = self._times(product, False, self._signs, None)[0]
-        gap = self._moduli(own - found)
+            expected, size = self._product(steps)
+        actual = self._times(product, False, self._signs, None)[0]
+        gap = self._moduli(actual - expected)
         absolute = np.maximum(self._absolute * scale, _TINY)[:, np.newaxis, np.newaxis]
         bound = self._relative * size + absolute
         # Within an infinite bound nothing is proven.
-        rows = np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=2)
-        ratio = rows.max(axis=1)
+        rows: np.ndarray = np.where(np.isfinite(bound), gap / bound, np.nan).max(axis=2)
+        ratio: np.ndarray = rows.max(axis=1)
         if self._close:
             i, row = np.unravel_index(np.argmax(rows), rows.shape)  # NaN is the largest
             ratio[i] = np.maximum(ratio[i], self._closer_look(steps, product, int(i), int(row)))
-        return ratio, _forms(np, self._left, own, found, size)
+        return ratio, _forms(np, self._left, actual, expected, size)
 
-    def _closer_look(
-        self, steps: list[tuple[Any, bool]], product: Any, i: int, row: int
-    ) -> np.floating:
+    def _closer_look(self, steps: Steps, product: Any, i: int, row: int) -> float:
         """How far the elements of one row of product i are off, in units of their tolerance."""
         (first, turned), (second, across) = steps
         a = (second[i, :, row] if across else second[i, row]).astype(self._wide).reshape(1, -1, 1)
         size = np.maximum(np.abs(a.view("float64")), self._floor).sum(axis=2, keepdims=True)
         b = first if len(first) == 1 else first[i : i + 1]
-        found, size = self._times(b, not turned, a, size)
-        gap = self._moduli(product[i, row].astype(self._wide) - found[0, :, 0])
-        relative, absolute = self._close
-        return (gap / (relative * size[0, :, 0] + absolute)).max()
+        expected, size = self._times(b, not turned, a, size)
+        gap = self._moduli(product[i, row].astype(self._wide) - expected[0, :, 0])
+        relative, absolute = cast(tuple[float, float], self._close)
+        return float((gap / (relative * size[0, :, 0] + absolute)).max())
 
     def _moduli(self, numbers: np.ndarray) -> np.ndarray:
-        return np.abs(numbers.view("float64")).reshape(*numbers.shape, self._parts).sum(axis=-1)
+        parts = np.abs(numbers.view("float64")).reshape(*numbers.shape, self._parts)
+        total: np.ndarray = parts.sum(axis=-1)
+        return total
 
-    def _taken(self, steps: list[tuple[Any, bool]]) -> tuple[np.ndarray, np.ndarray]:
+    def _product(self, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
         """The vectors after all steps, and the moduli."""
-        found, size = self._signs, self._ones
+        v, size = self._signs, self._ones
         for stack, transposed in steps:
-            found, size = self._times(stack, transposed, found, size)
-        return found, size
+            v, size = self._times(stack, transposed, v, size)
+        return v, size
 
     def _times(
         self, stack: Any, transposed: bool, v: np.ndarray, size: np.ndarray | None
@@ -124,27 +125,27 @@ class _Host:
         """Products of a stack with vectors, and of its moduli with ``size`` unless that is None."""
         n, rows, cols = stack.shape
         shape = (n, cols if transposed else rows)
-        found, moduli = np.zeros((*shape, v.shape[2]), self._wide), np.zeros((*shape, 1))
+        product, moduli = np.zeros((*shape, v.shape[2]), self._wide), np.zeros((*shape, 1))
         if size is not None:  # once for the real and once for the imaginary parts
             size = np.repeat(size, 1 if transposed else self._parts, axis=1)
         for part, band in _blocks(n, rows, cols):
             block = stack[part, band].astype(self._wide, copy=False)
             which = part if len(v) > 1 else slice(None)
             if transposed:
-                found[part] += block.transpose(0, 2, 1) @ v[which, band]
+                product[part] += block.transpose(0, 2, 1) @ v[which, band]
             else:
-                found[part, band] = block @ v[which]
+                product[part, band] = block @ v[which]
             if size is None:
                 continue
-            own = np.abs(block.view("float64"))
+            absolute = np.abs(block.view("float64"))
             if self._floor:
-                np.maximum(own, self._floor, out=own)
+                np.maximum(absolute, self._floor, out=absolute)
             if transposed:
-                both = own.transpose(0, 2, 1) @ size[which, band]
+                both = absolute.transpose(0, 2, 1) @ size[which, band]
                 moduli[part] += both.reshape(len(both), cols, -1).sum(axis=2, keepdims=True)
             else:
-                moduli[part, band] = own @ size[which]
-        return found, moduli + (rows if transposed else cols) * self._least
+                moduli[part, band] = absolute @ size[which]
+        return product, moduli + (rows if transposed else cols) * self._least
 
     def largest(self, stack: Any) -> np.ndarray:
         n, rows, cols = stack.shape
@@ -167,7 +168,8 @@ def _root(largest: np.ndarray) -> np.ndarray:
     """A power of two that, applied twice, makes moduli about 1; shape ``(n, 1, 1)``."""
     _, exponent = np.frexp(largest)
     exponent = np.where(np.isfinite(largest), np.clip(exponent, -1000, 1000), 0)
-    return np.exp2(-(exponent // 2))[:, np.newaxis, np.newaxis]
+    root: np.ndarray = np.exp2(-(exponent // 2))
+    return root[:, np.newaxis, np.newaxis]
 
 
 class _Scaled:
@@ -182,4 +184,5 @@ class _Scaled:
 
     def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
         root = self._root[place[0]]
-        return self._stack[place] * root * root  # the whole factor may be out of range
+        scaled: np.ndarray = self._stack[place] * root * root  # root² may be out of range
+        return scaled

@@ -16,7 +16,11 @@ from shardwise.plan.problem import Problem
 # cuBLAS's cudaDataType_t, and the arithmetic that accumulates each.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5}
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
-_SYRK = {"float32": "ssyrk", "float64": "dsyrk", "complex64": "csyrk", "complex128": "zsyrk"}
+# Routines of rank-k updates, and the element type that the mirror moves.
+_SYRK = {
+    "float32": ("ssyrk", "float"), "float64": ("dsyrk", "double"),
+    "complex64": ("csyrk", "float2"), "complex128": ("zsyrk", "double2"),
+}  # fmt: skip
 
 _MIRROR = r"""
 // Copy the upper triangle of square matrices (row-major, n by n) to the lower one.
@@ -40,16 +44,11 @@ template <typename T> __global__ void mirror(T* block, long long n) {
 def kernel(xp: Any, problem: Problem, precision: str) -> Any:
     """The kernel of a problem: an object with ``multiply``, ``accumulate`` and ``compute``.
 
-    Parameters
-    ----------
-    xp
-        ``numpy`` or ``cupy``.
-    precision
-        ``ieee`` or ``tf32``; NumPy has no tf32 and computes in float32.
+    ``precision`` is ``ieee`` or ``tf32``; NumPy has no tf32 and computes in float32.
     """
-    if problem.product_dtype == "int64":
-        return Integers(xp, problem)
-    return NumpyKernel(problem) if xp is np else CublasKernel(xp, problem, precision)
+    if xp is np or problem.product_dtype == "int64":
+        return MatmulKernel(xp, problem)
+    return CublasKernel(xp, problem, precision)
 
 
 def factors(product: str, block: Any, other: Any) -> tuple[Any, Any]:
@@ -63,11 +62,16 @@ def factors(product: str, block: Any, other: Any) -> tuple[Any, Any]:
     }[product]
 
 
-class Integers:
-    """Products of integers, exact, as int64.
+class MatmulKernel:
+    """Products by ``xp.matmul``: on NumPy, which calls BLAS once a matrix, and of all integers.
 
-    In float64 where no inner product can pass 2⁵³: by BLAS, which has no integers. Else in int64,
-    whose range whoever calls has checked.
+    Integers are exact, as int64: in float64, for which there is BLAS, where no inner product can
+    pass 2⁵³. Else in int64, whose range whoever calls has checked.
+
+    Attributes
+    ----------
+    compute
+        Name of the dtype that inner products are accumulated in.
     """
 
     def __init__(self, xp: Any, problem: Problem) -> None:
@@ -77,33 +81,12 @@ class Integers:
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
         """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
         left, right = factors(self._problem.product, block[:count], other)
-        for i in range(count):  # one by one: widened copies of all would take much memory
-            b = right[i] if right.ndim == 3 else right
-            out[i] = self._xp.matmul(left[i].astype(self.compute), b.astype(self.compute))
-
-
-class NumpyKernel:
-    """Products by ``numpy.matmul``, which calls BLAS once a matrix.
-
-    Attributes
-    ----------
-    compute
-        Name of the dtype that inner products are accumulated in.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self.compute = problem.compute_dtype
-
-    def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
-        """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
-        left, right = factors(self._problem.product, block[:count], other)
-        if self.compute == self._problem.dtype:
+        if self.compute == self._problem.dtype and self._xp is np:
             np.matmul(left, right[:count] if right.ndim == 3 else right, out=out[:count])
             return
         for i in range(count):  # one by one: widened copies of all would double the memory
             b = right[i] if right.ndim == 3 else right
-            out[i] = np.matmul(left[i].astype(self.compute), b.astype(self.compute))
+            out[i] = self._xp.matmul(left[i].astype(self.compute), b.astype(self.compute))
 
     def accumulate(self, block: Any, other: Any) -> Any:
         """The sum of the products of a batch as one product; see `CublasKernel.accumulate`."""
@@ -115,12 +98,7 @@ class NumpyKernel:
 class CublasKernel:
     """Products by cuBLAS.
 
-    Parameters
-    ----------
-    xp
-        ``cupy``.
-    precision
-        ``tf32`` rounds both factors of float32 and complex64 products to 11 significant bits.
+    ``tf32`` rounds both factors of float32 and complex64 products to 11 significant bits.
 
     Attributes
     ----------
@@ -144,9 +122,16 @@ class CublasKernel:
         scalar = np.dtype("float32") if problem.dtype == "float16" else self._dtype
         self._one, self._zero = np.ones(1, scalar), np.zeros(1, scalar)
         self._per_call = memory.call_matrices(problem)
-        self._padded = self._workspaces() if memory.padded(problem) else None
+        self._padded = memory.padded(problem)
+        if self._padded:
+            # Zeroed stacks of one call, their rows lengthened so that tensor cores can load them.
+            shapes = memory.padded_shapes(problem).items()
+            self._space = {k: xp.zeros((self._per_call, *s), self._dtype) for k, s in shapes}
         self._syrk = memory.symmetric(problem) and not tf32 and problem.dtype in _SYRK
-        self._mirror = self._mirror_kernel() if self._syrk else None
+        if self._syrk:
+            name = f"mirror<{_SYRK[problem.dtype][1]}>"
+            module = xp.RawModule(code=_MIRROR, options=("-std=c++17",), name_expressions=(name,))
+            self._mirror = module.get_function(name)
 
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
         """Write the products of a batch to ``out``, on the current stream.
@@ -178,21 +163,11 @@ class CublasKernel:
 
         The matrices are laid side by side along the inner dimension: ``A₁ B₁ + … + Aₙ Bₙ = [A₁ …
         Aₙ] [B₁; …; Bₙ]``. It is rounded as an inner product of length n k is, in the dtype of the
-        accumulation.
-
-        Parameters
-        ----------
-        block, other
-            Stacks ``(n, m, k)`` and ``(n, k, p)``; ``other`` may be one matrix for all, or None.
-
-        Returns
-        -------
-        cupy.ndarray
-            Shape ``(1, m, p)``.
+        accumulation, and has the shape ``(1, m, p)``.
         """
         total = self._xp.empty((1, *self._problem.product_shape), self._one.dtype)
-        sides = _side_by_side(self._xp, *factors(self._problem.product, block, other))
-        self._gemm(*(side[None] for side in sides), total)
+        wide, tall = _side_by_side(self._xp, *factors(self._problem.product, block, other))
+        self._gemm(wide[None], tall[None], total)
         return total
 
     def _gemm(self, left: Any, right: Any, out: Any) -> None:
@@ -214,7 +189,7 @@ class CublasKernel:
     def _rank_k(self, block: Any, out: Any) -> None:
         """Half of each symmetric product by a rank-k update, then its mirror image."""
         _, rows, columns = block.shape
-        update = getattr(self._cublas, _SYRK[self._dtype.name])
+        update = getattr(self._cublas, _SYRK[self._dtype.name][0])
         # Row-major A is column-major Aᵀ. The lower triangle of columns is the upper one of rows.
         transposed = self._problem.product == "A @ A.T"
         n, k = (rows, columns) if transposed else (columns, rows)
@@ -227,21 +202,8 @@ class CublasKernel:
         tiles = -(-n // 32)
         self._mirror((tiles, tiles, len(out)), (32, 8), (out, np.int64(n)))
 
-    def _mirror_kernel(self) -> Any:
-        types = {"float32": "float", "float64": "double", "complex64": "float2",
-                 "complex128": "double2"}  # fmt: skip
-        name = f"mirror<{types[self._dtype.name]}>"
-        module = self._xp.RawModule(code=_MIRROR, options=("-std=c++17",), name_expressions=(name,))
-        return module.get_function(name)
-
-    def _workspaces(self) -> dict[str, Any]:
-        """Zeroed stacks of one call, their rows lengthened so that tensor cores can load them."""
-        problem, n = self._problem, self._per_call
-        shapes = memory.padded_shapes(problem)
-        return {k: self._xp.zeros((n, *s), self._dtype) for k, s in shapes.items()}
-
     def _multiply_padded(self, block: Any, other: Any, out: Any) -> None:
-        space = self._padded
+        space = self._space
         self._xp.copyto(_corner(space["left"], block), block)
         right = None
         if other is not None:

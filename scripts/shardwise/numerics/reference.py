@@ -2,7 +2,8 @@
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,16 +31,11 @@ _BLOCK = 2**15
 
 
 def weights(side: str, length: int, integer: bool) -> np.ndarray:
-    """The first weights of a side, shape ``(length,)``.
+    """The first weights ``(length,)`` of a side, ``l`` or ``r``.
 
     Of random sign and of modulus 1/2 to 1, below 1; for integers random odd int64. They are
     hashes of their index by the mixer of splitmix64 (G. Steele, D. Lea and C. Flood, "Fast
     splittable pseudorandom number generators", OOPSLA 2014), so no version of NumPy changes them.
-
-    Parameters
-    ----------
-    side
-        ``l`` or ``r``. They differ: a product and its transpose shall not have the same number.
     """
     x = (np.arange(length, dtype=np.uint64) + np.uint64(SEED + _SIDES[side])) * np.uint64(_GOLDEN)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -52,14 +48,14 @@ def weights(side: str, length: int, integer: bool) -> np.ndarray:
 
 
 def sample_every(count: int) -> int:
-    """Of so many matrices one in how many is sampled; the first for one."""
+    """Of so many matrices one in how many is sampled, beginning with the first."""
     return max(SAMPLE, -(-count // SAMPLES))
 
 
-# On the device: what the proof of each batch has found.
+# On the device: what the proof of each batch gives.
 
 
-class Tally:
+class ShardForms:
     """Adds up the forms of all batches of a shard.
 
     Parameters
@@ -67,7 +63,7 @@ class Tally:
     start
         The first matrix of the shard.
     every
-        Of which one in so many matrices the reference is kept, too; None for none.
+        One matrix in so many is sampled; None: none is.
 
     Attributes
     ----------
@@ -85,15 +81,10 @@ class Tally:
         self.masses: dict[int, float] = {}
 
     def add(self, first: int, forms: np.ndarray) -> None:
-        """Add forms.
+        """Add forms, the first of which belongs to matrix ``first`` of the whole stack.
 
-        Parameters
-        ----------
-        first
-            The matrix, by its index in the whole stack, that the first row belongs to.
-        forms
-            float64 ``(n, 2 q + 1)``: contribution, reference, mass; the first two are q = 2 numbers
-            each where complex, else 1. int64 ``(n, 2)``: the first two.
+        They are float64 ``(n, 2 q + 1)``: contribution, reference, mass; the first two are q = 2
+        numbers each where complex, else 1. Of integers int64 ``(n, 2)``: the first two.
         """
         self._totals.append(_added(forms))
         self.rows += len(forms)
@@ -110,7 +101,8 @@ class Tally:
 def _added(rows: np.ndarray) -> np.ndarray:
     """Rows added up; along contiguous numbers NumPy does it pairwise."""
     with np.errstate(all="ignore"):
-        return np.ascontiguousarray(rows.T).sum(axis=1)
+        total: np.ndarray = np.ascontiguousarray(rows.T).sum(axis=1)
+    return total
 
 
 def parts_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -124,13 +116,12 @@ def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Rows added up: exactly modulo 2⁶⁴, or rounded once; NaN where one is not finite."""
     table = np.array(rows)
     if table.dtype.kind == "i":
-        return table.sum(axis=0)
-    if not np.isfinite(table).all():
-        return np.full(table.shape[1], np.nan)
-    try:
-        return np.array([math.fsum(column) for column in table.T])
-    except OverflowError:
-        return np.full(table.shape[1], np.nan)
+        total: np.ndarray = table.sum(axis=0)
+        return total
+    if np.isfinite(table).all():
+        with suppress(OverflowError):
+            return np.array([math.fsum(column) for column in table.T])
+    return np.full(table.shape[1], np.nan)
 
 
 # On the CPU: from the bytes as they are read.
@@ -144,14 +135,18 @@ class Reference:
 
     Parameters
     ----------
-    problem
-        What is computed.
     count
         Matrices in the run.
     every
-        Of which one in so many counts, the first for one; None: all, and only their total is kept.
+        One matrix in so many counts, beginning with the first; None: all do, and only their total
+        is kept.
     right
         What :class:`RightVector` has for a B that serves all.
+
+    Attributes
+    ----------
+    values
+        The number of each matrix that counts, ``(n, 1)``; complex ``(n, 2)``.
     """
 
     def __init__(
@@ -163,14 +158,15 @@ class Reference:
     ) -> None:
         (m, p), self._shape = problem.product_shape, problem.left
         integer = "int" in problem.dtype
-        left, own = (_scaled(side, n, integer) for side, n in (("l", m), ("r", p)))
-        sides = {"A @ A": ([own], [left]), "A.T @ A": ([left, own], [])}
-        sides |= {"A @ A.T": ([], [left, own]), "A @ B": ([], [left])}
+        l, r = (_scaled(side, n, integer) for side, n in (("l", m), ("r", p)))  # noqa: E741
+        sides: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {
+            "A @ A": ([r], [l]), "A.T @ A": ([l, r], []),
+            "A @ A.T": ([], [l, r]), "A @ B": ([], [l]),
+        }  # fmt: skip
         self._vectors = _Vectors(self._shape, problem.dtype, *sides[problem.product])
         self.every, self._right, self._integer = every or 1, right, integer
         parts, singles = 2 if "complex" in problem.dtype else 1, -(-count // every) if every else 0
         self.values = np.zeros((singles, parts), "int64" if integer else "float64")
-        """The number of each matrix that counts, ``(n, 1)``; complex ``(n, 2)``."""
         self._sums: dict[int, np.ndarray] | None = None if every else {}
         self._items = _Items(np.dtype(problem.dtype))
         self._open: dict[int, _Open] = {}
@@ -179,18 +175,16 @@ class Reference:
     def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
         """Take bytes that begin at byte ``offset`` of the run and follow each other; each once."""
         with np.errstate(all="ignore"):
-            for view in views:
-                for first, flat in self._items.cut(offset, view):
-                    self._take(first, flat)
-                offset += view.nbytes
+            for first, flat in self._items.runs(offset, views):
+                self._take(first, flat)
 
     def total(self) -> np.ndarray:
         """All numbers added up, ``(1,)`` or ``(2,)``; NaN where one is not finite."""
         sums = {0: _added(self.values)} if self._sums is None else self._sums
         return summed([sums[first] for first in sorted(sums)])
 
-    def known(self) -> int:
-        """How many numbers there are: those of very large elements leave the range of float64."""
+    def finite(self) -> int:
+        """How many values are finite: those of very large elements leave the range of float64."""
         return int(np.isfinite(self.values).all(axis=1).sum())
 
     def _take(self, first: int, flat: np.ndarray) -> None:
@@ -216,42 +210,42 @@ class Reference:
         step = max(1, _BLOCK // (block.shape[1] * block.shape[2]))
         for low in range(0, len(block), step):
             part = block[low : low + step]
-            found = self._vectors.met(part, slice(None), slice(None))
-            self._keep(number + low, self._product(*found))
+            vectors = self._vectors.met(part, slice(None), slice(None))
+            self._keep(number + low, self._product(*vectors))
 
     def _take_part(self, number: int, low: int, part: np.ndarray) -> None:
         """Take a part of one matrix, and finish it once all of it has come."""
-        own = self._vectors.zeros()
+        more = _Open(*self._vectors.zeros())
         for rows, columns, block in pieces(low, part, self._shape[1]):
             by_row, by_column = self._vectors.met(block[np.newaxis], rows, columns)
-            own[0][:, rows] += by_row
-            own[1][..., columns] += by_column
+            more.by_row[:, rows] += by_row
+            more.by_column[..., columns] += by_column
         with self._lock:
-            held = self._open.setdefault(number, _Open(*self._vectors.zeros()))
-            held.by_row += own[0]
-            held.by_column += own[1]
-            held.taken += len(part)
-            if held.taken < self._shape[0] * self._shape[1]:
+            matrix = self._open.setdefault(number, _Open(*self._vectors.zeros()))
+            matrix.by_row += more.by_row
+            matrix.by_column += more.by_column
+            matrix.taken += len(part)
+            if matrix.taken < self._shape[0] * self._shape[1]:
                 return
             del self._open[number]
-        self._keep(number, self._product(held.by_row, held.by_column))
+        self._keep(number, self._product(matrix.by_row, matrix.by_column))
 
-    def _keep(self, number: int, found: np.ndarray) -> None:
-        """Keep numbers ``(n, parts)``: of very many small matrices only their sums."""
+    def _keep(self, number: int, values: np.ndarray) -> None:
+        """Keep values ``(n, parts)``: of very many small matrices only their sums."""
         if self._sums is None:
-            self.values[number : number + len(found)] = found
+            self.values[number : number + len(values)] = values
         else:
-            self._sums[number] = _added(found)
+            self._sums[number] = _added(values)
 
     def _product(self, by_row: np.ndarray, by_column: np.ndarray) -> np.ndarray:
         """The numbers of matrices, from their two vectors, ``(n, parts)``."""
         vectors = [by_row[:, :, i] for i in range(by_row.shape[2])]
         vectors += [by_column[:, i] for i in range(by_column.shape[1])]
         one, other = vectors if len(vectors) == 2 else (vectors[0], self._right)
-        found = (one * other).sum(axis=1)
+        values: np.ndarray = (one * other).sum(axis=1)
         if self._integer:
-            return found[:, np.newaxis]
-        return found.view("float64").reshape(len(found), -1) / _SCALE / _SCALE
+            return values[:, np.newaxis]
+        return np.divide(values.view("float64").reshape(len(values), -1) / _SCALE, _SCALE)
 
 
 @dataclass
@@ -274,21 +268,21 @@ class _Vectors:
         Weights of rows: a number for each column.
     """
 
-    def __init__(self, shape: tuple[int, int], dtype: str, by_row: list, by_column: list) -> None:
+    def __init__(
+        self, shape: tuple[int, int], dtype: str, by_row: list[np.ndarray],
+        by_column: list[np.ndarray],
+    ) -> None:  # fmt: skip
         self._shape = shape
-        self._wide = np.dtype(wide(dtype))
-        own = np.array(by_row).T if by_row else np.zeros((shape[1], 0))
-        self._by_column = np.array(by_column) if by_column else np.zeros((0, shape[0]))
-        self._parts = 2 if self._wide.kind == "c" else 1
-        # Real and imaginary parts of a row lie side by side, and weights are real.
-        self._by_row = np.kron(own, np.eye(self._parts)) if self._parts == 2 else own
-        if self._wide.kind == "i":
-            self._by_row, self._by_column = (
-                x.astype("int64", copy=False) for x in (self._by_row, self._by_column)
-            )
+        kind = "int64" if "int" in dtype else "complex128" if "complex" in dtype else "float64"
+        self._wide, weight = np.dtype(kind), "int64" if kind == "int64" else "float64"
+        self._by_row = np.array(by_row, weight).reshape(-1, shape[1]).T
+        self._by_column = np.array(by_column, weight).reshape(-1, shape[0])
+        self._parts = 2 if kind == "complex128" else 1
+        if self._parts == 2:
+            # Real and imaginary parts of a row lie side by side, and weights are real.
+            self._by_row = np.kron(self._by_row, np.eye(2))
 
     def zeros(self) -> tuple[np.ndarray, np.ndarray]:
-        """Both vectors of a matrix of which nothing has come yet."""
         rows, columns = self._shape
         return (
             np.zeros((1, rows, self._by_row.shape[1] // self._parts), self._wide),
@@ -303,11 +297,9 @@ class _Vectors:
         if parts == 2:
             flat = flat.view("float64")
             columns = slice(*(x if x is None else 2 * x for x in (columns.start, columns.stop)))
-        by_row = (flat.reshape(n * height, parts * width) @ self._by_row[columns]).reshape(
-            n, height, -1
-        )
+        by_row = flat.reshape(n * height, parts * width) @ self._by_row[columns]
         by_column = self._by_column[:, rows] @ flat
-        return by_row.view(self._wide), by_column.view(self._wide)
+        return by_row.reshape(n, height, -1).view(self._wide), by_column.view(self._wide)
 
 
 class _Items:
@@ -318,16 +310,19 @@ class _Items:
         self._halves: dict[int, list[tuple[int, bytes]]] = {}
         self._lock = threading.Lock()
 
-    def cut(self, offset: int, view: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    def runs(self, offset: int, views: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
         """Runs of elements with the number of their first, integers as those of int64."""
-        raw, item = np.frombuffer(view, np.uint8), self._dtype.itemsize
-        head = min(-offset % item, len(raw))
-        body = (len(raw) - head) // item * item
-        found = [((offset + head) // item, raw[head : head + body])] if body else []
-        for at, part in ((offset, raw[:head]), (offset + head + body, raw[head + body :])):
-            if len(part) and (whole := self._joined(at // item, at % item, part.tobytes())):
-                found.append((at // item, np.frombuffer(whole, np.uint8)))
-        return [(first, self._elements(flat)) for first, flat in found]
+        item = self._dtype.itemsize
+        for view in views:
+            raw = np.frombuffer(view, np.uint8)
+            head = min(-offset % item, len(raw))
+            body = (len(raw) - head) // item * item
+            if body:
+                yield (offset + head) // item, self._elements(raw[head : head + body])
+            for at, part in ((offset, raw[:head]), (offset + head + body, raw[head + body :])):
+                if len(part) and (whole := self._joined(at // item, at % item, part.tobytes())):
+                    yield at // item, self._elements(np.frombuffer(whole, np.uint8))
+            offset += view.nbytes
 
     def _joined(self, number: int, at: int, part: bytes) -> bytes | None:
         with self._lock:
@@ -342,120 +337,80 @@ class _Items:
         return raw.view("int64" if self._dtype == "uint64" else self._dtype)
 
 
-def wide(dtype: str) -> str:
-    """The element type in which numbers of a dtype are taken."""
-    return "int64" if "int" in dtype else "complex128" if "complex" in dtype else "float64"
-
-
-def pieces(low: int, flat: np.ndarray, width: int) -> Iterable[tuple[slice, slice, np.ndarray]]:
+def pieces(low: int, flat: np.ndarray, width: int) -> Iterator[tuple[slice, slice, np.ndarray]]:
     """Blocks of a run of elements of a matrix, that stay in a cache: rows, columns, and the block.
 
-    Parameters
-    ----------
-    low
-        Number of the first element in the flat matrix.
-    width
-        Columns of the matrix.
+    ``low`` is the number of the first element in the flat matrix, which has ``width`` columns.
     """
     at, most = 0, max(1, _BLOCK // width)
     while at < len(flat):
         row, column = divmod(low + at, width)
         height = min(most, (len(flat) - at) // width) if column == 0 else 0
-        if height:
-            yield (
-                slice(row, row + height), slice(0, width),
-                flat[at : at + height * width].reshape(height, width),
-            )  # fmt: skip
-            at += height * width
-            continue
-        length = min(width - column, len(flat) - at, _BLOCK)
-        yield (
-            slice(row, row + 1),
-            slice(column, column + length),
-            flat[np.newaxis, at : at + length],
-        )
-        at += length
+        length = width if height else min(width - column, len(flat) - at, _BLOCK)
+        height = max(1, height)
+        block = flat[at : at + height * length].reshape(height, length)
+        yield slice(row, row + height), slice(column, column + length), block
+        at += height * length
 
 
 def _scaled(side: str, length: int, integer: bool) -> np.ndarray:
-    found = weights(side, length, integer)
-    return found if integer else found * _SCALE
+    plain = weights(side, length, integer)
+    return plain if integer else plain * _SCALE
 
 
 class RightVector:
-    """``B r`` of the one B that serves all, from runs of its bytes in any order.
-
-    Parameters
-    ----------
-    shape
-        Of B, ``(k, p)``.
-    dtype
-        Its element type.
-    """
+    """``B r`` of the one B ``(k, p)`` that serves all, from runs of its bytes in any order."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
-        own = _scaled("r", shape[1], "int" in dtype)
-        self._vectors, self._width = _Vectors(shape, dtype, [own], []), shape[1]
+        r = _scaled("r", shape[1], "int" in dtype)
+        self._vectors, self._width = _Vectors(shape, dtype, [r], []), shape[1]
         self._items = _Items(np.dtype(dtype))
-        self._found = self._vectors.zeros()[0]
+        self._vector = self._vectors.zeros()[0]
 
     def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
         """Take bytes that begin at byte ``offset`` and follow each other; each once, one thread."""
         with np.errstate(all="ignore"):
-            for view in views:
-                for first, flat in self._items.cut(offset, view):
-                    for rows, columns, block in pieces(first, flat, self._width):
-                        self._found[:, rows] += self._vectors.met(block[np.newaxis], rows, columns)[
-                            0
-                        ]
-                offset += view.nbytes
+            for first, flat in self._items.runs(offset, views):
+                for rows, columns, block in pieces(first, flat, self._width):
+                    by_row, _ = self._vectors.met(block[np.newaxis], rows, columns)
+                    self._vector[:, rows] += by_row
 
     def value(self) -> np.ndarray:
         """``B r``, shape ``(k,)``, as :class:`Reference` takes it."""
-        return self._found[0, :, 0]
+        return self._vector[0, :, 0]
 
 
 # Of the sum.
 
 
 class SumForm:
-    """``lᵀ S r`` of the result, a run of its elements at a time; each comes once, on any rank.
-
-    Parameters
-    ----------
-    shape
-        Of the result, ``(m, p)``.
-    dtype
-        Element type of the sum.
-    """
+    """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements; each comes once, on any rank."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
-        self._width = shape[1]
-        integer = "int" in dtype
+        self._width, integer = shape[1], "int" in dtype
         self._parts = 2 if "complex" in dtype else 1
-        own, left = weights("r", shape[1], integer), weights("l", shape[0], integer)
-        self._vectors = _Vectors(shape, dtype, [own], [])
-        self._left = left
+        self._left = weights("l", shape[0], integer)
+        self._vectors = _Vectors(shape, dtype, [weights("r", shape[1], integer)], [])
         self._dtype = "int64" if integer else "float64"
-        self._found: list[np.ndarray] = []
+        self._runs: list[np.ndarray] = []
 
     def add(self, elements: np.ndarray, low: int) -> None:
         """Add the elements ``(width,)`` from number ``low`` of the flat result on."""
-        found = []
+        forms = []
         with np.errstate(all="ignore"):
             for rows, columns, block in pieces(low, elements, self._width):
-                own = self._vectors.met(block[np.newaxis], rows, columns)[0][0, :, 0]
-                found.append(self._left[rows] @ own.view(self._dtype).reshape(-1, self._parts))
-        self._found.append(summed(found))
+                by_row = self._vectors.met(block[np.newaxis], rows, columns)[0][0, :, 0]
+                forms.append(self._left[rows] @ by_row.view(self._dtype).reshape(-1, self._parts))
+        self._runs.append(summed(forms))
 
     def dump(self) -> np.ndarray:
-        """The state."""
-        return np.array(self._found, self._dtype).reshape(-1, self._parts)
+        """The form of each run."""
+        return np.array(self._runs, self._dtype).reshape(-1, self._parts)
 
     def merge(self, dump: np.ndarray) -> None:
-        """Add the state of another."""
-        self._found += list(dump)
+        """Add the dump of another."""
+        self._runs += list(dump)
 
     def value(self) -> np.ndarray:
         """What has come so far, ``(1,)`` or ``(2,)``."""
-        return summed([np.zeros(self._parts, self._dtype), *self._found])
+        return summed([np.zeros(self._parts, self._dtype), *self._runs])

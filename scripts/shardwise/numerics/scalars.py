@@ -18,10 +18,8 @@ _LOW = 0xFFFFFFFF
 class Scalars:
     """Count, sum, mean, std, min, max and where these lie, as far as results give them.
 
-    Sum and mean need ``sum``; std ``sum`` and ``std``; min and max need themselves and ``argmin``
-    or ``argmax``. The variance over everything is the mean of the elements' variances and the
-    variance of their means. Of equal extremes that of the lowest matrix counts, then that of the
-    first element in C order.
+    docs/statistics.md says which statistics each needs. The variance over everything is the mean
+    of the elements' variances and the variance of their means.
 
     Parameters
     ----------
@@ -37,15 +35,7 @@ class Scalars:
 
     @np.errstate(all="ignore")
     def add(self, results: Mapping[str, np.ndarray], low: int) -> None:
-        """Add the results of the elements from ``low`` on; each element comes once.
-
-        Parameters
-        ----------
-        results
-            Arrays ``(width,)`` by the names of statistics; those of no use here are passed over.
-        low
-            Index of the first element in the flat result.
-        """
+        """Add arrays ``(width,)`` by the names of statistics, from element ``low`` on."""
         stripe: dict[str, Any] = {"elements": len(next(iter(results.values())))}
         if "sum" in results:
             total = results["sum"]
@@ -69,7 +59,7 @@ class Scalars:
         return [np.frombuffer(json.dumps(list(self._stripes.items())).encode(), np.uint8)]
 
     def merge(self, dump: list[np.ndarray]) -> None:
-        """Add what the dump of another state holds."""
+        """Add the dump of another rank."""
         self._stripes |= json.loads(dump[0].tobytes())
 
     @np.errstate(all="ignore")
@@ -82,30 +72,24 @@ class Scalars:
         stripes = [stripe for _, stripe in sorted(self._stripes.items())]
         elements = sum(stripe["elements"] for stripe in stripes)
         count = elements * self._matrices
-        told: dict[str, Any] = {"count": count}
+        scalars: dict[str, Any] = {"count": count}
         if "sum" in stripes[0]:
             totals = [sum(parts) for parts in zip(*(s["sum"] for s in stripes), strict=True)]
-            told["sum"] = _told(totals)
-            told["mean"] = _told([total / count for total in totals])
+            scalars["sum"] = _number(totals)
+            scalars["mean"] = _number([total / count for total in totals])
         if "spread" in stripes[0]:
             means, sizes = (np.array([s[key] for s in stripes]) for key in ("means", "elements"))
             between = (means - np.average(means, axis=0, weights=sizes)) ** 2
             spread = np.array([s["spread"] for s in stripes])
             spread = np.where(np.isfinite(spread), spread + between.sum(axis=1), spread)
-            told["std"] = _json(math.sqrt(sizes @ spread / elements))
-        extremes = {
-            name: min((s[name] for s in stripes), key=lambda found, name=name: _rank(name, found))
-            for name in ("min", "max")
-            if name in stripes[0]
-        }
-        told |= {name: _json(value) for name, (value, _, _) in extremes.items()}
-        if extremes:
-            told["where"] = {name: self._place(*found[1:]) for name, found in extremes.items()}
-        return told
-
-    def _place(self, matrix: int, element: int) -> dict[str, int]:
-        row, column = divmod(element, self._columns)
-        return {"matrix": matrix, "row": row, "column": column}
+            scalars["std"] = _json(math.sqrt(sizes @ spread / elements))
+        where = {}
+        for name in [name for name in ("min", "max") if name in stripes[0]]:
+            value, matrix, element = _most_extreme(name, [s[name] for s in stripes])
+            row, column = divmod(element, self._columns)
+            scalars[name] = _json(value)
+            where[name] = {"matrix": matrix, "row": row, "column": column}
+        return scalars | ({"where": where} if where else {})
 
 
 def _sum(values: np.ndarray) -> float | int:
@@ -115,7 +99,7 @@ def _sum(values: np.ndarray) -> float | int:
     return (int((values >> 32).sum()) << 32) + int((values & _LOW).sum())
 
 
-def _extreme(name: str, values: np.ndarray, matrices: np.ndarray, low: int) -> list:
+def _extreme(name: str, values: np.ndarray, matrices: np.ndarray, low: int) -> list[Any]:
     """Value, matrix and element of the extreme of some elements."""
     best = getattr(values, name)()
     level = np.flatnonzero(np.isnan(values) if np.isnan(best) else values == best)
@@ -123,18 +107,16 @@ def _extreme(name: str, values: np.ndarray, matrices: np.ndarray, low: int) -> l
     return [(best + values.dtype.type(0)).item(), int(matrices[first]), low + int(first)]
 
 
-def _rank(name: str, extreme: list) -> tuple:
-    """What is less for the better extreme: NaN first, then the value, the matrix, the element."""
-    value, matrix, element = extreme
-    nan = value != value  # noqa: PLR0124
-    signed = value if name == "min" else -value
-    return (not nan, 0 if nan else signed, matrix, element)
+def _most_extreme(name: str, extremes: list[list[Any]]) -> list[Any]:
+    """NaN or the extreme; of equal ones that of the lowest matrix, then of the first element."""
+    nan = [extreme for extreme in extremes if math.isnan(extreme[0])]
+    sign = 1 if name == "min" else -1
+    return min(nan or extremes, key=lambda one: (0 if nan else sign * one[0], *one[1:]))
 
 
-def _told(parts: list) -> Any:
+def _number(parts: list[Any]) -> Any:
     """A real number as it is, a complex one as a list."""
-    told = [_json(part) for part in parts]
-    return told if len(told) > 1 else told[0]
+    return [_json(part) for part in parts] if len(parts) > 1 else _json(parts[0])
 
 
 def _json(value: float) -> float | str:

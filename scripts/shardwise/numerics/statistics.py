@@ -1,10 +1,8 @@
 """Statistics over all products, element by element: the same bits in any order and grouping.
 
-Each statistic is a state of ``width`` elements of the result. Runs of consecutive products are
-added in any order, states of the same kind are merged, and the results do not depend by one bit on
-how the products were cut into runs and states. docs/statistics.md defines each statistic.
-
-A state does not look at which products it has got: every product has to come exactly once.
+Runs of consecutive products are added in any order, and accumulators of the same kind are merged.
+None looks at which products it has got: every product has to come exactly once.
+docs/statistics.md defines each statistic, and derives its error.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +25,10 @@ _HUGE = 2.0**100  # far past int64
 _FAR = 2.0**1000  # a difference whose square is infinite, and no step on the way to it NaN
 
 
-class State(Protocol):
+_Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Accumulator(Protocol):
     """What all statistics do."""
 
     def add(self, rows: Rows, first: int) -> None:
@@ -37,14 +38,22 @@ class State(Protocol):
         """The state as C-contiguous arrays: its own memory, which holds until it changes."""
 
     def merge(self, dump: list[np.ndarray]) -> None:
-        """Add what the dump of another state holds; nothing of it is kept."""
+        """Add what the dump of another accumulator holds; nothing of it is kept."""
 
     def results(self, matrices: int) -> dict[str, np.ndarray]:
-        """The statistics, by name, of all ``matrices`` products: arrays ``(width,)``."""
+        """The statistics, by name, of all ``matrices`` products: arrays ``(width,)``.
+
+        Raises
+        ------
+        InputError
+            Where a sum or a product of integers does not fit int64.
+        """
 
 
-def states(names: Iterable[str], width: int, dtype: str, origin: np.ndarray) -> list[State]:
-    """The fewest states that give some statistics.
+def accumulators(
+    names: Iterable[str], width: int, dtype: str, origin: np.ndarray
+) -> list[Accumulator]:
+    """The fewest accumulators that give some statistics.
 
     Parameters
     ----------
@@ -58,146 +67,87 @@ def states(names: Iterable[str], width: int, dtype: str, origin: np.ndarray) -> 
         The elements ``(width,)`` of the first product of all; only ``std`` looks at it.
     """
     wanted = set(names)
-    makers: dict[Callable[[], State], set[str]] = {
-        lambda: Total(width, dtype): {"sum", "mean"},
-        lambda: Spread(width, dtype, origin): {"std"},
-        lambda: Least(width, dtype): {"min", "argmin"},
-        lambda: Greatest(width, dtype): {"max", "argmax"},
-        lambda: Product(width, dtype): {"prod"},
-        lambda: Truth(width): {"all", "any"},
+    makers: dict[Callable[[], Accumulator], set[str]] = {
+        lambda: _Total(width, dtype): {"sum", "mean"},
+        lambda: _Spread(width, dtype, origin): {"std"},
+        lambda: _Least(width, dtype): {"min", "argmin"},
+        lambda: _Greatest(width, dtype): {"max", "argmax"},
+        lambda: _Product(width, dtype): {"prod"},
+        lambda: _Truth(width): {"all", "any"},
     }
     return [make() for make, given in makers.items() if wanted & given]
 
 
-class Total:
-    """``sum`` and ``mean``, by binned sums; the mean is the rounded sum, divided by N.
-
-    Parameters
-    ----------
-    width, dtype
-        Elements of the result, and element type of the products.
-    """
+class _Total:
+    """``sum`` and ``mean``, by binned sums; the mean is the rounded sum, divided by N."""
 
     def __init__(self, width: int, dtype: str) -> None:
         self._width, self._dtype = width, dtype
         self._sum = BinnedSum(np, (width,), dtype)
-        self._terms = 0
 
     def add(self, rows: Rows, first: int) -> None:
-        """Add a run of consecutive products; ``first`` makes no difference."""
         self._sum.add_rows(rows)
-        self._terms += rows.n
 
     def add_planes(self, rows: Rows, terms: int) -> None:
-        """Add the sum of a shard, kept as planes.
-
-        Parameters
-        ----------
-        rows
-            The planes as arrays of ``width`` int64, or ``2 * width`` for complex products.
-        terms
-            Number of products that they are the sum of.
-        """
+        """Add the sum of a shard, ``terms`` products, from rows that are its planes."""
         planes = rows.array.reshape(plane_shape((self._width,), self._dtype))
         self._sum.merge(planes, terms)
-        self._terms += terms
 
     def dump(self) -> list[np.ndarray]:
-        """Planes and number of terms."""
-        return [self._sum.planes(), np.array([self._terms])]
+        return [self._sum.planes(), np.array([self._sum.terms])]
 
     def merge(self, dump: list[np.ndarray]) -> None:
-        """Add what the dump of another state holds."""
         planes, terms = dump
         self._sum.merge(planes, int(terms[0]))
-        self._terms += int(terms[0])
 
     def results(self, matrices: int) -> dict[str, np.ndarray]:
-        """``sum`` (float64, complex128, int64) and ``mean`` (float64, complex128).
-
-        Raises
-        ------
-        InputError
-            Where a sum of integers does not fit int64.
-        """
         total = rounded(self._sum.planes(), self._dtype)
         # Both parts alone: the quotient of complex numbers has NaN where one part is infinite.
         mean = _reals(total) / matrices
         return {"sum": total, "mean": mean.view(total.dtype) if total.dtype.kind == "c" else mean}
 
 
-class Spread:
-    """``std``: the standard deviation of the population, over N and not N - 1, as float64.
+class _Spread:
+    """``std`` of the population, float64: ``(N Σd² - (Σd)²) / N²`` of d = x - origin.
 
-    Let d = x - origin with the first product of all as origin. d and d² go into binned sums, and
-
-        variance = (N Σd² - (Σd)²) / N²
-
-    is evaluated in the end from sums of two float64 each. Complex numbers are pairs of real ones,
-    and the variance is the sum of both.
-
-    *Error.* Only d (u = 2⁻⁵³) and d² are rounded, a product at a time. The std of N numbers is at
-    most their root mean square, so errors u |d| of the single d move it by u √(Σd²/N) at most. As
-    the origin is one of the numbers, |mean - origin| ≤ √(N - 1) std (P. A. Samuelson, "How Deviant
-    Can You Be?", JASA 63, 1968), so √(Σd²/N) ≤ √N std. This is the condition number of shifted
-    data after T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms for Computing the Sample
-    Variance", The American Statistician 37(3), 1983. For the same reason no more than a factor of
-    N cancels in the difference, where two float64 have 2⁻¹⁰⁰ to lose. d² is the sum of the exact
-    square of its leading 26 bits and of a rest, and is off by 2⁻⁷⁶ d². Together, the std is off by
-    (1.01 √N + 4) u times itself at most; √N is reached only where the first product lies √N std
-    apart from the others, and stands for 0 where all d are exact (small integers, float16).
-
-    *Limits.* The squares of d of 2⁴⁸⁰ or more count as infinite, also where d itself exceeds
-    float64; those of d below 2⁻⁴⁸⁰ lose digits.
-
-    Parameters
-    ----------
-    width, dtype
-        Elements of the result, and element type of the products.
-    origin
-        The elements ``(width,)`` of the first product of all.
+    NaN where a product is NaN or infinite, infinite where a square is. Complex numbers are pairs
+    of real ones, and the variance is the sum of both.
     """
 
     def __init__(self, width: int, dtype: str, origin: np.ndarray) -> None:
         self._width = width
         self._origin = _reals(np.array(origin, dtype))
         self._parts = [
-            (part, *(BinnedSum(np, (part.stop - part.start,), "float64") for _ in range(2)))
-            for part in _cut(len(self._origin), _COLUMNS)
+            (columns, _float64_sum(columns), _float64_sum(columns))
+            for columns in _cut(len(self._origin), _COLUMNS)
         ]
         self._terms = 0
 
     @np.errstate(all="ignore")
     def add(self, rows: Rows, first: int) -> None:
-        """Add a run of consecutive products; ``first`` makes no difference."""
-        real = _real_rows(rows).array
+        real = rows.reals.array
         self._terms += rows.n
         for columns, sums, squares in self._parts:
             for lines in _cut(rows.n, _BLOCK // (columns.stop - columns.start)):
-                shifted = _limited_differences(real[lines, columns], self._origin[columns])
+                shifted = _differences(real[lines, columns], self._origin[columns])
                 head = (shifted.view(np.int64) & _HEAD).view(np.float64)
                 sums.add(shifted)
                 squares.add(head * head)
                 squares.add((shifted - head) * (shifted + head))
 
     def dump(self) -> list[np.ndarray]:
-        """Number of terms, and the planes of all sums."""
         planes = [binned.planes() for _, *both in self._parts for binned in both]
         return [np.array([self._terms]), *planes]
 
     def merge(self, dump: list[np.ndarray]) -> None:
-        """Add what the dump of another state holds."""
-        terms, *planes = dump
-        self._terms += int(terms[0])
-        for (_, sums, squares), own, other in zip(
-            self._parts, planes[::2], planes[1::2], strict=True
-        ):
-            sums.merge(own, int(terms[0]))
-            squares.merge(other, 2 * int(terms[0]))
+        terms, planes = int(dump[0][0]), iter(dump[1:])
+        self._terms += terms
+        for _, sums, squares in self._parts:
+            sums.merge(next(planes), terms)
+            squares.merge(next(planes), 2 * terms)
 
     @np.errstate(all="ignore")
     def results(self, matrices: int) -> dict[str, np.ndarray]:
-        """``std``, float64: NaN where a product is NaN or infinite, infinite where d² is."""
         variance = np.empty(len(self._origin))
         for columns, sums, squares in self._parts:
             variance[columns] = _variance(sums.planes(), squares.planes(), matrices)
@@ -206,14 +156,10 @@ class Spread:
 
 
 class _Extreme:
-    """Value and matrix of the extreme of real numbers; the lowest matrix of those that have it.
+    """Value (float64, int64) and matrix of the extreme; the lowest matrix of those that have it.
 
-    NaN is more extreme than any number, as for NumPy, and zeros of both signs are equal.
-
-    Parameters
-    ----------
-    width, dtype
-        Elements of the result, and element type of the products, which is not complex.
+    NaN is more extreme than any number, as for NumPy, and zeros of both signs are equal. Zero and
+    NaN come out without a sign.
     """
 
     _names: tuple[str, str]
@@ -230,20 +176,20 @@ class _Extreme:
         self._index = np.full(width, _NEVER)
 
     def add(self, rows: Rows, first: int) -> None:
-        """Add a run of consecutive products; ``first`` is the index of its first matrix."""
         extreme, where = self._names
         for lines, columns in _blocks(rows):
             # float16 is widened, as NumPy compares it several times as slowly.
             block = rows.array[lines, columns].astype(self._value.dtype, copy=False)
             best = getattr(block, extreme)(axis=0)
-            chosen = self._hopeful(columns, best, first + lines.start)
+            chosen = self._candidates(columns, best, first + lines.start)
             index = first + lines.start + getattr(block[:, chosen], where)(axis=0)
             self._take(columns, chosen, best[chosen], index)
 
     def _better(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return self._beats(one, other) | (np.isnan(one) & ~np.isnan(other))
+        better: np.ndarray = self._beats(one, other) | (np.isnan(one) & ~np.isnan(other))
+        return better
 
-    def _hopeful(self, columns: slice, best: np.ndarray, lowest: int | np.ndarray) -> np.ndarray:
+    def _candidates(self, columns: slice, best: np.ndarray, lowest: int | np.ndarray) -> np.ndarray:
         """Which of ``best`` may replace what is held; none has an index below ``lowest``."""
         value, held = self._value[columns], self._index[columns]
         level = ~self._better(value, best) & (lowest < held)
@@ -258,51 +204,35 @@ class _Extreme:
         value[chosen[taken]], held[chosen[taken]] = best[taken], index[taken]
 
     def dump(self) -> list[np.ndarray]:
-        """Values and indices."""
         return [self._value, self._index]
 
     def merge(self, dump: list[np.ndarray]) -> None:
-        """Add what the dump of another state holds."""
         value, index = dump
-        chosen = self._hopeful(slice(None), value, index)
+        chosen = self._candidates(slice(None), value, index)
         self._take(slice(None), chosen, value[chosen], index[chosen])
 
     def results(self, matrices: int) -> dict[str, np.ndarray]:
-        """Values (float64, int64), zero and NaN without a sign, and indices (int64)."""
         value = self._value
         if value.dtype != np.int64:
             value = np.where(np.isnan(value), np.nan, value.astype(np.float64) + 0.0)
         return dict(zip(self._names, (value.copy(), self._index.copy()), strict=True))
 
 
-class Least(_Extreme):
-    """``min``, and ``argmin``: the index of the first matrix that has it."""
-
+class _Least(_Extreme):
     _names = ("min", "argmin")
     _beats, _worst = np.less, np.inf
 
 
-class Greatest(_Extreme):
-    """``max``, and ``argmax``: the index of the first matrix that has it."""
-
+class _Greatest(_Extreme):
     _names = ("max", "argmax")
     _beats, _worst = np.greater, -np.inf
 
 
-class Product:
+class _Product:
     """``prod``, on a binary tree over the matrices: a node is the product of its two halves.
 
-    Which numbers are multiplied depends on the indices of the matrices alone. A run keeps its
-    largest whole nodes, 2 log₂ of its length at most, and two runs that meet complete theirs. The
-    relative error is N u at most, where nothing under- or overflows on the way (u = 2⁻⁵³, and
-    √5 u for complex numbers).
-
-    Integers are multiplied modulo 2⁶⁴, and beside that in float64, which tells what does not fit.
-
-    Parameters
-    ----------
-    width, dtype
-        Elements of the result, and element type of the products.
+    Which numbers are multiplied depends on the indices of the matrices alone. Integers are
+    multiplied modulo 2⁶⁴, and beside that in float64, which shows what does not fit.
     """
 
     def __init__(self, width: int, dtype: str) -> None:
@@ -316,7 +246,6 @@ class Product:
 
     @np.errstate(all="ignore")
     def add(self, rows: Rows, first: int) -> None:
-        """Add a run of consecutive products; ``first`` is the index of its first matrix."""
         start = 0
         while start < rows.n:  # up to whole nodes of as many matrices as a block takes
             stop = min(rows.n, start + self._step - (first + start) % self._step)
@@ -325,38 +254,29 @@ class Product:
             start = stop
 
     def dump(self) -> list[np.ndarray]:
-        """Of each tree, the keys of its nodes and the nodes."""
         return [array for tree in self._trees for array in tree.dump()]
 
     @np.errstate(all="ignore")
     def merge(self, dump: list[np.ndarray]) -> None:
-        """Add what the dump of another state holds."""
-        each = len(dump) // len(self._trees)  # trees of one state have the same nodes
+        each = len(dump) // len(self._trees)  # trees of one accumulator have the same nodes
         for number, tree in enumerate(self._trees):
             tree.merge(dump[number * each : (number + 1) * each])
 
     @np.errstate(all="ignore")
     def results(self, matrices: int) -> dict[str, np.ndarray]:
-        """``prod``: float64, complex128 or int64; NaN without a sign.
-
-        Raises
-        ------
-        InputError
-            Where a product of integers does not fit int64.
-        """
         product, *estimate = [tree.product() for tree in self._trees]
         if estimate:
             _refuse_overflow(product, estimate[0])
             return {"prod": product}
         parts = _reals(product)
-        parts[np.isnan(parts)] = np.nan
+        parts[np.isnan(parts)] = np.nan  # without a sign
         return {"prod": product}
 
 
 class _Tree:
     """Nodes ``(level, index)``: the products of matrices ``index 2^level`` to the next."""
 
-    def __init__(self, dtype: str, multiply: Callable) -> None:
+    def __init__(self, dtype: str, multiply: _Multiply) -> None:
         self.dtype = dtype
         self._multiply = multiply
         self._nodes: dict[tuple[int, int], np.ndarray] = {}
@@ -382,51 +302,42 @@ class _Tree:
         self._nodes[level, index] = node.copy()
 
     def dump(self) -> list[np.ndarray]:
-        """Keys ``(nodes, 2)``, and the nodes."""
         return [np.array(list(self._nodes), np.int64).reshape(-1, 2), *self._nodes.values()]
 
     def merge(self, dump: list[np.ndarray]) -> None:
-        """Add the nodes of another tree."""
         for (level, index), node in zip(dump[0].tolist(), dump[1:], strict=True):
             self._insert(level, index, node)
 
     def product(self) -> np.ndarray:
-        """The product of all nodes, in the order of the matrices."""
         nodes = sorted(self._nodes.items(), key=lambda item: item[0][1] << item[0][0])
         return reduce(self._multiply, [node for _, node in nodes]).copy()
 
 
-class Truth:
-    """``all`` and ``any``: whether every product, or one, is other than 0; NaN is.
-
-    Parameters
-    ----------
-    width
-        Elements of the result.
-    """
+class _Truth:
+    """``all`` and ``any``: whether every product, or one, is other than 0; NaN is."""
 
     def __init__(self, width: int) -> None:
         self._all, self._any = np.ones(width, bool), np.zeros(width, bool)
 
     def add(self, rows: Rows, first: int) -> None:
-        """Add a run of consecutive products; ``first`` makes no difference."""
         for lines, columns in _blocks(rows):
             true = rows.array[lines, columns] != 0
             self._all[columns] &= true.all(axis=0)
             self._any[columns] |= true.any(axis=0)
 
     def dump(self) -> list[np.ndarray]:
-        """Both arrays."""
         return [self._all, self._any]
 
     def merge(self, dump: list[np.ndarray]) -> None:
-        """Add what the dump of another state holds."""
         self._all &= dump[0]
         self._any |= dump[1]
 
     def results(self, matrices: int) -> dict[str, np.ndarray]:
-        """``all`` and ``any``, bool."""
         return {"all": self._all.copy(), "any": self._any.copy()}
+
+
+def _float64_sum(columns: slice) -> BinnedSum:
+    return BinnedSum(np, (columns.stop - columns.start,), "float64")
 
 
 def _cut(length: int, step: int) -> list[slice]:
@@ -445,28 +356,17 @@ def _reals(array: np.ndarray) -> np.ndarray:
     return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else array
 
 
-def _real_rows(rows: Rows) -> Rows:
-    times = 2 if rows.flat.dtype.kind == "c" else 1
-    start, stride, width = (times * size for size in (rows.start, rows.stride, rows.width))
-    return Rows(_reals(rows.flat), start, stride, rows.n, width)
-
-
 def _differences(block: np.ndarray, origin: np.ndarray) -> np.ndarray:
-    """``block - origin`` of shape ``(n, numbers)`` in float64, rounded once."""
+    """``block - origin`` in float64, rounded once; of finite numbers ``_FAR`` at most."""
     if block.dtype == np.int64:  # both halves are exact
         high, low = (block >> 32) - (origin >> 32), (block & _LOW) - (origin & _LOW)
-        return high * 2.0**32 + low
-    return np.subtract(block, origin, dtype=np.float64)
-
-
-def _limited_differences(block: np.ndarray, origin: np.ndarray) -> np.ndarray:
-    """As `_differences`; those of finite numbers are 2¹⁰⁰⁰ at most, so that their squares exist."""
-    found = _differences(block, origin)
+        return np.add(high * 2.0**32, low)
+    differences: np.ndarray = np.subtract(block, origin, dtype=np.float64)
     # NaN is not below either limit. Products of other types have no such differences.
-    if block.dtype == np.float64 and not (found.max() < _FAR and found.min() > -_FAR):
+    if block.dtype == np.float64 and not (differences.max() < _FAR and differences.min() > -_FAR):
         finite = np.isfinite(block) & np.isfinite(origin)
-        np.clip(found, -_FAR, _FAR, out=found, where=finite)
-    return found
+        np.clip(differences, -_FAR, _FAR, out=differences, where=finite)
+    return differences
 
 
 def _variance(sums: np.ndarray, squares: np.ndarray, n: int) -> np.ndarray:
@@ -499,7 +399,8 @@ def _complex_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _bounded(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """``a b``, at most ``_HUGE``: so it never becomes infinite, and 0 times it is 0."""
-    return np.clip(a * b, -_HUGE, _HUGE)
+    product: np.ndarray = np.clip(a * b, -_HUGE, _HUGE)
+    return product
 
 
 def _refuse_overflow(product: np.ndarray, estimate: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """What one of Freivalds' checks is of, its random vectors, and its bounds on rounding."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,54 +18,29 @@ _TINY = float(np.finfo("float64").tiny)
 
 
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
-    """Random vectors as columns, shape ``(length, VECTORS)``.
+    """Vectors as columns, shape ``(length, VECTORS)``: ±1, for integers any int64.
 
-    ±1 for floating point; any int64 for integers, whose check is exact modulo 2⁶⁴. The last column
-    does not depend on the seed: it is the r of :func:`reference.weights`, of modulus 1 at most.
+    The last does not depend on the seed: it is the r of :func:`reference.weights`.
     """
     random, fixed = np.random.default_rng(seed), weights("r", length, integer)[:, np.newaxis]
     shape = (length, VECTORS - 1)
-    if integer:
-        free = random.integers(-(2**63), 2**63 - 1, shape, dtype=np.int64, endpoint=True)
-    else:
-        free = 1.0 - 2.0 * random.integers(0, 2, shape)
+    free: np.ndarray = (
+        random.integers(-(2**63), 2**63 - 1, shape, endpoint=True)
+        if integer
+        else (1.0 - 2.0 * random.integers(0, 2, shape))
+    )
     return np.concatenate([free, fixed], axis=1)
 
 
 def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     """Bound of ``|C r - A (B r)|`` for an honest C, as ``(relative, absolute)``.
 
-    The bound of row i is ``relative * (|A| |B| 1)_i + absolute``. An inner product of length n
-    computed with unit roundoff u, in any order, is off by at most ``n u`` times the same product of
-    moduli, for every n (C.-P. Jeannerod and S. M. Rump, "Improved error bounds for inner products
-    in floating-point arithmetic", SIAM J. Matrix Anal. Appl. 34(2), 2013; with fused operations
-    too). The older ``n u / (1 - n u)`` is negative from n = 1 / u on, which sums of millions of
-    small matrices reach. Three such errors meet: the product itself in ``compute`` (and its
-    rounding to ``stored``), and the two sides of the check in double precision. The real part of a
-    complex inner product of length n is a real one of length 2 n, and so is the imaginary part;
-    with moduli ``|re| + |im|`` both errors together are at most ``2 n u`` times the product of
-    moduli. Underflow, or a device that flushes subnormal numbers, adds at most the smallest normal
-    number an operation.
+    The bound of row i is ``relative * (|A| |B| 1)_i + absolute``, with moduli ``|re| + |im|``;
+    docs/verification.md derives it. With ``p = 1`` it is the bound of a single element of C.
 
-    The moduli of r are at most 1, those of the last vector as well. Its products with subnormal
-    elements of B are rounded, by 2⁻¹⁰⁷⁵ at most, and A may be large. So ``|B| 1`` counts as more by
-    the smallest normal number for each element of a row: times ``relative`` that covers it.
-
-    Tensor cores multiply float16 and tf32 exactly, but add otherwise than IEEE 754 has it: they
-    align a block of b ≥ 4 products and the running sum to the largest of them and cut off what is
-    below its last bit (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor
-    cores", PeerJ Computer Science 7:e330, 2021). Each of b + 1 terms and the result loses less than
-    2⁻²³ of the product of moduli: ``(b + 2) / b · 2⁻²³ ≤ 1.5 · 2⁻²³`` for each of the b elements.
-    What is cut off makes no sum larger, so these losses just add up. So u is 2⁻²² for them,
-    wherever they may have been used: for float16, and for ``tf32``.
-
-    ``tf32`` takes both factors rounded to 11 significant bits, perhaps by truncation: each is off
-    by less than ``t = 2⁻¹⁰`` of itself, their product by ``2 t + t²``. For subnormal numbers that
-    holds with moduli raised to :data:`TF32_FLOOR`, as :class:`Checker` does.
-
-    With ``p = 1`` it is the bound of a single element ``c_ij``, whatever p is: that element is the
-    product of row i with a B of one column, r is 1, and what it is compared with is one inner
-    product in double precision. Its moduli are ``(|A| |B|)_ij``, on average 1 / p of the row's.
+    The moduli of r are at most 1. Products of the last vector with subnormal elements of B are
+    rounded, by 2⁻¹⁰⁷⁵ at most, and A may be large; so ``|B| 1`` has to count as more by the
+    smallest normal number for each element of a row.
 
     Parameters
     ----------
@@ -76,21 +52,41 @@ def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
         Name of the dtype in which products were accumulated; or ``tf32``, or ``tensor`` for
         float32 sums of float16 products.
     """
-    parts = 2 if stored.startswith("complex") else 1
-    short = 2.0**-10 if compute == "tf32" else 0.0
-    tensor_cores = compute in ("tf32", "tensor") or stored == "float16"
-    in_product = np.finfo("float32" if compute in ("tf32", "tensor") else compute)
-    in_store = np.finfo(stored)
-    own = parts * k * (2.0**-22 if tensor_cores else float(in_product.eps) / 2)
-    own += (2 * short + short**2) * (1 + own)
-    if in_store.bits < in_product.bits or short:
-        own = own * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
-    unit = float(np.finfo("float64").eps) / 2
-    check = (parts * k + 2 * p) * unit
+    product = _product_bound(k, stored, compute)
+    in_product, in_store = _accumulator(compute), np.finfo(stored)
+    parts = _parts(stored)
+    check = (parts * k + 2 * p) * float(np.finfo("float64").eps) / 2  # the two sides of the check
     # 1 % covers the products of these small numbers and the rounding of the moduli themselves.
-    relative = 1.01 * (own + check)
+    relative = 1.01 * (product + check)
     absolute = p * (2 * parts * k * float(in_product.tiny) + float(in_store.smallest_subnormal))
     return relative, max(absolute, _TINY)
+
+
+def _product_bound(k: int, stored: str, compute: str) -> float:
+    """How far a product may be off, relative to the product of moduli.
+
+    An inner product of length k with unit roundoff u is off by at most ``k u``, in any order
+    (Jeannerod and Rump 2013); complex, ``2 k u``. Tensor cores cut off what lies below the last bit
+    of the largest of b ≥ 4 products (Fasi et al. 2021): ``(b + 2) / b · 2⁻²³ ≤ 1.5 · 2⁻²³`` for
+    each, so u is 2⁻²² for them. tf32 takes both factors to 11 bits, perhaps by truncation, each off
+    by less than ``t = 2⁻¹⁰``.
+    """
+    in_product, in_store = _accumulator(compute), np.finfo(stored)
+    tensor_cores = compute in ("tf32", "tensor") or stored == "float16"
+    bound = _parts(stored) * k * (2.0**-22 if tensor_cores else float(in_product.eps) / 2)
+    short = 2.0**-10 if compute == "tf32" else 0.0
+    bound += (2 * short + short**2) * (1 + bound)
+    if in_store.bits < in_product.bits or short:
+        bound = bound * (1 + float(in_store.eps) / 2) + float(in_store.eps) / 2
+    return bound
+
+
+def _accumulator(compute: str) -> np.finfo[Any]:
+    return np.finfo("float32" if compute in ("tf32", "tensor") else compute)
+
+
+def _parts(dtype: str) -> int:
+    return 2 if dtype.startswith("complex") else 1
 
 
 CLOSER_LOOK = ("float16", "float32", "complex64")
@@ -104,15 +100,11 @@ class CheckSpec:
 
     Attributes
     ----------
-    product
-        ``A @ A``, ``A.T @ A``, ``A @ A.T`` or ``A @ B``.
     left, right
         Shapes of one stored A and one stored B; None where B is made from A.
     dtype, compute
         Names of the dtype of the stacks, and of the one in which products were accumulated:
         ``float32`` for float16; ``tf32`` is known too.
-    seed
-        Of :func:`vectors`.
     group
         Matrices checked at once; a call with more checks them group by group. On a GPU each takes
         about 40 bytes (complex: 72) for every row or column of A and of the product.

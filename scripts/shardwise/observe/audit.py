@@ -350,7 +350,7 @@ class _Audit:
         try:
             receipt = judge.check_receipt(self._plan, row.shard)
             self._compare(product, receipt.file)
-            seen.line, seen.backend = ledger.line_of(receipt), receipt.backend
+            seen.line, seen.backend = ledger.format_line(receipt), receipt.backend
             seen.proven = receipt.proof is not None
         except receipts.NoReceipt:
             why = "has no receipt" if product.exists() else "is missing"
@@ -520,9 +520,9 @@ class _Audit:
         copies = sorted({path.stem for path in paths if path.parent == results.shard("").parent})
         words = []
         if shards:
-            words.append(ledger.names_for_bash(results.receipt("").parent, shards, ".json"))
+            words.append(ledger.quote_names(results.receipt("").parent, shards, ".json"))
         for suffix in (".npy", ".json") if copies else ():
-            words.append(ledger.names_for_bash(results.shard("").parent, copies, suffix))
+            words.append(ledger.quote_names(results.shard("").parent, copies, suffix))
         # The summary as well: see `look`.
         if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
             words.append(for_bash(results.summary))

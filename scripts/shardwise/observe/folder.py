@@ -119,7 +119,7 @@ class Observer:
         elif newer:
             named = some(newer, _MOST_NAMED)
             why = f"{len(newer)} of {len(shards)} products ({named}) are not those it was made of"
-        elif len(own) == len(shards) and raw != ledger.text(own.values()):
+        elif len(own) == len(shards) and raw != ledger.format_table(own.values()):
             why = "its ledger has changed since it was written"
         else:
             return None
@@ -150,9 +150,9 @@ class Observer:
                 continue
             if written[0] / 1e9 < (later if rule in _FOR_ALL else since):
                 continue
-            text = logs.tail(log)
+            text = logs.read_tail(log)
             # Where shards were named, these tell why themselves, as long as they are missing.
-            if (errors := logs.errors(text)) and not logs.failed_shards(text):
+            if (errors := logs.find_errors(text)) and not logs.find_failed_shards(text):
                 name = log.relative_to(results.root).as_posix()
                 reason = one_line(errors[-1])[:_MOST_LETTERS]
                 yield rule, Failure(reason, name, written[0] / 1e9)

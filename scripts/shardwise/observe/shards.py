@@ -178,9 +178,9 @@ class Sightings:
         except receipts.UnknownSchema as error:
             return _Product(flaw=str(error), written=written)
         except IntegrityError as error:
-            cure = f"{ledger.remove_receipts(plan, [row.shard])}, then snakemake as before"
+            cure = f"{ledger.build_repair(plan, [row.shard])}, then snakemake as before"
             return _Product(flaw=f"{error}; {cure}", written=written)
-        return _Product(self._done(row, receipt), line=ledger.line_of(receipt))
+        return _Product(self._done(row, receipt), line=ledger.format_line(receipt))
 
     def _done(self, row: Shard, receipt: ProductReceipt) -> Sighting:
         used = receipt.device
@@ -398,10 +398,10 @@ def _start(line: bytes, otherwise: float) -> float:
 
 
 def _end_of(path: Path, at: float, shard: str) -> _Log:
-    text = logs.tail(path)
-    errors = logs.errors(text)
+    text = logs.read_tail(path)
+    errors = logs.find_errors(text)
     return _Log(
-        at, errors[-1] if errors else None, logs.last_words(text), logs.ended_well(text, shard)
+        at, errors[-1] if errors else None, logs.find_last_words(text), logs.ended_well(text, shard)
     )
 
 

@@ -50,7 +50,7 @@ def _without_plan(seen: Observation) -> Verdict:
 def _damaged(seen: Observation) -> Verdict:
     bad = [name for name, sighting in seen.shards.items() if sighting.state == DAMAGED]
     named = some(bad, _MOST_NAMED)
-    cure = ledger.remove_receipts(seen.plan, bad[:_MOST_NAMED])  # type: ignore[arg-type]
+    cure = ledger.build_repair(seen.plan, bad[:_MOST_NAMED])  # type: ignore[arg-type]
     more = ", and so on" if len(bad) > _MOST_NAMED else ""
     return Verdict(
         "damaged",

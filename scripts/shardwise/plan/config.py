@@ -1,30 +1,48 @@
-"""The only reader of the configuration: schema, defaults, and messages about keys."""
+"""The only reader of the configuration: files, schema, defaults, and messages about keys.
+
+Nothing but the standard library is imported before a config is read: jobs only ask for the results
+folder, and the doctor also runs where a package is missing.
+"""
 
 import difflib
+import json
 import re
-from collections.abc import Mapping
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, short
+from shardwise.errors import InputError, one_line, short
 from shardwise.plan.problem import Recipe, check_statistics, function_parts
 from shardwise.units import parse_bytes
 
 SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
-_MOST_VALUES = 10_000
+DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
+NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")  # keys that no plan depends on
 _MOST_NUMBER = 10**40
 _MOST_NAMED = 20
-DEFAULT_RESULTS = "results/default"
-"""As the schema has it, for jobs, which do not read the schema."""
-
-NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")
-"""Keys that no plan depends on."""
-
+_MOST_BYTES = 1024**2
+_DEEPEST = 16
+_TEMPLATE = "__use_yte__"  # the key by which a file asks Snakemake to run it as a template of YTE
+_TYPES = {
+    "string": "a text",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "null": "null",
+    "object": "a mapping of keys",
+    "array": "a list",
+}
 _ADDRESS = re.compile(r"\s*([A-Za-z][A-Za-z0-9+-]*)://(.*)", re.DOTALL)
+# Ways to write a number that YAML 1.1 has and no user means.
+_ODD_NUMBERS = {
+    "octal": re.compile(r"[-+]?0[0-7_]+"),
+    "base 60": re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
+}
 
 
 @dataclass(frozen=True)
@@ -51,9 +69,26 @@ class Settings:
     reduce: dict[str, Any]
 
 
+# What a config says, without checking it.
+
+
 def results_folder(config: Mapping[str, Any]) -> str:
-    """The results folder that a configuration names, without checking anything else."""
+    """The results folder that a configuration names."""
     return str(config.get("results", DEFAULT_RESULTS))
+
+
+def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the reduce, which are no part of a plan; the config has been checked."""
+    return {"ranks": 2, "statistics": ["sum"]} | dict(config.get("reduce") or {})
+
+
+def dispatch_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Who runs the shards, which is no part of a plan either; the config has been checked."""
+    defaults = {"dispatch": "jobs", "workers": "device", "array_limit": None}
+    return {key: config.get(key, default) for key, default in defaults.items()}
+
+
+# The results folder of a command.
 
 
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
@@ -84,13 +119,7 @@ def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
 
 
 def existing_folder(files: list[Path] | None, results: Path | str | None) -> Path:
-    """The results folder for who looks at a run: as `folder_of_run` has it, and there already.
-
-    Raises
-    ------
-    InputError
-        Where there is none.
-    """
+    """As :func:`folder_of_run`, for who looks at a run; refused where the folder is missing."""
     root = folder_of_run(files, results)
     if not root.is_dir():
         raise InputError(
@@ -105,15 +134,208 @@ def config_files(files: list[Path] | None) -> list[Path]:
     return files if files is not None else [shipped] if shipped.exists() else []
 
 
-def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the reduce, which are no part of a plan; the config has been checked."""
-    return {"ranks": 2, "statistics": ["sum"]} | dict(config.get("reduce") or {})
+# Config files.
 
 
-def dispatch_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Who runs the shards, which is no part of a plan either; the config has been checked."""
-    defaults = {"dispatch": "jobs", "workers": "device", "array_limit": None}
-    return {key: config.get(key, default) for key, default in defaults.items()}
+def read_files(files: list[Path]) -> dict[str, Any]:
+    """Merge config files in order, later ones over earlier ones, as Snakemake does.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_file`.
+    """
+    merged: dict[str, Any] = {}
+    for file in files:
+        for key, value in read_file(file).items():  # no key of the schema lies deeper than this
+            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+            merged[key] = {**merged[key], **value} if both else value
+    return merged
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """The keys and values of a config file, in YAML or JSON: data, each key once, nothing else.
+
+    Snakemake reads the same files with its own loader. That takes the last of two equal keys
+    without a word, takes 010 for 8, and runs a file as a template where the file asks for it. So
+    what Snakemake has read is read again here, before any job.
+
+    Raises
+    ------
+    InputError
+        Where it cannot be read, or holds tags, aliases, merges or equal keys; with the line, and
+        what to do.
+    """
+    import yaml
+
+    text, line = _text(file), ""
+    try:
+        _refuse_references(text, file)
+        node = yaml.compose(text, yaml.SafeLoader)
+        content = _value(node, "", file) if node else None
+        line = f", line {node.start_mark.line + 1}" if node else ""
+    except yaml.YAMLError as error:
+        content = _json(text, file)  # JSON may be indented with tabs, as YAML may not
+        if content is None:
+            raise InputError(f"config file {file}, {_yaml_problem(error, text)}") from error
+    if content is None:
+        raise InputError(
+            f"config file {file}, line 1: is empty; write the keys that differ from config.yaml, "
+            "or leave the file out"
+        )
+    if not isinstance(content, dict):
+        kind = "a list" if isinstance(content, list) else "a single value"
+        raise InputError(
+            f"config file {file}{line}: holds {kind}; it must hold keys and values, like "
+            "config.yaml"
+        )
+    if _TEMPLATE in content:
+        raise InputError(
+            f"config file {file}: {_TEMPLATE} asks Snakemake to run the file as a template, which "
+            "can run any code. A config is data here: write the values out, and remove the key"
+        )
+    return content
+
+
+def _text(file: Path) -> str:
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # a pipe was emptied by Snakemake
+            raise InputError(f"config file {file}: is not a file; write the config to one")
+        with open(file, "rb") as opened:
+            raw = opened.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(
+            f"config file {file}: does not exist ({file.absolute()}); correct the name, or run "
+            "from the folder that it counts from"
+        ) from None
+    except OSError as error:
+        raise InputError(f"config file {file}: cannot be read: {error.strerror}") from error
+    if len(raw) > _MOST_BYTES:
+        raise InputError(
+            f"config file {file}: has more than {_MOST_BYTES} bytes; it cannot be a config"
+        )
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"config file {file}, line {line}: is not UTF-8 (byte 0x{raw[error.start]:02x}); save "
+            "it as UTF-8"
+        ) from error
+
+
+def _refused(file: Path, mark: Any, what: str) -> InputError:
+    return InputError(f"config file {file}, line {mark.line + 1}: {what}")
+
+
+def _refuse_references(text: str, file: Path) -> None:
+    """Refuse tags, which can name Python types, and aliases, of which a few can fill any memory."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            what = f"the alias *{event.anchor:.80} is not allowed; write the value itself"
+            raise _refused(file, event.start_mark, what)
+        if tag := getattr(event, "tag", None):
+            what = f"the tag {tag:.80} is not allowed; write the value alone, in quotes if it is a "
+            raise _refused(file, event.start_mark, what + "text that begins with !")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise _refused(file, event.start_mark, "is nested too deeply for a config")
+
+
+def _value(node: Any, key: str, file: Path) -> Any:
+    """The value of a YAML node; messages name it by its key."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, key, file) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        values: dict[Any, Any] = {}
+        lines: dict[str, int] = {}
+        for name, value in node.value:
+            _refuse_key(name, lines, file)
+            path = f"{key}.{name.value}" if key else name.value
+            values[_value(name, key, file)] = _value(value, path, file)
+        return values
+    try:
+        value = yaml.constructor.SafeConstructor().construct_object(node)
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        what = f"{short(node.value)} cannot be read: {error}"
+        raise _refused(file, node.start_mark, what) from error
+    if node.style is None and type(value) in (int, float):
+        _refuse_odd(node, key, value, file)
+    return value
+
+
+def _refuse_key(name: Any, lines: dict[str, int], file: Path) -> None:
+    """Refuse what is no key, and a key that stands in one of these lines already."""
+    line = name.start_mark.line + 1
+    if name.tag == "tag:yaml.org,2002:merge":
+        raise _refused(file, name.start_mark, "<< is not allowed; write the keys")
+    if not isinstance(name.value, str):
+        raise _refused(file, name.start_mark, "a key must be a single word")
+    if name.value in lines:
+        raise InputError(
+            f"config file {file}: the key {name.value:.80} stands in line {lines[name.value]} and "
+            f"again in line {line}; keep one of them"
+        )
+    lines[name.value] = line
+
+
+def _refuse_odd(node: Any, key: str, value: float, file: Path) -> None:
+    """Refuse a number that is another than it looks."""
+    text = node.value
+    for kind, pattern in _ODD_NUMBERS.items():
+        if pattern.fullmatch(text):
+            other = f'"{text}" if it is a text'
+            if kind == "octal":
+                other = re.sub("^([-+]?)0+(?=.)", r"\1", text.replace("_", ""))
+            what = (
+                f"{key or 'a key'}: YAML reads {text:.80} as the number {value} ({kind}); write "
+                f"{value}, or {other:.100}"
+            )
+            raise _refused(file, node.start_mark, what)
+
+
+def _yaml_problem(error: Any, text: str) -> str:
+    """Where a text is no YAML, and what stands there."""
+    import yaml
+
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return f"line {line}: holds the character {chr(error.character)!r}, which no text has"
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return f"line 1: cannot be read: {one_line(f'{error!s:.500}')}"
+    mark = error.problem_mark or error.context_mark
+    at = mark.line + 1 if mark else 1
+    if "\\t" in (error.problem or ""):
+        what = "holds a tab, which YAML does not take here; indent with spaces"
+    else:
+        what = one_line(f"{error.problem or error.context:.300}")
+    begins = error.context_mark.line + 1 if error.context_mark else at
+    if begins != at and error.context:
+        what += f" ({error.context:.300} that begins in line {begins})"
+    return f"line {at}: {what}"
+
+
+def _json(text: str, file: Path) -> Any:
+    """The content of a file in JSON, None where it is none."""
+
+    def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        if twice := sorted(name for name, n in Counter(n for n, _ in pairs).items() if n > 1):
+            raise InputError(f"config file {file}: the key {twice[0]:.80} stands there twice")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError):
+        return None
+
+
+# Keys and values.
 
 
 def load(config: Mapping[str, Any]) -> Settings:
@@ -129,68 +351,49 @@ def load(config: Mapping[str, Any]) -> Settings:
     InputError
         With one line for each key that is unknown, of the wrong type, or out of range.
     """
-    import yaml  # here: tasks ask this module for the parts of a product, and read no YAML
-
     _refuse_huge(config)
-    schema = _schema(yaml)
-    problems = _schema_problems(config, schema)
+    schema = _schema()
+    full: dict[str, Any] = {}
+    problems = [line for e in _validator().iter_errors(dict(config)) for line in _explain(e)]
     if not problems:
         full = _with_defaults(config, schema)
-        problems = _contradictions(full)
+        problems = [*_contradictions(full)]
     if problems:
         more = len(problems) - _MOST_NAMED
-        told = [*problems[:_MOST_NAMED], *([f"… and {more} more"] if more > 0 else [])]
-        raise InputError("config: " + "\n        ".join(told))
-    full["shard_bytes"] = parse_bytes(full["shard_bytes"])
-    return Settings(**full)
+        lines = [*problems[:_MOST_NAMED], *([f"… and {more} more"] if more > 0 else [])]
+        raise InputError("config: " + "\n        ".join(lines))
+    return Settings(**{**full, "shard_bytes": parse_bytes(full["shard_bytes"])})
 
 
 @lru_cache(1)
-def _schema(yaml: Any) -> dict[str, Any]:
+def _schema() -> dict[str, Any]:
+    import yaml
+
     schema: dict[str, Any] = yaml.safe_load(SCHEMA.read_text())
     return schema
 
 
-def read_files(files: list[Path]) -> dict[str, Any]:
-    """Merge config files in order, later ones over earlier ones, as Snakemake does.
+@lru_cache(1)
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
 
-    Raises
-    ------
-    InputError
-        As :func:`configfile.read`.
-    """
-    from shardwise.plan import configfile  # here: jobs read no config file, and no YAML
-
-    merged: dict[str, Any] = {}
-    for file in files:
-        _merge(merged, configfile.read(file))
-    return merged
-
-
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Put a config over another; no key of the schema lies deeper than in a mapping."""
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(base.get(key), dict)
-        base[key] = {**base[key], **value} if both else value
+    # JSON Schema counts 4.0 as an integer; a number of shards is none.
+    whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
+    kind: Any = extend(Draft202012Validator, type_checker=whole)  # type: ignore[no-untyped-call]
+    return kind(_schema())
 
 
 def _refuse_huge(config: Mapping[str, Any]) -> None:
-    """Refuse a config whose aliases (``*name``) make a small file a huge or endless tree.
-
-    And one with a number that is too long to be told of: Python prints no more than 4,300 digits.
-    """
-    left: list[Any] = [config]
-    for _ in range(_MOST_VALUES):
-        if not left:
-            return
-        value = left.pop()
+    """Refuse a number that is too long to be shown: Python prints no more than 4,300 digits."""
+    values: list[Any] = [config]
+    for value in values:  # which grows meanwhile
         if isinstance(value, Mapping):
-            left += [*value, *value.values()]
-        elif isinstance(value, list | tuple | set):
-            left += value
+            values += [*value, *value.values()]
+        elif isinstance(value, list):
+            values += value
         elif isinstance(value, int) and abs(value) >= _MOST_NUMBER:
             raise InputError("config: holds a number of more than 40 digits, and no key needs one")
-    raise InputError(f"config: holds more than {_MOST_VALUES} values; write each key once")
 
 
 def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,48 +404,27 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
     return full
 
 
-def _schema_problems(config: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    errors = _validator()(schema).iter_errors(dict(config))
-    return [line for error in errors for line in _explain(error)]
-
-
-@lru_cache(1)
-def _validator() -> Any:
-    # Imported here: job processes read the results folder from the config and check nothing.
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import extend
-
-    # JSON Schema counts 4.0 as an integer; a number of shards is none.
-    whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
-    return extend(Draft202012Validator, type_checker=whole)  # type: ignore[no-untyped-call]  # so are its stubs
-
-
 def _explain(error: Any) -> list[str]:
-    """The lines that say what was found at one key, and what is allowed there."""
+    """The lines that say what stands at one key, and what is allowed there."""
     key = ".".join(str(part) for part in error.absolute_path)
-    rule = error.schema
+    rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
         known = list(rule["properties"])
         prefix = key + "." if key else ""
-        return [_unknown(prefix, str(k), known) for k in error.instance if k not in known]
-    if error.validator == "enum":
-        allowed = "one of " + ", ".join(map(str, rule["enum"]))
-    elif error.validator == "oneOf":
-        allowed = "auto or a whole number, 1 or more"
-    elif error.validator == "type":
-        allowed = _type_names(rule["type"])
-    elif error.validator == "minimum":
-        allowed = f"{rule['minimum']} or more"
-    elif error.validator in ("minLength", "minItems"):
-        allowed = "not empty"
-    elif error.validator == "maximum":
-        allowed = f"{rule['maximum']} or less"
-    elif error.validator == "uniqueItems":
-        allowed = "a list that names nothing twice"
-    else:
-        allowed = f"{error.message:.200}"
-    found = error.instance
-    return [f"{key}: {_shown(found)} is not allowed; it must be {allowed}{_quotes(found, allowed)}"]
+        return [_unknown(prefix, str(k), known) for k in value if k not in known]
+    limit = rule[error.validator]
+    limits = limit if isinstance(limit, list) else [limit]
+    allowed = {
+        "enum": f"one of {', '.join(map(str, limits))}",
+        "oneOf": "auto or a whole number, 1 or more",
+        "type": " or ".join(_TYPES.get(str(name), "") for name in limits),
+        "minimum": f"{limit} or more",
+        "maximum": f"{limit} or less",
+        "minLength": "not empty",
+        "minItems": "not empty",
+        "uniqueItems": "a list that names nothing twice",
+    }[error.validator]
+    return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}{_quotes(value, allowed)}"]
 
 
 def _shown(value: Any) -> str:
@@ -252,27 +434,15 @@ def _shown(value: Any) -> str:
     return value.isoformat() if isinstance(value, date) else short(value)
 
 
-def _quotes(found: Any, allowed: str) -> str:
+def _quotes(value: Any, allowed: str) -> str:
     """What quotes would change, where a text was meant, or a number."""
-    if isinstance(found, str) and "number" in allowed and re.fullmatch("[0-9]+", found):
+    if isinstance(value, str) and "number" in allowed and re.fullmatch("[0-9]+", value):
         return ": write it without quotes"
     texts_only = "a text" in allowed and "number" not in allowed
-    if not texts_only or not isinstance(found, bool | int | float | date):
+    if not texts_only or not isinstance(value, bool | int | float | date):
         return ""
-    reason = "YAML takes yes, no, on and off for true and false; " if type(found) is bool else ""
+    reason = "YAML takes yes, no, on and off for true and false; " if type(value) is bool else ""
     return f": {reason}write it in quotes"
-
-
-def _type_names(types: str | list[str]) -> str:
-    names = {
-        "string": "a text",
-        "integer": "a whole number",
-        "boolean": "true or false",
-        "null": "null",
-        "object": "a mapping of keys",
-        "array": "a list",
-    }
-    return " or ".join(names[t] for t in ([types] if isinstance(types, str) else types))
 
 
 def _unknown(prefix: str, key: str, known: list[str]) -> str:
@@ -281,74 +451,56 @@ def _unknown(prefix: str, key: str, known: list[str]) -> str:
     return f"{prefix}{key:.80}: unknown key; {hint}"
 
 
-def _product_problems(full: Mapping[str, Any]) -> list[str]:
+def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a config whose types and ranges are right."""
     product = full["product"]
-    if function_parts(product):
-        if full["reproducible"]:
-            return []
-        return [
-            "reproducible: false has no meaning for a function of your own: it lets sums "
-            "accumulate inside the GEMM, and there is none; use true"
-        ]
-    if product in PRODUCTS:
-        return []
-    if ".py" in product:
-        return [
-            f"product: {short(product)} names no function; write it as path/to/file.py:function"
-        ]
-    near = difflib.get_close_matches(product, PRODUCTS, n=1)
-    hint = f"did you mean {near[0]}? Known are" if near else "use one of"
-    known = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
-    return [f"product: {short(product)}: unknown product; {hint} {known}"]
-
-
-def _name_problems(key: str, name: str) -> list[str]:
-    if "\0" in name:
-        return [f"{key}: {short(name)} holds a character that no file name can have"]
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return [f"{key}: {short(name)} is not UTF-8 text; rename the file or folder"]
-    return []
-
-
-def _address_problem(key: str, text: str) -> str:
-    """Why an address, such as ``s3://bucket/a.npy``, cannot be used; empty where it is none."""
-    address = _ADDRESS.fullmatch(text)
-    if address is None:
-        return ""
-    if address[1].lower() == "file":
-        return f"{key}: {text:.200} is an address; write the path alone: {address[2]:.200}"
-    return (
-        f"{key}: {text:.200} is an address, and Shardwise reads and writes files; copy it to a "
-        "disk, or mount it, and write its path"
-    )
-
-
-def _contradictions(full: Mapping[str, Any]) -> list[str]:
-    problems, product = _product_problems(full), f"{full['product']:.200}"
-    if full["product"] == "A @ B" and full["right"] is None:
-        problems.append("right: the product A @ B needs it; name the .npy file of B")
-    if full["product"] != "A @ B" and full["right"] is not None:
-        problems.append(f"right: the product {product} has no B; remove it, or use A @ B")
-    problems += [
-        f"{key}: {full[key]:.200} begins with ~, which is not expanded here; write the whole path"
-        for key in ("input", "right", "product", "results")
-        if str(full[key]).startswith("~")
-    ]
-    problems += [
-        problem
-        for key in ("input", "right", "product", "results")
-        if (problem := _address_problem(key, str(full[key])))
-    ]
+    yield from _product_problems(product, full["reproducible"])
+    if product == "A @ B" and full["right"] is None:
+        yield "right: the product A @ B needs it; name the .npy file of B"
+    if product != "A @ B" and full["right"] is not None:
+        yield f"right: the product {product:.200} has no B; remove it, or use A @ B"
     for key in ("input", "right", "product", "results"):
-        problems += _name_problems(key, str(full[key]))
+        yield from _path_problems(key, str(full[key]))
     try:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:
-        problems.append(f"shard_bytes: {error}")
+        yield f"shard_bytes: {error}"
     try:
         check_statistics(full["reduce"]["statistics"], full["keep"])
     except InputError as error:
-        problems.append(str(error))
-    return problems
+        yield str(error)
+
+
+def _product_problems(product: str, reproducible: bool) -> Iterator[str]:
+    if function_parts(product):
+        if not reproducible:
+            yield (
+                "reproducible: false has no meaning for a function of your own: it lets sums "
+                "accumulate inside the GEMM, and there is none; use true"
+            )
+    elif ".py" in product:
+        yield f"product: {short(product)} names no function; write it as path/to/file.py:function"
+    elif product not in PRODUCTS:
+        near = difflib.get_close_matches(product, PRODUCTS, n=1)
+        hint = f"did you mean {near[0]}? Known are" if near else "use one of"
+        known = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
+        yield f"product: {short(product)}: unknown product; {hint} {known}"
+
+
+def _path_problems(key: str, text: str) -> Iterator[str]:
+    if text.startswith("~"):
+        yield f"{key}: {text:.200} begins with ~, which is not expanded here; write the whole path"
+    if address := _ADDRESS.fullmatch(text):
+        if address[1].lower() == "file":
+            yield f"{key}: {text:.200} is an address; write the path alone: {address[2]:.200}"
+        else:
+            yield (
+                f"{key}: {text:.200} is an address, and Shardwise reads and writes files; copy it "
+                "to a disk, or mount it, and write its path"
+            )
+    if "\0" in text:
+        yield f"{key}: {short(text)} holds a character that no file name can have"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        yield f"{key}: {short(text)} is not UTF-8 text; rename the file or folder"

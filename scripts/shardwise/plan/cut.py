@@ -6,12 +6,10 @@ from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Shard
 from shardwise.plan.problem import Problem
 
+# Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price.
 MAX_AUTO_SHARDS = 1000
-"""Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price."""
-
+# In any plan: the table of so many takes some hundred MB, and no scheduler runs them all.
 MAX_SHARDS = 1_000_000
-"""In any plan: the table of so many takes some hundred MB, and no scheduler runs them all."""
-
 # Rates that a slow node still reaches; run times asked for are a limit, not a forecast.
 _SLOW_BYTES_PER_S = 50e6
 _SLOW_FLOP_PER_S = 5e9
@@ -34,11 +32,6 @@ def cut(matrices: int, shards: int) -> list[tuple[int, int]]:
     """Cut ``range(matrices)`` into contiguous ``(start, stop)`` runs.
 
     Every matrix is in exactly one run, and sizes differ by at most one.
-
-    Raises
-    ------
-    ValueError
-        Unless ``1 <= shards <= matrices``.
     """
     if not 1 <= shards <= matrices:
         raise ValueError(f"cannot cut {matrices} matrices into {shards} shards")
@@ -58,17 +51,9 @@ def minutes(total_bytes: int, flop: int = 0) -> int:
 
 
 def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
-    """The rows of the plan, digests left empty.
+    """The rows of the plan, digests left empty; ``cuda`` where a GPU may compute the shards.
 
-    Parameters
-    ----------
-    cuda
-        Whether the shards may be computed on a GPU.
-
-    Raises
-    ------
-    ValueError
-        Unless ``1 <= shards <= problem.matrices``.
+    Raises ValueError unless ``1 <= shards <= problem.matrices``.
     """
     runs = cut(problem.matrices, shards)
     own = {

@@ -9,11 +9,9 @@ from pathlib import Path
 from shardwise.errors import IntegrityError
 from shardwise.plan.plan import Source
 
-_UNKNOWN = "-"
-"""Stands for the inode where its number means nothing."""
-
+_UNKNOWN = "-"  # stands for the inode where its number means nothing
+# How the types of file systems begin that make up the numbers of inodes as they need them.
 _NUMBERED_ANEW = ("fuse", "vfat", "msdos", "exfat", "cifs", "smb", "9p", "vboxsf", "virtiofs")
-"""How the types of file systems begin that make up the numbers of inodes as they need them."""
 
 
 def identity_of(status: os.stat_result) -> str:
@@ -62,13 +60,7 @@ class InputFiles:
         self.compare(path, status)
 
     def compare(self, path: str, status: os.stat_result) -> None:
-        """Refuse a file that was noted and is another one now; `direct.Opened`.
-
-        Raises
-        ------
-        IntegrityError
-            With what to do.
-        """
+        """Refuse a file that was noted and is another one now; `direct.Opened`."""
         if self._first.get(path, state_of(status)) != state_of(status):
             raise IntegrityError(
                 f"{path}: has changed while it was read; nothing was written. Let whatever writes "
@@ -79,11 +71,8 @@ class InputFiles:
     def unchanged(self) -> Iterator[None]:
         """Where all that is read is read; nothing may be committed before this ends.
 
-        Raises
-        ------
-        IntegrityError
-            Where a file is not what it was before its first byte was read. That is told in place of
-            any other failure, which may follow from it.
+        A file that is not what it was before its first byte was read is told (IntegrityError) in
+        place of any other failure, which may follow from it.
         """
         try:
             yield

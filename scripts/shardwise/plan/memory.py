@@ -12,71 +12,41 @@ from shardwise.files import pieces
 from shardwise.plan.problem import ITEM_BYTES, LEVELS, Problem, Shape
 from shardwise.units import MIB
 
+# Row and piece of the checksum of what a task reads: a slab, as nobody shares its hashing. Each
+# piece costs its thread a turn with Python's lock: with 1 MiB a shard in the page cache took 8 %
+# longer.
 SHARD_PIECES = pieces.SLAB_BYTES, pieces.SLAB_BYTES
-"""Row and piece of the checksum of what a task reads: a slab, as nobody shares its hashing.
-
-Each piece costs its thread a turn with Python's lock: with 1 MiB a shard in the page cache took 8 %
-longer.
-"""
-
-READ_SLABS, WRITE_SLABS = 12, 8
-"""Slabs under way at most; with fewer, work waits for files sooner."""
-
-COPY_SLABS = 8
-"""Slabs under way while a shard is copied."""
-
-FEWEST_SLABS = 2
-"""With one slab, nothing would overlap."""
-
+READ_SLABS, WRITE_SLABS = 12, 8  # slabs under way at most; with fewer, work waits for files sooner
+COPY_SLABS = 8  # slabs under way while a shard is copied
+FEWEST_SLABS = 2  # with one slab, nothing would overlap
+# Matrices, or products, in a batch on a device: enough to make the gaps between calls small.
 BATCH_BYTES = 256 * MIB
-"""Matrices, or products, in a batch on a device: enough to make the gaps between calls small."""
-
-HOST_BATCH_BYTES = 16 * MIB
-"""The same on NumPy, which multiplies one matrix a call anyway."""
-
-BATCHES = 2
-"""One is filled while the other is multiplied."""
-
+HOST_BATCH_BYTES = 16 * MIB  # the same on NumPy, which multiplies one matrix a call anyway
+BATCHES = 2  # one is filled while the other is multiplied
+# From here on a matrix fills a device by itself, and is multiplied by a call of its own.
 LARGE_BYTES = 32 * MIB
-"""From here on a matrix fills a device by itself, and is multiplied by a call of its own."""
-
 MOST_IN_CALL = 2**20
 
+# Where A, B or the product is larger, copies of it would cost more memory than they are worth.
 HUGE_BYTES = 2048 * MIB
-"""Where A, B or the product is larger, copies of it would cost more memory than they are worth."""
-
+# From here on a batch is alone on NumPy: it is multiplied for so much longer than it is read.
 HOST_LONE_BYTES = 1024 * MIB
-"""From here on a batch is alone on NumPy: it is multiplied for so much longer than it is read."""
-
+# Rows of a large matrix in another order that are brought into C order at once.
 CONVERTED_BYTES = 256 * MIB
-"""Rows of a large matrix in another order that are brought into C order at once."""
-
+# Numbers of a product below which several sums may lie side by side (binned.py).
 SEVERAL_SUMS = 2**18
-"""Numbers of a product below which several sums may lie side by side (binned.py)."""
-
+# From here on a rank-k update is faster than a whole product (measured: docs/performance.md).
 SYMMETRIC_ROWS = 2048
-"""From here on a rank-k update is faster than a whole product (measured: docs/performance.md)."""
-
+# Host memory of the interpreter, NumPy and the two Snakemake processes around a job.
 PYTHON_BYTES = 512 * MIB
-"""Host memory of the interpreter, NumPy and the two Snakemake processes around a job."""
-
-CUDA_BYTES = 768 * MIB
-"""Host memory of a CUDA context and its libraries."""
-
-DEVICE_BYTES = 768 * MIB
-"""Device memory of a CUDA context, its libraries and their own workspace."""
-
+CUDA_BYTES = 768 * MIB  # host memory of a CUDA context and its libraries
+DEVICE_BYTES = 768 * MIB  # device memory of a CUDA context, its libraries and their own workspace
+# A guess: the memory that a user's function takes, in blocks of its input and of its result.
 FUNCTION_COPIES = 8
-"""A guess: the memory that a user's function takes, in blocks of its input and of its result."""
-
-_ALIGNED_BYTES = 16
-"""Tensor cores load rows that begin at multiples of this."""
-
+_ALIGNED_BYTES = 16  # tensor cores load rows that begin at multiples of this
+# Bytes from which on a matrix with awkward rows is copied to longer ones first.
 _WORTH_PADDING = 64 * 1024
-"""Bytes from which on a matrix with awkward rows is copied to longer ones first."""
-
-_PROOF_ITEMS = 10
-"""float64 numbers a row that a proof holds: vectors and moduli, of both factors."""
+_PROOF_ITEMS = 10  # float64 numbers a row that a proof holds: vectors and moduli, of both factors
 
 
 def padded(problem: Problem) -> bool:
@@ -187,13 +157,7 @@ def _proof_bytes(problem: Problem) -> int:
 
 
 def work_bytes(problem: Problem, matrices: int, keep: str, exact: bool = True) -> int:
-    """Bytes beside the batches: what a call, the proof and the sum need.
-
-    Parameters
-    ----------
-    exact
-        Whether a sum is one of planes, see :func:`exact_sum`.
-    """
+    """Bytes beside the batches: what a call, the proof and the sum (:func:`exact_sum`) need."""
     item = problem.item
     if problem.result:
         work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
@@ -340,14 +304,9 @@ def reduce_memory(ranks: int) -> int:
     return PYTHON_BYTES + ranks * REDUCE_RANK_BYTES
 
 
-REDUCE_BATCH_BYTES = 8 * MIB
-"""What a rank of the reduce reads at once."""
-
+REDUCE_BATCH_BYTES = 8 * MIB  # what a rank of the reduce reads at once
+# What a rank of the reduce takes: Python, batches, and the states of one stripe.
 REDUCE_RANK_BYTES = 256 * MIB
-"""What a rank of the reduce takes: Python, batches, and the states of one stripe."""
-
+# How long a rank of the reduce may give no sign of life, or one of its steps may take.
 REDUCE_LIMIT_SECONDS = 300.0
-"""How long a rank of the reduce may give no sign of life, or one of its steps may take."""
-
-REDUCE_SAVE_SECONDS = 60.0
-"""A reduce that is killed loses about so much of its work at most."""
+REDUCE_SAVE_SECONDS = 60.0  # a reduce that is killed loses about so much of its work at most

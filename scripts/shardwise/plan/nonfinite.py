@@ -38,11 +38,6 @@ def find(
         ``input`` or ``right``, where the only matrix of a B that serves all is matrix 0.
     inputs
         Where the files that are read are noted.
-
-    Raises
-    ------
-    IntegrityError, OSError
-        Where the files cannot be read, or are not those that were planned.
     """
     dtype = np.dtype(plan.dtype).newbyteorder("<")
     shape = (key == "right" and plan.problem.right) or plan.problem.left

@@ -23,13 +23,7 @@ from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 
 def refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, where it holds names that a run would write.
-
-    Raises
-    ------
-    InputError
-        Naming what lies there.
-    """
+    """Refuse a folder that no run has made, where it holds names that a run would write."""
     with suppress(ShardwiseError):
         load_facts(results.plan)  # an earlier version left no marker
         return
@@ -94,12 +88,10 @@ class Stack:
         return [s for s in self.sources if s.first < stop and start < s.first + s.count]
 
 
+# Settings that a shard's products or their proof depend on; each stands in the fingerprint.
+# ``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
 SETTINGS_THAT_MATTER = ("product", "keep", "reproducible", "backend", "precision",
                         "verify")  # fmt: skip
-"""Settings that a shard's products or their proof depend on; each stands in the fingerprint.
-
-``nonfinite`` is none: what it forbids makes the sum itself NaN or Inf, which the reduce refuses.
-"""
 
 
 @dataclass(frozen=True)
@@ -137,36 +129,20 @@ class Made:
 
 @dataclass(frozen=True)
 class Facts:
-    """What ``plan.json`` says; its fields are the keys of the file, in their order.
-
-    Attributes
-    ----------
-    function
-        Digest of the code of a user's function; None where there is none.
-    right_sources
-        The files of B; empty where B is made from A.
-    synthetic
-        None where the input is the user's own.
-    digest
-        Changes with anything that a result depends on.
-    config, config_digest
-        The config that the plan follows from, for people.
-    checksums
-        Of the three files of the plan, by name.
-    """
+    """What ``plan.json`` says; its fields are the keys of the file, in their order."""
 
     dtype: str
     problem: Problem
     settings: ShardSettings
-    function: str | None
-    right_sources: tuple[Source, ...]
-    synthetic: Recipe | None
+    function: str | None  # digest of the code of a user's function
+    right_sources: tuple[Source, ...]  # the files of B; empty where B is made from A
+    synthetic: Recipe | None  # None where the input is the user's own
     bytes: Written
-    digest: str
-    config: dict[str, Any] = field(default_factory=dict)
+    digest: str  # changes with anything that a result depends on
+    config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
     config_digest: str | None = None
     made: Made | None = None
-    checksums: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
 
 
 @dataclass(frozen=True)
@@ -208,26 +184,14 @@ class Plan:
 
     @cached_property
     def sources(self) -> list[Source]:
-        """The input files, read from ``sources.tsv`` once: there may be 100,000 of them.
-
-        Raises
-        ------
-        IntegrityError
-            Where the table is missing or damaged.
-        """
+        """The input files, read from ``sources.tsv`` once: there may be 100,000 of them."""
         rows = from_tsv(check_sources(self.results, self.facts), Source, self.results.sources)
         if not self.folder:
             return rows
         return [replace(row, path=os.path.join(self.folder, row.path)) for row in rows]
 
     def shard(self, shard: str) -> Shard:
-        """The row of a shard.
-
-        Raises
-        ------
-        InputError
-            Where the plan has no such shard.
-        """
+        """The row of a shard; refused where the plan has no such shard."""
         try:
             return self.shards[shard]
         except KeyError:
@@ -237,31 +201,16 @@ class Plan:
             ) from None
 
 
-def expect(plan: Plan, found: str, digest: str | None) -> None:
-    """Refuse a plan that is not the one that a run has made for its jobs.
+def expect(plan: Plan, digest: str, expected: str | None) -> None:
+    """Refuse a plan whose digest, or that of the part that matters to a job, the run did not give.
 
-    Parameters
-    ----------
-    found
-        Digest of the plan, or of the part of it that matters to a job.
-    digest
-        What the run expects; None where nobody says.
-
-    Raises
-    ------
-    IntegrityError
-        Where they differ.
+    None stands for whatever there is.
     """
-    if digest not in (None, found):
+    if expected not in (None, digest):
         raise IntegrityError(
             f"{plan.results.plan} is not the plan of this run: another command has replaced it; "
             "run snakemake again"
         )
-
-
-def _is_shard_id(text: str) -> bool:
-    """Whether a text is digits from 0 to 9 and nothing else, as the id of every shard is."""
-    return text.isascii() and text.isdigit()
 
 
 def digest(value: Any) -> str:
@@ -288,13 +237,7 @@ def to_tsv(rows: Iterable[Any], kind: type) -> bytes:
 
 
 def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
-    """The rows of a table that :func:`to_tsv` wrote.
-
-    Raises
-    ------
-    IntegrityError
-        Where a row does not fit the columns.
-    """
+    """The rows of a table that :func:`to_tsv` wrote; refused where one does not fit the columns."""
     text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
     reader = csv.reader(text, delimiter="\t")
     columns = fields(kind)
@@ -311,8 +254,8 @@ def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
 
 def dumps(facts: dict[str, Any]) -> bytes:
     """The facts without the checksums, as bytes that a checksum can vouch for."""
-    own = {key: value for key, value in facts.items() if key != "checksums"}
-    return json.dumps(own, sort_keys=True).encode()
+    proven = {key: value for key, value in facts.items() if key != "checksums"}
+    return json.dumps(proven, sort_keys=True).encode()
 
 
 def load(path: Path, only: str | int | None = None) -> Plan:
@@ -339,7 +282,7 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     problem = facts.problem
     rows: list[Shard] = from_tsv(raw, Shard, path)
     for row in rows:  # they become names of files, and words of commands
-        if not _is_shard_id(row.shard):
+        if not (row.shard.isascii() and row.shard.isdigit()):
             raise IntegrityError(
                 f"{path}: {short(row.shard)} is no id of a shard; run snakemake again"
             )
@@ -356,13 +299,7 @@ def load(path: Path, only: str | int | None = None) -> Plan:
 
 
 def check_sources(results: Results, facts: Facts) -> bytes:
-    """The bytes of ``sources.tsv``, if they are what a plan was written with.
-
-    Raises
-    ------
-    IntegrityError
-        Where the table is missing or damaged.
-    """
+    """The bytes of ``sources.tsv``; refused where they are not what a plan was written with."""
     path = results.sources
     try:
         refuse_special(path)
@@ -377,11 +314,11 @@ def _excerpt(raw: bytes, only: str | int) -> bytes:
     """The columns, the first row, the one of a shard if there is one, and the last row."""
     columns, *rows = raw.splitlines(keepends=True) or [b""]
     if isinstance(only, int):
-        found = rows[only : only + 1] if only >= 0 else []
+        chosen = rows[only : only + 1] if only >= 0 else []
     else:
         begin = f"{only}\t".encode("utf-8", "surrogateescape")
-        found = [row for row in rows if row.startswith(begin)]
-    return b"".join(dict.fromkeys([columns, *rows[:1], *found, *rows[-1:]]))
+        chosen = [row for row in rows if row.startswith(begin)]
+    return b"".join(dict.fromkeys([columns, *rows[:1], *chosen, *rows[-1:]]))
 
 
 def load_facts(path: Path) -> Facts:
@@ -411,13 +348,7 @@ def _checked(path: Path) -> tuple[bytes, Facts]:
 
 
 def file_digest(path: Path) -> str:
-    """The :func:`checksum` of a text file on the disk.
-
-    Raises
-    ------
-    OSError
-        Where it cannot be read.
-    """
+    """The :func:`checksum` of a text file on the disk; OSError where it cannot be read."""
     return checksum(path.read_bytes())
 
 

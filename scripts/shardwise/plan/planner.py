@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -43,15 +42,13 @@ from shardwise.units import human_bytes
 
 _LOG = logging.getLogger(__name__)
 
+# Bytes of the longest path within a results folder, its slash included. That of an unfinished
+# file, which the longest name of a node stands in, has about 200.
 _LONGEST_BELOW = 256
-"""Bytes of the longest path within a results folder, its slash included. That of an unfinished
-file, which the longest name of a node stands in, has about 200."""
-
+# Where only these change, no shard is computed again.
 _NOT_DIGESTED = ("digest", "config", "config_digest", "made", "checksums")
-"""Where only these change, no shard is computed again."""
-
+# The same of what Snakemake keeps records of, such as ``/products/00007.json``.
 _LONGEST_RESULT = 32
-"""The same of what Snakemake keeps records of, such as ``/products/00007.json``."""
 
 
 def make(
@@ -79,57 +76,50 @@ def make(
     left = stack_of(settings, results.synthetic, headers)
     right, shared = right_of(settings, left)
     check_product(settings.product, left, right)
-    given = [s for s in left.sources if settings.input is not None]
-    _refuse_names(results, [*given, *(right.sources if right else ())])
-    function = user_function.content_digest(settings.product) if _is_function(settings) else None
-    result, result_dtype = (
-        _tried(settings, function, left, cache, log) if function else (None, None)
-    )
+    given = left.sources if settings.input is not None else ()
+    right_sources = right.sources if right else ()
+    _refuse_names(results, [*given, *right_sources])
+    is_function = function_parts(settings.product) is not None
+    function = user_function.content_digest(settings.product) if is_function else None
     problem = Problem(
-        matrices=left.matrices,
-        left=left.shape,
-        product=settings.product,
-        dtype=left.dtype,
-        right=right.shape if right else None,
-        shared_right=shared,
-        result=result,
-        result_dtype=result_dtype,
-    )
+        left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
+        shared,
+        *(_returned(settings, function, left, cache, log) if function else (None, None)),
+    )  # fmt: skip
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
-    rows = _rows(settings, problem, left, right, function)
-    own = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
-    facts = Facts(
-        dtype=left.dtype,
-        problem=problem,
-        settings=ShardSettings(**own),
-        function=function,
-        right_sources=right.sources if right else (),
-        synthetic=settings.synthetic if settings.input is None else None,
-        bytes=_bytes_on_disk(rows, settings),
-        digest="",
-    )
-    digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
-    config = planned(settings)
-    facts = replace(
-        facts,
-        digest=plans.digest([digested, [vars(row) for row in rows]]),
-        config=config,
-        config_digest=plans.digest(config),
-    )
+    rows = _rows(settings, problem, left, right_sources, function)
+    facts = _facts(settings, problem, rows, right_sources, function)
     return Plan(results, {row.shard: row for row in rows}, facts), list(left.sources)
 
 
-def planned(settings: Settings) -> dict[str, Any]:
-    """The config that a plan follows from, defaults filled in; sizes in bytes."""
-    return {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
+def _facts(
+    settings: Settings, problem: Problem, rows: list[Shard], right_sources: tuple[Source, ...],
+    function: str | None,
+) -> Facts:  # fmt: skip
+    chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
+    read = sum(row.bytes for row in rows)
+    facts = Facts(
+        dtype=problem.dtype,
+        problem=problem,
+        settings=ShardSettings(**chosen),
+        function=function,
+        right_sources=right_sources,
+        synthetic=settings.synthetic if settings.input is None else None,
+        bytes=Written(
+            input=read if settings.input is None else 0,
+            shards=read if settings.materialize else 0,
+            products=sum(row.product_bytes for row in rows),
+        ),
+        digest="",
+    )
+    digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
+    digest = plans.digest([digested, [vars(row) for row in rows]])
+    config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
+    return replace(facts, digest=digest, config=config, config_digest=plans.digest(config))
 
 
-def _is_function(settings: Settings) -> bool:
-    return function_parts(settings.product) is not None
-
-
-def _tried(
+def _returned(
     settings: Settings, function: str, left: Stack, cache: Path | None, log: logging.Logger
 ) -> tuple[Shape, str]:
     """Shape and element type of what a user's function makes of a matrix, tried once a content."""
@@ -177,10 +167,7 @@ def write(plan: Plan, sources: list[Source]) -> None:
 def read_planned(path: Path) -> tuple[Plan, list[Source]]:
     """A plan that :func:`write` has put elsewhere than into its results folder.
 
-    Raises
-    ------
-    InputError, IntegrityError
-        Where there is none, or an input file or the user's function has changed since.
+    Refused where an input file, or the user's function, has changed since.
     """
     plan = plans.load(path)
     facts, sources = plan.facts, plan.sources
@@ -192,13 +179,7 @@ def read_planned(path: Path) -> tuple[Plan, list[Source]]:
 
 
 def check_folder(plan: Plan) -> None:
-    """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk.
-
-    Raises
-    ------
-    InputError
-        With what is needed and what there is.
-    """
+    """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk."""
     root = plan.results.root
     try:
         refuse_links(plan.results)
@@ -213,7 +194,9 @@ def check_folder(plan: Plan) -> None:
     refuse_foreign(plan.results.partial)
     free, needed = shutil.disk_usage(existing).free, sum(astuple(plan.facts.bytes))
     if needed > free:  # only then is it worth looking at what is there already
-        needed -= sum(_size(path) for path in _files_to_be(plan))
+        names = (plan.results.shard, plan.results.product)
+        paths = [plan.results.synthetic, *(name(s) for s in plan.shards for name in names)]
+        needed -= sum(path.stat().st_size for path in paths if path.exists())
     if needed > free:
         parts = _parts(plan.facts.bytes)
         raise InputError(
@@ -304,8 +287,9 @@ def _refuse_number(problem: Problem, settings: Settings) -> None:
 
 
 def _rows(
-    settings: Settings, problem: Problem, left: Stack, right: Stack | None, function: str | None
-) -> list[Shard]:
+    settings: Settings, problem: Problem, left: Stack, right_sources: tuple[Source, ...],
+    function: str | None,
+) -> list[Shard]:  # fmt: skip
     total = problem.matrices * problem.matrix_bytes
     shards = cut.shard_count(problem.matrices, total, settings.shards, settings.shard_bytes)
     if cut.MAX_SHARDS < shards <= problem.matrices:
@@ -324,7 +308,7 @@ def _rows(
         ALGORITHM["multiply"],
         asdict(replace(problem, matrices=0)),  # how many there are changes no product
         [getattr(settings, key) for key in plans.SETTINGS_THAT_MATTER],
-        [[s.path, s.identity] for s in right.sources] if right else [],
+        [[source.path, source.identity] for source in right_sources],
         function,
     ]
     return _with_digests(rows, left, plans.digest(common))
@@ -349,21 +333,3 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
 
 def _files_text(sources: Iterable[Source]) -> str:
     return json.dumps([[s.path, s.first, s.identity] for s in sources])
-
-
-def _bytes_on_disk(rows: list[Shard], settings: Settings) -> Written:
-    read = sum(row.bytes for row in rows)
-    return Written(
-        input=read if settings.input is None else 0,
-        shards=read if settings.materialize else 0,
-        products=sum(row.product_bytes for row in rows),
-    )
-
-
-def _files_to_be(plan: Plan) -> list[Path]:
-    own = [f(s) for s in plan.shards for f in (plan.results.shard, plan.results.product)]
-    return [plan.results.synthetic, *own]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -17,22 +17,7 @@ def function_parts(product: str) -> tuple[str, str] | None:
 
 
 def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> None:
-    """Refuse statistics that the products cannot give.
-
-    Parameters
-    ----------
-    names
-        As ``reduce.statistics`` has them.
-    keep
-        ``products`` or ``sum``.
-    dtype
-        Element type of the products, where it is known.
-
-    Raises
-    ------
-    InputError
-        With the reason, and what to do.
-    """
+    """Refuse statistics that the products, of this element type where it is known, cannot give."""
     lost = [name for name in names if name in NEEDS_PRODUCTS]
     if keep == "sum" and lost:
         raise InputError(
@@ -60,24 +45,17 @@ class Recipe(TypedDict):
     seed: int
 
 
+# Bytes of an element, by the name of its dtype.
 ITEM_BYTES = {
     **{"float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16},
     **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
 }
-"""Bytes of an element, by the name of its dtype."""
-
-
+# Levels of a sum that no order changes, by the dtype of its terms (see binned.py).
 LEVELS = {"float64": 4, "complex128": 4, "float16": 3, "float32": 3, "complex64": 3}
-"""Levels of a sum that no order changes, by the dtype of its terms (see binned.py)."""
-
-OF_SUMS = "sum", "mean"
-"""Those of them that the sums of shards are enough for."""
-
+OF_SUMS = "sum", "mean"  # those of them that the sums of shards are enough for
+# Statistics that cannot be formed from the sums of shards.
 NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in OF_SUMS)
-"""Statistics that cannot be formed from the sums of shards."""
-
-NEEDS_ORDER = ("min", "max", "argmin", "argmax")
-"""Statistics that complex numbers do not have."""
+NEEDS_ORDER = ("min", "max", "argmin", "argmax")  # statistics that complex numbers do not have
 
 
 def product_dtype(dtype: str) -> str:
@@ -107,29 +85,16 @@ def statistic_dtype(statistic: str, dtype: str) -> str:
 class Problem:
     """What is computed, as numbers.
 
-    Attributes
-    ----------
-    matrices
-        Number of matrices N.
-    left, right
-        Shapes ``(m, k)`` of A and ``(k, p)`` of B; ``right`` is None where B is made from A.
-    product
-        ``A @ A``, ``A.T @ A``, ``A @ A.T`` or ``A @ B``.
-    dtype
-        Element type of the input, by name.
-    shared_right
-        True where one B serves all matrices.
-    result, result_dtype
-        Shape ``(p, q)`` and element type of what a user's function makes of one A, as it was seen
-        on one matrix; None for a product of two factors.
+    ``result`` and ``result_dtype`` are the shape ``(p, q)`` and element type of what a user's
+    function made of the first matrix; None for a product of two factors.
     """
 
     matrices: int
-    left: Shape
+    left: Shape  # (m, k) of A
     product: str
     dtype: str
-    right: Shape | None = None
-    shared_right: bool = False
+    right: Shape | None = None  # (k, p) of B; None where B is made from A
+    shared_right: bool = False  # one B serves all matrices
     result: Shape | None = None
     result_dtype: str | None = None
 
@@ -216,5 +181,4 @@ class Problem:
         return 2 * m * k * p
 
 
-MAX_TERMS = 2**31
-"""The most arrays that one sum takes."""
+MAX_TERMS = 2**31  # the most arrays that one sum takes

@@ -30,11 +30,6 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
         Where the synthetic stack lies or will lie.
     cache
         A file that keeps headers by path and identity, for inputs of many files.
-
-    Raises
-    ------
-    InputError
-        Where a file is missing, damaged, or does not fit the others.
     """
     if settings.input is None:
         return _synthetic_stack(settings, synthetic)
@@ -59,7 +54,8 @@ def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
         return _stack_of_files(files, f"folder {path}", cache)
     refuse_special(path, "input: ")
     if path.suffix == ".tsv":
-        return _stack_of_files(_sheet_paths(path), f"sheet {path}", cache)
+        files = [_in_row(path, line, name) for line, name in _sheet_cells(path)]
+        return _stack_of_files(files, f"sheet {path}", cache)
     return _one_stack(path, "input")
 
 
@@ -154,9 +150,7 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
     return Stack(sources, len(sources), first.shape, first.native.name)  # type: ignore[arg-type]
 
 
-def _refuse_twice(
-    path: Path, status: os.stat_result, seen: dict[int, Path], origin: str
-) -> None:  # fmt: skip
+def _refuse_twice(path: Path, status: os.stat_result, seen: dict[int, Path], origin: str) -> None:
     """Refuse a file that was reached before, by its own name or by another, or by links."""
     other = seen.setdefault(hash(state_of(status)), path)
     if other is path or not status.st_ino or state_of(os.stat(other)) != state_of(status):
@@ -173,13 +167,8 @@ def _refuse_empty(path: Path, shape: tuple[int, ...]) -> None:
         raise InputError(f"{path} has shape {shape}: there is nothing to multiply; leave it out")
 
 
-def _sheet_paths(sheet: Path) -> list[Path]:
-    """The column ``path`` of a sheet, relative to the working directory or the sheet's folder."""
-    return [_in_row(sheet, line, name) for line, name in _sheet_cells(sheet)]
-
-
 def _in_row(sheet: Path, line: int, name: str) -> Path:
-    """The file that a row of a sheet names."""
+    """The file that a row of a sheet names: from the working directory, or beside the sheet."""
     row, places = f"sheet {sheet}, line {line}: ", [Path(name), sheet.parent / name]
     try:
         for path in places if name else ():
@@ -201,8 +190,8 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
             if not columns:
                 raise ValueError("its first line names no columns")
             if "path" not in columns:
-                found = ", ".join(map(short, columns[:20]))
-                raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {found}")
+                names = ", ".join(map(short, columns[:20]))
+                raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {names}")
             at = columns.index("path")
             for row in rows:
                 if len(row) > len(columns):
@@ -218,11 +207,9 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _headers(
-    paths: list[Path], origin: str, cache: Path | None
-) -> tuple[list[Header], list[str]]:  # fmt: skip
+def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[Header], list[str]]:
     """Headers and identities of many files; headers of known identity come from the cache."""
-    known = _load_cache(cache)
+    known: dict[str, list[Any]] = (kept(cache) if cache else None) or {}
     seen: dict[int, Path] = {}
     headers, identities, fresh = [], [], {}
     for path in paths:
@@ -230,8 +217,7 @@ def _headers(
             status = os.stat(path)
             entry = known.get(str(path))
             if entry and entry[0] == identity_of(status):
-                own = entry[1]
-                header = Header(tuple(own["shape"]), own["descr"], own["fortran"], own["offset"])
+                header = Header(**{**entry[1], "shape": tuple(entry[1]["shape"])})
             else:
                 header, status = read_header_and_status(path)
             _refuse_twice(path, status, seen, origin)
@@ -244,7 +230,3 @@ def _headers(
         with commit(cache) as file:
             file.write(to_keep(fresh))
     return headers, identities
-
-
-def _load_cache(cache: Path | None) -> dict[str, list[Any]]:
-    return (kept(cache) if cache else None) or {}

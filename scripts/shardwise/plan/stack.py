@@ -33,13 +33,7 @@ def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
 
 
 def check_unchanged(source: Source) -> None:
-    """Refuse an input file that is gone, or is not the one that was planned.
-
-    Raises
-    ------
-    IntegrityError
-        With what to do.
-    """
+    """Refuse an input file that is gone, or is not the one that was planned."""
     try:
         _refuse_replaced(source, os.stat(source.path))
     except OSError as error:
@@ -69,18 +63,15 @@ def _cure(source: Source) -> str:
 
 _Part = tuple[Path, Header, int, int]
 
+# Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent.
 SPARE_BYTES = 128 * PAGE
-"""Room that `StackReader.read_bytes` needs beside a slab: two pages for every long extent."""
 
 
 class StackReader:
     """Reads matrices of a stack, whatever files they lie in; from any thread.
 
-    Parameters
-    ----------
-    inputs
-        Where to note the files that are read; None for a note of its own. Those that a receipt
-        vouches for are not noted.
+    It refuses a file that is not the one that was planned for (IntegrityError), and notes in
+    ``inputs`` those that it reads, but for files that a receipt vouches for.
     """
 
     def __init__(
@@ -99,13 +90,7 @@ class StackReader:
         self._space: np.ndarray | None = None
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``.
-
-        Raises
-        ------
-        IntegrityError
-            Where a file is not the one that was planned for.
-        """
+        """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``."""
         block = np.empty((stop - start, *self._shape), self._dtype)
         self._fill(block, self._parts(start, stop))
         return block
@@ -115,20 +100,8 @@ class StackReader:
     ) -> list[np.ndarray]:
         """Bytes ``low`` to ``high`` of the stack, as little-endian elements in C order.
 
-        Parameters
-        ----------
-        buffer
-            Begins at a page; room for the bytes and :data:`SPARE_BYTES`.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            Views of the buffer that follow each other in the stack.
-
-        Raises
-        ------
-        IntegrityError
-            Where a file is not the one that was planned for.
+        The buffer begins at a page, and has room for the bytes and :data:`SPARE_BYTES`. Returned
+        are views of it that follow each other in the stack.
         """
         size = self._matrix_bytes
         start, stop = low // size, -(-high // size)

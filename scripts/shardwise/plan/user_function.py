@@ -33,16 +33,11 @@ from shardwise.processes.contain import Ending
 
 log = logging.getLogger(__name__)
 
+# Element types that a function may return; integers are widened to int64, which holds these.
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
-"""Element types that a function may return; integers are widened to int64, which holds these."""
-
-TRIAL_SECONDS = 60.0
-"""How long the trial of a function may take, unless the user allows it more."""
-
+TRIAL_SECONDS = 60.0  # how long the trial of a function may take, unless the user allows it more
 _TRIAL_SECONDS = "SHARDWISE_TRIAL_SECONDS"
-_START_SECONDS = 60.0
-"""How long its process may take beyond that, to start and to end."""
-
+_START_SECONDS = 60.0  # how long its process may take beyond that, to start and to end
 _STARTED: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 _SCRIPTS = Path(__file__).parents[2]
@@ -56,31 +51,15 @@ main()
 
 @dataclass(frozen=True)
 class Function:
-    """A user's function, loaded.
+    """A user's function, loaded."""
 
-    Attributes
-    ----------
-    spec
-        ``file.py:function``, as in the config.
-    file
-        The file's whole path, as its traceback shows it.
-    target
-        What is called with ``(xp, block)``.
-    """
-
-    spec: str
-    file: str
+    spec: str  # file.py:function, as in the config
+    file: str  # the whole path, as a traceback shows it
     target: Callable[[Any, Any], Any]
 
 
 def content_digest(spec: str) -> str:
-    """Sixteen hexadecimal digits that change with the file of a function, not with its imports.
-
-    Raises
-    ------
-    InputError
-        Where the file cannot be read.
-    """
+    """Sixteen hexadecimal digits that change with the file of a function, not with its imports."""
     return _digest(_source(spec))
 
 
@@ -95,20 +74,13 @@ def load(spec: str, digest: str | None = None) -> Function:
     ``sys.path`` is left alone, and no ``.pyc`` file is read or written: what runs is what the
     digest was taken of.
 
-    Parameters
-    ----------
-    spec
-        ``file.py:function``.
-    digest
-        What :func:`content_digest` said when the plan was made, or None.
-
     Raises
     ------
     InputError
         Where there is no such file or function, the file fails on import, or the function does
         not take ``(xp, block)``.
     IntegrityError
-        Where the file has changed since the plan was made.
+        Where the file does not have this digest any more.
     """
     source = _source(spec, digest)
     path, name = _parts(spec)
@@ -127,9 +99,10 @@ def call(
 ) -> Any:
     """Call a function on the matrices of a block, and check what it returns.
 
-    The function's block cannot be written to under NumPy. Its result is made C-contiguous, and
-    copied where it shares memory with the block. What the call has changed in this process is
-    undone: the working directory, the environment, signal handlers.
+    The function's block cannot be written to under NumPy. Its result ``(n, p, q)`` is made
+    C-contiguous, integers become int64, and it is copied where it shares memory with the block.
+    What the call has changed in this process is undone: the working directory, the environment,
+    signal handlers.
 
     Parameters
     ----------
@@ -139,11 +112,6 @@ def call(
         Index of the first of them in the whole stack.
     problem
         What was planned, or None while the plan is made.
-
-    Returns
-    -------
-    xp.ndarray
-        Shape ``(n, p, q)``; integers as int64.
 
     Raises
     ------
@@ -253,18 +221,18 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     """
     limit = _trial_seconds()
     ending = _tried(spec, matrix, limit)
-    told = ending.result
-    if told is None:
+    answer = ending.result
+    if answer is None:
         tried = "on the first matrix, on which it is tried with NumPy before any job"
         did = f"{contain.words(ending.status)} {tried}"
         if ending.status is None:
             did = f"did not return within {limit:g} s {tried}; {_TRIAL_SECONDS} allows it more"
         raise InputError(f"product: your function {spec} {did}")
-    if told["code"]:
-        raise of_code(told["code"], told["words"])
-    if told["threads"] or ending.left:
-        log.warning(f"shardwise: {_left(spec, told['threads'], ending.left)}")
-    return tuple(told["shape"]), told["dtype"]
+    if answer["code"]:
+        raise of_code(answer["code"], answer["words"])
+    if answer["threads"] or ending.left:
+        log.warning(f"shardwise: {_left(spec, answer['threads'], ending.left)}")
+    return tuple(answer["shape"]), answer["dtype"]
 
 
 def _trial_seconds() -> float:
@@ -292,7 +260,7 @@ def _tried(spec: str, matrix: np.ndarray, limit: float) -> Ending:
         start_new_session=True,
     )
     try:
-        told, _ = process.communicate(task, limit + _START_SECONDS)
+        answer, _ = process.communicate(task, limit + _START_SECONDS)
     except subprocess.TimeoutExpired:  # the function has stopped its parent, too
         process.kill()
         return Ending(None, None)
@@ -301,24 +269,21 @@ def _tried(spec: str, matrix: np.ndarray, limit: float) -> Ending:
         raise
     if process.returncode < 0:
         return Ending(None, process.returncode)
-    return Ending(**json.loads(told))
+    return Ending(**json.loads(answer))
 
 
 def _left(spec: str, threads: list[str], processes: int) -> str:
     """What is said of a function that leaves something behind."""
     what = []
     if threads:
-        what.append(f"{_count(len(threads), 'thread')} running ({', '.join(threads)})")
+        count = "a thread" if len(threads) == 1 else f"{len(threads)} threads"
+        what.append(f"{count} running ({', '.join(threads)})")
     if processes:
-        what.append(_count(processes, "process" if processes == 1 else "processe"))
+        what.append("a process" if processes == 1 else f"{processes} processes")
     return (
         f"product: your function {spec} left {' and '.join(what)} when it returned; whatever it "
         "leaves is ended with each shard"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"a {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _parts(spec: str) -> tuple[str, str]:
@@ -355,12 +320,11 @@ def _module(path: str, source: bytes) -> ModuleType:
     try:
         with _noting_threads():
             exec(compile(source, str(spec.origin), "exec"), vars(module))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         del sys.modules[name]
+        if not isinstance(error, Exception | SystemExit):
+            raise
         raise InputError(_failure(f"{path} cannot be imported", error, str(spec.origin))) from error
-    except BaseException:
-        del sys.modules[name]
-        raise
     return module
 
 
@@ -375,15 +339,14 @@ def _failure(what: str, error: BaseException, file: str) -> str:
 
 
 def _nearest(module: ModuleType, name: str) -> str:
-    own = [
+    functions = [
         key
         for key, value in vars(module).items()
         if callable(value) and getattr(value, "__module__", None) == module.__name__
     ]
-    near = difflib.get_close_matches(name, own, n=1)
-    if near:
+    if near := difflib.get_close_matches(name, functions, n=1):
         return f"did you mean {near[0]}?"
-    return "it has " + ", ".join(own) if own else "it has none"
+    return f"it has {', '.join(functions) or 'none'}"
 
 
 def _check_parameters(spec: str, target: Callable[..., Any]) -> None:
@@ -404,37 +367,36 @@ def _checked(
     spec: str, xp: Any, result: Any, count: int, where: str, problem: Problem | None
 ) -> Any:
     """A result that is what was planned, or at least something that can be planned for."""
-    told = f"product: {spec} returned "
+    returned = f"product: {spec} returned "
     if type(result) is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
         raise InputError(
-            f"{told}{_kind(result)} for {where}; it must return a {xp.__name__}.ndarray"
+            f"{returned}{_kind(result)} for {where}; it must return a {xp.__name__}.ndarray"
         )
     shape, name = result.shape, result.dtype.name
     if len(shape) != 3 or shape[0] != count or 0 in shape:
         raise InputError(
-            f"{told}shape {shape} for {where}; it must return ({count}, p, q): one array a matrix, "
-            "in their order"
+            f"{returned}shape {shape} for {where}; it must return ({count}, p, q): one "
+            "array a matrix, in their order"
         )
     if name not in RESULTS:
-        raise InputError(f"{told}{name} for {where}; allowed are {', '.join(RESULTS)}")
+        raise InputError(f"{returned}{name} for {where}; allowed are {', '.join(RESULTS)}")
     stored = product_dtype(name)
     planned = problem and (problem.product_shape, problem.product_dtype)
     if planned and (shape[1:], stored) != planned:
         raise InputError(
-            f"{told}{shape[1:]} of {stored} for each of {where}, but {planned[0]} of {planned[1]} "
-            "for the matrix that it was tried on with NumPy when the plan was made; all must be "
-            "alike. If what the file imports has changed since: rm -r .snakemake/shardwise"
+            f"{returned}{shape[1:]} of {stored} for each of {where}, but {planned[0]} of "
+            f"{planned[1]} for the matrix that it was tried on with NumPy when the plan was made; "
+            "all must be alike. If what the file imports has changed since: rm -r "
+            ".snakemake/shardwise"
         )
     return xp.ascontiguousarray(result, dtype=stored)
 
 
 def _kind(value: Any) -> str:
-    kind = type(value)
     if value is None:
         return "None"
-    name = (
-        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    )
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 

@@ -18,8 +18,14 @@ from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
-from shardwise.records import account, receipts
-from shardwise.records.receipts import ArrayFile, CopyReceipt, ProductReceipt, Record, SumReceipt
+from shardwise.records import receipts, witness
+from shardwise.records.receipts import (
+    ArrayFile,
+    CopyReceipt,
+    ProductReceipt,
+    ReceiptPart,
+    SumReceipt,
+)
 
 COLUMNS = (
     "shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes", "piece_bytes",
@@ -62,7 +68,7 @@ def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
     try:
         item = ITEM_BYTES[receipt.file.dtype]
         pieces = piecess.checksum_pieces(piecess.natural_row(receipt.file.shape, item), item)
-        account.account(receipt, plan.problem)
+        witness.read(receipt, plan.problem)
     except (ArithmeticError, LookupError, ValueError) as error:
         raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
     _expect(receipt.file, _pieces(pieces), path)
@@ -154,7 +160,7 @@ def _pieces(pieces: tuple[int, int]) -> dict[str, int]:
     return dict(zip(("row_bytes", "piece_bytes"), pieces, strict=True))
 
 
-def _expect(record: Record, planned: dict[str, Any], path: Path) -> None:
+def _expect(record: ReceiptPart, planned: dict[str, Any], path: Path) -> None:
     """Refuse values that are not the planned ones."""
     stated = {key: getattr(record, key) for key in planned}
     if stated != planned:

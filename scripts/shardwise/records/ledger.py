@@ -42,7 +42,7 @@ def write(plan: Plan) -> None:
         table.to_csv(file, sep="\t", index=False, lineterminator="\n")
 
 
-def line_of(receipt: ProductReceipt) -> bytes:
+def format_line(receipt: ProductReceipt) -> bytes:
     """The line of the ledger that a receipt makes."""
     return _line(judge.ledger_row(receipt))
 
@@ -53,7 +53,7 @@ def _line(cells: Iterable[Any]) -> bytes:
     return line.getvalue().encode()
 
 
-def text(lines: Iterable[bytes]) -> bytes:
+def format_table(lines: Iterable[bytes]) -> bytes:
     """The ledger of these lines."""
     return b"".join([_line(judge.COLUMNS), *lines])
 
@@ -67,19 +67,19 @@ def read(plan: Plan) -> list[ProductReceipt]:
         Where the ledger, a receipt or a file does not fit the plan.
     """
     found = checked_receipts(plan)
-    compare(plan, map(line_of, found))
+    compare(plan, map(format_line, found))
     return found
 
 
 def compare(plan: Plan, lines: Iterable[bytes]) -> None:
-    """Compare the ledger with the lines that the receipts of all shards make now (`line_of`).
+    """Compare the ledger with the lines that the receipts of all shards make now (`format_line`).
 
     Raises
     ------
     IntegrityError
         Where it cannot be read, or does not fit.
     """
-    path, expected = plan.results.ledger, text(lines)
+    path, expected = plan.results.ledger, format_table(lines)
     try:
         raw = small.read(path, len(expected) + small.MOST_BYTES)
     except IntegrityError as error:
@@ -90,8 +90,8 @@ def compare(plan: Plan, lines: Iterable[bytes]) -> None:
         raise IntegrityError(f"{path}: does not fit the receipts; {_AGAIN}")
 
 
-def lists(plan: Plan, checksum: str) -> bool:
-    """Whether ``ledger.tsv`` lists exactly these products, by `missing.Standing.checksum`."""
+def lists_products(plan: Plan, checksum: str) -> bool:
+    """Whether ``ledger.tsv`` lists exactly these products, by `missing.ProductScan.checksum`."""
     found = hashlib.blake2b(digest_size=16)
     try:
         with open(plan.results.ledger, encoding="utf-8", newline="") as file:
@@ -129,16 +129,16 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
         cure = "set backend: numpy or backend: cupy, and run snakemake again"
     else:
         what = f"{len(problems)} of {len(plan.shards)} shards cannot be summed"
-        cure = f"compute them again: {remove_receipts(plan, problems)}, then snakemake as before"
+        cure = f"compute them again: {build_repair(plan, problems)}, then snakemake as before"
     return f"{what}; {cure}\n  " + "\n  ".join(lines)
 
 
-def remove_receipts(plan: Plan, shards: Iterable[str]) -> str:
+def build_repair(plan: Plan, shards: Iterable[str]) -> str:
     """The command, for bash, that makes the next run compute some shards again."""
-    return f"rm -f {names_for_bash(plan.results.receipt('').parent, shards, '.json')}"
+    return f"rm -f {quote_names(plan.results.receipt('').parent, shards, '.json')}"
 
 
-def names_for_bash(folder: Path, stems: Iterable[str], suffix: str) -> str:
+def quote_names(folder: Path, stems: Iterable[str], suffix: str) -> str:
     """The names of files in a folder, as one word for bash that no name can turn into an option.
 
     Parameters

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def alone(results: Results) -> Iterator[None]:
+def exclusive_lock(results: Results) -> Iterator[None]:
     """Be the only reduce on a results folder.
 
     Raises
@@ -37,7 +37,7 @@ log = logging.getLogger("snakemake.logging")  # it prints messages as they are: 
 
 
 @contextlib.contextmanager
-def working(results: Results, array: bool = False) -> Iterator[None]:
+def hold_job_lock(results: Results, array: bool = False) -> Iterator[None]:
     """Hold the lock that says: a job works on these results.
 
     Parameters
@@ -55,7 +55,8 @@ def working(results: Results, array: bool = False) -> Iterator[None]:
         yield
 
 
-def _somebody_works(path: Path) -> bool:
+def is_job_locked(path: Path) -> bool:
+    """Whether a job holds this lock."""
     try:
         with open(path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,7 +18,7 @@ _EXIT_CODE = re.compile(r"exit code (\d{1,3})")
 _TAIL_BYTES = 65536
 
 
-def text(log: Path | None) -> str:
+def read(log: Path | None) -> str:
     """A whole log; empty where there is none."""
     try:
         return log.read_text(errors="replace") if log else ""
@@ -26,7 +26,7 @@ def text(log: Path | None) -> str:
         return ""
 
 
-def tail(log: Path) -> str:
+def read_tail(log: Path) -> str:
     """The end of a log, as far as it matters for how a stage ended; empty where there is none."""
     try:
         return (small.read(log, _TAIL_BYTES, end=True) or b"").decode(errors="replace")
@@ -34,34 +34,34 @@ def tail(log: Path) -> str:
         return ""
 
 
-def lines(text: str) -> list[tuple[str, str]]:
+def parse_lines(text: str) -> list[tuple[str, str]]:
     """Level and message of the lines of a log that are ours."""
     return [(m[1], m[2]) for line in text.splitlines() if (m := _LINE.match(line))]
 
 
-def errors(text: str) -> list[str]:
+def find_errors(text: str) -> list[str]:
     """The errors in a log, the last one last."""
-    return [message for level, message in lines(text) if level == "ERROR"]
+    return [message for level, message in parse_lines(text) if level == "ERROR"]
 
 
-def exit_code(text: str) -> int | None:
+def find_exit_code(text: str) -> int | None:
     """The exit code that the stage of a log has ended with, where it failed and lived to say so."""
-    codes = [match[1] for _, said in lines(text) if (match := _EXIT_CODE.fullmatch(said))]
+    codes = [match[1] for _, said in parse_lines(text) if (match := _EXIT_CODE.fullmatch(said))]
     return int(codes[-1]) if codes else None
 
 
-def failed_shards(text: str) -> list[tuple[str, str, str]]:
+def find_failed_shards(text: str) -> list[tuple[str, str, str]]:
     """Shards that the one job for all has named at its end as failed for good: id, reason, log."""
-    named = [_OF_A_SHARD.fullmatch(message) for message in errors(text)]
+    named = [_OF_A_SHARD.fullmatch(message) for message in find_errors(text)]
     return [(match[1], match[2], match[3]) for match in named if match]
 
 
-def last_words(text: str) -> str | None:
+def find_last_words(text: str) -> str | None:
     """Why a stage has ended, as its log has it: its last error, or what is not of our own logging.
 
     The latter is of Python, of MPI, or of who started it. None where the log says neither.
     """
-    if found := errors(text):
+    if found := find_errors(text):
         return found[-1]
     last = text.splitlines()[-1:]
     return last[0] if last and not _LINE.match(last[0]) else None
@@ -69,7 +69,7 @@ def last_words(text: str) -> str | None:
 
 def ended_well(text: str, shard: str) -> bool:
     """Whether the last words in a shard's log are that its receipt was written."""
-    said = lines(text)[-1:]
+    said = parse_lines(text)[-1:]
     return bool(said) and said[0][1].endswith(f"{shard}.json written")
 
 
@@ -80,7 +80,7 @@ def explain(log: Path | None, scheduler_says: str | None) -> str:
     """Why a job failed: its own last error, and what the scheduler says where it ended the job."""
     status = _STATUS.search(scheduler_says or "")
     parts = [f"the scheduler says {status[1]}"] if status and status[1] != "FAILED" else []
-    if words := last_words(text(log)):
+    if words := find_last_words(read(log)):
         parts.append(words)
     elif not parts:
         parts.append("it left no error in its log: killed, lost with its node, or never started")

@@ -27,12 +27,12 @@ To read 100,000 receipts as JSON takes twice as long as everything else here.
 
 
 @dataclass(frozen=True)
-class Standing:
+class ProductScan:
     """How far the products of a plan are.
 
     ``missing`` are ids in the plan's order. ``newest`` is the shard whose receipt was written last,
     of those that are whole, or None where none is. ``checksum`` is that of the list of all whole
-    shards, each with the checksum of its product, as `ledger.lists` compares it.
+    shards, each with the checksum of its product, as `ledger.lists_products` compares it.
     """
 
     missing: list[str]
@@ -40,12 +40,12 @@ class Standing:
     checksum: str = ""
 
 
-def missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+def list_missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
     """The shards, in the plan's order, whose product or receipt is not whole under this plan.
 
     ``meanwhile`` is called at each shard, as many of them on a slow disk take minutes.
     """
-    return standing(plan, meanwhile).missing
+    return scan_products(plan, meanwhile).missing
 
 
 def is_whole(plan: Plan, shard: str) -> bool:
@@ -53,7 +53,7 @@ def is_whole(plan: Plan, shard: str) -> bool:
     return _written(str(plan.results.receipt(shard).parent), plan.shards[shard]) is not None
 
 
-def standing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> Standing:
+def scan_products(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> ProductScan:
     """Look at the receipt of every shard, and at the size of its product.
 
     The header and the elements of a product are left to ledger and reduce.
@@ -71,7 +71,7 @@ def standing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> Stan
         checksum.update(f"{shard}\t{own}\n".encode())
         if written > latest:
             newest, latest = shard, written
-    return Standing(lacking, newest, checksum.hexdigest())
+    return ProductScan(lacking, newest, checksum.hexdigest())
 
 
 def _written(folder: str, row: Shard) -> tuple[int, str] | None:

@@ -40,14 +40,14 @@ Line = Annotated[str, Meta(max_length=999, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u202
 """Text that comes back from a cell of a table as it went in."""
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Number = int | float | list[int | float]
-"""As `account.told` has it: a complex number is ``[re, im]``."""
+"""As `witness.number_to_json` has it: a complex number is ``[re, im]``."""
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReceiptPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a receipt. Its fields are the keys; one with a default need not be there."""
 
 
-class ArrayFile(Record, frozen=True):
+class ArrayFile(ReceiptPart, frozen=True):
     """An array file beside a receipt; sizes in bytes.
 
     ``checksum``, ``row_bytes`` and ``piece_bytes`` are of the elements, as
@@ -63,7 +63,7 @@ class ArrayFile(Record, frozen=True):
     piece_bytes: Whole
 
 
-class Receipt(Record, frozen=True):
+class Receipt(ReceiptPart, frozen=True):
     """What each receipt says: which code made a file, where, and when (Unix seconds)."""
 
     schema: int
@@ -80,7 +80,7 @@ class Receipt(Record, frozen=True):
     digest: str
 
 
-class UsedDevice(Record, frozen=True):
+class UsedDevice(ReceiptPart, frozen=True):
     """The device that computed a product; a CPU has no UUID."""
 
     name: Line
@@ -90,7 +90,7 @@ class UsedDevice(Record, frozen=True):
     granted: str | None = None
 
 
-class ProofMethod(Record, frozen=True):
+class ProofMethod(ReceiptPart, frozen=True):
     """How the products of a shard were proven."""
 
     method: str
@@ -98,8 +98,8 @@ class ProofMethod(Record, frozen=True):
     seed: Whole
 
 
-class Witness(Record, frozen=True):
-    """The numbers of the end-to-end proof, as `account.Account` explains them."""
+class Witness(ReceiptPart, frozen=True):
+    """The numbers of the end-to-end proof, as `witness.ShardWitness` explains them."""
 
     contribution: Number
     reference: Number
@@ -125,8 +125,8 @@ class Phases(Stages):
     waiting: Amount
 
 
-class Timing(Record, frozen=True):
-    """Where the time of a shard went, as `timeline.Timeline.told` explains it."""
+class Timing(ReceiptPart, frozen=True):
+    """Where the time of a shard went, as `timeline.StageTimeline.to_json` explains it."""
 
     held: Phases
     busy: Stages
@@ -184,7 +184,7 @@ class ProductReceipt(Receipt, frozen=True):
     telemetry: Telemetry | None = None
 
 
-class CopyWitness(Record, frozen=True):
+class CopyWitness(ReceiptPart, frozen=True):
     """The CPU's own number of a shard's matrices; ``factors`` is a digest of what else it is of."""
 
     reference: Number
@@ -210,8 +210,8 @@ class StackReceipt(Receipt, frozen=True):
     file: ArrayFile
 
 
-class EndToEnd(Record, frozen=True):
-    """How the sum was compared with all receipts, see `account.Verdict`."""
+class EndToEnd(ReceiptPart, frozen=True):
+    """How the sum was compared with all receipts, see `witness.SumComparison`."""
 
     shards: Whole
     off: Size
@@ -399,14 +399,14 @@ def note_start(path: Path) -> int:
         return file.read().count(b"\n")
 
 
-def starts(path: Path) -> int:
+def count_starts(path: Path) -> int:
     """How many attempts a journal knows of."""
     with suppress(OSError):
         return path.read_bytes().count(b"\n")
     return 0
 
 
-def makers(found: Iterable[ProductReceipt]) -> dict[str, Any]:
+def count_makers(found: Iterable[ProductReceipt]) -> dict[str, Any]:
     """Who made the products of some receipts: devices, nodes and software, with their shards."""
     used, nodes, software = Counter[_Values](), Counter[str](), Counter[_Values]()
     for receipt in found:
@@ -420,7 +420,7 @@ def makers(found: Iterable[ProductReceipt]) -> dict[str, Any]:
     }
 
 
-def _values(record: Record, keys: Iterable[str]) -> _Values:
+def _values(record: ReceiptPart, keys: Iterable[str]) -> _Values:
     """Some values of a receipt, to count by: there may be 100,000, and JSON would take seconds."""
     found = [getattr(record, key) for key in keys]
     return tuple(frozenset(v.items()) if isinstance(v, dict) else v for v in found)
@@ -435,7 +435,7 @@ def _counted(shards: Mapping[_Values, int], keys: Iterable[str]) -> list[dict[st
     return sorted(told, key=json.dumps)
 
 
-def file_facts(
+def describe_file(
     path: Path, shape: tuple[int, ...], dtype: str,
     checksum: str, row_bytes: int, piece_bytes: int,
 ) -> ArrayFile:  # fmt: skip
@@ -476,7 +476,7 @@ def check_file(path: Path, facts: ArrayFile) -> None:
         raise IntegrityError(f"{path}: its header is not what its receipt says")
 
 
-def provenance(
+def describe_origin(
     stage: str, started: float, versions: Mapping[str, str] | None = None,
     finished: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip

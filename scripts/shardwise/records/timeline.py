@@ -41,7 +41,7 @@ _DIGITS = 6
 Span = tuple[float, float]
 
 
-class Timeline:
+class StageTimeline:
     """The spans of one shard, by stage, and what was done in them.
 
     Attributes
@@ -69,7 +69,7 @@ class Timeline:
         """Seconds of Unix time now, if no clock was set meanwhile."""
         return self.unix + time.perf_counter() - self.began
 
-    def told(self, finished: float) -> dict[str, Any]:
+    def to_json(self, finished: float) -> dict[str, Any]:
         """What the receipt says of it, from the beginning to a moment that `end` has named.
 
         What comes after the last stage is the commit of the file, and counts as a write.
@@ -193,7 +193,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.timeline = Timeline()
+        self.timeline = StageTimeline()
         self.matrices = 0.0
         self._lock = threading.Lock()
 

@@ -27,7 +27,7 @@ from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import commit
 from shardwise.files.partial import _SUFFIX, _entries, _written
 from shardwise.reduce.layout import Run, overlap
-from shardwise.reduce.peers import described, room
+from shardwise.reduce.peers import allocate_arrays, describe_arrays
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _UNUSABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, Integrity
 
 
 @dataclass
-class Record:
+class Checkpoint:
     """What some ranks have done.
 
     Attributes
@@ -59,7 +59,7 @@ class Record:
         return _loaded(self.path)[1]
 
 
-class Partial:
+class CheckpointFolder:
     """The folder of unfinished work.
 
     Parameters
@@ -77,7 +77,7 @@ class Partial:
         """The unfinished file of a result."""
         return self.folder / f"{name}.npy"
 
-    def save(self, name: str, record: Record, arrays: Iterable[np.ndarray]) -> None:
+    def save(self, name: str, record: Checkpoint, arrays: Iterable[np.ndarray]) -> None:
         """Commit a record, in place of the one of the same name."""
         arrays = [np.asarray(array, order="C") for array in arrays]
         checksum = xxhash.xxh3_128()
@@ -86,7 +86,7 @@ class Partial:
         facts = {"digest": self._digest, "checksum": checksum.hexdigest()}
         facts |= {k: v for k, v in asdict(record).items() if k != "path"}
         with commit(self.folder / f"{name}{_SUFFIX}") as file:
-            file.write(f"{json.dumps(facts)}\n{described(arrays)}\n".encode())
+            file.write(f"{json.dumps(facts)}\n{describe_arrays(arrays)}\n".encode())
             for array in arrays:
                 file.write(raw_bytes(array))
 
@@ -94,7 +94,7 @@ class Partial:
         """Remove a record that another one replaces."""
         (self.folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[Checkpoint]:
         """The records that fit, no unit twice; all others are removed."""
         found, taken = [], []
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
@@ -123,7 +123,7 @@ class Partial:
             self.folder.rmdir()
 
 
-def _record(facts: dict[str, Any], path: Path) -> Record:
+def _record(facts: dict[str, Any], path: Path) -> Checkpoint:
     """A record that says what one can say."""
     runs = [(a, b) for a, b in facts["runs"]]
     stripe, numbers = facts["stripe"], [*chain(*runs), *facts["finished"]]
@@ -131,14 +131,14 @@ def _record(facts: dict[str, Any], path: Path) -> Record:
     right = right and all(type(n) is int and n >= 0 for n in (stripe + 1, *numbers))
     if not right or any(a >= b for a, b in runs):
         raise IntegrityError("holds no units and no stripes")
-    return Record(runs, facts["stripe"], facts["finished"], path)
+    return Checkpoint(runs, facts["stripe"], facts["finished"], path)
 
 
-def _size(record: Record) -> tuple[int, int]:
+def _size(record: Checkpoint) -> tuple[int, int]:
     return len(record.finished), sum(last - first for first, last in record.runs)
 
 
-def _twice(one: Record, other: Record) -> bool:
+def _twice(one: Checkpoint, other: Checkpoint) -> bool:
     """Whether two records hold something in common."""
     if one.finished or other.finished:
         own = {*one.finished, one.stripe}
@@ -151,7 +151,7 @@ def _loaded(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     checksum = xxhash.xxh3_128()
     with open(path, "rb") as file:
         facts, text = json.loads(file.readline()), file.readline().decode()
-        arrays = room(text, os.fstat(file.fileno()).st_size - file.tell())
+        arrays = allocate_arrays(text, os.fstat(file.fileno()).st_size - file.tell())
         for array in arrays:
             file.readinto(raw_bytes(array))
             checksum.update(raw_bytes(array))

@@ -37,19 +37,18 @@ from shardwise.plan import memory, nonfinite
 from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan
-from shardwise.records import account as accounts
-from shardwise.records import ledger, receipts
-from shardwise.records.locks import alone
+from shardwise.records import ledger, receipts, witness
+from shardwise.records.locks import exclusive_lock
 from shardwise.records.receipts import Witness
-from shardwise.reduce import useful
-from shardwise.reduce.checkpoint import Partial, Record
+from shardwise.reduce import rank_limits
+from shardwise.reduce.checkpoint import Checkpoint, CheckpointFolder
 from shardwise.reduce.comm import Comm
 from shardwise.reduce.layout import Layout, Run, portion, remaining, share, teams
 from shardwise.reduce.peers import Peers
-from shardwise.reduce.results import Outputs
+from shardwise.reduce.results import ResultFiles
 from shardwise.reduce.scan import File, Part, Scan
-from shardwise.reduce.stripe import _parts, _Stripe, adds_planes
-from shardwise.units import human_bytes
+from shardwise.reduce.stripe import StripeSum, adds_planes, number_parts
+from shardwise.units import count, human_bytes
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ def run(
     plan = peers.agree(lambda: _loaded(plan_file, names), "the plan")
     with contextlib.ExitStack() as stack:
         peers.agree(
-            lambda: stack.enter_context(alone(plan.results)) if peers.rank == 0 else None,
+            lambda: stack.enter_context(exclusive_lock(plan.results)) if peers.rank == 0 else None,
             "the lock",
         )
         job = _Job(peers, plan, names, save_every)
@@ -123,7 +122,7 @@ def layout_of(plan: Plan) -> Layout:
     numbers, item, rows = elements, problem.product_item, None
     planes = adds_planes(plan)
     if planes:
-        numbers, item = elements * _parts(problem.product_dtype), 8
+        numbers, item = elements * number_parts(problem.product_dtype), 8
         rows = memory.plane_count(problem)
     elif plan.settings.keep == "sum":
         item, rows = problem.sum_item, 1
@@ -131,12 +130,12 @@ def layout_of(plan: Plan) -> Layout:
     return Layout(counts, numbers, item, *piecess.checksum_pieces(numbers * item, item), planes)
 
 
-def most_ranks(plan: Plan) -> useful.Limit:
+def most_ranks(plan: Plan) -> rank_limits.Limit:
     """How many ranks the sum can make use of: each has a part of the rows of a stripe."""
     layout = layout_of(plan)
     pieces = layout.stripes * layout.units
-    products, parts = plan.problem.matrices, useful.counted(pieces, "piece")
-    return useful.of_work(pieces, f"{useful.counted(products, 'product')} to sum, in {parts}")
+    products, parts = plan.problem.matrices, count(pieces, "piece")
+    return rank_limits.limit_by_work(pieces, f"{count(products, 'product')} to sum, in {parts}")
 
 
 class _Job:
@@ -151,15 +150,16 @@ class _Job:
         self._ledger = plans.file_digest(plan.results.ledger) if peers.rank == 0 else ""
         checksums = "".join(receipt.file.checksum for receipt in found)
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
-        self._makers, self._energy = receipts.makers(found), telemetry.energy(found)  # on rank 0
+        # Known on rank 0:
+        self._makers, self._energy = receipts.count_makers(found), telemetry.energy(found)
         self._expected = peers.broadcast(own).reshape(-1, 16)
-        self._accounts = [accounts.account(receipt, plan.problem) for receipt in found]  # on rank 0
+        self._accounts = [witness.read(receipt, plan.problem) for receipt in found]
         facts = [
             plan.facts.digest, names, ALGORITHM["reduce"], self._expected.tobytes().hex(),
             reference.SEED,
         ]  # fmt: skip
-        self.partial = Partial(plan.results.partial, plans.digest(facts))
-        self._outputs = Outputs(self.partial, plan.problem, names)
+        self.partial = CheckpointFolder(plan.results.partial, plans.digest(facts))
+        self._outputs = ResultFiles(self.partial, plan.problem, names)
         self._digests = np.zeros_like(self._expected)
         self._finished: list[int] = []
         self._begun: set[int] = set()  # stripes with a record of this rank
@@ -178,7 +178,7 @@ class _Job:
         raw = peers.broadcast(np.frombuffer(json.dumps(facts).encode(), np.uint8))
         self._token, rows = json.loads(raw.tobytes())
         records = [
-            Record([(first, last) for first, last in runs], stripe, done, Path(path))
+            Checkpoint([(first, last) for first, last in runs], stripe, done, Path(path))
             for stripe, runs, done, path in rows
         ]
         self._records = [record for record in records if not record.finished]
@@ -203,11 +203,11 @@ class _Job:
         team = range(peers.rank - place, peers.rank - place + members)
         low, high = share(len(todo), own, peers.size // members)
         work = {stripe: portion(self._left(stripe), place, members) for stripe in todo[low:high]}
-        self._progress = _Progress(peers.rank == 0, layout, work)
+        self._progress = _ReadProgress(peers.rank == 0, layout, work)
         batches = (
             layout.batches(stripe, runs, memory.REDUCE_BATCH_BYTES) for stripe, runs in work.items()
         )
-        with peers.telling(), Scan(layout, chain.from_iterable(batches), self._open) as scan:
+        with peers.sharing_errors(), Scan(layout, chain.from_iterable(batches), self._open) as scan:
             for stripe in work:
                 self._reduce(stripe, team, scan)
         peers.agree(self._outputs.close, "the result's files")
@@ -234,7 +234,7 @@ class _Job:
 
     def _reduce(self, stripe: int, team: range, scan: Scan) -> None:
         """Add this rank's part of the rows of a stripe, and merge it with those of its team."""
-        work = _Stripe(self._plan, self._shards, self._names, self._layout, stripe)
+        work = StripeSum(self._plan, self._shards, self._names, self._layout, stripe)
         if self._peers.rank == team.start:
             for record in self._records:
                 if record.stripe == stripe:
@@ -252,7 +252,7 @@ class _Job:
         if all([self._peers.merged(team, *way) for way in work.ways()]):
             self._finish(work)
 
-    def _finish(self, work: "_Stripe") -> None:
+    def _finish(self, work: "StripeSum") -> None:
         """Write the results of a stripe that is whole."""
         with np.errstate(all="ignore"):
             results = work.results()
@@ -322,18 +322,18 @@ class _Job:
         if not adds_planes(plan):
             return np.array(rows[:, element])
         dtype = plan.problem.product_dtype
-        parts = _parts(dtype)
+        parts = number_parts(dtype)
         planes = np.array(rows[:, parts * element : parts * (element + 1)])
         return rounded(planes.reshape(plane_shape((1,), dtype)), dtype)
 
-    def _save(self, work: "_Stripe") -> None:
+    def _save(self, work: "StripeSum") -> None:
         """Commit what this rank has: stripes that are finished, and the one it works on."""
         if self._finished:
             self._outputs.sync()
             arrays = [self._digests, *self._dump()]
-            record = Record(finished=self._finished)
+            record = Checkpoint(finished=self._finished)
             self.partial.save(f"{self._token}-{self._peers.rank}-done", record, arrays)
-        record = Record(work.runs, work.stripe)
+        record = Checkpoint(work.runs, work.stripe)
         self.partial.save(self._record_name(work.stripe), record, work.dump())
         for stripe in self._begun & set(self._finished):  # their results are on the disk now
             self.partial.remove(self._record_name(stripe))
@@ -395,11 +395,11 @@ class _Job:
             why = "the sum is not finite"
         if why is not None:
             return {"end_to_end": None, "no_end_to_end": why}
-        own = accounts.judged(self._plan.problem, self._accounts, found, self._plain())
+        own = witness.compare_sum(self._plan.problem, self._accounts, found, self._plain())
         if math.isnan(own.off):
             return {"end_to_end": None, "no_end_to_end": "its numbers are too large for float64"}
         facts = {"shards": own.shards, "off": own.off, "host": own.host}
-        told = [] if own.off <= 1 else [account.told() for account in self._accounts]
+        told = [] if own.off <= 1 else [account.to_json() for account in self._accounts]
         return {"end_to_end": facts, "wrong": own.wrong, "accounts": told}
 
     def _plain(self) -> bool:
@@ -412,10 +412,10 @@ class _Job:
         wrong = np.zeros(len(self._shards), np.uint8)
         if peers.rank == 0:
             log.error("reduce: the sum does not come to what the receipts say; reading all again")
-        with peers.telling():
+        with peers.sharing_errors():
             for i in range(peers.rank, len(wrong), peers.size):
-                own = accounts.account_of(msgspec.convert(told[i], Witness), problem)
-                wrong[i] = not accounts.fits(problem, own, self._form_of(i), self._plain())
+                own = witness.parse(msgspec.convert(told[i], Witness), problem)
+                wrong[i] = not witness.matches(problem, own, self._form_of(i), self._plain())
         found = np.flatnonzero(peers.xor(wrong)).tolist()
         if found:
             raise self._damaged(found, "its file does not come to what its receipt says")
@@ -436,7 +436,7 @@ class _Job:
         step = memory.REDUCE_BATCH_BYTES // 8 // max(1, len(rows) if planes else 1)
         for row in [rows] if planes else rows:
             for low in range(0, elements, step):
-                parts = _parts(dtype) if planes else 1
+                parts = number_parts(dtype) if planes else 1
                 part = row[..., parts * low : parts * min(low + step, elements)]
                 if planes:
                     width = part.shape[1] // parts
@@ -477,7 +477,7 @@ class _Job:
             "files": files,
             **self._energy,
             "quarantined": [asdict(entry) for entry in quarantine.entries(plan.results)],
-            **receipts.provenance("reduce", started, {"mpi": _mpi_version()}),
+            **receipts.describe_origin("reduce", started, {"mpi": _mpi_version()}),
         }
         receipts.write(plan.results.summary, summary)
         self.partial.clear()
@@ -487,11 +487,11 @@ class _Job:
         ids = [self._shards[shard].shard for shard in shards]
         return IntegrityError(
             f"shard {some(ids)}: {what}; compute {'it' if len(ids) == 1 else 'them'} again: "
-            f"{ledger.remove_receipts(self._plan, ids)}, then snakemake as before"
+            f"{ledger.build_repair(self._plan, ids)}, then snakemake as before"
         )
 
 
-class _Progress:
+class _ReadProgress:
     """Says on one rank, now and then, how far it is."""
 
     def __init__(self, speaks: bool, layout: Layout, work: dict[int, list[Run]]) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import leftovers
-from shardwise.reduce import useful
+from shardwise.reduce import rank_limits
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ _DEFAULTS = {
 }
 
 
-def inside(environ: Mapping[str, str] = os.environ) -> bool:
+def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether an MPI launcher started this process as one of several ranks.
 
     A world of one is none: in an interactive shell that srun started, everything looks like that.
@@ -83,7 +83,7 @@ def inside(environ: Mapping[str, str] = os.environ) -> bool:
     return max(sizes) > 1
 
 
-def default_ranks(
+def expected_ranks(
     environ: Mapping[str, str] = os.environ, otherwise: Callable[[], int] = lambda: DEFAULT_RANKS
 ) -> int | None:
     """How many ranks are expected where the user names no number; None: as many as MPI has.
@@ -93,7 +93,7 @@ def default_ranks(
     """
     if sizes := _sizes(environ):
         return max(sizes)
-    if inside(environ):
+    if is_rank(environ):
         return None
     granted = next((environ[name] for name in _GRANTED if name in environ), None)
     return int(granted) if granted else otherwise()
@@ -105,7 +105,7 @@ def _sizes(environ: Mapping[str, str]) -> list[int]:
     return [int(environ[name]) for name in _SIZES if name in environ]
 
 
-def vendor() -> str:
+def find_vendor() -> str:
     """The name of the MPI that mpi4py loads, such as ``MPICH``; a process of its own looks.
 
     Raises
@@ -129,11 +129,11 @@ def vendor() -> str:
     return done.stdout.strip()
 
 
-def command(
+def build_command(
     ranks: int,
     launcher: str | None = None,
     environ: Mapping[str, str] = os.environ,
-    mpi: Callable[[], str] = vendor,
+    mpi: Callable[[], str] = find_vendor,
 ) -> list[str]:
     """The words that start so many ranks of the program that follows them.
 
@@ -194,14 +194,14 @@ def _program(name: str, environ: Mapping[str, str]) -> str:
     return found
 
 
-def environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment for a launcher: nothing of an outer rank, and what the user set wins."""
     kept = {name: value for name, value in environ.items() if not _OF_A_RANK.fullmatch(name)}
     return {**_DEFAULTS, **kept, _STARTED: str(ranks)}
 
 
 @contextmanager
-def outside(environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+def hide_rank_variables(environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
     """For a while, an environment without what makes a rank of this process, or of its children."""
     told = {name: value for name, value in environ.items() if _of_a_rank(name)}
     for name in told:
@@ -275,25 +275,25 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     TryAgain
         Where Slurm does not answer.
     """
-    if inside():
+    if is_rank():
         _end_with_parent()
         _own_grant(os.environ)
         return
     if ranks == 1 and launcher in (None, "auto"):
         return
-    useful.refuse_more(ranks, "--ranks", useful.here(launcher))
-    words = command(ranks, launcher)
+    rank_limits.refuse_more(ranks, "--ranks", rank_limits.limit_by_machine(launcher))
+    words = build_command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     sys.stdout.flush()
-    told = environment(ranks)
+    told = build_environment(ranks)
     if Path(words[0]).name != "srun":
-        told = _without_grant({**told, **_slurm_nodes(ranks, os.environ)}, vendor)
+        told = _without_grant({**told, **_slurm_nodes(ranks, os.environ)}, find_vendor)
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
     rank = [sys.executable, "-m", "mpi4py", *sys.argv]
     os.execve(words[0], [*words, *rank], told)
 
 
-def ranks(
+def start_ranks(
     options: Namespace,
     otherwise: Callable[[], int] = lambda: DEFAULT_RANKS,
     before: Callable[[], None] = lambda: None,
@@ -308,11 +308,11 @@ def ranks(
     otherwise
         How many ranks to start where neither the user nor a scheduler says so.
     before
-        What a rank does before it loads MPI, as if it were none: `outside`.
+        What a rank does before it loads MPI, as if it were none: `hide_rank_variables`.
     """
-    options.ranks = options.ranks or default_ranks(otherwise=otherwise)
+    options.ranks = options.ranks or expected_ranks(otherwise=otherwise)
     relaunch(options.ranks, options.launcher)
-    with outside():
+    with hide_rank_variables():
         before()
     return _started()
 
@@ -331,7 +331,7 @@ def _started() -> Any:
     return mpi
 
 
-def world(
+def get_world(
     count: int | None,
     stage: str,
     remedy: str = "the launcher does not fit the MPI that mpi4py loads; see the line 'mpi' of the "

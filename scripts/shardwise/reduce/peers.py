@@ -25,12 +25,12 @@ from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 from shardwise.reduce.comm import Comm, Request
 
 
-def described(arrays: Iterable[np.ndarray]) -> str:
+def describe_arrays(arrays: Iterable[np.ndarray]) -> str:
     """Dtypes and shapes of arrays of numbers, as a text without a line break."""
     return json.dumps([[array.dtype.str, list(array.shape)] for array in arrays])
 
 
-def room(text: str, nbytes: int | None = None) -> list[np.ndarray]:
+def allocate_arrays(text: str, nbytes: int | None = None) -> list[np.ndarray]:
     """New arrays, of what a text describes.
 
     Parameters
@@ -145,7 +145,7 @@ class Peers:
         self._comm.Abort(TryAgain.exit_code)
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def sharing_errors(self) -> Iterator[None]:
         """Tell all others of an error that this rank alone runs into.
 
         Raises
@@ -275,7 +275,7 @@ class Peers:
     def send(self, arrays: Iterable[np.ndarray], to: int) -> None:
         """Send arrays to a rank, which calls `receive`."""
         arrays = [np.asarray(array, order="C") for array in arrays]
-        text = np.frombuffer(described(arrays).encode(), np.uint8)
+        text = np.frombuffer(describe_arrays(arrays).encode(), np.uint8)
         for part in (np.array([text.nbytes], np.int64), text, *map(raw_bytes, arrays)):
             self._wait(self._comm.Isend(part, to, _DATA))
 
@@ -285,7 +285,7 @@ class Peers:
         self._wait(self._comm.Irecv(length, source, _DATA))
         text = np.empty(int(length[0]), np.uint8)
         self._wait(self._comm.Irecv(text, source, _DATA))
-        arrays = room(text.tobytes().decode())
+        arrays = allocate_arrays(text.tobytes().decode())
         for array in arrays:
             self._wait(self._comm.Irecv(raw_bytes(array), source, _DATA))
         return arrays

@@ -15,12 +15,12 @@ from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import Results
 from shardwise.plan.problem import Problem, statistic_dtype
 from shardwise.records import receipts
-from shardwise.reduce.checkpoint import Partial, Record
+from shardwise.reduce.checkpoint import Checkpoint, CheckpointFolder
 from shardwise.reduce.layout import share
 from shardwise.reduce.peers import Peers
 
 
-class Outputs:
+class ResultFiles:
     """One file a statistic, in the folder of unfinished work.
 
     Parameters
@@ -31,14 +31,14 @@ class Outputs:
         The statistics.
     """
 
-    def __init__(self, partial: Partial, problem: Problem, names: Sequence[str]) -> None:
+    def __init__(self, partial: CheckpointFolder, problem: Problem, names: Sequence[str]) -> None:
         self._partial, self._shape = partial, problem.product_shape
         self._dtypes = {
             name: np.dtype(statistic_dtype(name, problem.product_dtype)) for name in names
         }
         self._open: dict[str, BinaryIO] = {}
 
-    def prepare(self) -> list[Record]:
+    def prepare(self) -> list[Checkpoint]:
         """Make the files, or take those that an earlier reduce has left, with its records.
 
         Raises
@@ -116,7 +116,7 @@ class Outputs:
             with writing(path), open(temporary, "rb") as file:
                 publish(file, temporary, path)
             size = self._shape[0] * self._shape[1] * dtype.itemsize
-            facts[name] = receipts.file_facts(
+            facts[name] = receipts.describe_file(
                 path, self._shape, dtype.name, checksums[name], *pieces.checksum_pieces(size)
             )
         return facts

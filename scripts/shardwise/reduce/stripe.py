@@ -22,11 +22,12 @@ def adds_planes(plan: Plan) -> bool:
     return plan.settings.keep == "sum" and exact
 
 
-def _parts(dtype: str) -> int:
+def number_parts(dtype: str) -> int:
+    """How many real numbers make one number."""
     return 2 if "complex" in dtype else 1
 
 
-class _Stripe:
+class StripeSum:
     """What one rank, or a team, has added of one stripe of the result."""
 
     def __init__(
@@ -38,14 +39,14 @@ class _Stripe:
         dtype = plan.problem.product_dtype
         if plan.settings.keep == "sum" and not self._planes:
             dtype = plan.problem.sum_dtype
-        parts = _parts(dtype) if self._planes else 1
+        parts = number_parts(dtype) if self._planes else 1
         low, high = (number // parts for number in layout.bounds(stripe))
         self.low = low
         origin = np.zeros(0)
         if "std" in names:
             path = plan.results.product(shards[0].shard)
             origin = np.load(path, "r", allow_pickle=False).reshape(-1)[low:high].copy()
-        self._states = statistics.states(names, high - low, dtype, origin)
+        self._states = statistics.accumulators(names, high - low, dtype, origin)
         self.digests = np.zeros((len(shards), 16), np.uint8)
         self.runs: list[Run] = []
 

@@ -24,7 +24,7 @@ from shardwise.dispatch.schedulers.common import JOB_NAME
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
-from shardwise.records.locks import _somebody_works
+from shardwise.records.locks import is_job_locked
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -86,7 +86,7 @@ def refuse_beside_living(results: Results, joins: str | None = None) -> None:
         names = sorted(noted - joined)
         if names and shutil.which(scheduler.client):
             _refuse_beside(results, scheduler, names)
-    if _somebody_works(results.living) or (not joins and _somebody_works(results.living_array)):
+    if is_job_locked(results.living) or (not joins and is_job_locked(results.living_array)):
         _refuse(
             f"jobs of an earlier run still work on {results.root}. Let them finish, or end them "
             "(see: squeue --me, qstat, or pgrep -af scripts/); then run the same command again."

@@ -46,6 +46,6 @@ def _is_final(log: Path, since: float) -> bool:
     A job that is lost before it begins leaves the log of an earlier run.
     """
     try:
-        return log.stat().st_mtime >= since and logs.exit_code(logs.tail(log)) in _CODES
+        return log.stat().st_mtime >= since and logs.find_exit_code(logs.read_tail(log)) in _CODES
     except OSError:
         return False

@@ -168,7 +168,7 @@ class Listener(logging.Handler):
         planned, done = self._state.planned[rule], self._state.done[rule]
         if self._for_all(rule):
             shards = len(self._run.plan.shards)
-            return shards if done else shards - len(missing.missing(self._run.plan)), shards
+            return shards if done else shards - len(missing.list_missing(self._run.plan)), shards
         if rule not in _PER_SHARD or not self._whole():
             return done, planned
         shards = len(self._run.plan.shards)
@@ -180,12 +180,12 @@ class Listener(logging.Handler):
         What is whole is read from the files. Snakemake's events may be incomplete: a quiet mode
         leaves some out, and a signal ends the process before others.
         """
-        from shardwise.records import standing  # here: jobs do not need it
+        from shardwise.records import remaining  # here: jobs do not need it
 
         run = self._run
         if not run.began:
             return
-        found = standing.look(run.plan, run.reduce["statistics"], jobs=False)
+        found = remaining.find(run.plan, run.reduce["statistics"], jobs=False)
         finished = found.finished and run.results.report.exists()
         if finished or (run.succeeded and not self._whole()):
             whole = ", ".join(run.in_the_end())
@@ -256,7 +256,7 @@ class Follower:
     def _look(self) -> str:
         """Show the notes in what is new in the log; returns the newest count, if there is one."""
         count = ""
-        for level, text in logs.lines(self._news()):
+        for level, text in logs.parse_lines(self._news()):
             if _COUNT.fullmatch(text):
                 count = text
             elif level == "WARNING" and not text.startswith("shard "):
@@ -295,7 +295,7 @@ def _log_of(record: Any) -> Path | None:
 
 def shard_failures(log: Path | None) -> list[Failure]:
     """The shards that the one job for all has named in the end, as failed for good."""
-    named = logs.failed_shards(logs.text(log))
+    named = logs.find_failed_shards(logs.read(log))
     return [Failure(f"multiply {shard}", reason, own) for shard, reason, own in named]
 
 

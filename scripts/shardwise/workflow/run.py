@@ -24,11 +24,11 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
 from shardwise.plan.plan import Plan, Shard, Source, Stack
 from shardwise.records import missing
-from shardwise.reduce import useful
-from shardwise.units import MIB
+from shardwise.reduce import rank_limits
+from shardwise.units import MIB, count
 
 if TYPE_CHECKING:
-    from shardwise.records.standing import Standing
+    from shardwise.records.remaining import RemainingWork
 from shardwise.workflow.hooks import (
     _add_hooks,
     _around_graph,
@@ -59,7 +59,7 @@ class Run:
     ----------
     dispatch, workers, array_limit
         As the config has them.
-    standing : Standing or None
+    standing : RemainingWork or None
         What is left to do; None in a job.
     began, succeeded, interrupted
         Whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
@@ -103,19 +103,19 @@ class Run:
         """Exit with 2 where more ranks are asked for than the work takes; in a dry run, too."""
         try:
             for rule, ranks, named in self._asked_ranks():
-                if ranks > useful.ALWAYS:
-                    useful.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
+                if ranks > rank_limits.ALWAYS:
+                    rank_limits.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
         except InputError as error:
             _refuse(error)
 
-    def _work_of(self, rule: str) -> useful.Limit:
+    def _work_of(self, rule: str) -> rank_limits.Limit:
         """The limit of what there is to do for the ranks of a rule."""
         from shardwise.reduce import job as reduce_job  # here: few runs ask, and it takes a while
 
         if rule == "reduce":
             return reduce_job.most_ranks(self.plan)
         shards = len(self.plan.shards)
-        return useful.of_work(shards, f"the plan has {useful.counted(shards, 'shard')}")
+        return rank_limits.limit_by_work(shards, f"the plan has {count(shards, 'shard')}")
 
     def refuse_crowds(self) -> None:
         """Refuse more ranks than can be of use on this machine, where they run here.
@@ -123,7 +123,8 @@ class Run:
         Snakemake knows where only after it has read the rules.
         """
         for rule, ranks, named in self._asked_ranks() if self._workflow.local_exec else ():
-            useful.refuse_more(ranks, named, useful.here(self._words_for(rule).get("mpi")))
+            launcher = self._words_for(rule).get("mpi")
+            rank_limits.refuse_more(ranks, named, rank_limits.limit_by_machine(launcher))
 
     def _asked_ranks(self) -> list[tuple[str, int, str]]:
         """The rules that start MPI ranks: how many, and where that is said."""
@@ -133,11 +134,11 @@ class Run:
             asked.append(("mpi", _number(tasks), "tasks of the rule mpi, in the profile"))
         return asked
 
-    def _granted(self, rule: str) -> useful.Limit | None:
+    def _granted(self, rule: str) -> rank_limits.Limit | None:
         """The limit of the tasks that the profile names for the reduce, where it does."""
         tasks = _number(self._words_for(rule).get("tasks", "")) if rule == "reduce" else 0
         return (
-            useful.of_places(tasks, f"the profile asks for {useful.counted(tasks, 'task')}")
+            rank_limits.limit_by_places(tasks, f"the profile asks for {count(tasks, 'task')}")
             if tasks
             else None
         )
@@ -168,11 +169,11 @@ class Run:
         """The shards that the one job for all computes."""
         return list(self.plan.shards) if self.forced else self.standing.missing
 
-    def _compared(self) -> "Standing":
+    def _compared(self) -> "RemainingWork":
         """Compare the folder with the plan, and have Snakemake make again what does not fit."""
-        from shardwise.records import standing  # here: jobs do not need it
+        from shardwise.records import remaining  # here: jobs do not need it
 
-        found = standing.look(self.plan, self.reduce["statistics"], jobs=self.rule_for_all is None)
+        found = remaining.find(self.plan, self.reduce["statistics"], jobs=self.rule_for_all is None)
         if self.rule_for_all:
             log.info("shardwise: " + missing.describe(self.plan, found.missing))
         if outdated := found.outdated:

@@ -32,7 +32,7 @@ from shardwise.files.paths import Results
 from shardwise.multiply import backend
 from shardwise.multiply import job as multiply_job
 from shardwise.numerics import gemm
-from shardwise.records import receipts, standing
+from shardwise.records import receipts, remaining
 from shardwise.workflow import progress
 
 from tests import factories, fake_devices
@@ -419,13 +419,13 @@ def test_what_nvml_says_blames_the_device(monkeypatch, before, now, why):
 
 def wrong(monkeypatch) -> None:
     """Let NumPy's products be off by one."""
-    honest = gemm.NumpyKernel.multiply
+    honest = gemm.MatmulKernel.multiply
 
     def multiply_batch(self, block, other, out, count):
         honest(self, block, other, out, count)
         out[0, 0, 0] += 1
 
-    monkeypatch.setattr(gemm.NumpyKernel, "multiply", multiply_batch)
+    monkeypatch.setattr(gemm.MatmulKernel, "multiply", multiply_batch)
 
 
 def test_a_failed_proof_on_a_gpu_asks_for_another_one(tmp_path, monkeypatch):
@@ -607,8 +607,8 @@ def test_the_last_words_of_a_run_name_them(results, capsys, monkeypatch, done):
     listener = progress.Listener(workflow, run)
     if done:
         results.report.touch()
-    found = standing.Standing([] if done else ["00000"], None)
-    monkeypatch.setattr(standing, "look", lambda plan, statistics, jobs: found)
+    found = remaining.RemainingWork([] if done else ["00000"], None)
+    monkeypatch.setattr(remaining, "find", lambda plan, statistics, jobs: found)
     listener.last_words()
     said = capsys.readouterr().err
     assert f"  {entry}\n" in said

@@ -346,7 +346,7 @@ def on_a_device(monkeypatch, driver):
 
     def beginning(self, *arguments, **named):
         begin(self, *arguments, **named)
-        self._gauge = Gauge(WHOLE)
+        self.gauge = Gauge(WHOLE)
 
     monkeypatch.setattr(session.Session, "__init__", beginning)
 

@@ -15,8 +15,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.dispatch import array, journal, recipe, tally
-from shardwise.dispatch import script as scripts
+from shardwise.dispatch import array, journal, recipe, tally, task
 from shardwise.dispatch.schedulers import common, grid_engine, slurm
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
 from shardwise.dispatch.schedulers.grid_engine import GridEngine
@@ -247,7 +246,7 @@ def made_script(folder: Path, numbers: tuple[int, ...], scheduler: str, setup: s
     own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
     for name in (plan.results.array_folder("run"), plan.results.log("multiply").parent):
         name.mkdir(parents=True, exist_ok=True)
-    text = scripts.task_script(plan, own, SCHEDULERS[scheduler].find_number(own), setup, 500)
+    text = task.script(plan, own, SCHEDULERS[scheduler].find_number(own), setup, 500)
     python = folder / "python"
     python.write_text('#!/bin/sh\necho "$@"; exit "${CODE:-0}"\n')
     python.chmod(0o755)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardwise import errors
 from shardwise.dispatch import mpi
 from shardwise.dispatch.crew import Crew
-from shardwise.dispatch.events import Event
+from shardwise.dispatch.events import Event, Order
 from shardwise.dispatch.seats import View, seated, shown
 from shardwise.errors import TryAgain
 from shardwise.reduce import launch
@@ -103,7 +103,7 @@ def test_workers_see_nothing_that_makes_a_rank() -> None:
     """What a launcher has told is away for a while, and back afterwards; all else stays."""
     told = {"PMI_RANK": "1", "PMI_FD": "9", "SHARDWISE_RANKS": "2", "SLURM_PROCID": "1"}
     environ = {**told, "SLURM_JOB_ID": "7", "HOME": "/home"}
-    with launch.outside(environ):
+    with launch.hide_rank_variables(environ):
         assert environ == {"SLURM_JOB_ID": "7", "HOME": "/home"}
     assert environ == {**told, "SLURM_JOB_ID": "7", "HOME": "/home"}
 
@@ -209,7 +209,7 @@ def test_a_late_word_of_a_replaced_worker_does_not_count(tmp_path: Path) -> None
     done, ready = Event(0, "done", "00001"), Event(0, "ready")
     wire.arriving = [(2, ["event", 0, asdict(done)])]
     assert crews.poll(0) == [replace(done, worker=(2, 0))]
-    crews.restart((2, 0), ["GPU-1"])
+    crews.obey(Order((2, 0), "restart", None, ("GPU-1",)))
     assert wire.sent == [(2, "order", 0, "restart", None, ("GPU-1",))]
     wire.arriving = [(2, ["event", 0, asdict(done)]), (2, ["event", 1, asdict(ready)])]
     assert crews.poll(0) == [replace(ready, worker=(2, 0))]

@@ -78,7 +78,7 @@ def planned(
 
 def command(made: Plan, *words: object) -> list[str]:
     """The command line of a pool."""
-    return factories.command("multiply", "--plan", made.results.plan, "--all", *words)
+    return factories.command("dispatch", "--plan", made.results.plan, *words)
 
 
 def environment(folder: Path, devices: int) -> dict[str, str]:
@@ -573,13 +573,14 @@ import sys, time
 from multiprocessing.popen_fork import Popen
 from pathlib import Path
 from shardwise.dispatch import crew
+from shardwise.dispatch.events import Order
 
 crew._GRACE_SECONDS = crew._EXIT_SECONDS = 0.1
 Popen._send_signal = lambda self, number: None
 with crew.Crew(Path(sys.argv[1]), 1) as own:
     while not own.poll(1):
         pass
-    own.assign(0, "00000")
+    own.obey(Order(0, "assign", "00000"))
     while not Path(sys.argv[2]).exists():
         time.sleep(0.05)
 """

@@ -60,15 +60,6 @@ def test_good_headers_are_read(tmp_path, order, version, kind, byte_order):
     assert header.offset == path.stat().st_size - array.nbytes
 
 
-@pytest.mark.parametrize("shape", ["()", "(0, 3, 3)", "(1,)", "(2, 1, 1, 1)"])
-def test_odd_ranks_are_left_to_the_caller(tmp_path, shape):
-    """A header of any rank is a header; whether it fits is decided where it is used."""
-    count = int(np.prod(eval(shape)))
-    path = tmp_path / "a.npy"
-    path.write_bytes(raw_file(fields(shape=shape), b"1234" * count))
-    assert read_header(path).shape == eval(shape)
-
-
 @pytest.mark.parametrize("descr", ["=f4", "|f4", "f4"])
 def test_native_byte_order_has_other_spellings(tmp_path, descr):
     """A dtype without a byte order is this machine's own."""
@@ -80,17 +71,13 @@ def test_native_byte_order_has_other_spellings(tmp_path, descr):
 BAD = {
     "empty file": (b"", "is not a .npy file"),
     "text file": (b"hello, this is no array", "is not a .npy file"),
-    "magic only": (b"\x93NUMPY", "is not a .npy file"),
     "npz": (b"PK\x03\x04 and so on", "is not a .npy file"),
-    "version 0": (raw_file(fields(), b"1234" * 4, 1).replace(b"Y\x01", b"Y\x00"), "version 0"),
     "version 9": (raw_file(fields(), b"1234" * 4, 1).replace(b"Y\x01", b"Y\x09"), "version 9"),
     "no length": (b"\x93NUMPY\x01\x00\x01", "length is not plausible"),
     "huge length": (raw_file(fields(), version=2, length=2**32 - 1), "length is not plausible"),
     "cut header": (raw_file(fields(), length=200), "truncated inside the .npy header"),
     "truncated": (raw_file(fields(), b"1234" * 3), "is truncated: its header says shape (2, 2)"),
-    "no data": (raw_file(fields()), "is truncated"),
     "trailing": (raw_file(fields(), b"1234" * 5), "has trailing bytes"),
-    "trailing one": (raw_file(fields(), b"1234" * 4 + b"\n"), "has trailing bytes"),
     "objects": (raw_file(fields("'|O'"), b"12345678" * 4), "never unpickled"),
     "structured": (raw_file(fields("[('x', '<f4')]"), b"1234" * 4), "holds a structured dtype"),
     "void": (raw_file(fields("'|V4'"), b"1234" * 4), "raw or structured"),
@@ -98,17 +85,13 @@ BAD = {
     "bytes": (raw_file(fields("'|S4'"), b"1234" * 4), "holds strings"),
     "booleans": (raw_file(fields("'|b1'"), b"1234"), "save them as uint8"),
     "longdouble": (raw_file(fields("'<f16'"), b"1" * 64), "holds elements of type '<f16'"),
-    "complex 256": (raw_file(fields("'<c32'"), b"1" * 128), "holds elements of type '<c32'"),
     "datetime": (raw_file(fields("'<M8[ns]'"), b"1" * 32), "holds elements of type '<M8[ns]'"),
-    "timedelta": (raw_file(fields("'<m8[s]'"), b"1" * 32), "holds elements of type"),
     "unit on a float": (raw_file(fields("'<f4[ns]'"), b"1234" * 4), "f4[ns]"),
     "no dtype": (raw_file(fields("'hello world'"), b"1234" * 4), "holds elements of type"),
     "descr is a number": (raw_file(fields("4"), b"1234" * 4), "allowed are float16"),
     "negative": (raw_file(fields(shape="(-2, -2)"), b"1234" * 4), "which is no shape"),
     "boolean dims": (raw_file(fields(shape="(True, 4)"), b"1234" * 4), "which is no shape"),
-    "float dims": (raw_file(fields(shape="(2.0, 2)"), b"1234" * 4), "which is no shape"),
     "list shape": (raw_file(fields(shape="[2, 2]"), b"1234" * 4), "which is no shape"),
-    "shape is a number": (raw_file(fields(shape="4"), b"1234" * 4), "which is no shape"),
     "fortran is a number": (raw_file(fields(fortran="0"), b"1234" * 4), "fortran_order is 0"),
     "garbage": (raw_file("%$!\x01\x02", b"1234" * 4), "damaged .npy header"),
     "null bytes": (raw_file("\x00" * 80, b"1234" * 4), "damaged .npy header"),
@@ -118,9 +101,7 @@ BAD = {
     "a call": (raw_file("__import__('os').abort()", b"1234" * 4), "damaged .npy header"),
     "unhashable key": (raw_file("{[]: 1}", b"1234" * 4), "damaged .npy header"),
     "deep parentheses": (raw_file("(" * 60000, b"1234" * 4), "damaged .npy header"),
-    "deep minus": (raw_file("-" * 60000 + "1", b"1234" * 4), "damaged .npy header"),
     "deep sum": (raw_file("1" + "+1" * 30000, b"1234" * 4), "damaged .npy header"),
-    "deep lists": (raw_file("[" * 150 + "]" * 150, b"1234" * 4), "damaged .npy header"),
     "dims of 4000 digits": (raw_file(fields(shape=f"({'9' * 4000}, {'9' * 4000})")), "header"),
     "hexadecimal dims": (raw_file(fields(shape=f"(0x{'f' * 20000},)")), "header"),
 }
@@ -133,17 +114,6 @@ def test_bad_files_are_refused(tmp_path, case):
     path = tmp_path / "bad.npy"
     path.write_bytes(raw)
     assert told in refusal(path)
-
-
-def test_missing_files_are_refused(tmp_path):
-    """A file that is not there cannot be read."""
-    assert "cannot be read: No such file" in refusal(tmp_path / "none.npy")
-
-
-def test_folders_are_refused(tmp_path):
-    """A folder is no array, whatever its name."""
-    (tmp_path / "folder.npy").mkdir()
-    assert "is not a file" in refusal(tmp_path / "folder.npy")
 
 
 @pytest.mark.parametrize("shape", ["(10**12,)", "(1000000, 1000000)", "(1000000000000, 1, 1)"])

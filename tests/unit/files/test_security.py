@@ -1,4 +1,4 @@
-"""Config is data, names are names, and nothing is written outside of the results folder."""
+"""Names are names, and nothing is written outside of the results folder."""
 
 import ast
 import os
@@ -11,82 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.dispatch import crew, script
+from shardwise.dispatch import crew, task
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit, npy
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
-from shardwise.plan import config, plan, planner
+from shardwise.plan import plan, planner
 from shardwise.records import ledger
 from shardwise.reduce import checkpoint, launch, results
 from shardwise.workflow import hooks
 
 from tests import factories
-
-
-def read(folder: Path, text: str) -> dict:
-    """What a config file of this text holds."""
-    file = folder / "mine.yaml"
-    file.write_text(text)
-    return config.read_files([file])
-
-
-# A config file is data.
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "shards: 3\nkeep: sum\nshards: 4\n",
-            "the key shards stands in line 1 and again in line 3",
-        ),
-        ("reduce:\n  ranks: 1\n  ranks: 2\n", "key ranks stands in line 2 and again in line 3"),
-        ('{"shards": 3,\n "shards": 4}', "the key shards stands in line 1 and again in line 2"),
-        ('{\n\t"shards": 3,\n\t"shards": 4}', "the key shards stands there twice"),
-        ("shards: !!python/object/apply:os.system ['true']\n", "line 1: the tag .*system is not"),
-        ("shards: !!int '3'\n", "line 1: the tag tag:yaml.org,2002:int is not allowed"),
-        ("results: !secret x\n", "line 1: the tag !secret is not allowed"),
-        ("a: &x [1]\nb: *x\n", r"line 2: the alias \*x is not allowed"),
-        ("<<: {shards: 3}\n", "line 1: << is not allowed"),
-        ("? [a, b]\n: 1\n", "line 1: a key must be a single word"),
-        ("__use_yte__: true\nshards: 3\n", "can run any code.*write the values out"),
-        ("__use_yte__: false\n", "can run any code"),
-        ("shards: 3\n---\nshards: 4\n", "expected a single document"),
-        ("[" * 20000, "nested too deeply"),
-        ("[]", "must hold keys and values"),
-        ("shards: 3 # " + "x" * 2**20, "more than 1048576 bytes"),
-    ],
-)
-def test_what_is_more_than_data_is_refused(tmp_path, text, said):
-    """Equal keys, tags, aliases, templates: refused with the line, before any value is used."""
-    with pytest.raises(InputError, match=said):
-        read(tmp_path, text)
-
-
-def test_a_bomb_of_aliases_takes_no_memory(tmp_path):
-    """Nine lines that stand for a billion values are refused at the first alias."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
-    with pytest.raises(InputError, match=r"line 2: the alias \*a0"):
-        read(tmp_path, "\n".join(lines))
-
-
-def test_data_is_taken_as_it_stands(tmp_path):
-    """YAML, and JSON that is indented with tabs, as Snakemake reads it."""
-    text = "input: 'a $(touch x) {b} `c`'\nreduce: {ranks: 3}\nresults: \"a\\nb\"\n"
-    values = {"input": "a $(touch x) {b} `c`", "reduce": {"ranks": 3}, "results": "a\nb"}
-    assert read(tmp_path, text) == values
-    assert read(tmp_path, '{\n\t"shards": 3\n}') == {"shards": 3}
-
-
-def test_a_pipe_is_no_config_file(tmp_path):
-    """It would be waited for, and give its text only once."""
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="is not a file"):
-        config.read_files([tmp_path / "pipe"])
-
 
 # Nothing is written outside of the results folder.
 
@@ -169,10 +105,10 @@ def test_unfinished_results_that_are_links_are_refused(tmp_path):
     folder = made.results.partial
     folder.mkdir()
     (folder / "sum.npy").symlink_to(victim)
-    parts = checkpoint.Partial(folder, "d")
+    parts = checkpoint.CheckpointFolder(folder, "d")
     parts.save("1-0-done", checkpoint.Record(finished=[0]), [np.zeros(1)])
     with pytest.raises(InputError, match=r"sum\.npy: no reduce of ours writes this"):
-        results.Outputs(parts, made.problem, ["sum"]).prepare()
+        results.ResultFiles(parts, made.problem, ["sum"]).prepare()
     assert victim.read_bytes() == before
 
 
@@ -181,8 +117,8 @@ def test_temporary_files_are_private(tmp_path):
     made = small(tmp_path)
     with commit.commit(tmp_path / "file") as file:
         assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
-    parts = checkpoint.Partial(made.results.partial, "d")
-    results.Outputs(parts, made.problem, ["sum", "std"]).prepare()
+    parts = checkpoint.CheckpointFolder(made.results.partial, "d")
+    results.ResultFiles(parts, made.problem, ["sum", "std"]).prepare()
     modes = {path.name: path.stat().st_mode & 0o777 for path in made.results.partial.iterdir()}
     assert modes == {"sum.npy": 0o600, "std.npy": 0o600}
 
@@ -242,7 +178,7 @@ def test_commands_that_we_print_do_what_they_say(tmp_path):
     """The command that repairs names the very files, whatever the folder is called."""
     root = Path(HOSTILE)
     made = replace(small(tmp_path), results=Results(root))
-    line = ledger.remove_receipts(made, ["00000", "00001"])
+    line = ledger.build_repair(made, ["00000", "00001"])
     found = words(line, tmp_path)
     assert found == ["rm", "-f", *(f"./{root}/products/0000{i}.json" for i in (0, 1))]
     assert words(for_bash(root / "x"), tmp_path) == [f"./{root}/x"]
@@ -265,7 +201,7 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
     made.results.log("multiply").parent.mkdir(parents=True)
     about = common.Array("slurm", "r", "d", "r-1", 1, 0, (0, 1))
-    text = script.task_script(made, about, "index=0 number=1 job=1", "", None)
+    text = task.script(made, about, "index=0 number=1 job=1", "", None)
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[2:])\n")
     program.chmod(0o700)
@@ -285,7 +221,7 @@ def test_the_launcher_is_words_and_no_shell(text, tmp_path):
     for name in ("srun", "srun;"):
         (tmp_path / name).write_text("")
         (tmp_path / name).chmod(0o700)
-    found = launch.command(2, text, environ)
+    found = launch.build_command(2, text, environ)
     assert found[1:] == [*shlex.split(text)[1:], "-n", "2"]
 
 
@@ -309,10 +245,10 @@ def test_no_reader_unpickles(tmp_path):
         npy.read_header(path)
     made = small(tmp_path)
     folder = made.results.partial
-    parts = checkpoint.Partial(folder, "d")
+    parts = checkpoint.CheckpointFolder(folder, "d")
     parts.save("1-0-done", checkpoint.Record(finished=[0]), [np.zeros(1)])
     np.save(folder / "sum.npy", evil, allow_pickle=True)
-    assert results.Outputs(parts, made.problem, ["sum"]).prepare() == []
+    assert results.ResultFiles(parts, made.problem, ["sum"]).prepare() == []
     assert not (tmp_path / "pwned").exists()
 
 

@@ -42,7 +42,7 @@ def test_nothing_stays_open(tmp_path):
     """However often a folder stands in the place of a file: a watch looks every few seconds."""
     before = opened()
     for _ in range(20):
-        assert logs.tail(tmp_path) == ""
+        assert logs.read_tail(tmp_path) == ""
         assert small.said(tmp_path) is None
     assert opened() == before
 

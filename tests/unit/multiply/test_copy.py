@@ -123,7 +123,7 @@ import os, sys
 from pathlib import Path
 from shardwise.multiply import copy
 from shardwise.plan import plan
-copy._copy = lambda *words: os.kill(os.getpid(), 9)
+copy._Copier.run = lambda *words: os.kill(os.getpid(), 9)
 copy.materialize(plan.load(Path(sys.argv[1])), "00000")
 """
 

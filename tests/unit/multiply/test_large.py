@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.files import pieces
-from shardwise.multiply import batch, job, session
+from shardwise.multiply import batch, job, reading, session
 from shardwise.multiply.lanes import HostLane
 from shardwise.numerics.binned import BinnedSum
 from shardwise.plan import memory as plan_memory
@@ -142,7 +142,7 @@ def test_what_no_memory_holds_is_refused_before_it_is_read(tmp_path, monkeypatch
     made = factories.plan(tmp_path, stack((2, 300, 300)), keep=keep, shards=1)
     monkeypatch.setattr(Lane, "total_bytes", 10**6)
     monkeypatch.setattr(session, "HostLane", Lane)
-    monkeypatch.setattr(session, "ExtentReader", None)  # nothing may be read
+    monkeypatch.setattr(reading, "ExtentReader", None)  # nothing may be read
     with pytest.raises(InputError) as caught:
         job.run_shard(made, "00000")
     told = str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 from shardwise.devices.gauge import Sample
 from shardwise.files.paths import Results
 from shardwise.multiply import job, live
-from shardwise.multiply import session as sessions
+from shardwise.multiply.session import Session
 from shardwise.observe import folder, observation
 from shardwise.plan import memory
 from shardwise.records import receipts
@@ -194,10 +194,9 @@ def test_matrices_are_counted_as_they_come_through(tmp_path, monkeypatch):
     """At the end all of them are, whatever the size of a batch."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 3 * 512)
     made = factories.plan(tmp_path, noise((7, 8, 8)), shards=1, materialize=False)
-    session = sessions.Session(made, 0)
-    reading = session.begin("00000")
-    session.finish(reading)
-    assert reading.watch.matrices == pytest.approx(7)
+    shard_job = job.ShardJob(Session(made, 0), "00000")
+    shard_job.run()
+    assert shard_job.watch.matrices == pytest.approx(7)
 
 
 def test_a_shard_and_its_copy_are_at_work(tmp_path, monkeypatch):
@@ -267,16 +266,14 @@ def test_the_receipt_is_there_before_the_live_file_goes(tmp_path, monkeypatch):
 
 def test_an_attempt_is_counted_from_its_journal(tmp_path):
     """A journal that is not there, or is none, has no attempt."""
-    assert receipts.starts(tmp_path / "none.starts") == 0
-    assert receipts.starts(tmp_path) == 0
-    assert receipts.note_start(tmp_path / "a.starts") == receipts.starts(tmp_path / "a.starts") == 1
+    assert receipts.count_starts(tmp_path / "none.starts") == 0
+    assert receipts.count_starts(tmp_path) == 0
+    journal = tmp_path / "a.starts"
+    assert receipts.note_start(journal) == receipts.count_starts(journal) == 1
 
 
 def test_facts_of_a_device_are_its_name_and_uuid(tmp_path):
     """No more: the file is small, and says nothing that the receipt will not say."""
     made = factories.plan(tmp_path, stack((4, 8, 8)), shards=1, materialize=False)
-    session = sessions.Session(made, 0)
-    reading = session.begin("00000")
-    beside = session._at_work(reading.shard, reading.watch, 1)
-    assert beside._facts["device"] == {"name": "CPU", "uuid": None}
-    session.finish(reading)
+    with job.ShardJob(Session(made, 0), "00000").begin()._at_work(1) as beside:
+        assert beside._facts["device"] == {"name": "CPU", "uuid": None}

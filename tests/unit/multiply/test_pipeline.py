@@ -17,9 +17,9 @@ from shardwise.files.commit import commit
 from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import batch, job, operation
-from shardwise.multiply import session as sessions
 from shardwise.multiply.lanes import HostLane
 from shardwise.multiply.pipeline import Drain, Feed
+from shardwise.multiply.session import Session
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Source
 from shardwise.plan.stack import StackReader
@@ -84,7 +84,7 @@ def fed(lane, parts, run, slab_bytes, slabs, cuts, checksum=None):
     targets = [np.full(n, 7, np.uint8) for n in cuts]
     with (
         ExtentReader(2) as threads,
-        closing(Feed(lane, reader, threads, [run], slab_bytes, slabs, takers, watch)) as feed,
+        closing(Feed(lane, reader, threads, run, slab_bytes, slabs, takers, watch)) as feed,
     ):
         feed.start()
         for target in targets:
@@ -125,18 +125,15 @@ def drained(lane, path, raw, slab_bytes, slabs, cuts):
     """A file of these bytes, written in parts of these lengths; checksum, pieces, stopwatch."""
     watch, at = Stopwatch(), 0
     with commit(path) as file:
-        with (
-            StackWriter(
-                file, (raw.nbytes,), np.dtype("u1"), slab_bytes=slab_bytes, threads=2
-            ) as writer,
-            closing(Drain(lane, writer, slabs, watch)) as drain,
-        ):
-            for length in cuts:
-                source = raw[at : at + length].copy()
-                drain.write(source)
-                source[:] = 7  # it may be overwritten now
-                at += length
-            drain.finish()
+        with StackWriter(file, (raw.nbytes,), np.dtype("u1")) as writer:
+            writer.slab_bytes = slab_bytes
+            with closing(Drain(lane, writer, slabs, watch)) as drain:
+                for length in cuts:
+                    source = raw[at : at + length].copy()
+                    drain.write(source)
+                    source[:] = 7  # it may be overwritten now
+                    at += length
+                drain.finish()
         return writer.checksum(), (writer.row_bytes, writer.piece_bytes), watch
 
 
@@ -310,19 +307,17 @@ def test_a_session_takes_its_slabs_once(tmp_path, monkeypatch, keep):
     left, right = noise((40, 8, 8)), noise((40, 8, 8), seed=1)
     over = {"shards": 4, "keep": keep, "materialize": True, "product": "A @ B"}
     made = factories.plan(tmp_path, left, right, **over)
-    session = sessions.Session(made, 0)
-    reading, counts = session.begin("00000"), []
-    for following in ("00001", "00002", "00003", None):
-        ahead = []
+    session = Session(made, 0)
+    jobs, counts = [job.ShardJob(session, shard) for shard in made.shards], []
+    for now, following in zip(jobs, [*jobs[1:], None], strict=True):
 
-        def read(shard=following, now=reading, ahead=ahead):
+        def read(now=now, following=following):
             now.release()
-            if shard is not None:
-                ahead.append(session.begin(shard))
+            if following is not None:
+                following.begin()
 
-        session.finish(reading, read)
+        now.run(read)
         counts.append(len(taken))
-        reading = ahead[0] if ahead else None
     assert len(set(counts)) == 1
     other = factories.computed(factories.plan(tmp_path / "other", left, right, **over))
     for shard in made.shards:
@@ -335,14 +330,14 @@ def test_a_session_goes_on_after_a_failure(tmp_path):
     left = stack((12, 4, 4), "float64")
     left[5, 1, 2] = np.nan
     made = factories.plan(tmp_path, left, shards=4, materialize=False)
-    session = sessions.Session(made, 0)
+    session = Session(made, 0)
     for shard in made.shards:
-        reading = session.begin(shard)
+        shard_job = job.ShardJob(session, shard)
         if shard == "00001":
             with pytest.raises(InputError, match="matrix 5 holds NaN"):
-                session.finish(reading)
+                shard_job.run()
         else:
-            session.finish(reading)
+            shard_job.run()
             row = made.shard(shard)
             part = left[row.start : row.stop]
             np.testing.assert_array_equal(np.load(made.results.product(shard)), part @ part)

@@ -13,7 +13,7 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import backend, copy, job, lanes
-from shardwise.multiply import session as sessions
+from shardwise.multiply.session import Session
 from shardwise.numerics import binned, gemm
 from shardwise.plan import memory
 from shardwise.records import receipts
@@ -430,15 +430,15 @@ def test_a_copy_that_is_made_ahead_takes_no_slab_of_its_own(tmp_path, monkeypatc
         return new_slab(self, nbytes)
 
     monkeypatch.setattr(lanes.HostLane, "_new_slab", counted)
-    session = sessions.Session(made, 0)
-    first, begun = session.begin("00000"), []
+    session = Session(made, 0)
+    first, second = (job.ShardJob(session, shard) for shard in made.shards)
 
     def ahead() -> None:
         first.release()
-        begun.append(session.begin("00001"))
+        second.begin()
 
-    session.finish(first, ahead)
-    session.finish(*begun)
+    first.run(ahead)
+    second.run()
     assert len(taken) == 2  # one to read into, one to write from
 
 
@@ -482,7 +482,7 @@ def test_a_copy_of_another_range_is_made_again(tmp_path):
 def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     """A device that computes wrong numbers is suspected by matrix, and nothing is committed."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 8 * 8 * np.dtype(dtype).itemsize)
-    kind = gemm.Integers if "int" in dtype else gemm.NumpyKernel
+    kind = gemm.MatmulKernel
     multiply_batch, done = kind.multiply, []
 
     def faulty(self, block, other, out, count):
@@ -502,7 +502,7 @@ def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_a_wrong_sum_inside_the_gemm_is_refused(tmp_path, monkeypatch, product, dtype):
     """Under reproducible: false the sum of a batch is proven as one product."""
-    accumulate = gemm.NumpyKernel.accumulate
+    accumulate = gemm.MatmulKernel.accumulate
 
     def faulty(self, block, other):
         total = accumulate(self, block, other)
@@ -513,7 +513,7 @@ def test_a_wrong_sum_inside_the_gemm_is_refused(tmp_path, monkeypatch, product, 
     right = stack((6, 8, 8), dtype, 1) if product == "A @ B" else None
     over = {"product": product, "keep": "sum", "reproducible": False, "shards": 2}
     made = factories.plan(tmp_path, left, right, materialize=False, **over)
-    monkeypatch.setattr(gemm.NumpyKernel, "accumulate", faulty)
+    monkeypatch.setattr(gemm.MatmulKernel, "accumulate", faulty)
     told = refusal(made, IntegrityError, "00001")
     assert "the sum of the products 3 to 5 is wrong: Freivalds' check" in told
 

@@ -1,6 +1,5 @@
 """Binned sums: what the state is, that no order changes it, and how it is rounded."""
 
-import importlib
 import math
 import operator
 import os
@@ -21,7 +20,6 @@ from shardwise.plan import problem
 from shardwise.plan.problem import LEVELS
 
 from tests.factories import FLOATS, SCRIPTS, noise
-from tests.workspace import REPO
 
 REALS = {"float16": (-24, 15), "float32": (-149, 127), "float64": (-1074, 962)}
 """Dtypes, and the exponents of their powers of two; of float64's those up to past the limit."""
@@ -53,30 +51,9 @@ def unit(level):
 
 
 def defined(numbers, kept=LEVELS["float64"]):
-    """The planes of one element by their definition, in exact arithmetic; so many levels."""
-    flags, terms = 0, []
-    for number in map(float, numbers):
-        if math.isnan(number):
-            flags |= NAN
-        elif abs(number) >= LIMIT:
-            flags |= PLUS if number > 0 else MINUS
-        else:
-            terms.append(Fraction(number))
-    top = kept - 1
-    while any(abs(term) > 2**31 * unit(top) for term in terms):
-        top += 1
-    levels = range(top, top - kept, -1)
-    sums = [
-        sum(round(v / unit(level)) - 2**32 * round(v / unit(level + 1)) for v in terms)
-        for level in levels
-    ]
-    return [top | flags, *sums]
-
-
-def modelled(numbers, kept):
-    """What :func:`defined` says, in integers, which are multiples of 2⁻¹⁰⁷⁴; for many numbers."""
+    """The planes of one element by their definition, in integers: multiples of 2⁻¹⁰⁷⁴."""
     with np.errstate(invalid="ignore"):  # NaN that signal
-        numbers = numbers.astype("float64")
+        numbers = np.asarray(numbers).astype("float64")
     finite = numbers[abs(numbers) < LIMIT].tolist()
     scaled = [p << 1074 - (q.bit_length() - 1) for p, q in map(float.as_integer_ratio, finite)]
     top = kept - 1
@@ -155,9 +132,9 @@ def narrowed(numbers, dtype):
 def test_the_state_is_the_one_defined(dtype, data):
     """Top, flags and the sum of each level are those of exact arithmetic, for any numbers."""
     stack = data.draw(columns(dtype))
-    found = binned(stack).planes()
-    assert found.dtype == np.int64
-    assert found.T.tolist() == [defined(column, LEVELS[dtype]) for column in stack.T]
+    planes = binned(stack).planes()
+    assert planes.dtype == np.int64
+    assert planes.T.tolist() == [defined(column, LEVELS[dtype]) for column in stack.T]
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -182,12 +159,11 @@ def test_rows_in_place_give_the_state_that_is_defined(dtype, data):
     planes = total.planes()
     some = {0, width - 1, *random.integers(0, width, 12).tolist()}
     for e in some:
-        assert planes[:, e].tolist() == modelled(stack[:, e], LEVELS[dtype])
+        assert planes[:, e].tolist() == defined(stack[:, e], LEVELS[dtype])
     assert planes.tobytes() == binned(stack[::-1]).planes().tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "complex128", "int64"])
-@pytest.mark.parametrize("width", [1, 3, 2100])
+@pytest.mark.parametrize(("dtype", "width"), [("complex64", 3), ("complex128", 2100), ("int64", 1)])
 def test_strided_rows_are_those_of_a_stack(dtype, width):
     """Complex numbers and integers in place, some elements of each array only."""
     stack = (noise((50, width + 4), "complex128") * 1e9).view("f8")[:, : width + 4].astype(dtype)
@@ -201,19 +177,8 @@ def test_strided_rows_are_those_of_a_stack(dtype, width):
         assert rounded(expected, dtype).tolist() == exact
 
 
-def test_a_top_that_grows_within_a_tile():
-    """Elements of one tile grow at different rows, among them the last, and others not at all."""
-    stack = np.random.default_rng(3).standard_normal((70, 1500))
-    for row, element, factor in ((5, 7, 1e30), (6, 7, 1e60), (69, 1499, 1e200), (64, 1023, 1e15)):
-        stack[row, element] *= factor
-    planes = binned(stack).planes()
-    for element in (6, 7, 8, 1022, 1023, 1024, 1499):
-        assert planes[:, element].tolist() == modelled(stack[:, element], LEVELS["float64"])
-    assert len(set(planes[0].tolist())) > 3
-
-
 @pytest.mark.parametrize("dtype", REALS)
-@pytest.mark.parametrize("n", [7, 8, 20])
+@pytest.mark.parametrize("n", [7, 20])
 def test_the_last_digit_of_small_numbers_is_not_lost(dtype, n):
     """Beside a large number, each size of small ones: at some the lowest level begins to count."""
     largest, digits = REALS[dtype][1] - 1, np.finfo(dtype).nmant
@@ -223,25 +188,7 @@ def test_the_last_digit_of_small_numbers_is_not_lost(dtype, n):
         flat[0] = math.ldexp(1.0, largest)
         total = BinnedSum(np, (1,), dtype)
         total.add_rows(Rows(flat, 0, 2, n, 1))
-        assert total.planes()[:, 0].tolist() == modelled(flat[::2], LEVELS[dtype])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("condition", [1e0, 1e8, 1e16, 1e24, 1e32])
-def test_ill_conditioned_sums_are_within_the_bound(dtype, condition, monkeypatch):
-    """At most n u_L / 2 and the last rounding, for the benchmark's numbers; exact where all fit."""
-    monkeypatch.syspath_prepend(REPO / "benchmarks")
-    accuracy = importlib.import_module("accuracy")
-    stack = accuracy.stack(condition, dtype, terms=2000)
-    numbers = stack[:, 0].tolist()
-    exact = sum(map(Fraction, numbers))
-    found = Fraction(accuracy.ours(stack))
-    lowest = unit(int(binned(stack).planes()[0, 0]) - LEVELS[dtype] + 1)
-    lost = len(numbers) * lowest / 2
-    assert abs(found - exact) <= lost + Fraction(math.ulp(float(exact))) / 2
-    assert lowest / 2 <= Fraction(2) ** (32 - 32 * LEVELS[dtype]) * Fraction(max(numbers))
-    if condition <= (1e8 if dtype == "float32" else 1e16):
-        assert float(found) == math.fsum(numbers)
+        assert total.planes()[:, 0].tolist() == defined(flat[::2], LEVELS[dtype])
 
 
 @pytest.mark.parametrize("dtype", [*REALS, "complex64", "complex128", "int64"])
@@ -282,37 +229,6 @@ def test_the_total_is_rounded_once(dtype, data):
     assert value(numbers or [0.0], dtype) == float(kept(numbers, dtype))
 
 
-@pytest.mark.parametrize("condition", [1e16, 1e20])
-@given(seed=st.integers(0, 2**32 - 1))
-def test_sums_that_cancel(condition, seed):
-    """Where nearly all cancels the error is within its bound, which plain summation exceeds."""
-    random = np.random.default_rng(seed)
-    large = random.standard_normal(200) * condition
-    numbers = random.permutation([*large, *-large, *random.standard_normal(100)])
-    exact = sum(map(Fraction, numbers.tolist()))
-    found = Fraction(float(value(numbers)))
-    lost = len(numbers) * Fraction(2) ** -96 * Fraction(float(max(abs(numbers))))
-    assert abs(found - exact) <= lost + Fraction(math.ulp(float(exact))) / 2
-    assert abs(Fraction(float(np.cumsum(numbers)[-1])) - exact) > 1000 * abs(found - exact)
-
-
-@given(st.lists(st.integers(-1063, 956), min_size=2, max_size=12), st.randoms())
-def test_any_scale(exponents, random):
-    """From 1e-320 to 1e288, largest first or last, the planes are those of the definition."""
-    numbers = [math.ldexp(random.uniform(-1, 1), e) for e in exponents]
-    expected = defined(numbers)
-    for order in (sorted(numbers, key=abs), sorted(numbers, key=abs, reverse=True), numbers):
-        one_by_one = binned(rows(order), cuts=range(len(order)))
-        assert one_by_one.planes()[:, 0].tolist() == expected
-
-
-@given(st.lists(st.integers(-(2**52), 2**52), min_size=1, max_size=20))
-def test_subnormal_numbers_are_exact(numbers):
-    """Sums of multiples of the smallest subnormal are exact where they fit 53 bits."""
-    tiny = [math.ldexp(n, -1074) for n in numbers]
-    assert Fraction(float(value(tiny))) == Fraction(float(sum(numbers))) * Fraction(2) ** -1074
-
-
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
@@ -326,14 +242,17 @@ def test_subnormal_numbers_are_exact(numbers):
         ([1.0, 2.0**-53, 2.0**-60], 1.0 + 2.0**-52),
         ([2.0**900, 1.0, -(2.0**900)], 0.0),
         ([2.0**60, 2.0**-20, -(2.0**60)], 2.0**-20),
+        ([math.nextafter(LIMIT, 0)] * 2 + [-math.nextafter(LIMIT, 0)], math.nextafter(LIMIT, 0)),
+        ([-0.0, -0.0], 0.0),
+        ([], 0.0),
     ],
 )
 def test_ties_of_the_total(numbers, expected):
-    """A tie goes to the even number, and the smallest part beside it decides."""
-    assert value(numbers) == expected
+    """A tie goes to the even number, the smallest part beside it decides, and zero has no sign."""
+    assert value(numbers).tobytes() == np.float64(expected).tobytes()
 
 
-@pytest.mark.parametrize("level", [3, 4, 33, 62])
+@pytest.mark.parametrize("level", [3, 33, 62])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_number_at_the_edge_of_a_level(level, sign):
     """2³¹ units stay below the next level, and one bit more does not."""
@@ -375,36 +294,6 @@ def test_special_values(numbers, flags, expected, step):
     assert planes[:, 1].tolist() == defined(stack[:, 1])
     found = rounded(planes, "float64")
     assert np.array_equal(found, [expected, 3.0 * len(numbers)], equal_nan=True)
-
-
-@pytest.mark.parametrize("step", [1, -1])
-def test_the_limit_holds_beside_numbers_just_below_it(step):
-    """A number past the limit counts as infinite also where the top is the highest already."""
-    below = math.nextafter(LIMIT, 0)
-    assert value([below, below, -below]) == below
-    one_by_one = binned(rows([below, LIMIT, -2 * LIMIT][::step]), cuts=[1, 2])
-    planes = one_by_one.planes()
-    assert planes[:, 0].tolist() == defined([below, LIMIT, -2 * LIMIT])
-
-
-def test_zeros_of_any_sign_sum_to_plus_zero():
-    """Negative zero leaves no trace, and nothing at all is 0."""
-    found = np.array([value([-0.0, -0.0]), value([1.0, -1.0]), value([])])
-    assert found.tobytes() == np.zeros(3).tobytes()
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("width", [1, 15, 1024, 2500])
-def test_states_of_any_width_are_merged(dtype, width):
-    """Narrower and wider than what a loop visits at once, with tops mixed and flags."""
-    scales = 10.0 ** np.random.default_rng(1).integers(-4, 4, (9, width, 3))
-    stack = (noise((9, width, 3), dtype, 2) * scales).astype(dtype)
-    stack[3, width // 2, 1] = np.nan
-    found = binned(stack[:4])
-    found.merge(binned(stack[4:]).planes(), 5)
-    assert found.planes().tobytes() == binned(stack).planes().tobytes()
-    found.merge(binned(stack).planes(), 9)
-    assert found.planes().tobytes() == binned(np.concatenate([stack, stack])).planes().tobytes()
 
 
 def any_planes(random, levels, tops, width):
@@ -451,21 +340,6 @@ def test_results_have_the_shape_and_type_of_the_sum(dtype):
         assert complex(found[i, j]) == expected
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex64", "int64"])
-def test_a_part_of_the_elements_can_be_merged_alone(dtype):
-    """Planes cut along their elements, as ranks hold them, give the same parts of the sum."""
-    stack = (noise((6, 4, 3), "float64") * 1e3).astype(dtype)
-    whole = binned(stack).planes()
-    flat = [
-        binned(p).planes().reshape(len(whole), 12, *whole.shape[3:]) for p in (stack[:2], stack[2:])
-    ]
-    part = BinnedSum(np, (5,), dtype)
-    for planes, terms in zip(flat, (2, 4), strict=True):
-        part.merge(planes[:, 4:9], terms)
-    expected = rounded(whole, dtype).reshape(12)[4:9]
-    assert rounded(part.planes(), dtype).tobytes() == expected.tobytes()
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.randoms())
 def test_integers_are_exact_or_refused(numbers, random):
     """Sums are Python's where they fit int64, whatever the partial sums; else they are refused."""
@@ -478,20 +352,6 @@ def test_integers_are_exact_or_refused(numbers, random):
     else:
         with pytest.raises(InputError, match="does not fit int64; save the input as float64"):
             rounded(planes, "int64")
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_integers_beyond_int64_that_cancel(fits):
-    """Shards whose own sums do not fit can be merged to a total that does."""
-    total = binned(rows([2**63 - 1] * 5, "int64"))
-    with pytest.raises(InputError):
-        rounded(total.planes(), "int64")
-    total.merge(binned(rows([-(2**63)] * (5 if fits else 3), "int64")).planes(), 5 if fits else 3)
-    if fits:
-        assert rounded(total.planes(), "int64").tolist() == [-5]
-    else:
-        with pytest.raises(InputError):
-            rounded(total.planes(), "int64")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
@@ -575,9 +435,7 @@ def test_numba_is_imported_late():
         "sys.exit('numba' in sys.modules)"
     )
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
-    assert (
-        subprocess.run([sys.executable, "-c", line], check=False, env=environment).returncode == 0
-    )
+    subprocess.run([sys.executable, "-c", line], check=True, env=environment)
 
 
 @pytest.mark.parametrize(("dtype", "levels"), [("float32", 3), ("float64", 4)])

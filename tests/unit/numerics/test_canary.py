@@ -9,7 +9,7 @@ from shardwise.numerics import canary, gemm
 from shardwise.plan.problem import Problem
 
 from tests import factories
-from tests.factories import FLOATS, PRODUCTS, stack
+from tests.factories import stack
 
 LOW = ("float32", "complex64")
 
@@ -55,8 +55,11 @@ def trial(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["products", "sum"])
-@pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("dtype", "product"),
+    [("float16", "A @ A"), ("float32", "A.T @ A"), ("float64", "A @ A.T"), ("complex64", "A @ B"),
+     ("complex128", "A @ A")],
+)  # fmt: skip
 def test_what_computes_as_asked_passes(trial, dtype, product, way):
     """The memory of the batches, whatever their shape, and each way to multiply."""
     shape = (4, 17, 17) if product == "A @ A" else (4, 9, 17)
@@ -83,20 +86,17 @@ def test_factors_cut_to_11_bits_are_refused(dtype):
     assert "precision: tf32" in str(refused.value)
 
 
-@pytest.mark.parametrize("dtype", LOW)
-def test_tf32_that_was_asked_for_passes(dtype):
+def test_tf32_that_was_asked_for_passes():
     """Eleven bits are what it has; eight, as bfloat16, are refused."""
-    multiplied(dtype, "tf32", lambda x: cut(x, 11))
+    multiplied("float32", "tf32", lambda x: cut(x, 11))
     with pytest.raises(IntegrityError, match="lower precision than tf32"):
-        multiplied(dtype, "tf32", lambda x: cut(x, 8))
+        multiplied("float32", "tf32", lambda x: cut(x, 8))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_double_precision_computed_as_single_is_refused(dtype):
+def test_double_precision_computed_as_single_is_refused():
     """There is no precision to ask for instead."""
-    lower = {"float64": "float32", "complex128": "complex64"}[dtype]
-    with pytest.raises(IntegrityError, match=f"lower precision than {dtype}") as refused:
-        multiplied(dtype, dtype, lambda x: x.astype(lower).astype(dtype))
+    with pytest.raises(IntegrityError, match="lower precision than float64") as refused:
+        multiplied("float64", "float64", lambda x: x.astype("float32").astype("float64"))
     assert "tf32" not in str(refused.value)
 
 

@@ -89,7 +89,7 @@ def test_loops_run_where_nothing_can_be_kept(monkeypatch):
         binned_cpu._integers.cache_clear()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", ["integers"])
 def test_loops_are_compiled_where_numba_is_told_not_to(tmp_path, loop):
     """NUMBA_DISABLE_JIT is for those who debug loops of their own, which stay as they are."""
     own = "\nimport numba\nassert not hasattr(numba.njit(lambda x: x), 'signatures')\n"

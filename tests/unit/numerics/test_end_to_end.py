@@ -15,8 +15,7 @@ from shardwise.numerics import binned, end_to_end, freivalds, reference, statist
 from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
-from shardwise.records import account as accounts
-from shardwise.records import ledger, receipts
+from shardwise.records import ledger, receipts, witness
 from shardwise.reduce import job as jobs
 
 from tests import factories
@@ -28,9 +27,6 @@ KINDS = {
     "fast": {"keep": "sum", "reproducible": False},
     "uncopied": {"materialize": False},
 }
-
-
-LEFT = [-640183754803002333, 870607051800945785, 573325905974314307]
 
 
 def computed(folder, kind="products", left=None, **over):
@@ -49,18 +45,27 @@ def reduced(made, names=("sum",)):
     return json.loads(made.results.summary.read_bytes())
 
 
+def rewrite(receipt, change):
+    """Change what a receipt says; it stays whole by its digest."""
+    content = json.loads(receipt.read_bytes())
+    content.pop("digest", None)
+    change(content)
+    receipts.write(receipt, content)
+
+
 def forge(made, shard_id, change):
     """Change a shard's file, and its checksum in receipt and ledger with it."""
-    path, receipt = made.results.product(shard_id), made.results.receipt(shard_id)
+    path = made.results.product(shard_id)
     array = np.load(path, "r+")
     change(array)
     array.flush()
-    facts = json.loads(receipt.read_bytes())
-    own = facts["file"]
-    own["checksum"] = checksum.file_checksum(
-        path, npy.DATA_OFFSET, own["row_bytes"], own["piece_bytes"]
-    )
-    receipts.write(receipt, facts)
+
+    def vouch(content):
+        file = content["file"]
+        pieces = file["row_bytes"], file["piece_bytes"]
+        file["checksum"] = checksum.file_checksum(path, npy.DATA_OFFSET, *pieces)
+
+    rewrite(made.results.receipt(shard_id), vouch)
     ledger.write(made)
 
 
@@ -152,20 +157,30 @@ def test_device_and_cpu_agree_at_any_scale(dtype, product, d, exponent, seed):
     problem = problem_of(product, dtype, left)
     check = freivalds.Checker(np, CheckSpec(product, left.shape[1:], None, dtype, compute, seed, 2))
     assert (check.check(left, None, result) <= 1).all()
-    tally = reference.Tally(0, 1)
+    tally = reference.ShardForms(0, 1)
     tally.add(0, check.forms)
     own, single = reference.Reference(problem, 3), reference.Reference(problem, 3, 1)
     for each in (own, single):
         each.update(0, [checksum.raw_bytes(left)])
     tolerance = end_to_end.product_bound(problem, tally.total(), tally.rows, check.bound)
-    account = accounts.Account.of(tally.total(), tolerance)
+    account = witness.ShardWitness.of(tally.total(), tolerance)
     assert not end_to_end.differ(problem, account.reference, own.total(), account.mass, 3)
     assert not end_to_end.differ(problem, tally.references[0], single.values[0], tally.masses[0], 1)
     total = reference.SumForm((d, d), problem.sum_dtype)
     total.add(result.astype(problem.sum_dtype).sum(axis=0).reshape(-1), 0)
-    verdict = accounts.judged(problem, [account], total.value(), plain=True)
+    verdict = witness.compare_sum(problem, [account], total.value(), plain=True)
     assert verdict.off <= 1
     assert verdict.wrong == []
+
+
+def test_weights_never_change():
+    """Receipts of different days and versions are compared: the first weights of each kind."""
+    whole = [-640183754803002333, 870607051800945785, 573325905974314307]
+    assert reference.weights("l", 3, True).tolist() == whole
+    real = reference.weights("r", 4096, False)
+    assert ((np.abs(real) >= 0.5) & (np.abs(real) < 1)).all()
+    assert abs(np.sign(real).mean()) < 0.05
+    assert (reference.weights("l", 9, False) != real[:9]).all()
 
 
 def test_subnormal_factors_are_no_false_alarm():
@@ -175,19 +190,11 @@ def test_subnormal_factors_are_no_false_alarm():
     assert (check.check(left, right, left @ right) <= 1).all()
 
 
-def test_weights_never_change():
-    """Receipts of different days and versions are compared: the first weights of each kind."""
-    assert reference.weights("l", 3, True).tolist() == LEFT
-    real = reference.weights("r", 4096, False)
-    assert (np.abs(real) >= 0.5).all()
-    assert (np.abs(real) < 1).all()
-    assert abs(np.sign(real).mean()) < 0.05
-    assert (reference.weights("r", 9, False) == real[:9]).all()
-    assert (reference.weights("l", 9, False) != real[:9]).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64", "int16"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("products", "float16"), ("products", "complex64"), ("sum", "float64"), ("sum", "int16"),
+     ("fast", "complex64"), ("fast", "float16"), ("uncopied", "float64")],
+)  # fmt: skip
 def test_an_honest_run_is_proven_end_to_end(tmp_path, kind, dtype):
     """The summary says of how many shards, and how much the CPU has seen."""
     made = computed(tmp_path, kind, (stack if "int" in dtype else noise)((7, 5, 5), dtype))
@@ -234,32 +241,30 @@ def test_a_receipt_changed_with_its_file_is_named(tmp_path):
     """Where the contribution is forged too, it does not fit what the factors come to."""
     made = computed(tmp_path)
     forge(made, "00002", lambda array: array.__setitem__((0, 1, 2), 50))
-    receipt = made.results.receipt("00002")
-    facts = json.loads(receipt.read_bytes())
     form = reference.SumForm((5, 5), "float64")
     form.add(np.load(made.results.product("00002")).astype("float64").sum(axis=0).reshape(-1), 0)
-    facts["witness"]["contribution"] = form.value().item()
-    receipts.write(receipt, facts)
+    forged = {"contribution": form.value().item()}
+    rewrite(made.results.receipt("00002"), lambda content: content["witness"].update(forged))
     with pytest.raises(IntegrityError, match="shard 00002: its products, by its receipt"):
         reduced(made)
 
 
-@pytest.mark.parametrize("kind", ["products", "sum", "fast"])
+@pytest.mark.parametrize("kind", ["products", "fast"])
 def test_a_bit_flipped_in_a_ranks_state_is_no_shards_fault(tmp_path, kind, monkeypatch):
     """All files fit, so the sum itself went wrong: nothing is written."""
-    made, results = computed(tmp_path, kind), statistics.Total.results
+    made, results = computed(tmp_path, kind), statistics._Total.results
 
     def flipped(self, matrices):
         self._sum = binned.BinnedSum(np, (self._width,), self._dtype)
         return results(self, matrices)
 
-    monkeypatch.setattr(statistics.Total, "results", flipped)
+    monkeypatch.setattr(statistics._Total, "results", flipped)
     with pytest.raises(IntegrityError, match="a rank went wrong"):
         reduced(made)
     assert not made.results.statistic("sum").exists()
 
 
-@pytest.mark.parametrize("kind", ["products", "sum", "fast", "uncopied"])
+@pytest.mark.parametrize("kind", ["products", "fast", "uncopied"])
 def test_a_device_that_was_given_another_matrix_is_found(tmp_path, kind, monkeypatch):
     """The bytes are right where they are read, and wrong where they are multiplied."""
     left = noise((7, 5, 5), "float32")
@@ -283,19 +288,11 @@ def test_a_device_that_was_given_another_matrix_is_found(tmp_path, kind, monkeyp
     assert not quarantine.entries(made.results)
 
 
-def misnumbered(made):
-    """Let a copy's receipt, whole by its own digest, have another number of its matrices."""
-    receipt = made.results.shard_receipt("00000")
-    facts = json.loads(receipt.read_bytes())
-    del facts["digest"]
-    facts["witness"]["reference"] += 1
-    receipts.write(receipt, facts)
-
-
 def test_a_wrong_number_of_a_copy_bars_no_device(tmp_path, monkeypatch):
     """It may be the host that took it wrongly: a GPU ends with 75, and is not in quarantine."""
     made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
-    misnumbered(made)
+    wrong = {"reference": 12.5}
+    rewrite(made.results.shard_receipt("00000"), lambda content: content["witness"].update(wrong))
     monkeypatch.setattr(backend, "load_backend", lambda *_: (np, {"uuid": "GPU-0"}))
     monkeypatch.setattr(choose, "present", lambda: [])  # whoever asks is told that it is lost
     with pytest.raises(Misled, match=r"rm .*shards/00000\.json, then snakemake") as error:
@@ -331,37 +328,29 @@ def test_ranks_name_the_shard_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("over", "names", "why"),
+    ("over", "names", "change", "why"),
     [
-        ({"verify": False}, ["sum"], "verify: false"),
-        ({}, ["max"], "there is no sum among the statistics"),
+        ({"verify": False}, ["sum"], None, "verify: false"),
+        ({}, ["max"], None, "there is no sum among the statistics"),
+        ({}, ["sum"], lambda content: content.pop("witness"), "older version"),
     ],
 )
-def test_what_cannot_be_proven_says_why(tmp_path, over, names, why):
+def test_what_cannot_be_proven_says_why(tmp_path, over, names, change, why):
     """The summary has null, and the reason beside it."""
-    found = reduced(computed(tmp_path, **over), names)
+    made = computed(tmp_path, **over)
+    if change:
+        rewrite(made.results.receipt("00001"), change)
+    found = reduced(made, names)
     assert found["end_to_end"] is None
-    assert found["no_end_to_end"] == why
+    assert why in found["no_end_to_end"]
 
 
-def test_receipts_of_older_versions_are_summed_as_ever(tmp_path):
-    """Without a witness nothing is compared, and the summary says so."""
-    made = computed(tmp_path)
-    receipt = made.results.receipt("00001")
-    facts = json.loads(receipt.read_bytes())
-    del facts["witness"]
-    receipts.write(receipt, facts)
-    assert "older version" in reduced(made)["no_end_to_end"]
-
-
-@pytest.mark.parametrize("value", ["x", None, [1.0, 2.0], float("nan"), True, 10**400])
+@pytest.mark.parametrize("value", ["x", None, float("nan"), True, 10**400])
 def test_a_damaged_witness_is_refused(tmp_path, value):
     """It is damage of a receipt, named with its shard."""
     made = computed(tmp_path)
-    receipt = made.results.receipt("00001")
-    facts = json.loads(receipt.read_bytes())
-    facts["witness"]["mass"] = value
-    receipts.write(receipt, facts)
+    damage = {"mass": value}
+    rewrite(made.results.receipt("00001"), lambda content: content["witness"].update(damage))
     with pytest.raises(IntegrityError, match="is damaged"):
         reduced(made)
 
@@ -369,21 +358,16 @@ def test_a_damaged_witness_is_refused(tmp_path, value):
 def test_a_copy_whose_receipt_has_no_number_is_used_all_the_same(tmp_path):
     """Copies of older versions: some of their matrices are looked at, and the copy stays."""
     made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
-    receipt = made.results.shard_receipt("00000")
-    facts = json.loads(receipt.read_bytes())
-    del facts["witness"]
-    receipts.write(receipt, facts)
+    rewrite(made.results.shard_receipt("00000"), lambda content: content.pop("witness"))
     before = made.results.shard("00000").stat().st_mtime_ns
     job.run_shard(made, "00000")
     assert made.results.shard("00000").stat().st_mtime_ns == before
-    said = json.loads(made.results.receipt("00000").read_bytes())["witness"]
-    assert said["host"] == "1 of 4"
+    assert factories.receipt(made).witness.host == "1 of 4"
 
 
 @pytest.mark.parametrize("kind", ["products", "uncopied"])
 def test_numbers_too_large_for_the_cpu_are_no_false_alarm(tmp_path, kind):
     """Its weights are larger than the device's; where that overflows, nothing is compared."""
     made = computed(tmp_path, kind, np.full((3, 2, 2), 1e140))
-    said = json.loads(made.results.receipt("00000").read_bytes())["witness"]
-    assert said["host"] == "none"
+    assert factories.receipt(made).witness.host == "none"
     assert reduced(made)["end_to_end"]["off"] <= 1

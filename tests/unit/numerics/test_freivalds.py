@@ -10,11 +10,6 @@ from shardwise.plan.problem import Problem
 
 from tests.factories import FLOATS, PRODUCTS, noise, stack
 
-SHAPES = [(1, 1, 1), (1, 64, 1), (64, 1, 64), (7, 13, 5), (48, 48, 48), (3, 500, 2)]
-LARGE = {"float16": 1e1, "float32": 1e15, "float64": 1e30, "complex64": 1e15, "complex128": 1e30}
-SMALL = {"float16": 1e-6, "float32": 1e-30, "float64": 1e-30}
-SMALL |= {"complex64": 1e-30, "complex128": 1e-30}
-
 
 def ratio(left, right, product, compute, seed=0):
     """The residuals of a stack of products."""
@@ -39,27 +34,6 @@ def honest(left, right):
 def truncated(numbers):
     """float32 numbers cut to the 11 significant bits of tf32."""
     return (numbers.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("scale", ["small", "one", "large", "mixed"])
-def test_honest_products_pass(dtype, shape, scale):
-    """For every dtype, shape and scale that can be represented, an honest product is proven."""
-    m, k, p = shape
-    factor = {"small": SMALL[dtype], "one": 1.0, "large": LARGE[dtype]}.get(scale)
-    for seed in range(5):
-        left, right = noise((4, m, k), "complex128", seed), noise((4, k, p), "complex128", seed + 9)
-        if factor is None:  # rows of very different size
-            left = left * np.logspace(-3, 1 if dtype == "float16" else 12, m)[:, np.newaxis]
-            factor = 1.0
-        if "complex" not in dtype:
-            left, right = left.real, right.real
-        left, right = (left * factor).astype(dtype), (right * factor).astype(dtype)
-        product, compute = honest(left, right)
-        keep = np.isfinite(product).all(axis=(1, 2))
-        assert keep.any()
-        assert (ratio(left, right, product, compute, seed)[keep] <= 1.0).all()
 
 
 @given(
@@ -96,7 +70,7 @@ def test_products_near_the_largest_number_pass(dtype, value):
 @pytest.mark.parametrize("dtype", [*FLOATS, "int64"])
 def test_one_wrong_element_is_found(dtype):
     """A single element that is off by a thousandth of the largest is found, and its matrix."""
-    for seed in range(20):
+    for seed in range(5):
         left, right = stack((3, 16, 16), dtype, seed), stack((3, 16, 16), dtype, seed + 1)
         product, compute = honest(left, right)
         i, j = seed % 16, (seed * 7) % 16
@@ -105,52 +79,6 @@ def test_one_wrong_element_is_found(dtype):
         assert found[0] <= 1.0
         assert found[1] > 1.0
         assert found[2] <= 1.0
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_a_flipped_bit_of_the_exponent_is_found(dtype):
-    """Damage in memory that changes one exponent bit of one element is found."""
-    left = noise((1, 24, 24), dtype, 1)
-    product, compute = honest(left, left)
-    bits = product.view("u4" if dtype == "float32" else "u8")
-    bits[0, 5, 6] ^= np.array(1 << (25 if dtype == "float32" else 54), bits.dtype)
-    with np.errstate(all="ignore"):
-        assert not ratio(left, left, product, compute) <= 1.0
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, "int64"])
-def test_swapped_matrices_are_found(dtype):
-    """The right products in the wrong order are wrong products."""
-    left = stack((4, 8, 8), dtype, 3)
-    product, compute = honest(left, left)
-    found = ratio(left, left, product[[0, 2, 1, 3]], compute)
-    assert (found <= 1.0).tolist() == [True, False, False, True]
-
-
-@pytest.mark.parametrize("kind", ["zeros", "transposed", "left only", "nan", "inf", "one row lost"])
-def test_gross_errors_are_found(kind):
-    """Products that were never computed, or of other factors, are found."""
-    left = noise((1, 20, 20), "float32", 5)
-    good, compute = honest(left, left)
-    row = good.copy()
-    row[0, 3] = 0
-    wrong = {
-        "zeros": np.zeros_like(good),
-        "transposed": good.swapaxes(1, 2).copy(),
-        "left only": left,
-        "nan": np.full_like(good, np.nan),
-        "inf": np.full_like(good, np.inf),
-        "one row lost": row,
-    }[kind]
-    assert not ratio(left, left, wrong, compute)[0] <= 1.0
-
-
-@pytest.mark.parametrize("dim", [16, 64])
-def test_a_run_at_lower_precision_is_found(dim):
-    """float32 products computed from factors rounded to ten bits, as tf32 does, are refused."""
-    left = noise((4, dim, dim), "float32", 5)
-    product, _ = honest(truncated(left), truncated(left))
-    assert (ratio(left, left, product, "float32") > 1.0).all()
 
 
 def test_tf32_passes_its_own_tolerance():
@@ -164,20 +92,19 @@ def test_tf32_passes_its_own_tolerance():
     assert (ratio(left, right, product, "tf32") <= 1.0).tolist() == [True, False, True, True]
 
 
-def test_float64_products_computed_in_float32_are_found():
-    """A double-precision product that was computed in single precision is refused."""
-    left = noise((4, 64, 64), "float64", 5)
-    product = honest(left.astype("float32"), left.astype("float32"))[0].astype("float64")
-    assert (ratio(left, left, product, "float64") > 1.0).all()
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_found(value):
+    """A product that is not finite, though its factors are, is wrong."""
+    left = noise((1, 20, 20), "float32", 5)
+    assert not ratio(left, left, np.full_like(left, value), "float32")[0] <= 1.0
 
 
 def test_integers_are_checked_without_any_tolerance():
     """One unit in one element of large integers is found, though floats would not see it."""
     left = np.full((2, 4, 4), 2**30, "int64")
     product, compute = honest(left, left)
-    assert (ratio(left, left, product, compute) == 0).all()
     product[1, 0, 0] += 1
-    assert (ratio(left, left, product, compute) <= 1.0).tolist() == [True, False]
+    assert ratio(left, left, product, compute).tolist() == [0, np.inf]
 
 
 def test_one_right_factor_serves_all():
@@ -249,7 +176,7 @@ def closely(left, right, product, compute):
     return ((abs(gap.real) + abs(gap.imag)) / (relative * (a @ b) + absolute)).max()
 
 
-@pytest.mark.parametrize("group", [1, 2, 3])
+@pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("dtype", tolerances.CLOSER_LOOK)
 def test_the_worst_row_is_compared_by_elements(dtype, product, group):
@@ -277,42 +204,24 @@ def test_the_closer_look_knows_the_floor_of_tf32():
     assert not ratio(left, right, np.zeros_like(left), "float32")[0] <= 1.0
 
 
-LARGE_DIM = 1024
-
-
-@pytest.fixture(scope="module")
-def large():
-    """A float32 product whose rows have a tolerance above a typical element."""
-    left, right = (noise((1, LARGE_DIM, LARGE_DIM), "float32", seed) for seed in (1, 2))
-    return left, right, honest(left, right)[0]
-
-
-@pytest.mark.parametrize("kind", ["element", "tile", "swapped", "stale", "zeros", "tf32"])
-def test_large_products_hide_no_ordinary_error(large, kind):
-    """What is lost or of another product, and what is silently computed as tf32, is found."""
-    left, right, product = large
-    wrong = product.copy()
-    if kind == "element":
-        i, j = np.unravel_index(np.argmin(abs(abs(wrong[0]) - LARGE_DIM**0.5)), wrong[0].shape)
-        wrong[0, i, j] = 0  # a typical one
-        relative, _ = tolerances.tolerance(LARGE_DIM, LARGE_DIM, "float32", "float32")
-        assert relative * (abs(left[0, i]) @ abs(right[0]).sum(axis=1)) > LARGE_DIM**0.5
-    elif kind == "tile":
-        wrong[0, 300:332, 500:532] = 0
-    elif kind == "zeros":
-        wrong[...] = 0
-    elif kind == "tf32":
-        wrong = truncated(left) @ truncated(right)
-    else:
-        wrong = honest(right, left if kind == "swapped" else right)[0]
+def test_large_products_hide_no_ordinary_error():
+    """A typical element, lost, is found, though the tolerance of its row is above it."""
+    left, right = (noise((1, 1024, 1024), "float32", seed) for seed in (1, 2))
+    product = honest(left, right)[0]
     assert ratio(left, right, product, "float32")[0] <= 1.0
-    assert not ratio(left, right, wrong, "float32")[0] <= 1.0
+    i, j = np.unravel_index(np.argmin(abs(abs(product[0]) - 32)), product[0].shape)
+    relative, _ = tolerances.tolerance(1024, 1024, "float32", "float32")
+    assert relative * (abs(left[0, i]) @ abs(right[0]).sum(axis=1)) > 32
+    product[0, i, j] = 0
+    assert not ratio(left, right, product, "float32")[0] <= 1.0
 
 
-def test_a_tile_lost_of_a_tf32_product_is_found():
-    """Its tolerance for a whole row is wider than a tile by far."""
-    left, right = (noise((1, LARGE_DIM, LARGE_DIM), "float32", seed) for seed in (3, 4))
+@pytest.mark.parametrize(("compute", "wrong"), [("float32", "tf32"), ("tf32", "tile")])
+def test_less_precision_and_a_lost_tile_are_found_in_large_products(compute, wrong):
+    """float32 computed as tf32, and a tile of tf32, though a row's tolerance is wider by far."""
+    left, right = (noise((1, 1024, 1024), "float32", seed) for seed in (3, 4))
     product = truncated(left) @ truncated(right)
     assert ratio(left, right, product, "tf32")[0] <= 1.0
-    product[0, 300:332, 500:532] = 0
-    assert not ratio(left, right, product, "tf32")[0] <= 1.0
+    if wrong == "tile":
+        product[0, 300:332, 500:532] = 0
+    assert not ratio(left, right, product, compute)[0] <= 1.0

@@ -442,7 +442,7 @@ def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
     host.announce(environ, tmp_path)
     assert host.announced(environ) == f"{number}+"
     monkeypatch.setenv(host.VARIABLE, environ[host.VARIABLE])
-    assert receipts.provenance("shard", 0.0)["commit"] == f"{number}+"
+    assert receipts.describe_origin("shard", 0.0)["commit"] == f"{number}+"
     (tmp_path / "inner").mkdir()
     assert host.commit(tmp_path / "inner") is None
 
@@ -455,7 +455,7 @@ def test_shards_of_several_devices_are_counted():
                         commit=None, versions={"cupy": cupy})
         for uuid, node, cupy in rows
     ]  # fmt: skip
-    made = receipts.makers(found)
+    made = receipts.count_makers(found)
     assert [(d["uuid"], d["shards"]) for d in made["devices"]] == [("GPU-a", 2), ("GPU-b", 1)]
     assert made["nodes"] == {"n1": 2, "n2": 1}
     assert [(s["versions"]["cupy"], s["shards"]) for s in made["software"]] == [

@@ -1,4 +1,7 @@
-"""The config: schema, defaults, and what a user is told about a bad key."""
+"""The config: its files, schema, defaults, and what a user is told about a bad line or key."""
+
+import os
+from pathlib import Path
 
 import pytest
 import yaml
@@ -33,22 +36,26 @@ def refusal(values):
     return str(caught.value)
 
 
+def refused_file(folder: Path, content: str | bytes) -> str:
+    """What a user is told of a config file, or of the values in it."""
+    file = folder / "mine.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError) as caught:
+        config.load(config.read_files([file]))
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+# Defaults and the schema.
+
+
 def test_an_empty_config_has_the_defaults_of_the_schema():
-    """Without a single key, every setting is the schema's default."""
+    """Whether they are left out or written out; jobs, which read no schema, know the same."""
     expected = defaults_of(SCHEMA)
-    found = vars(config.load({}))
-    assert found == {**expected, "shard_bytes": 16 * 2**30}
-
-
-def test_a_default_that_is_filled_in_is_valid_itself():
-    """The defaults, written out, are a valid config that changes nothing."""
-    assert config.load(defaults_of(SCHEMA)) == config.load({})
-
-
-def test_jobs_and_the_schema_agree_on_the_results_folder():
-    """Jobs take the folder from the config without reading the schema."""
-    default = SCHEMA["properties"]["results"]["default"]
-    assert config.results_folder({}) == config.load({}).results == default
+    settings = config.load({})
+    assert vars(settings) == {**expected, "shard_bytes": 16 * 2**30}
+    assert config.load(expected) == settings
+    assert config.results_folder({}) == settings.results
+    assert config.reduce_settings({}) == settings.reduce
 
 
 def test_the_shipped_config_is_valid_and_names_every_key():
@@ -60,121 +67,11 @@ def test_the_shipped_config_is_valid_and_names_every_key():
     assert changed == {"shards"}
 
 
-@pytest.mark.parametrize(("key", "rule"), list(rules_of(SCHEMA)), ids=lambda v: str(v)[:20])
-def test_every_key_is_described(key, rule):
+def test_every_key_is_described():
     """Each key, at every depth, says what it means and has a default."""
-    assert rule["description"].strip().endswith((".", ")."))
-    assert "default" in rule
-
-
-@pytest.mark.parametrize(
-    ("values", "hint"),
-    [
-        ({"shard": 3}, "shard: unknown key; did you mean shards?"),
-        ({"prodct": "A @ A"}, "prodct: unknown key; did you mean product?"),
-        ({"synthetic": {"dims": 3}}, "synthetic.dims: unknown key; did you mean synthetic.dim?"),
-        ({"reduce": {"rank": 3}}, "reduce.rank: unknown key; did you mean reduce.ranks?"),
-        ({"zzz": 1}, "zzz: unknown key; known keys: input, "),
-        ({5: 1}, "5: unknown key; known keys: input, "),
-        ({"": 1}, ": unknown key; known keys: "),
-    ],
-)
-def test_unknown_keys_are_refused_with_a_hint(values, hint):
-    """A misspelt key is named, with the nearest known one or with all of them."""
-    assert hint in refusal(values)
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ({"input": 5}, "input: 5 is not allowed; it must be a text or null"),
-        ({"input": ""}, "input: '' is not allowed; it must be not empty"),
-        ({"synthetic": None}, "synthetic: null is not allowed; it must be a mapping"),
-        ({"synthetic": {"dim": 0}}, "synthetic.dim: 0 is not allowed; it must be 1 or more"),
-        ({"synthetic": {"dim": "8"}}, "synthetic.dim: '8' is not allowed; it must be a whole"),
-        ({"synthetic": {"matrices": 0}}, "synthetic.matrices: 0"),
-        ({"synthetic": {"dtype": "float"}}, "synthetic.dtype: 'float' is not allowed; it must be"),
-        ({"synthetic": {"seed": -1}}, "synthetic.seed: -1"),
-        ({"right": []}, "right: [] is not allowed"),
-        ({"product": 1}, "product: 1 is not allowed; it must be a text"),
-        ({"results": None}, "results: null is not allowed; it must be a text"),
-        ({"results": ""}, "results: ''"),
-        ({"shards": 0}, "shards: 0 is not allowed; it must be auto or a whole number, 1 or more"),
-        ({"shards": "many"}, "shards: 'many' is not allowed"),
-        ({"shards": True}, "shards: true is not allowed"),
-        ({"shards": 10**5000}, "config: holds a number of more than 40 digits"),
-        ({10**5000: 1}, "config: holds a number of more than 40 digits"),
-        ({"shards": 2.5}, "shards: 2.5 is not allowed"),
-        ({"shard_bytes": 1.5}, "shard_bytes: 1.5 is not allowed"),
-        ({"shard_bytes": True}, "shard_bytes: true is not allowed"),
-        ({"shard_bytes": "lots"}, "shard_bytes: 'lots' is not a size"),
-        ({"shard_bytes": 0}, "shard_bytes: 0 is less than one byte"),
-        ({"shard_bytes": -5}, "shard_bytes: -5 is not a size"),
-        ({"materialize": "yes"}, "materialize: 'yes' is not allowed; it must be true or false"),
-        ({"keep": "all"}, "keep: 'all' is not allowed; it must be one of products, sum"),
-        ({"dispatch": "job"}, "dispatch: 'job' is not allowed; it must be one of jobs, array"),
-        ({"array_limit": 0}, "array_limit: 0 is not allowed; it must be 1 or more"),
-        ({"backend": "torch"}, "backend: 'torch' is not allowed; it must be one of auto, cupy"),
-        ({"verify": 1}, "verify: 1 is not allowed; it must be true or false"),
-        ({"nonfinite": None}, "nonfinite: null is not allowed"),
-        ({"reduce": []}, "reduce: [] is not allowed; it must be a mapping of keys"),
-        ({"reduce": {"ranks": 0}}, "reduce.ranks: 0"),
-        ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be not"),
-        ({"reduce": {"statistics": "sum"}}, "reduce.statistics: 'sum' is not allowed; it must be"),
-        ({"reduce": {"statistics": ["summ"]}}, "'summ' is not allowed; it must be one of sum, "),
-        ({"reduce": {"statistics": ["sum", "sum"]}}, "reduce.statistics: ['sum', 'sum']"),
-    ],
-)
-def test_wrong_types_and_ranges_are_refused(values, told):
-    """The message names the key, what was found and what is allowed."""
-    assert told in refusal(values)
-
-
-def test_of_many_problems_some_are_told():
-    """A config that is none fills no screen."""
-    told = refusal({f"key{i}": 1 for i in range(50)}).splitlines()
-    assert told[0].startswith("config: key0: unknown key")
-    assert [len(told), told[-1].strip()] == [21, "… and 30 more"]
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"synthetic": {"matrices": 4.0}},
-        {"synthetic": {"dim": 4.0}},
-        {"synthetic": {"seed": 1.0}},
-        {"shards": 4.0},
-        {"reduce": {"ranks": 2.0}},
-    ],
-    ids=str,
-)
-def test_whole_floats_never_reach_the_plan_as_floats(values):
-    """4.0 is refused or becomes 4: a float would travel into shapes, tables and `mpiexec -n`."""
-    try:
-        loaded = config.load(values)
-    except InputError:
-        return
-    numbers = [*loaded.synthetic.values(), loaded.shards, loaded.reduce["ranks"]]
-    assert not [n for n in numbers if isinstance(n, float)]
-
-
-@pytest.mark.parametrize("dispatch", ["jobs", "array", "pool", "mpi"])
-def test_one_word_changes_the_way_of_working(dispatch):
-    """What belongs to another dispatch stands by, whichever one is chosen."""
-    loaded = config.load({"dispatch": dispatch, "workers": "node", "array_limit": 3})
-    assert (loaded.dispatch, loaded.workers, loaded.array_limit) == (dispatch, "node", 3)
-
-
-@pytest.mark.parametrize("name", STATISTICS)
-def test_a_sum_gives_no_statistic_of_single_products(name):
-    """Under keep: sum only sum and mean pass; the others are refused with the reason."""
-    values = {"keep": "sum", "reduce": {"statistics": ["sum", name] if name != "sum" else [name]}}
-    if name in ("sum", "mean"):
-        assert name in config.load(values).reduce["statistics"]
-        return
-    told = refusal(values)
-    assert told.startswith(f"config: reduce.statistics: {name}: needs every product, but under")
-    assert "use keep: products, or only sum and mean" in told
+    for key, rule in rules_of(SCHEMA):
+        assert rule["description"].strip().endswith((".", ").")), key
+        assert "default" in rule, key
 
 
 def test_all_statistics_at_once_are_taken():
@@ -184,31 +81,86 @@ def test_all_statistics_at_once_are_taken():
     assert config.load({"reduce": {"statistics": known}}).reduce["statistics"] == known
 
 
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("values", [{"reproducible": False}, {"precision": "tf32"}], ids=str)
-def test_speed_for_digits_is_taken(values, keep):
-    """Both ways to trade digits for speed are accepted, whatever a shard keeps."""
-    loaded = config.load({**values, "keep": keep})
-    assert values.items() <= vars(loaded).items()
+@pytest.mark.parametrize(
+    "product", ["mine.py:f", "a folder/b.c.py:own_2", "/x/y.py:_f", "a:b.py:g"]
+)
+def test_a_function_is_a_product(product):
+    """A file and a name in it are accepted as they stand."""
+    assert config.load({"product": product}).product == product
+
+
+# Values that are refused.
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "hint"),
     [
+        ({"shard": 3}, "shard: unknown key; did you mean shards?"),
+        ({"reduce": {"rank": 3}}, "reduce.rank: unknown key; did you mean reduce.ranks?"),
+        ({"zzz": 1}, "zzz: unknown key; known keys: input, "),
+        ({5: 1}, "5: unknown key; known keys: input, "),
+        ({"": 1}, ": unknown key; known keys: "),
+        ({"input": 5}, "input: 5 is not allowed; it must be a text or null: write it in quotes"),
+        ({"input": ""}, "input: '' is not allowed; it must be not empty"),
+        ({"synthetic": None}, "synthetic: null is not allowed; it must be a mapping"),
+        ({"synthetic": {"dim": 0}}, "synthetic.dim: 0 is not allowed; it must be 1 or more"),
+        ({"synthetic": {"dim": "8"}}, "synthetic.dim: '8' is not allowed; it must be a whole"),
+        ({"synthetic": {"dim": 4.0}}, "synthetic.dim: 4.0 is not allowed"),
+        ({"synthetic": {"dtype": "float"}}, "synthetic.dtype: 'float' is not allowed; it must be"),
+        ({"results": None}, "results: null is not allowed; it must be a text"),
+        ({"results": ""}, "results: ''"),
+        ({"shards": 0}, "shards: 0 is not allowed; it must be auto or a whole number, 1 or more"),
+        ({"shards": "many"}, "shards: 'many' is not allowed"),
+        ({"shards": True}, "shards: true is not allowed"),
+        ({"shards": 10**5000}, "config: holds a number of more than 40 digits"),
+        ({10**5000: 1}, "config: holds a number of more than 40 digits"),
+        ({"shards": 2.5}, "shards: 2.5 is not allowed"),
+        ({"shard_bytes": True}, "shard_bytes: true is not allowed"),
+        ({"shard_bytes": "lots"}, "shard_bytes: 'lots' is not a size"),
+        ({"shard_bytes": 0}, "shard_bytes: 0 is less than one byte"),
+        ({"shard_bytes": -5}, "shard_bytes: -5 is not a size"),
+        ({"keep": "all"}, "keep: 'all' is not allowed; it must be one of products, sum"),
+        ({"array_limit": 0}, "array_limit: 0 is not allowed; it must be 1 or more"),
+        ({"verify": 1}, "verify: 1 is not allowed; it must be true or false"),
+        ({"nonfinite": None}, "nonfinite: null is not allowed"),
+        ({"reduce": []}, "reduce: [] is not allowed; it must be a mapping of keys"),
+        ({"reduce": {"ranks": 2.0}}, "reduce.ranks: 2.0 is not allowed"),
+        ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be not"),
+        ({"reduce": {"statistics": "sum"}}, "reduce.statistics: 'sum' is not allowed; it must be"),
+        ({"reduce": {"statistics": ["summ"]}}, "'summ' is not allowed; it must be one of sum, "),
+        ({"reduce": {"statistics": ["sum", "sum"]}}, "reduce.statistics: ['sum', 'sum']"),
+        ({"reduce": {"statistics": ["std"]}, "keep": "sum"}, "needs every product, but under keep"),
         ({"product": "A @ B"}, "right: the product A @ B needs it"),
         ({"right": "b.npy"}, "right: the product A @ A has no B; remove it, or use A @ B"),
-        ({"right": "b.npy", "product": "A.T @ A"}, "right: the product A.T @ A has no B"),
+        ({"product": "A @A"}, "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
+        ({"product": "inverse"}, "unknown product; use one of A @ A, A.T @ A, A @ A.T, A @ B, or"),
+        ({"product": "m.py"}, "names no function; write it as path/to/file.py:function"),
+        ({"product": "m.py:2f"}, "names no function"),
+        ({"product": "m.txt:f"}, "unknown product"),
+        ({"product": "~/m.py:f"}, "begins with ~"),
+        ({"product": "m.py:f", "right": "b"}, "right: the product m.py:f has no B"),
+        ({"product": "m.py:f", "reproducible": False}, "reproducible: false has no meaning for a"),
+        ({"input": "S3://bucket/a.npy"}, "input: S3://bucket/a.npy is an address"),
+        ({"results": "git+ssh://x/y"}, "copy it to a disk, or mount it, and write its path"),
+        ({"right": "file:///data/b.npy"}, "write the path alone: /data/b.npy"),
+        ({"input": "a\0"}, "input: 'a\\x00' holds a character that no file name can have"),
     ],
 )
-def test_contradictions_are_refused(values, told):
-    """Keys that exclude each other are named together."""
-    assert told in refusal(values)
+def test_wrong_values_are_refused(values, hint):
+    """The message names the key, what was found and what is allowed."""
+    assert hint in refusal(values)
 
 
-def test_all_problems_are_told_at_once():
-    """One run shows every bad key, not only the first."""
+def test_several_problems_are_told_at_once():
+    """One run shows every bad key, not only the first; of a config that is none, some."""
     told = refusal({"shard": 1, "verify": 3, "synthetic": {"dim": 0}})
     assert all(word in told for word in ("shards?", "verify: 3", "synthetic.dim: 0"))
+    lines = refusal({f"key{i}": 1 for i in range(50)}).splitlines()
+    assert lines[0].startswith("config: key0: unknown key")
+    assert [len(lines), lines[-1].strip()] == [21, "… and 30 more"]
+
+
+# Files.
 
 
 def test_files_merge_later_over_earlier(tmp_path):
@@ -220,21 +172,110 @@ def test_files_merge_later_over_earlier(tmp_path):
     assert merged == {"synthetic": {"dim": 7, "seed": 4}, "shards": 5}
 
 
-@pytest.mark.parametrize("text", ["", "- 1\n", "a: [", "word", "a: \x00", b"\xff\xfe\xfa"])
-def test_files_that_hold_no_config_are_refused(tmp_path, text):
-    """A file that is no mapping of keys is named."""
-    file = tmp_path / "c.yaml"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(InputError, match=r"config file .*c\.yaml"):
-        config.read_files([file])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']', but got '<stream end>' "
+         "(while parsing a flow sequence that begins in line 2)"),
+        ("reduce:\n\tranks: 3\n", "line 2: holds a tab, which YAML does not take here; indent with "
+         "spaces"),
+        ("shards: 3\n  keep: sum\n", "line 2: mapping values are not allowed here"),
+        ("shards: 3\n---\nshards: 4\n", "line 2: but found another document"),
+        ("shards: 3\nresults: a\0b\n", "line 2: holds the character '\\x00'"),
+        (b"shards: 3\ninput: \xff\xfe.npy\n", "line 2: is not UTF-8 (byte 0xff)"),
+        ("shards: 3\nresults: 2024-13-45\n", "line 2: '2024-13-45' cannot be read: month must be "
+         "in 1..12"),
+        ("", "line 1: is empty"),
+        ("# nothing\n\n", "is empty"),
+        ("null\n", "is empty"),
+        ("- input\n", "line 1: holds a list"),
+        ("# a\ninput.npy\n", "line 2: holds a single value"),
+        ("shards: 3\nkeep: sum\nshards: 4\n", "key shards stands in line 1 and again in line 3"),
+        ("{shards: 3, shards: 4}", "the key shards stands in line 1 and again in line 1"),
+        ("reduce:\n  ranks: 1\n  ranks: 2\n", "ranks stands in line 2 and again in line 3"),
+        ('{\n\t"shards": 3,\n\t"shards": 4}', "the key shards stands there twice"),
+        ("shards: !!python/object/apply:os.system ['x']\n", "line 1: the tag tag:yaml.org,2002:py"),
+        ("shards: !!int '3'\n", "line 1: the tag tag:yaml.org,2002:int is not allowed"),
+        ("a: &x [1]\nb: *x\n", "line 2: the alias *x is not allowed"),
+        ("<<: {shards: 3}\n", "line 1: << is not allowed"),
+        ("? [a, b]\n: 1\n", "line 1: a key must be a single word"),
+        ("__use_yte__: false\n", "can run any code. A config is data here: write the values out"),
+        ("[" * 20000, "nested too deeply"),
+        ("shards: 3 # " + "x" * 2**20, "more than 1048576 bytes"),
+    ],
+    ids=lambda text: str(text)[:30],
+)  # fmt: skip
+def test_what_is_no_data_is_told_with_its_line(tmp_path, content, words):
+    """The file, the line, what stands there; nothing of PyYAML's own layout."""
+    told = refused_file(tmp_path, content)
+    assert told.startswith("config file mine.yaml")
+    assert words in told
+    assert "\n" not in told
 
 
-def test_a_missing_file_is_named(tmp_path):
-    """A config file that is not there is bad input."""
-    with pytest.raises(InputError, match=r"nowhere\.yaml"):
-        config.read_files([tmp_path / "nowhere.yaml"])
+def test_a_bomb_of_aliases_takes_no_memory(tmp_path):
+    """Nine lines that stand for a billion values are refused at the first alias."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    assert "line 2: the alias *a0" in refused_file(tmp_path, "\n".join(lines))
 
 
-def test_the_reduce_has_the_defaults_of_the_schema():
-    """Jobs, which do not read the schema, fill in the same values."""
-    assert config.reduce_settings({}) == config.load({}).reduce
+def test_what_is_no_file_is_refused(tmp_path, monkeypatch):
+    """A relative name is completed, so that a wrong folder shows; a pipe is not waited for."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        config.read_files([Path("none.yaml")])
+    assert str(caught.value) == (
+        f"config file none.yaml: does not exist ({tmp_path}/none.yaml); correct the name, or run "
+        "from the folder that it counts from"
+    )
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is not a file"):
+        config.read_files([tmp_path / "pipe"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("shards: 010\n", "line 1: shards: YAML reads 010 as the number 8 (octal); write 8, or 10"),
+        ("shards: -0_10\n", "shards: YAML reads -0_10 as the number -8 (octal); write -8, or -10"),
+        ("shard_bytes: 10:30\n", "shard_bytes: YAML reads 10:30 as the number 630 (base 60); write "
+         "630, or \"10:30\" if it is a text"),
+        ("shard_bytes: 1:30.5\n", "YAML reads 1:30.5 as the number 90.5 (base 60)"),
+        ("reduce:\n  ranks: 010\n", "line 2: reduce.ranks: YAML reads 010"),
+        ("reduce:\n  statistics:\n  - 0777\n", "line 3: reduce.statistics: YAML reads 0777"),
+        ("results: no\n", "results: false is not allowed; it must be a text: YAML takes yes, no, "
+         "on and off for true and false; write it in quotes"),
+        ("results: 2024-01-31\n", "results: 2024-01-31 is not allowed; it must be a text: write it "
+         "in quotes"),
+        ("shards: '4'\n", "shards: '4' is not allowed; it must be auto or a whole number, 1 or "
+         "more: write it without quotes"),
+        ("shards: 1e3\n", "shards: '1e3' is not allowed; it must be auto or a whole number"),
+        ("shards: .nan\n", "shards: nan is not allowed"),
+        ("shard_bytes: 1.0e+9\n", "shard_bytes: 1000000000.0 is not allowed"),
+        ("verify: y\n", "verify: 'y' is not allowed; it must be true or false"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_another_than_it_looks_is_refused(tmp_path, text, words):
+    """YAML 1.1 has numbers to base 8 and 60, and words for true; messages speak as YAML does."""
+    assert words in refused_file(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("shards: 1_000\n", {"shards": 1000}),
+        ("shards: 0x10\n", {"shards": 16}),
+        ('input: "010"\n', {"input": "010"}),
+        ("input: 10:30.npy\n", {"input": "10:30.npy"}),
+        ("results: 'no'\nverify: no\n", {"results": "no", "verify": False}),
+        ("input: 'a $(touch x) {b} `c`'\n", {"input": "a $(touch x) {b} `c`"}),
+        ('reduce: {ranks: 3}\nresults: "a\\nb"\n', {"reduce": {"ranks": 3}, "results": "a\nb"}),
+        ('{\n\t"shards": 3\n}', {"shards": 3}),
+    ],
+)
+def test_data_is_taken_as_it_stands(tmp_path, text, values):
+    """YAML, and JSON that is indented with tabs, as Snakemake reads it."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    assert config.read_files([file]) == values

@@ -60,26 +60,6 @@ def test_auto_makes_the_fewest_shards_that_fit(matrices, matrix_bytes, shard_byt
     assert shards == 1 or (shards - 1) * shard_bytes < total
 
 
-@given(st.integers(1, 2000), st.integers(1, 64), st.integers(1, 4096))
-def test_auto_shards_stay_within_shard_bytes(matrices, matrix_bytes, shard_bytes):
-    """No shard exceeds shard_bytes, unless one matrix does or the count is at its limit."""
-    shards = cut.shard_count(matrices, matrices * matrix_bytes, "auto", shard_bytes)
-    largest = max(stop - start for start, stop in cut.cut(matrices, shards)) * matrix_bytes
-    if shards < min(matrices, cut.MAX_AUTO_SHARDS):
-        # One matrix more than the mean is what an uneven cut costs.
-        assert largest < shard_bytes + matrix_bytes
-
-
-def test_a_number_of_shards_is_taken_as_it_is():
-    """A count in the config wins over shard_bytes, even past the limit of auto."""
-    assert cut.shard_count(10**6, 10**12, 5000, 1) == 5000
-
-
-def test_auto_keeps_the_number_of_jobs_payable():
-    """A petabyte in shards of a byte is still at most a thousand shards."""
-    assert cut.shard_count(10**9, 10**15, "auto", 1) == cut.MAX_AUTO_SHARDS
-
-
 @pytest.mark.parametrize(
     ("count", "first", "last"),
     [(1, "00000", "00000"), (100_000, "00000", "99999"), (100_001, "000000", "100000")],
@@ -89,21 +69,6 @@ def test_ids_are_zero_padded_decimals(count, first, last):
     ids = cut.shard_ids(count)
     assert (ids[0], ids[-1], len(ids)) == (first, last, count)
     assert ids == sorted(ids)
-
-
-@pytest.mark.parametrize("product", FACTORS)
-@pytest.mark.parametrize("dtype", ITEM)
-def test_bytes_of_one_problem(product, dtype):
-    """Bytes of A, B and the product follow from shapes and element sizes alone."""
-    own, (m, k, p) = problem(product, dtype), FACTORS[product]
-    rows, columns = own.left
-    assert own.factor_shapes == ((m, k), (k, p))
-    assert own.product_shape == (m, p)
-    assert own.matrix_bytes == rows * columns * ITEM[dtype]
-    assert own.product_bytes == m * p * PRODUCT_ITEM[dtype]
-    assert own.right_bytes == (K * P * ITEM[dtype] if product == "A @ B" else 0)
-    assert own.flop == 2 * m * k * p
-    assert own.sum_item == SUM_ITEM[dtype]
 
 
 @pytest.mark.parametrize("product", FACTORS)
@@ -128,10 +93,3 @@ def test_the_table_counts_every_byte(product, dtype, keep):
             assert row.memory == memory.task_memory(own, count, keep, cuda)
             asked = memory.device_memory(own, count, keep) if cuda else 0
             assert row.device_memory == asked
-
-
-def test_run_times_grow_with_work():
-    """The time limit starts above zero and grows with bytes and with work."""
-    assert cut.minutes(0) > 0
-    assert cut.minutes(10**12) > cut.minutes(0)
-    assert cut.minutes(0, 10**15) > cut.minutes(0)

@@ -9,7 +9,7 @@ import pytest
 from shardwise.errors import IntegrityError
 from shardwise.files import direct, pieces
 from shardwise.multiply import copy, job
-from shardwise.plan import identity, planner, sources
+from shardwise.plan import identity, sources
 from shardwise.plan import plan as plan_plan
 from shardwise.plan.stack import StackReader
 
@@ -202,18 +202,6 @@ def test_files_that_change_places_are_noticed(tmp_path, folder, change):
     assert [a == b for a, b in zip(*prints, strict=True)] == [True, False, False, True]
     known = sources.stack_of(given, tmp_path / "x", cache)  # the cache hides nothing
     assert known.sources == tuple(again.sources)
-
-
-def test_b_that_is_replaced_is_noticed(tmp_path):
-    """B of equal size and time stamp makes another plan."""
-    over = {"product": "A @ B", "shards": 2, "materialize": False}
-    made = factories.plan(tmp_path, stack((4, 3, 3)), stack((3, 3)), **over)
-    edited(tmp_path / "right.npy")
-    with pytest.raises(IntegrityError, match=r"right.npy: has changed since the plan was made"):
-        job.run_shard(made, "00000")
-    paths = {"input": str(tmp_path / "input.npy"), "right": str(tmp_path / "right.npy")}
-    again, _ = planner.make(factories.settings(results=str(tmp_path / "results"), **paths, **over))
-    assert again.shards["00000"].fingerprint != made.shards["00000"].fingerprint
 
 
 def test_inodes_count_where_the_file_system_keeps_them(tmp_path, monkeypatch):

@@ -99,15 +99,6 @@ def test_a_call_begins_at_an_aligned_byte(own):
             assert call * nbytes % 256 == 0
 
 
-@given(problems())
-def test_the_largest_matrix_is_counted_as_it_is_multiplied(own):
-    """Integers are widened to 8 bytes first, unless a function takes them as they are."""
-    wide = 8 if "int" in own.dtype and not own.result else own.item
-    shapes = [own.left] + ([own.right] if own.right and not own.shared_right else [])
-    factors = [rows * columns * wide for rows, columns in shapes]
-    assert memory._largest(own) == max(*factors, own.product_bytes)
-
-
 @given(problems(), st.integers(1, 10**6), st.booleans())
 def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     """From what is planned, in ever smaller whole calls, to a single batch of one call."""
@@ -124,25 +115,7 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     assert len(steps) < 40
 
 
-@given(st.integers(1, 10**6), st.booleans())
-def test_the_first_step_holds_a_short_shard_in_one_batch(count, cuda):
-    """A shard shorter than a batch gets one of its own length, rounded up to whole calls."""
-    own = problem("A @ A")
-    most = memory.batch_matrices(own, cuda)
-    batches, matrices = next(memory.ladder(own, min(count, most), cuda))
-    assert batches == 1
-    assert matrices >= min(count, most)
-
-
 # Slabs.
-
-
-@given(st.integers(1, 10**12), st.integers(1, 50))
-def test_no_more_slabs_than_there_are_bytes_for(total, most):
-    """A short stream has as many slabs as it fills."""
-    found = memory.slabs(total, most)
-    assert 1 <= found <= most
-    assert found == most or (found - 1) * pieces.SLAB_BYTES < total <= found * pieces.SLAB_BYTES
 
 
 def slabs_of(own, count, read, write):
@@ -181,14 +154,6 @@ def test_all_slabs_are_used_where_the_plan_is_granted(own, count, keep, cuda):
         assert slabs_of(own, count, memory.READ_SLABS, write) == memory.slab_memory(
             own, count, keep
         )
-
-
-@given(problems(), st.integers(1, 10**6))
-def test_with_nothing_to_spare_work_still_overlaps(own, count):
-    """At the least there are two slabs each, or as many as are filled."""
-    read, write = memory.slabs_within(own, count, "products", False, 1)
-    assert read == memory.slabs(count * own.matrix_bytes, memory.FEWEST_SLABS)
-    assert write == memory.slabs(count * own.product_bytes, memory.FEWEST_SLABS)
 
 
 # The pieces of a checksum.
@@ -308,27 +273,6 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
         assert asked - memory.DEVICE_BYTES >= held
 
 
-def test_a_device_costs_host_memory():
-    """A task that may use CUDA asks for its context where that is more than NumPy's batches."""
-    own = problem("A @ B", shared=True)
-    slabs = memory.task_memory(own, N, "sum", cuda=True) - memory.CUDA_BYTES - own.right_bytes
-    assert memory.task_memory(own, N, "sum", cuda=False) < slabs + memory.CUDA_BYTES
-    large = problem("A @ B", shared=True, scale=2003)  # 3 GB: NumPy's batches are more
-    for cuda in (True, False):
-        assert memory.task_memory(large, N, "sum", cuda) == memory.task_memory(
-            large, N, "sum", False
-        )
-
-
-def test_widened_integers_are_counted():
-    """Narrow integers whose products are tiny: the widened copies of one matrix are the memory."""
-    own = Problem(10**6, (1, 10_007), "A @ B", "int8", (10_007, 1))
-    batch = memory.batch_matrices(own, cuda=False)
-    variable = memory.task_memory(own, 10**6, "products", cuda=False) - memory.PYTHON_BYTES
-    slabs = memory.slab_memory(own, 10**6, "products")
-    assert variable - slabs >= 2 * batch * 2 * 10_007 + batch * 2 * 10_007 * 8
-
-
 @given(
     st.sampled_from(sorted(FACTORS)), st.sampled_from(DTYPES), st.integers(1, 10**9),
     st.sampled_from(KEEPS),
@@ -352,12 +296,6 @@ def test_one_huge_matrix_is_a_batch(product):
     slabs = memory.slab_memory(own, 1, "products")
     assert memory.task_memory(own, 1, "products", cuda=False) - slabs > held
     assert memory.device_memory(own, 1, "products") > held
-
-
-@given(st.integers(1, 10_000))
-def test_each_rank_of_the_reduce_is_given_the_same(ranks):
-    """What a rank takes depends on neither the matrices nor their number."""
-    assert memory.reduce_memory(ranks) == memory.PYTHON_BYTES + ranks * 256 * MIB
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -414,21 +352,6 @@ def test_padded_rows_are_aligned_and_hold_the_matrix(own):
 def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
     """Where a row of a factor or a product is no multiple of 16 bytes, and copies are worth it."""
     assert memory.padded(own) is needed
-
-
-@pytest.mark.parametrize(
-    ("own", "half"),
-    [
-        (Problem(9, (2048, 3), "A @ A.T", "float32"), True),
-        (Problem(9, (2047, 3), "A @ A.T", "float32"), False),
-        (Problem(9, (3, 2048), "A.T @ A", "float32"), True),
-        (Problem(9, (2048, 3), "A.T @ A", "float32"), False),
-        (Problem(9, (2048, 2048), "A @ A", "float32"), False),
-    ],
-)
-def test_large_symmetric_products_are_told(own, half):
-    """A product of A with its own transpose, from a number of rows on."""
-    assert memory.symmetric(own) is half
 
 
 @pytest.mark.parametrize("dtype", ["float16", "complex128", "int8"])

@@ -1,19 +1,18 @@
 """The byte model against the memory that real processes take."""
 
 import math
-import resource
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from shardwise.files.paths import STATISTICS
-from shardwise.plan import memory, planner
+from shardwise.plan import memory
 from shardwise.records import ledger
 from shardwise.units import MIB
 
 from tests import factories
-from tests.factories import command, copied, save, settings
+from tests.factories import command, copied, save
 
 # A process of its own starts the command: what the kernel reports of a child is never less than
 # what its parent has held, and this one is small.
@@ -69,21 +68,22 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[2])
-from shardwise.multiply import session
+from shardwise.multiply.job import ShardJob
+from shardwise.multiply.session import Session
 from shardwise.plan import plan
 
 plan = plan.load(Path(sys.argv[1]))
-session, left = session.Session(plan, 0), list(plan.shards)
-begun = [session.begin(left.pop())]
+session, left = Session(plan, 0), list(plan.shards)
+begun = [ShardJob(session, left.pop()).begin()]
 
 def ahead():
-    reading.release()
+    job.release()
     if left:
-        begun.append(session.begin(left.pop()))
+        begun.append(ShardJob(session, left.pop()).begin())
 
 while begun:
-    reading = begun.pop()
-    session.finish(reading, ahead)
+    job = begun.pop()
+    job.run(ahead)
 """
 
 
@@ -182,10 +182,3 @@ def test_the_reduce_stays_within_its_model(tmp_path, keep, dim, matrices, names)
     assert peak(words) <= memory.REDUCE_RANK_BYTES
     total = np.load(made.results.statistic("sum"), mmap_mode="r")
     assert (total[:: dim // 4] == matrices).all()
-
-
-def test_the_model_of_a_small_machine_is_no_bluff():
-    """A laptop's demo is asked for less than a laptop has."""
-    made, _ = planner.make(settings())
-    assert max(row.memory for row in made.shards.values()) < 2048 * MIB
-    assert resource.getpagesize() < memory.PYTHON_BYTES

@@ -1,6 +1,5 @@
 """A product of the user's own: found, tried once, checked at every call."""
 
-import json
 import logging
 import os
 import signal
@@ -12,11 +11,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, IntegrityError, Terminated, TryAgain
+from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files import pieces
 from shardwise.files.commit import umask
 from shardwise.multiply import job
-from shardwise.plan import config, memory, planner, user_function
+from shardwise.plan import memory, planner, user_function
 from shardwise.plan import synthetic as plan_synthetic
 from shardwise.plan.problem import LEVELS, Problem, product_dtype, sum_dtype
 from shardwise.records import ledger
@@ -61,45 +60,6 @@ def called(spec, block, first=0, problem=None):
     return user_function.call(user_function.load(spec), np, block, first, problem)
 
 
-# Config.
-
-
-@pytest.mark.parametrize(
-    "product", ["mine.py:f", "a folder/b.c.py:own_2", "/x/y.py:_f", "a:b.py:g"]
-)
-def test_a_function_is_a_product(product):
-    """A file and a name in it are accepted as they stand."""
-    assert config.load({"product": product}).product == product
-
-
-@pytest.mark.parametrize(
-    ("product", "told"),
-    [
-        ("A @A", "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
-        ("A + A", "unknown product; did you mean A @ A?"),
-        ("inverse", "unknown product; use one of A @ A, A.T @ A, A @ A.T, A @ B, or a function"),
-        ("mine.py", "names no function; write it as path/to/file.py:function"),
-        ("mine.py:", "names no function"),
-        ("mine.py:2f", "names no function"),
-        ("mine.py:f()", "names no function"),
-        ("mine.txt:f", "unknown product"),
-        (".py:f", "names no function"),
-        ("~/mine.py:f", "begins with ~"),
-        ("", "unknown product"),
-    ],
-)
-def test_other_products_are_refused(product, told):
-    """What is neither known nor a function is named with what is near."""
-    assert told in refusal(config.load, {"product": product})
-
-
-def test_what_a_function_cannot_have_is_refused():
-    """A function has no B, and no GEMM to accumulate in."""
-    told = refusal(config.load, {"product": "m.py:f", "right": "b.npy", "reproducible": False})
-    assert "right: the product m.py:f has no B" in told
-    assert "reproducible: false has no meaning for a function of your own" in told
-
-
 # Loading.
 
 
@@ -142,9 +102,7 @@ def test_classes_of_the_file_work(write):
         ("def f(xp, block): ...\nclass G: ...", "has no function 'own'; it has f, G"),
         ("from math import sin", "has no function 'own'; it has none"),
         ("own = 3.5", "mine.py:own is a float, not a function"),
-        ("def own(block): ...", "takes (block), but is called with (xp, block)"),
         ("def own(xp, block, rate): ...", "takes (xp, block, rate), but is called with"),
-        ("def own(xp, *, block): ...", "but is called with (xp, block)"),
     ],
 )
 def test_a_name_that_is_no_function_is_told(write, text, told):
@@ -197,14 +155,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     told = refusal(user_function.load, f"{tmp_path}/pipe.py:own")
     assert "product: " in told
     assert "pipe.py: is not a file, but a named pipe" in told
-
-
-def test_a_file_that_changed_since_planning_is_refused(write):
-    """A job never runs a function that the plan does not know."""
-    digest = user_function.content_digest(write(DOUBLE))
-    spec = write(DOUBLE + "# new\n")
-    told = refusal(user_function.load, spec, digest, error=IntegrityError)
-    assert "has changed since the plan was made; run snakemake again" in told
 
 
 # Calls.
@@ -263,14 +213,10 @@ def test_a_result_never_shares_memory_with_its_block(write, line):
             "return block[0]",
             "returned shape (3, 4) for matrices 12 to 13; it must return (2, p, q)",
         ),
-        ("return block[:1]", "returned shape (1, 3, 4)"),
-        ("return block.sum(axis=(1, 2))", "returned shape (2,)"),
         ("return block[:, :0]", "returned shape (2, 0, 4)"),
         ("return block > 0", "returned bool for matrices 12 to 13; allowed are float16, float32"),
         ("return block.astype('u8')", "returned uint64"),
         ("return block.astype(object)", "returned object"),
-        ("return block.astype('g')", "returned float128"),
-        ("return block.astype('M8[s]')", "returned datetime64[s]"),
     ],
 )
 def test_what_is_no_stack_of_results_is_refused(write, line, told):
@@ -306,23 +252,6 @@ def test_an_error_shows_the_users_lines_only(write, count, where):
     assert "line 2, in deep" in told
     assert told.endswith("ValueError: too\nfast")
     assert "functions.py" not in told
-
-
-def test_an_error_in_a_library_is_shown_below_the_users_line(write):
-    """The frames that the user's line led to belong to it."""
-    told = refusal(called, write(body("return np.linalg.inv(block)")), np.zeros((1, 2, 2)))
-    assert "in own" in told
-    assert "LinAlgError: Singular matrix" in told.splitlines()[0]
-    assert told.index("in own") < told.index("in inv")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, Terminated])
-def test_what_is_no_fault_of_the_function_passes_through(write, error):
-    """Ctrl-C, SIGTERM and lack of memory are for the caller."""
-    made_by = "from shardwise.errors import Terminated\n"
-    spec = write(f"{made_by}def own(xp, block):\n    raise {error.__name__}\n")
-    with pytest.raises(error):
-        called(spec, np.ones((1, 2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -439,21 +368,6 @@ def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype)
     assert made.facts.bytes.products == whole
 
 
-@pytest.mark.parametrize("unit", [1, 5000])
-def test_a_task_is_given_memory_for_the_function(monkeypatch, unit):
-    """Its guess covers so many blocks and results of a batch; the stack's length does not count."""
-    own = Problem(10**6, (3, 5), "m.py:f", "float32", result=(7, 11), result_dtype="float64")
-    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", unit)
-    batch = memory.batch_matrices(own, cuda=False)
-    assert batch == max(1, unit // (7 * 11 * 8))
-    block = batch * (3 * 5 * 4 + 7 * 11 * 8)
-    assert memory.work_bytes(own, batch, "products") == memory.FUNCTION_COPIES * block
-    asked = memory.task_memory(own, own.matrices, "products", cuda=False)
-    others = memory.PYTHON_BYTES + memory.slab_memory(own, own.matrices, "products")
-    assert asked - others >= (memory.BATCHES + memory.FUNCTION_COPIES) * block
-    assert own.flop == 2 * 3 * 5 * 5
-
-
 def test_a_function_is_tried_once_a_content(tmp_path, write, caplog):
     """The trial is told, kept, and done again only where file, function or matrices changed."""
     ran = tmp_path / "ran"
@@ -479,7 +393,7 @@ def test_a_function_is_tried_once_a_content(tmp_path, write, caplog):
     assert said == [f"shardwise: trying {spec} on the first matrix, with NumPy"] * 4
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"{}", b"null", b'{"shape": 3}'])
+@pytest.mark.parametrize("raw", [b"", b'{"shape": 3}'])
 def test_a_damaged_cache_is_no_cache(tmp_path, write, raw):
     """The function is tried again."""
     over = settings(product=write(ROWS), synthetic={"dim": 3})
@@ -514,11 +428,8 @@ def test_the_first_matrix_is_the_one_tried(tmp_path, write, synthetic):
         ("raise ValueError('no')", InputError, "mine.py:own failed on matrix 0: ValueError: no"),
         ("return block[0]", InputError, "it must return (1, p, q)"),
         ("sys.exit(0)", InputError, "your function {} called sys.exit(0) on matrix 0"),
-        ("os._exit(0)", InputError, "your function {} ended its process with os._exit(0)"),
         ("os._exit(3)", InputError, "your function {} ended its process with os._exit(3)"),
         ("os.kill(os.getpid(), 11)", InputError, "{} was killed by signal 11 (SIGSEGV)"),
-        ("ctypes.string_at(0)", InputError, "{} was killed by signal 11 (SIGSEGV)"),
-        ("os.killpg(0, 9)", InputError, "{} was killed by signal 9 (SIGKILL)"),
         ("os.kill(os.getppid(), 9)", InputError, "{} was killed by signal 9 (SIGKILL)"),
         ("raise KeyboardInterrupt", InputError, "{} failed: KeyboardInterrupt()"),
         ("time.sleep(1000)", InputError, "{} did not return within 3 s on the first matrix"),
@@ -531,7 +442,7 @@ def test_a_function_that_fails_is_refused_before_any_job(
 ):
     """Nothing is kept of a trial that failed, whatever ended it, and this process goes on."""
     monkeypatch.setenv("SHARDWISE_TRIAL_SECONDS", "3")
-    spec = write(f"import ctypes, os, signal, sys, time\ndef own(xp, block):\n    {line}\n")
+    spec = write(f"import os, signal, sys, time\ndef own(xp, block):\n    {line}\n")
     over = settings(product=spec, synthetic={"dim": 3})
     message = refusal(planner.make, over, tmp_path / "cache", error=error)
     assert told.format(spec) in message
@@ -635,20 +546,6 @@ def test_an_edited_file_changes_every_fingerprint(write):
     assert not before & fingerprints(product=spec)
 
 
-def test_another_function_of_the_file_changes_every_fingerprint(write):
-    """Its name is part of the product."""
-    text = DOUBLE + "other = own\n"
-    assert not fingerprints(product=write(text)) & fingerprints(product=write(text, "other"))
-
-
-def test_one_line_describes_the_plan_of_a_function(write):
-    """What comes out, and that nothing proves it."""
-    made, _ = planner.make(settings(product=write(ROWS), synthetic={"dim": 3}))
-    assert "mine.py:own to (1, 6) of float64 (which nothing can prove), in" in planner.describe(
-        made
-    )
-
-
 # Whole shards.
 
 
@@ -719,13 +616,3 @@ def test_a_job_refuses_a_function_edited_after_planning(tmp_path, write):
     told = refusal(job.run_shard, made, "00000", error=IntegrityError)
     assert "mine.py: has changed since the plan was made" in told
     assert not made.results.product("00000").exists()
-
-
-def test_the_plan_file_carries_the_functions_digest(tmp_path, write):
-    """plan.json names the content that jobs have to find."""
-    spec = write(DOUBLE)
-    made = factories.plan(tmp_path, stack((4, 3, 3)), product=spec)
-    facts = json.loads(made.results.plan_facts.read_bytes())
-    assert facts["function"] == user_function.content_digest(spec)
-    other = factories.plan(tmp_path, stack((4, 3, 3)))
-    assert other.facts.function is None

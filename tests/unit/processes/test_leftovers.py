@@ -19,7 +19,7 @@ RANKS = """
 import os, sys, time
 from argparse import Namespace
 from shardwise.reduce import launch
-mpi = launch.ranks(Namespace(ranks=3, launcher=None))
+mpi = launch.start_ranks(Namespace(ranks=3, launcher=None))
 open(f"{sys.argv[1]}/{mpi.COMM_WORLD.rank}", "w").write(str(os.getpid()))
 while not os.path.exists(f"{sys.argv[1]}/go"):
     time.sleep(0.05)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 from shardwise.errors import IntegrityError
-from shardwise.multiply import job, session
+from shardwise.multiply import copy, job
 from shardwise.observe import audit, observation
 from shardwise.observe import folder as folders
 from shardwise.plan import plan
@@ -69,7 +69,7 @@ def is_audited(made):
 TAKERS = {
     "the judge": lambda made: is_taken(judge.check_product, made, SHARD),
     "a quick look": lambda made: missing.is_whole(made, SHARD),
-    "a quick look at all": lambda made: missing.missing(made) == [],
+    "a quick look at all": lambda made: missing.list_missing(made) == [],
     "ledger": lambda made: is_taken(ledger.checked_receipts, made),
     "reduce": lambda made: is_taken(jobs.run, MPI.COMM_SELF, made.results.plan, ["sum", "all"]),
     "watch, page and metrics": is_seen,
@@ -240,10 +240,10 @@ def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
     made = plan.load(tmp_path / "results" / "plan.tsv")
     row, path = made.shards[SHARD], made.results.shard_receipt(SHARD)
     raw, before = path.read_bytes(), judge.check_copy(made, SHARD)
-    assert session._known_copy(made, row) is not None
+    assert copy.existing_copy(made, row) is not None
     for changed in list(changes(raw))[::97]:
         place(path, changed)
-        assert session._known_copy(made, row) is None
+        assert copy.existing_copy(made, row) is None
     job.run_shard(made, SHARD)
     assert judge.check_copy(made, SHARD).file == before.file
 

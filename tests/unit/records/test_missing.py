@@ -32,7 +32,7 @@ def made(computed, tmp_path):
 def test_nothing_is_missing_of_what_is_whole(made):
     """Whole products are found whole, and the newest receipt is the one written last."""
     os.utime(made.results.receipt("00002"), (2e9, 2e9))
-    found = missing.standing(made)
+    found = missing.scan_products(made)
     assert (found.missing, found.newest) == ([], "00002")
     assert missing.describe(made, []) == "all 4 shards have their products"
 
@@ -40,7 +40,7 @@ def test_nothing_is_missing_of_what_is_whole(made):
 def test_all_is_missing_at_first(tmp_path):
     """Of a plan alone every shard is missing, in the plan's order."""
     made = factories.plan(tmp_path, factories.stack((8, 3, 3)), shards=4)
-    found = missing.standing(made)
+    found = missing.scan_products(made)
     assert (found.missing, found.newest) == (list(made.shards), None)
 
 
@@ -61,7 +61,7 @@ def test_all_is_missing_at_first(tmp_path):
 def test_what_is_not_whole_is_missing(made, harm):
     """A product that is lost or cut short, or a receipt that is lost, damaged or stale."""
     harm(made.results)
-    assert missing.missing(made) == ["00001"]
+    assert missing.list_missing(made) == ["00001"]
 
 
 def test_a_line_says_how_much_is_missing(tmp_path):

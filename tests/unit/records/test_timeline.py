@@ -13,7 +13,7 @@ from shardwise.multiply import job
 from shardwise.multiply import session as sessions
 from shardwise.plan import memory
 from shardwise.records import receipts, timeline
-from shardwise.records.timeline import CHECK, STAGES, Spans, Timeline
+from shardwise.records.timeline import CHECK, STAGES, Spans, StageTimeline
 
 from tests import factories
 
@@ -26,7 +26,7 @@ spans = st.tuples(
 
 
 def swept(noted: list[tuple[str, int, int, int]], seconds: int) -> tuple[dict, dict]:
-    """What `told` says of whole seconds, by a look at each of them."""
+    """What `to_json` says of whole seconds, by a look at each of them."""
     at_work = [{s for s, a, n, _ in noted if a <= t < a + n} for t in range(seconds)]
     # Whatever lies past the last stage is a write.
     reached = [(a, a + n) for _, a, n, _ in noted if a < seconds and a + n > 0]
@@ -43,10 +43,10 @@ def swept(noted: list[tuple[str, int, int, int]], seconds: int) -> tuple[dict, d
 
 def made(noted: list[tuple[str, int, int, int]], seconds: int) -> dict:
     """What a timeline of so many seconds says of spans of whole seconds from its beginning."""
-    own = Timeline()
+    own = StageTimeline()
     for stage, began, length, work in noted:
         own.note(stage, own.began + began, own.began + began + length, work)
-    return own.told(own.unix + seconds)
+    return own.to_json(own.unix + seconds)
 
 
 @given(st.lists(spans, max_size=30), st.integers(1, MOMENTS))
@@ -87,10 +87,10 @@ def test_few_spans_stand_for_many(pairs):
 def test_no_forgotten_gap_counts_as_work(monkeypatch):
     """A stage that rests most of the time was busy for as long as it was."""
     monkeypatch.setattr(timeline, "MOST_SPANS", 10)
-    own = Timeline()
+    own = StageTimeline()
     for i in range(100):
         own.note("read", own.began + 3 * i, own.began + 3 * i + 1)
-    assert own.told(own.unix + 300)["busy"]["read"] == pytest.approx(100, abs=1e-3)
+    assert own.to_json(own.unix + 300)["busy"]["read"] == pytest.approx(100, abs=1e-3)
 
 
 def test_the_longest_gaps_outlive_the_short_ones(monkeypatch):
@@ -104,7 +104,7 @@ def test_the_longest_gaps_outlive_the_short_ones(monkeypatch):
 
 def test_threads_may_note_at_once():
     """No span and no byte is lost."""
-    own = Timeline()
+    own = StageTimeline()
 
     def note(first: int) -> None:
         for i in range(first, 4000, 4):
@@ -115,14 +115,14 @@ def test_threads_may_note_at_once():
         thread.start()
     for thread in threads:
         thread.join()
-    told = own.told(own.unix + 4000)
+    told = own.to_json(own.unix + 4000)
     assert told["work"]["read"] == 12000
     assert told["busy"]["read"] == pytest.approx(2000, abs=1e-3)
 
 
 def test_a_clock_that_is_set_makes_no_second_longer(monkeypatch):
     """The end is as many seconds after the beginning as have passed, whatever the clock says."""
-    own = Timeline()
+    own = StageTimeline()
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert 0 <= own.end() - own.unix < 60
 
@@ -194,9 +194,9 @@ def test_the_time_of_a_shard_that_waits_for_another_is_waiting(tmp_path):
     """One that is begun ahead has nothing at work while the one before is computed."""
     plan = factories.plan(tmp_path, factories.stack((8, 4, 4)), shards=2, materialize=False)
     session = sessions.Session(plan, 0)
-    first, second = session.begin("00000"), session.begin("00001")
+    first, second = (job.ShardJob(session, shard).begin() for shard in plan.shards)
     time.sleep(0.3)
-    session.finish(first)
-    session.finish(second)
+    first.run()
+    second.run()
     held = factories.receipt(plan, "00001").timeline.held
     assert held["waiting"] >= 0.1

@@ -54,7 +54,7 @@ def lowest(peers: Peers) -> None:
 def alone(peers: Peers) -> None:
     """The last rank fails while the others wait for it."""
     try:
-        with peers.telling():
+        with peers.sharing_errors():
             if peers.rank == peers.size - 1:
                 raise InputError("only here")
             peers.receive(peers.size - 1)
@@ -67,7 +67,7 @@ def alone(peers: Peers) -> None:
 def disk(peers: Peers) -> None:
     """An error of the disk becomes one that can be tried again."""
     try:
-        with peers.telling():
+        with peers.sharing_errors():
             if peers.rank == 0:
                 raise OSError(5, "broken disk")
             while True:

@@ -12,9 +12,9 @@ from shardwise.files import pieces
 from shardwise.files.paths import STATISTICS
 from shardwise.plan import memory, planner
 from shardwise.records import ledger
-from shardwise.records.locks import alone
+from shardwise.records.locks import exclusive_lock
 from shardwise.reduce import job, stripe
-from shardwise.reduce.checkpoint import Partial, Record
+from shardwise.reduce.checkpoint import Checkpoint, CheckpointFolder
 
 from tests import factories
 from tests.factories import ROOT, SCRIPTS, noise
@@ -106,13 +106,13 @@ def test_what_is_read_is_noted_in_few_words(tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", PIECE)
     made = factories.computed(factories.plan(tmp_path, noise((40, 8, 8), "float32"), shards=7))
     ledger.write(made)
-    seen, original = [], stripe._Stripe.add
+    seen, original = [], stripe.StripeSum.add
 
     def add(self, part):
         original(self, part)
         seen.append(list(self.runs))
 
-    monkeypatch.setattr(stripe._Stripe, "add", add)
+    monkeypatch.setattr(stripe.StripeSum, "add", add)
     monkeypatch.setattr(memory, "REDUCE_BATCH_BYTES", 1)
     job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
     assert seen == [[(0, unit + 1)] for unit in range(40)]
@@ -122,7 +122,7 @@ def test_two_reduces_of_one_folder_are_refused(tmp_path):
     """The second ends with 75 and says why."""
     made = factories.plan(tmp_path, noise((3, 2, 2)), shards=1, materialize=False)
     ledger.write(factories.computed(made))
-    with alone(made.results), pytest.raises(TryAgain, match="another reduce works on"):
+    with exclusive_lock(made.results), pytest.raises(TryAgain, match="another reduce works on"):
         job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
     job.run(MPI.COMM_SELF, made.results.plan, ["sum"])
 
@@ -157,8 +157,8 @@ def test_what_a_reduce_did_not_write_is_named_and_kept(tmp_path, kind):
 def test_what_comes_meanwhile_is_kept(tmp_path):
     """Work that is done with removes its own files only, what a killed one left included."""
     folder = tmp_path / "partial"
-    partial = Partial(folder, "d")
-    partial.save("1-0-3", Record([(0, 4)], 3), [])
+    partial = CheckpointFolder(folder, "d")
+    partial.save("1-0-3", Checkpoint([(0, 4)], 3), [])
     (folder / ".1-0-3.part.node.7.0123abcd.tmp").touch()
     partial.file("sum").touch()
     for name in ("mine", ".nfs00000000007a1b2c00000001"):  # the latter is gone with its reader
@@ -195,14 +195,14 @@ def test_the_command_saves_as_often_as_it_is_told(tmp_path, seconds, saved):
 def partial(tmp_path):
     """A folder of unfinished work."""
     (tmp_path / "partial").mkdir()
-    return Partial(tmp_path / "partial", "d1")
+    return CheckpointFolder(tmp_path / "partial", "d1")
 
 
 def test_records_come_back(partial):
     """What was saved is found, with its arrays."""
     arrays = [np.arange(4), np.ones((2, 3), "f4")]
-    partial.save("a", Record([(0, 4), (6, 7)], 3), arrays)
-    partial.save("b", Record(finished=[0, 2]), [])
+    partial.save("a", Checkpoint([(0, 4), (6, 7)], 3), arrays)
+    partial.save("b", Checkpoint(finished=[0, 2]), [])
     found = {record.stripe: record for record in partial.records()}
     assert found[3].runs == [(0, 4), (6, 7)]
     assert found[-1].finished == [0, 2]
@@ -213,12 +213,12 @@ def test_records_come_back(partial):
 @pytest.mark.parametrize(
     ("one", "other", "kept"),
     [
-        (Record([(0, 4)], 1), Record([(0, 6)], 1), [Record([(0, 6)], 1)]),
-        (Record([(0, 4)], 1), Record([(4, 6)], 1), None),
-        (Record([(0, 4)], 1), Record([(0, 4)], 2), None),
-        (Record([(0, 9)], 1), Record(finished=[1]), [Record(finished=[1])]),
-        (Record(finished=[1]), Record(finished=[1, 2]), [Record(finished=[1, 2])]),
-        (Record([(0, 9)], 3), Record(finished=[1]), None),
+        (Checkpoint([(0, 4)], 1), Checkpoint([(0, 6)], 1), [Checkpoint([(0, 6)], 1)]),
+        (Checkpoint([(0, 4)], 1), Checkpoint([(4, 6)], 1), None),
+        (Checkpoint([(0, 4)], 1), Checkpoint([(0, 4)], 2), None),
+        (Checkpoint([(0, 9)], 1), Checkpoint(finished=[1]), [Checkpoint(finished=[1])]),
+        (Checkpoint(finished=[1]), Checkpoint(finished=[1, 2]), [Checkpoint(finished=[1, 2])]),
+        (Checkpoint([(0, 9)], 3), Checkpoint(finished=[1]), None),
     ],
 )
 def test_no_unit_is_taken_twice(partial, one, other, kept):
@@ -234,7 +234,7 @@ def test_no_unit_is_taken_twice(partial, one, other, kept):
 @pytest.mark.parametrize("how", ["other digest", "flipped", "cut", "empty", "no record"])
 def test_records_that_do_not_fit_are_removed(partial, how):
     """Of another plan, damaged, or no record at all: computed again, never used."""
-    partial.save("a", Record([(0, 4)], 3), [np.arange(100)])
+    partial.save("a", Checkpoint([(0, 4)], 3), [np.arange(100)])
     path = next(partial.folder.iterdir())
     raw = path.read_bytes()
     damage = {
@@ -244,7 +244,7 @@ def test_records_that_do_not_fit_are_removed(partial, how):
         "no record": b"[]\n",
     }
     if how == "other digest":
-        partial = Partial(partial.folder, "d2")
+        partial = CheckpointFolder(partial.folder, "d2")
     else:
         path.write_bytes(damage[how])
     assert partial.records() == []

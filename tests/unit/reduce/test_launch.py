@@ -47,13 +47,13 @@ def never():
 @pytest.mark.parametrize("more", [{}, {"PE_HOSTFILE": "/x", "NSLOTS": "4"}])
 def test_the_mpiexec_beside_this_python_comes_first(site, launcher, more):
     """On a laptop and under Grid Engine, whatever else is on PATH."""
-    assert launch.command(4, launcher, site | more, never) == [OWN, "-n", "4"]
+    assert launch.build_command(4, launcher, site | more, never) == [OWN, "-n", "4"]
 
 
 @pytest.mark.parametrize(("mpi", "plugin"), [("MPICH", "pmi2"), ("Open MPI", "pmix")])
 def test_srun_starts_the_ranks_inside_a_slurm_job(site, mpi, plugin):
     """The plugin is that of the MPI; the step may overlap the one that asks for it."""
-    words = launch.command(3, None, site | {"SLURM_JOB_ID": "7"}, lambda: mpi)
+    words = launch.build_command(3, None, site | {"SLURM_JOB_ID": "7"}, lambda: mpi)
     assert words[:2] == [f"{site['PATH']}/srun", f"--mpi={plugin}"]
     assert words[2:] == ["--overlap", "--mem=0", "--overcommit", "-n", "3"]
 
@@ -61,14 +61,14 @@ def test_srun_starts_the_ranks_inside_a_slurm_job(site, mpi, plugin):
 def test_a_slurm_job_without_srun_uses_mpiexec(site):
     """In a container, say."""
     os.remove(f"{site['PATH']}/srun")
-    assert launch.command(3, None, site | {"SLURM_JOB_ID": "7"}, never) == [OWN, "-n", "3"]
+    assert launch.build_command(3, None, site | {"SLURM_JOB_ID": "7"}, never) == [OWN, "-n", "3"]
 
 
 def test_the_mpiexec_of_the_mpi_that_mpi4py_is_told_to_load(site):
     """MPI4PY_LIBMPI names a library; its launcher lies beside it, or else on PATH."""
     home = Path(site["PATH"]).parent
     for library in (f"{home}/lib/libmpi.so.40", "libmpi.so.40"):
-        words = launch.command(2, None, {**site, "MPI4PY_LIBMPI": library}, never)
+        words = launch.build_command(2, None, {**site, "MPI4PY_LIBMPI": library}, never)
         assert words == [f"{home}/bin/mpiexec", "-n", "2"]
 
 
@@ -88,13 +88,13 @@ def test_the_mpiexec_of_the_mpi_that_mpi4py_is_told_to_load(site):
 def test_a_launcher_keeps_its_words_and_its_own_count(site, launcher, words):
     """Words are read as in a shell; -n is added where no count is given."""
     name = launcher.split()[0]
-    assert launch.command(5, launcher, site, never) == [f"{site['PATH']}/{name}", *words]
+    assert launch.build_command(5, launcher, site, never) == [f"{site['PATH']}/{name}", *words]
 
 
 def test_a_launcher_may_be_a_path(site):
     """A site's own, by its full path, quoted where it holds a space."""
     path = f"{site['PATH']}/orterun"
-    assert launch.command(2, f"'{path}' -v", {}, never) == [path, "-v", "-n", "2"]
+    assert launch.build_command(2, f"'{path}' -v", {}, never) == [path, "-v", "-n", "2"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_launcher_may_be_a_path(site):
 def test_a_launcher_that_is_none_is_bad_input(tmp_path, launcher, told):
     """The message says where it was looked for, and which line of the profile to set."""
     with pytest.raises(InputError, match=told) as caught:
-        launch.command(2, launcher, {"PATH": str(tmp_path)}, never)
+        launch.build_command(2, launcher, {"PATH": str(tmp_path)}, never)
     if "/" in launcher:
         assert "not on PATH" in str(caught.value)
         assert "the line 'mpi' of the profile" in str(caught.value)
@@ -129,35 +129,35 @@ OTHERS = {
 @pytest.mark.parametrize("who", RANKS)
 def test_a_rank_knows_itself(who):
     """It starts no ranks of its own, and expects as many as there are."""
-    assert launch.inside(RANKS[who])
-    assert launch.default_ranks(RANKS[who]) == 3
+    assert launch.is_rank(RANKS[who])
+    assert launch.expected_ranks(RANKS[who]) == 3
 
 
 @pytest.mark.parametrize("who", OTHERS)
 def test_who_is_no_rank_expects_what_was_granted(who):
     """The tasks or slots of its job, else two."""
     environ, ranks = OTHERS[who]
-    assert not launch.inside(environ)
-    assert launch.default_ranks(environ) == ranks
+    assert not launch.is_rank(environ)
+    assert launch.expected_ranks(environ) == ranks
 
 
 def test_a_rank_of_a_world_of_unknown_size():
     """PMIx alone does not tell the size: MPI will."""
-    assert launch.inside({"PMIX_RANK": "0"})
-    assert launch.default_ranks({"PMIX_RANK": "0"}) is None
+    assert launch.is_rank({"PMIX_RANK": "0"})
+    assert launch.expected_ranks({"PMIX_RANK": "0"}) is None
 
 
 def test_the_environment_keeps_what_the_user_set():
     """Defaults for Open MPI and srun give way; what an outer rank was told goes."""
     user = {"OMPI_MCA_hwloc_base_binding_policy": "core", "SLURM_KILL_BAD_EXIT": "0", "X": "1"}
     outer = {"PMI_SIZE": "1", "PMIX_RANK": "0", "PMIX_MCA_gds": "hash", "OMPI_COMM_WORLD_RANK": "0"}
-    made = launch.environment(4, user | outer)
+    made = launch.build_environment(4, user | outer)
     assert user.items() <= made.items()
     assert made["PMIX_MCA_gds"] == "hash"
     assert not made.keys() & {"PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}
     assert made["OMPI_ALLOW_RUN_AS_ROOT"] == made["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
-    assert launch.inside(made)
-    assert launch.default_ranks(made) == 4
+    assert launch.is_rank(made)
+    assert launch.expected_ranks(made) == 4
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "CUDA_VISIBLE_DEVICES": "0"}
@@ -192,7 +192,7 @@ def test_the_mpi_of_this_environment_is_seen():
     """The wheel beside mpi4py is an MPICH, unless another was named."""
     if "MPI4PY_LIBMPI" in os.environ:
         pytest.skip("MPI4PY_LIBMPI names another MPI")
-    assert launch.vendor() == "MPICH"
+    assert launch.find_vendor() == "MPICH"
 
 
 @pytest.fixture

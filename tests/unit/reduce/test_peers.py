@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from shardwise.errors import IntegrityError
 from shardwise.files.checksum import raw_bytes
-from shardwise.reduce.peers import described, room
+from shardwise.reduce.peers import allocate_arrays, describe_arrays
 
 from tests.factories import SCRIPTS
 
@@ -85,16 +85,16 @@ def test_room_is_made_for_what_was_described():
         np.array([True, False]),
         np.arange(3, dtype="c16"),
     ]
-    made = room(described(arrays), sum(array.nbytes for array in arrays))
+    made = allocate_arrays(describe_arrays(arrays), sum(array.nbytes for array in arrays))
     for before, after in zip(arrays, made, strict=True):
         assert (before.dtype, before.shape) == (after.dtype, after.shape)
         raw_bytes(after)[:] = raw_bytes(before)
         np.testing.assert_array_equal(before, after)
-    assert room(described([])) == []
+    assert allocate_arrays(describe_arrays([])) == []
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '[["<f8", [1' + 12 * "0" + "]]]", '[["O", [1]]]', "{"])
 def test_what_describes_no_arrays_is_refused(text):
     """Before any memory is taken."""
     with pytest.raises(IntegrityError, match="a description of arrays is damaged"):
-        room(text, 8)
+        allocate_arrays(text, 8)

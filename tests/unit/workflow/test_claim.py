@@ -44,7 +44,7 @@ def note_array(results, name, digest):
 
 def test_tasks_of_an_array_at_work_are_joined_or_refused(results, queue, caplog):
     """The lock of an array's tasks keeps all away but runs that join them."""
-    with locks.working(results, array=True):
+    with locks.hold_job_lock(results, array=True):
         claim.refuse_beside_living(results, joins=OURS)
         with pytest.raises(SystemExit, match="75"):
             claim.refuse_beside_living(results)
@@ -54,7 +54,7 @@ def test_tasks_of_an_array_at_work_are_joined_or_refused(results, queue, caplog)
 
 def test_single_tasks_at_work_are_never_joined(results, queue):
     """Whoever computes a shard on its own account is waited for under every dispatch."""
-    with locks.working(results), pytest.raises(SystemExit, match="75"):
+    with locks.hold_job_lock(results), pytest.raises(SystemExit, match="75"):
         claim.refuse_beside_living(results, joins=OURS)
 
 

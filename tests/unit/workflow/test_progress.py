@@ -94,7 +94,7 @@ def test_the_log_of_the_night_before_says_nothing_of_this_one(
     )
     run = SimpleNamespace(dispatch="pool", plan=SimpleNamespace(shards={}))
     listener = Listener(WORKFLOW, run)
-    monkeypatch.setattr(missing, "missing", lambda plan: [])
+    monkeypatch.setattr(missing, "list_missing", lambda plan: [])
 
     def happens(name: str, **facts: object) -> None:
         record = logging.makeLogRecord({"event": SimpleNamespace(value=name), **facts})

@@ -2,14 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
+from shardwise.errors import InputError, TryAgain
 
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
 
 JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 """What the name of a job may be: it becomes a word of a command."""
@@ -27,8 +29,8 @@ class Array:
     """An array, as it was noted.
 
     ``run`` names its dispatch, ``name`` the array alone, and ``digest`` is the plan's. ``numbers``
-    are those of its shards in the plan, counted from 0 and in order; how an index of the scheduler
-    follows from them, the scheduler's class says. ``first`` is what Slurm's tasks add to theirs.
+    are those of its shards in the plan, from 0 on and ascending; ``first`` is what Slurm's tasks
+    add to their index to find theirs.
     """
 
     scheduler: str
@@ -48,8 +50,6 @@ class Tasks:
     ----------
     number
         The array's, at the scheduler.
-    indices
-        Of the tasks, as the scheduler counts them.
     where
         The nodes on which they run; empty while they wait.
     trouble
@@ -93,13 +93,7 @@ class Scheduler(Protocol):
 
     Every method that asks the scheduler raises `TryAgain` where it does not answer, which is never
     a reason to give a task up. A dispatch is named by its ``run``, an array by its ``number``.
-
-    Attributes
-    ----------
-    title
-        Its name in messages.
-    client
-        The command whose presence says that this machine can reach it.
+    ``title`` is for messages; the command ``client`` is there where this machine can reach it.
     """
 
     title: str
@@ -121,10 +115,8 @@ class Scheduler(Protocol):
         ----------
         wanted
             Ascending numbers in the plan.
-        reach
-            How far indices may reach.
-        limit
-            Tasks that this array may have.
+        reach, limit
+            How far indices may reach, and how many tasks this array may have.
         """
 
     def indices(self, array: Array) -> list[int]:
@@ -187,6 +179,44 @@ class Scheduler(Protocol):
         """The commands that show these jobs, and that cancel them."""
 
 
+def ask(
+    words: Sequence[str],
+    seconds: float,
+    advice: str,
+    refusal: Callable[[str, int], Exception],
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """What a command of a scheduler prints.
+
+    Parameters
+    ----------
+    advice
+        What to do where the command is not on PATH.
+    refusal
+        Makes the error to raise of what a failed command has printed, and of its exit code.
+
+    Raises
+    ------
+    TryAgain
+        Where it does not answer in so many seconds.
+    InputError
+        Where there is no such command.
+    """
+    try:
+        done = subprocess.run(
+            words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
+    except FileNotFoundError:
+        raise InputError(f"{words[0]} is not on PATH; {advice}") from None
+    if done.returncode:
+        text = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+        raise refusal(text or f"{words[0]} ended with {done.returncode}", done.returncode)
+    return done.stdout
+
+
 def prefix(run: str) -> str:
     """How the names of all jobs of a run begin."""
     return f"sw-{run}-"
@@ -194,11 +224,10 @@ def prefix(run: str) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as text, such as ``0-9,12,15-20``."""
-    runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     parts = []
-    for _, pairs in runs:
-        found = [number for _, number in pairs]
-        parts.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
+    for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        first, *others = (number for _, number in pairs)
+        parts.append(f"{first}-{others[-1]}" if others else str(first))
     return ",".join(parts)
 
 

@@ -1,9 +1,8 @@
 """What the project knows of Grid Engine: words for qsub, and what qstat and qacct answer.
 
-Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler share all of it. The
-functions that take text are pure. Those that ask the scheduler raise `TryAgain` where it does not
-answer, which is never a reason to give a job up, and `InputError` where it refuses. Only the
-standard library: the profile's scripts import this once for every job.
+Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler share all of it. Those
+functions that ask it raise `TryAgain` where it does not answer, which is never a reason to give a
+job up. Only the standard library: the profile's scripts import this once for every job.
 """
 
 import contextlib
@@ -11,14 +10,14 @@ import os
 import pwd
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, numbers, prefix, ranges
+from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, ask, numbers, prefix, ranges
 from shardwise.errors import InputError, QueueFull, TryAgain
 
 if TYPE_CHECKING:
@@ -109,9 +108,6 @@ class AccountingRecord:
         return not self.code and not self.exit_status
 
 
-# Submission.
-
-
 def job_name(run: str, properties: Mapping[str, Any], attempt: int) -> str:
     """A name that no other submission has, without what Grid Engine allows in no name."""
     parts = [properties["rule"], *properties["wildcards"].values()]
@@ -128,22 +124,18 @@ def site_words(resources: Mapping[str, Any]) -> list[str]:
         Where a placeholder is unknown, or the job has no value for it.
     """
     texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
+    sources = {"ranks": ("tasks", 1), "seconds": ("runtime", 60), "mib": ("mem_mb", 1)}
     values = {
-        "ranks": resources.get("tasks"),
-        "seconds": _times(resources.get("runtime"), 60),
-        "mib": resources.get("mem_mb"),
+        name: int(resources[key]) * factor
+        for name, (key, factor) in sources.items()
+        if resources.get(key) is not None
     }
-    values = {name: value for name, value in values.items() if value is not None}
     # The memory of a slot is known once the number of slots is.
     first = _filled(texts, {**values, "mib_per_slot": 0})
     slots = _slots(first)
     if "mib" in values:
         values["mib_per_slot"] = -(-values["mib"] // slots)
     return _filled(texts, values)
-
-
-def _times(value: Any, factor: int) -> int | None:
-    return None if value is None else int(value) * factor
 
 
 def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
@@ -172,14 +164,8 @@ def qsub_words(
 ) -> list[str]:
     """The words that submit a job; the script and its arguments follow them.
 
-    Parameters
-    ----------
-    properties
-        Of the job, as Snakemake writes them into its script.
-    output
-        The file that takes what the job prints.
-    exported
-        Names of variables that the job gets as they are here.
+    ``properties`` are those of the job in its script, ``output`` takes what it prints, and
+    ``exported`` are names of variables that it gets as they are here.
     """
     return [*_own_words(name, output, exported), *site_words(properties["resources"])]
 
@@ -191,9 +177,6 @@ def _own_words(name: str, output: str, exported: Iterable[str]) -> list[str]:
     return words + (["-v", names] if names else [])
 
 
-# Arrays.
-
-
 def array_words(array: Array, throttle: int | None, exported: Iterable[str] = ()) -> list[str]:
     """The words that submit an array; those of the site and the script follow them."""
     words = [*_own_words(array.name, "/dev/null", exported), "-t", f"1-{len(array.numbers)}"]
@@ -202,34 +185,23 @@ def array_words(array: Array, throttle: int | None, exported: Iterable[str] = ()
 
 def listed(queue: Queue, runs: Iterable[str]) -> list[Tasks]:
     """The tasks of these dispatches in an answer of qstat."""
-    found = []
-    for job in (job for run in runs for job in queue.named(run)):
-        error, waits = "E" in job.state, not job.hosts
-        found.append(
-            Tasks(
-                job.number,
-                job.name,
-                tuple(numbers(job.tasks)) if job.tasks else (),
-                where=", ".join(job.hosts),
-                trouble=f"it cannot start, state {job.state}" if error else "",
-                held=waits and "h" in job.state,
-                silent=bool(queue.unheard.intersection(job.hosts)),
-            )
+    return [
+        Tasks(
+            job.number,
+            job.name,
+            tuple(numbers(job.tasks)) if job.tasks else (),
+            where=", ".join(job.hosts),
+            trouble=f"it cannot start, state {job.state}" if "E" in job.state else "",
+            held=not job.hosts and "h" in job.state,
+            silent=bool(queue.unheard.intersection(job.hosts)),
         )
-    return found
-
-
-# What Grid Engine answers.
+        for run in runs
+        for job in queue.named(run)
+    ]
 
 
 def parse_queue(xml: str) -> Queue:
-    """Read what ``qstat -f -ne -xml`` printed.
-
-    Raises
-    ------
-    TryAgain
-        Where it is no such XML: qstat was cut off, or somebody else answered.
-    """
+    """Read what ``qstat -f -ne -xml`` printed; else `TryAgain`: it was cut off, or is no qstat."""
     from xml.etree import ElementTree  # here: every job's script imports this module
 
     try:
@@ -302,10 +274,7 @@ def describe(record: AccountingRecord) -> str:
     )
 
 
-# Asking it.
-
-
-def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
+def call(words: Sequence[str], seconds: float = QUERY_SECONDS) -> str:
     """Run a command of Grid Engine and return what it printed.
 
     Raises
@@ -317,36 +286,21 @@ def call(words: list[str], seconds: float = QUERY_SECONDS) -> str:
     InputError
         Where it fails otherwise; with its own words.
     """
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
-    except FileNotFoundError:
-        raise InputError(
-            f"{words[0]} is not on PATH; load Grid Engine first, often by: "
-            "source $SGE_ROOT/default/common/settings.sh"
-        ) from None
-    if done.returncode == 0:
-        return done.stdout
-    said = " ".join((done.stderr.strip() or done.stdout.strip()).split()).removesuffix(" Exiting.")
-    if words[0] == "qsub" and done.returncode == _FULL:
-        raise QueueFull(said)
-    raise (TryAgain if _AWAY.search(said) else InputError)(said or f"exit code {done.returncode}")
+    advice = "load Grid Engine first, often by: source $SGE_ROOT/default/common/settings.sh"
+    return ask(words, seconds, advice, partial(_refusal, words[0]))
+
+
+def _refusal(command: str, text: str, code: int) -> Exception:
+    text = text.removesuffix(" Exiting.")
+    if command == "qsub" and code == _FULL:
+        return QueueFull(text)
+    return (TryAgain if _AWAY.search(text) else InputError)(text)
 
 
 def verify(resources: Mapping[str, Any]) -> None:
     """Have qsub look at the words of a job that asks for these resources, and submit nothing.
 
-    What it says of hosts is passed over: it looks at none that is away, and at no load of theirs,
-    such as mem_free.
+    What it says of hosts does not count: it knows none that is away, and no load such as mem_free.
 
     Raises
     ------
@@ -375,27 +329,18 @@ def _guilty(resources: Mapping[str, Any], said: str) -> str:
 
 
 def query(everyone: bool = False) -> Queue:
-    """All jobs of this user, or of everyone, in one question.
-
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer, or qstat fails: it has no reason to.
-    """
+    """All jobs of this user, or of everyone, in one question."""
     user = "*" if everyone else pwd.getpwuid(os.getuid()).pw_name
     try:
         return parse_queue(call(["qstat", "-f", "-ne", "-u", user, "-xml"]))
     except InputError as error:
-        raise TryAgain(str(error)) from None
+        raise TryAgain(str(error)) from None  # there is nothing in these words to refuse
 
 
 def record(number: str, name: str, index: int | None = None) -> AccountingRecord | None:
     """What the accounting says of a job, or of a task of an array, if it has an entry already.
 
-    Raises
-    ------
-    TryAgain
-        Where it takes too long: the accounting of many years is a large file.
+    It may be too slow (`TryAgain`): the accounting of many years is a large file.
     """
     try:
         words = ["qacct", "-j", number, *(["-t", str(index)] if index else [])]
@@ -413,27 +358,14 @@ def error_reason(number: str) -> str:
 
 
 def delete(numbers: Iterable[str]) -> None:
-    """Delete jobs; one that is gone already is as good.
-
-    Raises
-    ------
-    TryAgain
-        Where Grid Engine does not answer.
-    """
-    words = list(numbers)
-    if words:
+    """Delete jobs; one that is gone already is as good."""
+    if words := list(numbers):
         with contextlib.suppress(InputError):  # the caller looks whether they are gone
             call(["qdel", *words])
 
 
 def submitted(said: str) -> str:
-    """The number of a job, or of an array, in what ``qsub -terse`` printed, as its last word.
-
-    Raises
-    ------
-    TryAgain
-        Where there is none.
-    """
+    """The number of a job, or of an array: the last word that ``qsub -terse`` printed."""
     match = re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", said)
     if match is None:
         raise TryAgain(f"qsub answered {said.strip()!r}, not the number of a job")
@@ -450,21 +382,17 @@ class GridEngine:
     client = "qstat"
 
     def limits(self) -> tuple[int, int]:
-        """How far the indices of an array may reach, and how many tasks it may have: the same."""
         match = re.search(r"^max_aj_tasks\s+(\d+)", call(["qconf", "-sconf"]), re.MULTILINE)
         most = (int(match[1]) if match else 0) or sys.maxsize  # 0: as many as you like
         return most, most
 
     def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
-        """The next array: 0, and the numbers of its shards."""
         return 0, tuple(wanted[: min(reach, limit)])
 
     def indices(self, array: Array) -> list[int]:
-        """The index of each task, in the order of the array's numbers."""
         return list(range(1, len(array.numbers) + 1))
 
     def find_number(self, array: Array) -> str:
-        """The shell's words by which a task sets its index and the number of its shard."""
         return f"""\
     index=$((SGE_TASK_ID - 1)) job=$JOB_ID
     left=$index
@@ -476,12 +404,10 @@ class GridEngine:
     number=$((low + left))"""
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
-        """Submit an array and return its number."""
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
         return submitted(call([*array_words(array, throttle, exported), *words, str(script)]))
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
-        """The tasks of these dispatches that wait or work; those that wait together, together."""
         return [
             replace(task, trouble=f"{task.trouble}: {error_reason(task.number)}")
             if task.trouble
@@ -492,37 +418,31 @@ class GridEngine:
     def fates(
         self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
     ) -> dict[tuple[str, int], Fate]:
-        """What the accounting says of ended tasks; of some only, where they are many."""
-        found = {}
-        asked = [(name, number, index) for name, (number, some) in gone.items() for index in some]
+        fates = {}
+        tasks = [(name, number, index) for name, (number, some) in gone.items() for index in some]
         # An accounting that is too slow to ask is one that does not know.
         with contextlib.suppress(TryAgain):
-            for name, number, index in asked[:_RECORDS_AT_ONCE]:
-                if (known := record(number, name, index)) is not None:
-                    found[name, index] = Fate(describe(known), not known.well, known.well)
-        return found
+            for name, number, index in tasks[:_RECORDS_AT_ONCE]:
+                if (entry := record(number, name, index)) is not None:
+                    fates[name, index] = Fate(describe(entry), not entry.well, entry.well)
+        return fates
 
     def throttle(self, number: str, tasks_at_once: int) -> None:
-        """Let so many tasks of an array run at once; 0: all."""
         call(["qalter", "-tc", str(tasks_at_once), number])
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
-        """Delete tasks of an array; those that are gone already are as good."""
         for span in ranges(sorted(which)).split(","):
             with contextlib.suppress(InputError):
                 call(["qdel", number, "-t", span])
 
     def cancel(self, run: str) -> bool:
-        """Delete all jobs of a run; returns whether there were any."""
         left = {job.number for job in query().named(run)}
         delete(sorted(left))
         return bool(left)
 
     def living(self, names: Iterable[str]) -> list[str]:
-        """The jobs of these runs that still wait or work, whoever has submitted them."""
         queue = query(everyone=True)
         return [job.number for name in names for job in queue.named(name)]
 
     def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
-        """The commands that show the jobs of everyone, and that delete these."""
         return "qstat -u '*'", shlex.join(["qdel", *numbers])

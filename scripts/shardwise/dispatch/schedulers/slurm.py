@@ -1,17 +1,16 @@
 """What the project asks of Slurm itself: living jobs, and arrays. All else is its plugin's matter.
 
-The functions that take text are pure. Those that ask Slurm raise `TryAgain` where it does not
-answer, which is never a reason to give a task up, and `InputError` where it refuses.
+Those functions that ask Slurm raise `TryAgain` where it does not answer, which is never a reason
+to give a task up, and `InputError` where it refuses.
 """
 
 import contextlib
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, numbers, ranges
+from shardwise.dispatch.schedulers.common import Array, Fate, Tasks, ask, numbers, ranges
 from shardwise.errors import InputError, QueueFull, TryAgain
 
 _QUERY_SECONDS = 30
@@ -87,30 +86,13 @@ def call(words: Sequence[str], seconds: float) -> str:
     env = {key: os.environ[key] for key in os.environ if not key.startswith(_FILTERS)}
     # Else squeue cuts the indices of an array off after 64 characters.
     env["SLURM_BITSTR_LEN"] = "0"
-    try:
-        done = subprocess.run(
-            words,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
-    except FileNotFoundError:
-        raise InputError(f"{words[0]} is not on PATH; load Slurm first") from None
-    if done.returncode == 0:
-        return done.stdout
-    said = " ".join(re.sub(r"\w+: error: ", "", done.stderr.strip() or done.stdout.strip()).split())
+    return ask(words, seconds, "load Slurm first", _refusal, env)
+
+
+def _refusal(text: str, _code: int) -> Exception:
+    text = re.sub(r"\w+: error: ", "", text)
     kinds = {QueueFull: _FULL, TryAgain: _AWAY}
-    kind = next((kind for kind, pattern in kinds.items() if pattern.search(said)), InputError)
-    raise kind(said or f"{words[0]} ended with {done.returncode}")
-
-
-# Arrays.
+    return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)
 
 
 def verify(words: Sequence[str]) -> None:
@@ -131,13 +113,7 @@ def verify(words: Sequence[str]) -> None:
 
 
 def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
-    """Read what squeue printed.
-
-    Raises
-    ------
-    TryAgain
-        Where it is nothing that was asked for.
-    """
+    """Read what squeue printed; where it is nothing that was asked for: `TryAgain`."""
     found = []
     for number, known, name, state, reason, nodes in map(_row, lines):
         if state not in _WAITING:
@@ -187,7 +163,6 @@ class Slurm:
     client = "squeue"
 
     def limits(self) -> tuple[int, int]:
-        """How far the indices of an array may reach, from 0 on, and how many tasks it may have."""
         said = call(["scontrol", "show", "config"], _QUERY_SECONDS)
         size = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
         reach = int(size[1]) if size else _MAX_ARRAY_SIZE
@@ -201,7 +176,6 @@ class Slurm:
         return reach, most
 
     def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
-        """The next array: what its tasks add to their index, and the numbers of its shards."""
         first = 0 if wanted[min(limit, len(wanted)) - 1] < reach else wanted[0]
         taken = [number for number in wanted[:limit] if number - first < reach]
         while len(spec := ranges(number - first for number in taken)) > _MAX_SPEC:
@@ -209,17 +183,14 @@ class Slurm:
         return first, tuple(taken)
 
     def indices(self, array: Array) -> list[int]:
-        """The index of each task, in the order of the array's numbers."""
         return [number - array.first for number in array.numbers]
 
     def find_number(self, array: Array) -> str:
-        """The shell's words by which a task sets its index and the number of its shard."""
         return (
             f"index=$SLURM_ARRAY_TASK_ID job=$SLURM_ARRAY_JOB_ID\nnumber=$((index + {array.first}))"
         )
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
-        """Submit an array and return its number."""
         spec = ranges(self.indices(array)) + (f"%{throttle}" if throttle else "")
         names = [f"--job-name={array.run}", f"--comment={array.name}", f"--array={spec}"]
         logs = ["--output=/dev/null", "--error=/dev/null"]
@@ -231,38 +202,31 @@ class Slurm:
         return number
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
-        """The tasks of these dispatches that wait or work."""
         # One a line: squeue joins those that wait, and their reasons: "Resources,JobHeldAdmin".
         return parse_tasks(_squeue(_FORMAT, runs, "--array"))
 
     def fates(
         self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
     ) -> dict[tuple[str, int], Fate]:
-        """What Slurm still knows of the ended tasks of some dispatches, by array and index."""
         return parse_fates(_squeue(_FORMAT, runs, "--states=all", "--array"))
 
     def throttle(self, number: str, tasks_at_once: int) -> None:
-        """Let so many tasks of an array run at once; 0: all."""
         words = ["scontrol", "update", f"JobId={number}", f"ArrayTaskThrottle={tasks_at_once}"]
         call(words, _QUERY_SECONDS)
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
-        """Cancel tasks of an array; those that are gone already are as good."""
         _scancel([f"{number}_[{ranges(sorted(which))}]"])
 
     def cancel(self, run: str) -> bool:
-        """Cancel all tasks of a dispatch; returns whether there were any."""
         left = sorted({task.number for task in self.tasks([run])})
         _scancel(left)
         return bool(left)
 
     def living(self, names: Iterable[str]) -> list[str]:
-        """The jobs of these names that still wait or work."""
         found = _squeue("%i", names)
         if strange := [line for line in found if not re.fullmatch(r"\d+(_.*)?", line)]:
             raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
         return found
 
     def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
-        """The commands that show these jobs, and that cancel them."""
         return f"squeue -j {','.join(numbers)}", f"scancel {' '.join(numbers)}"

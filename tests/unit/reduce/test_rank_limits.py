@@ -5,7 +5,7 @@ import os
 import pytest
 from shardwise.errors import InputError
 from shardwise.plan import planner
-from shardwise.reduce import job, launch, useful
+from shardwise.reduce import job, launch, rank_limits
 
 from tests import factories
 from tests.factories import run, stack
@@ -52,23 +52,26 @@ def made(tmp_path):
 )
 def test_the_places_that_are_known(launcher, environ, most):
     """Cores of this machine, or what a scheduler grants; unknown where hosts are named."""
-    limit = useful.here(launcher, environ)
+    limit = rank_limits.limit_by_machine(launcher, environ)
     assert (limit.most if limit else None) == most
 
 
 def test_what_is_reasonable_is_allowed():
     """Some ranks too many only wait, and small machines are shared by a few more."""
-    laptop = useful.of_places(2, "2 cores")
-    useful.refuse_more(16, "reduce.ranks", useful.of_work(1, "1 piece"), laptop)
-    useful.refuse_more(64, "reduce.ranks", useful.of_work(1, "1 piece"), None)
-    useful.refuse_more(10**6, "reduce.ranks", None)
+    laptop = rank_limits.limit_by_places(2, "2 cores")
+    rank_limits.refuse_more(16, "reduce.ranks", rank_limits.limit_by_work(1, "1 piece"), laptop)
+    rank_limits.refuse_more(64, "reduce.ranks", rank_limits.limit_by_work(1, "1 piece"), None)
+    rank_limits.refuse_more(10**6, "reduce.ranks", None)
 
 
 def test_the_figures_are_in_the_message():
     """Those of all limits, and the least of them."""
     with pytest.raises(InputError) as caught:
-        useful.refuse_more(
-            10**6, "reduce.ranks", useful.of_work(100, "100 pieces"), useful.of_places(2, "2 cores")
+        rank_limits.refuse_more(
+            10**6,
+            "reduce.ranks",
+            rank_limits.limit_by_work(100, "100 pieces"),
+            rank_limits.limit_by_places(2, "2 cores"),
         )
     assert str(caught.value) == (
         "reduce.ranks: 1000000 ranks are more than can be of use (100 pieces, 2 cores); ask for 16 "
@@ -87,7 +90,7 @@ def test_large_sums_take_many_ranks(tmp_path):
     ("words", "named"),
     [
         (["reduce", "--ranks", 1_000_000], "--ranks"),
-        (["multiply", "--all", "--dispatch", "mpi", "--ranks", 1_000_000], "--ranks"),
+        (["dispatch", "--dispatch", "mpi", "--ranks", 1_000_000], "--ranks"),
         (["reduce", "--ranks", 1_000_000, "--launcher", "mpiexec -hosts a,b"], "--ranks"),
     ],
 )

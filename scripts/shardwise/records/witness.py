@@ -15,7 +15,7 @@ from shardwise.records.receipts import CopyReceipt, ProductReceipt, Witness
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SumComparison:
     """What the comparison of the sum with all receipts has come to.
 
     Attributes
@@ -37,7 +37,9 @@ class Verdict:
     host: str
 
 
-def judged(problem: Problem, accounts: list["Account"], found: np.ndarray, plain: bool) -> Verdict:
+def compare_sum(
+    problem: Problem, accounts: list["ShardWitness"], found: np.ndarray, plain: bool
+) -> SumComparison:
     """Compare ``lᵀ S r`` of the sum with the receipts of all shards.
 
     Parameters
@@ -55,10 +57,10 @@ def judged(problem: Problem, accounts: list["Account"], found: np.ndarray, plain
     host = ", ".join(f"{kind} of {n}" for kind, n in sorted(hosts.items()))
     bound = sum_bound(problem, float(size), plain)
     off = math.nan if not math.isfinite(bound) else off / bound if off else 0.0
-    return Verdict(len(accounts), off, wrong, host)
+    return SumComparison(len(accounts), off, wrong, host)
 
 
-def fits(problem: Problem, own: "Account", found: np.ndarray, plain: bool) -> bool:
+def matches(problem: Problem, own: "ShardWitness", found: np.ndarray, plain: bool) -> bool:
     """Whether the number of a shard's file is that of its receipt."""
     bound = sum_bound(problem, own.mass + own.tolerance, plain)
     return gap(found, own.contribution) <= bound
@@ -68,7 +70,7 @@ def fits(problem: Problem, own: "Account", found: np.ndarray, plain: bool) -> bo
 
 
 @dataclass(frozen=True)
-class Account:
+class ShardWitness:
     """The witness of a shard, as its receipt has it.
 
     Attributes
@@ -89,8 +91,8 @@ class Account:
     host: str = "none"
 
     @classmethod
-    def of(cls, total: np.ndarray, tolerance: float) -> "Account":
-        """The account of a shard's forms, see :class:`Tally` and :func:`product_bound`.
+    def of(cls, total: np.ndarray, tolerance: float) -> "ShardWitness":
+        """The numbers of a shard's forms, see `ShardForms` and :func:`product_bound`.
 
         Raises
         ------
@@ -106,11 +108,11 @@ class Account:
             )
         return cls(one, other, mass, tolerance)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
-            "contribution": told(self.contribution),
-            "reference": told(self.reference),
+            "contribution": number_to_json(self.contribution),
+            "reference": number_to_json(self.reference),
             "mass": self.mass,
             "tolerance": self.tolerance,
             "host": self.host,
@@ -118,14 +120,14 @@ class Account:
         }
 
 
-def told(number: np.ndarray) -> Any:
+def number_to_json(number: np.ndarray) -> Any:
     """A number as JSON has it: complex ones are ``[re, im]``."""
     parts = number.tolist()
     return parts[0] if len(parts) == 1 else parts
 
 
-def number(said: Any, dtype: str) -> np.ndarray:
-    """A number that :func:`told` has written, of products of a dtype.
+def number_from_json(said: Any, dtype: str) -> np.ndarray:
+    """A number that :func:`number_to_json` has written, of products of a dtype.
 
     Raises
     ------
@@ -145,7 +147,7 @@ def number(said: Any, dtype: str) -> np.ndarray:
         raise ValueError(f"{short(said)}: {error}") from None
 
 
-def reference_in(receipt: CopyReceipt, problem: Problem, factors: str) -> np.ndarray | None:
+def read_reference(receipt: CopyReceipt, problem: Problem, factors: str) -> np.ndarray | None:
     """The reference in the receipt of a copy; None where there is none, or of other weights.
 
     Parameters
@@ -162,10 +164,10 @@ def reference_in(receipt: CopyReceipt, problem: Problem, factors: str) -> np.nda
     own = receipt.witness
     if own is None or own.seed != SEED or own.factors != factors:
         return None
-    return number(own.reference, problem.product_dtype)
+    return number_from_json(own.reference, problem.product_dtype)
 
 
-def account(receipt: ProductReceipt, problem: Problem) -> Account | str:
+def read(receipt: ProductReceipt, problem: Problem) -> ShardWitness | str:
     """The witness in the receipt of a product, or why there is none.
 
     Raises
@@ -177,14 +179,14 @@ def account(receipt: ProductReceipt, problem: Problem) -> Account | str:
         return receipt.no_witness or "its receipt is of an older version"
     if receipt.witness.seed != SEED:
         return f"its receipt has other weights (seed {short(receipt.witness.seed)})"
-    return account_of(receipt.witness, problem)
+    return parse(receipt.witness, problem)
 
 
-def account_of(witness: Witness, problem: Problem) -> Account:
-    """The account that a witness states, as :func:`account`."""
+def parse(witness: Witness, problem: Problem) -> ShardWitness:
+    """The account that a witness states, as :func:`read`."""
     try:
-        one = number(witness.contribution, problem.product_dtype)
-        other = number(witness.reference, problem.product_dtype)
+        one = number_from_json(witness.contribution, problem.product_dtype)
+        other = number_from_json(witness.reference, problem.product_dtype)
     except ValueError as error:
         raise IntegrityError(f"its receipt has a damaged witness ({error!r})") from None
-    return Account(one, other, witness.mass, witness.tolerance, witness.host)
+    return ShardWitness(one, other, witness.mass, witness.tolerance, witness.host)

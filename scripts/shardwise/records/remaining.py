@@ -36,7 +36,7 @@ _PER_SHARD = re.compile(r"(\d+)\.(?:npy|json|telemetry\.tsv)")
 
 
 @dataclass(frozen=True)
-class Standing:
+class RemainingWork:
     """What is left to do for a plan.
 
     Attributes
@@ -65,7 +65,7 @@ class Standing:
         return sorted(path for path in self.unfit if path.exists())
 
 
-def look(plan: Plan, statistics: Sequence[str], *, jobs: bool) -> Standing:
+def find(plan: Plan, statistics: Sequence[str], *, jobs: bool) -> RemainingWork:
     """Compare a results folder with a plan; nothing is written.
 
     Parameters
@@ -75,13 +75,13 @@ def look(plan: Plan, statistics: Sequence[str], *, jobs: bool) -> Standing:
     jobs
         Whether each shard is a job of its own, so that its files are looked at one by one.
     """
-    shards = missing.standing(plan)
+    shards = missing.scan_products(plan)
     unfit = set(_unfit(plan, shards, statistics, jobs=jobs))
-    return Standing(shards.missing, shards.newest, unfit)
+    return RemainingWork(shards.missing, shards.newest, unfit)
 
 
 def _unfit(
-    plan: Plan, shards: missing.Standing, statistics: Sequence[str], *, jobs: bool
+    plan: Plan, shards: missing.ProductScan, statistics: Sequence[str], *, jobs: bool
 ) -> Iterator[Path]:
     results = plan.results
     if not _is_of(results, plan):
@@ -94,7 +94,7 @@ def _unfit(
         else:
             yield results.multiplied
     # Of a ledger only the checksums are compared here. Where there is no sum, it is made anew.
-    if not (results.summary.exists() and ledger.lists(plan, shards.checksum)):
+    if not (results.summary.exists() and ledger.lists_products(plan, shards.checksum)):
         yield results.ledger
     if not _sums(plan, statistics):
         yield results.summary
@@ -177,7 +177,7 @@ def clear(plan: Plan) -> list[Path]:
     list[Path]
         What was moved, under its new names.
     """
-    results, lacking = plan.results, set(missing.missing(plan))
+    results, lacking = plan.results, set(missing.list_missing(plan))
     own: list[Path] = []
     strange: list[Path] = []
 

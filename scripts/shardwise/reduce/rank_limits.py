@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardwise.errors import InputError
+from shardwise.units import count
 
 ALWAYS = 64
 """So many ranks are allowed whatever there is to do: a profile suits large runs, too."""
@@ -57,28 +58,23 @@ def refuse_more(ranks: int, named: str, *limits: Limit | None) -> None:
         )
 
 
-def of_work(pieces: int, figure: str) -> Limit:
+def limit_by_work(pieces: int, figure: str) -> Limit:
     """The limit where the work falls into so many pieces, each of which one rank does."""
     return Limit(max(ALWAYS, pieces), figure)
 
 
-def of_places(places: int, figure: str) -> Limit:
+def limit_by_places(places: int, figure: str) -> Limit:
     """The limit where there are so many cores, or tasks that a scheduler grants."""
     return Limit(_CROWD * max(2, places), figure)
 
 
-def counted(number: int, thing: str) -> str:
-    """A number of things, for a figure."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def here(launcher: str | None, environ: Mapping[str, str] = os.environ) -> Limit | None:
+def limit_by_machine(launcher: str | None, environ: Mapping[str, str] = os.environ) -> Limit | None:
     """The limit of what this process may use; None where the ranks may run elsewhere, too.
 
     Parameters
     ----------
     launcher
-        As `launch.command` has it.
+        As `launch.build_command` has it.
     """
     if "SLURM_JOB_ID" in environ:
         nodes = _number(environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
@@ -86,13 +82,13 @@ def here(launcher: str | None, environ: Mapping[str, str] = os.environ) -> Limit
         if not nodes or not (tasks or cpus):
             return None
         places = max(tasks, nodes * cpus)
-        return of_places(places, f"this Slurm job has {places} tasks or CPUs")
+        return limit_by_places(places, f"this Slurm job has {places} tasks or CPUs")
     if slots := _number(environ, "NSLOTS"):
-        return of_places(slots, f"this Grid Engine job has {counted(slots, 'slot')}")
+        return limit_by_places(slots, f"this Grid Engine job has {count(slots, 'slot')}")
     if _elsewhere(launcher, environ):
         return None
     cores = len(os.sched_getaffinity(0))
-    return of_places(cores, f"this process may use {counted(cores, 'core')}")
+    return limit_by_places(cores, f"this process may use {count(cores, 'core')}")
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int:
@@ -105,7 +101,7 @@ def _elsewhere(launcher: str | None, environ: Mapping[str, str]) -> bool:
     try:
         words = shlex.split(launcher or "auto")
     except ValueError:
-        return True  # which `launch.command` refuses
+        return True  # which `launch.build_command` refuses
     if words in ([], ["auto"]):
         words = ["mpiexec"]
     options = {word.lstrip("-").partition("=")[0] for word in words[1:] if word.startswith("-")}
