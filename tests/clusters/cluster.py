@@ -82,8 +82,8 @@ class Cluster(abc.ABC):
         Variables for snakemake, to the same end.
     clients
         The scheduler's commands.
-    submits, looks, settings
-        Which of them submits, tells of jobs, and tells the cluster's settings.
+    submits, looks
+        Which of them submits, and tells of jobs.
     silence
         What all say when nobody answers.
     full
@@ -109,7 +109,6 @@ class Cluster(abc.ABC):
     clients: tuple[str, ...]
     submits: str
     looks: str
-    settings: str
     silence: str
     full: str
     no_scheduler: frozenset[str] = frozenset()
@@ -238,10 +237,6 @@ class Cluster(abc.ABC):
     @abc.abstractmethod
     def tasks(self, results: Results, after: int) -> list[Submitted]:
         """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
-
-    @abc.abstractmethod
-    def small_arrays(self) -> str:
-        """Return what the cluster's settings are, but for arrays of four tasks at most."""
 
     @abc.abstractmethod
     def kill_controller(self) -> None:

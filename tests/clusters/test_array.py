@@ -3,7 +3,6 @@
 import os
 import signal
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,7 +48,7 @@ def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) ->
     gates: set[int] = set()
 
     def at_the_gate() -> bool:  # the scheduler calls a task running before its script has begun
-        gates.update(pid for pid in processes.running() if gate in _command(pid))
+        gates.update(pid for pid in processes.running() if gate in " ".join(processes.words(pid)))
         return bool(gates) and {"00001", "00002"} <= set(night.tasks("running"))
 
     night.wait_for("both run", at_the_gate)
@@ -73,15 +72,6 @@ def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) ->
     assert night.starts() - before == Counter({"00004": 1})
 
 
-def _command(pid: int) -> str:
-    """The command line of a process; empty once it has ended."""
-    try:
-        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return ""
-    return raw.replace(b"\0", b" ").decode(errors="replace")
-
-
 @pytest.mark.fault("snakemake killed by -9 and started again")
 @pytest.mark.fault("two runs at once")
 def test_the_next_run_joins_what_a_killed_one_has_left(night: ArrayNight) -> None:
@@ -101,19 +91,6 @@ def test_the_next_run_joins_what_a_killed_one_has_left(night: ArrayNight) -> Non
     assert again.wait(timeout=300) == 0, night.output()
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(5)})
     assert night.arrays() == 1
-
-
-@pytest.mark.fault("two runs at once")
-def test_tasks_of_another_plan_are_not_joined(night: ArrayNight) -> None:
-    """A config that changes while tasks of a killed run live: refused, with how to cancel them."""
-    night.of(3)
-    run = night.start(*MULTIPLY, *night.gated())
-    night.wait_for("tasks run", lambda: night.tasks("running"))
-    night.killed(run)
-    night.workspace.configure(input="stack", shards=2, materialize=False, dispatch="array")
-    refused = night.run(*MULTIPLY)
-    assert refused.code == 75, refused.output
-    assert "cancel them (" in refused.output
 
 
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
@@ -187,14 +164,3 @@ def test_many_faults_at_once(night: ArrayNight) -> None:
     assert night.starts() - before == Counter({"00001": 1})
     products = [night.workspace.load(f"products/{i:05}.npy") for i in range(FAULTY_SHARDS)]
     assert np.array_equal(np.concatenate(products).sum(axis=0), sum_of_squares(stack))
-
-
-def test_arrays_are_cut_where_the_cluster_wants_it(night: ArrayNight) -> None:
-    """Nine shards where an array has four tasks: three arrays, and one limit for all of them."""
-    night.of(9, array_limit=2)
-    (night.shim() / f"{night.cluster.settings}.says").write_text(night.cluster.small_arrays())
-    done = night.run(*MULTIPLY)
-    assert done.code == 0, done.output
-    assert night.starts() == Counter({f"{i:05}": 1 for i in range(9)})
-    assert night.arrays() == 3
-    assert night.at_once() <= 2

@@ -586,25 +586,6 @@ class Runs(Reader):
             row[1].encode()
 
 
-class Starts(Reader):
-    """The journal of a shard's starts: lines are counted, whatever they say."""
-
-    refuses = ()
-
-    def prepare(self) -> None:
-        self.file = self.folder / "00000.starts"
-        receipts.note_start(self.file)
-        receipts.note_start(self.file)
-        self.seeds = [self.file.read_bytes()]
-        self.writes = (self.folder,)
-
-    def read(self) -> Any:
-        return receipts.note_start(self.file)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert found == raw.count(b"\n") + 1
-
-
 class Seen(Reader):
     """A receipt with a time line and telemetry, as who shows a run looks at it.
 
@@ -695,7 +676,7 @@ READERS = {
     kind.__name__.lower(): kind
     for kind in (
         Header, Receipt, Standing, Table, Facts, Forged, Ledger, Sheet, Cache, Record, Config,
-        Arrays, Runs, Starts, Seen, Live, Summed, Logged,
+        Arrays, Runs, Seen, Live, Summed, Logged,
     )
 }  # fmt: skip
 

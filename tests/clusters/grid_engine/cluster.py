@@ -46,7 +46,7 @@ class GridEngine(Cluster):
     title, profile = "Grid Engine", "uge"
     quick = ("--seconds-between-status-checks", "1")
     clients = ("qsub", "qstat", "qdel", "qacct", "qconf", "qalter", "qhost", "qmod", "qrsh")
-    submits, looks, settings = "qsub", "qstat", "qconf"
+    submits, looks = "qsub", "qstat"
     silence = "error: commlib error: got select error (Connection refused)"
     full = "25 job rejected: only 4 jobs are allowed per user"
     lost_node = "n2"
@@ -181,9 +181,6 @@ class GridEngine(Cluster):
             homeless: ("/nowhere",),
             short: ("limit of run time",),
         }
-
-    def small_arrays(self) -> str:
-        return re.sub(r"(max_aj_tasks\s+)\d+", r"\g<1>4", self.call("qconf", "-sconf"))
 
     def jobs(self) -> list[Job]:
         """Return all jobs and array tasks that wait or run."""

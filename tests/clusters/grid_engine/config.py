@@ -37,12 +37,10 @@ class Layout:
 
     @property
     def common(self) -> Path:
-        """The cell's files that every command reads."""
         return self.root / CELL / "common"
 
     @property
     def master_spool(self) -> Path:
-        """The master's saved state."""
         return self.run_dir / "spool" / "qmaster"
 
     @property
@@ -63,15 +61,12 @@ class Layout:
         return self.run_dir / "tmp" / host
 
     def output(self, daemon: str) -> Path:
-        """Return what takes a daemon's prints."""
         return self.run_dir / f"{daemon}.out"
 
     def job_output(self, job_id: int | str) -> Path:
-        """Return what takes a job's prints where its options name no other file."""
         return self.run_dir / f"job-{job_id}.out"
 
     def logs(self) -> list[Path]:
-        """Return what the daemons printed and logged so far."""
         prints = self.run_dir.glob("sge_*.out")
         return sorted([*prints, *self.run_dir.glob("spool/**/messages")])
 

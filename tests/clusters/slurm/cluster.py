@@ -64,7 +64,7 @@ class Slurm(Cluster):
     quick = ("--slurm-init-seconds-before-status-checks", "1")
     variables = impatient.environment()
     clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
-    submits, looks, settings = "sbatch", "squeue", "scontrol"
+    submits, looks = "sbatch", "squeue"
     silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded
@@ -166,10 +166,6 @@ class Slurm(Cluster):
         cancelled = next(job for job in jobs if job.state == "running")
         self.cancel(cancelled.handle)
         return {cancelled: ("the scheduler says CANCELLED",)}
-
-    def small_arrays(self) -> str:
-        said = self.call("scontrol", "show", "config")
-        return re.sub(r"(MaxArraySize\s*=) \d+", r"\1 4", said)
 
     def jobs(self) -> list[Job]:
         """Return all jobs and array tasks since the start, in order, finished ones included."""
