@@ -18,12 +18,12 @@ except ImportError as error:  # who asks what is missing is to be told, and not 
 
 def main(options: Namespace) -> int:
     """Look at everything, write the report, and return the exit code."""
+    named = options.configfile, options.results
     if options.clear_quarantine is not None:
-        named = options.configfile, options.results
         return report.clear_quarantine(*named, options.clear_quarantine or None)
-    chosen, findings = report.choose(options.configfile, options.results)
-    chosen |= {"launcher": options.launcher, "time_limit": options.time_limit}
-    result = report.look(chosen, findings)
+    chosen, findings = report.choose(*named)
+    limits = {"launcher": options.launcher, "time_limit": options.time_limit}
+    result = report.look(chosen | limits, findings)
     if options.json:
         sys.stdout.write(result.json())
     else:

@@ -45,19 +45,13 @@ if __name__ == "__main__":
         help=f"what to write over all products: {', '.join(STATISTICS)}",
     )  # fmt: skip
     arguments.add_argument(
-        "--time-limit",
-        type=cli.seconds,
-        default=memory.REDUCE_LIMIT_SECONDS,
-        metavar="SECONDS",
+        "--time-limit", type=cli.seconds, default=memory.REDUCE_LIMIT_SECONDS, metavar="SECONDS",
         help="how long a rank may give no sign of life, or wait for one file, before all ranks are "
         "ended with 75; inf: for ever",
-    )
+    )  # fmt: skip
     arguments.add_argument(
-        "--save-every",
-        type=cli.seconds,
-        default=memory.REDUCE_SAVE_SECONDS,
-        metavar="SECONDS",
+        "--save-every", type=cli.seconds, default=memory.REDUCE_SAVE_SECONDS, metavar="SECONDS",
         help="how often unfinished work is written to partial/, where a next reduce finds it; inf: "
         "never",
-    )
+    )  # fmt: skip
     cli.run(main, arguments, mpi=_ranks)

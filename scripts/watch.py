@@ -1,9 +1,8 @@
 """Watch a run from any shell that sees its results folder, while its jobs run anywhere.
 
 In a terminal it redraws in place: what is done, running, failed and waiting, how fast, the time
-left, what each device does. Keys: q ends it. In a pipe it writes a line when something has changed.
-It changes nothing in the folder, asks no scheduler, waits for a run that has not begun, and ends
-with the run.
+left, what each device does; q ends it. In a pipe it writes a line when something has changed. It
+changes nothing, asks no scheduler, waits for a run that has not begun, and ends with the run.
 """
 
 import os
@@ -46,10 +45,8 @@ def arguments() -> ArgumentParser:
     add("--json", action="store_true", help="one JSON object per look, a line each")
     words = "time between two looks; longer where a look at the folder takes long"
     add("--interval", type=cli.seconds, default=2.0, metavar="SECONDS", help=words)
-    words = (
-        "serve the metrics at /metrics meanwhile, to this machine alone without HOST, on any free "
-    )
-    words += "port with port 0; it then goes on after the end of the run"
+    words = "serve /metrics meanwhile, to this machine alone without HOST, on any free port with "
+    words += "port 0; it then goes on after the end of the run"
     add("--listen", type=cli.address, metavar="[HOST:]PORT", help=words)
     return parser
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from shardwise.devices import choose, nvml
+from shardwise.devices import choose, nvml, wait
 from shardwise.errors import TryAgain
 
 CHILD = """
@@ -38,7 +38,7 @@ def main() -> None:
         os.setgroups([])
         os.setgid(given["uid"])
         os.setuid(given["uid"])
-    choose.POLL_SECONDS = 0.02
+    wait.POLL_SECONDS = 0.02
     if given["start"] == "stdin":
         sys.stdin.read()
     found = [nvml.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]

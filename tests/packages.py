@@ -48,6 +48,7 @@ def hide_the_others(folder: Path) -> str:
         module
         for module, owners in importlib.metadata.packages_distributions().items()
         if not any(canonicalize_name(owner) in kept for owner in owners)
+        and not module.startswith("snakemake_")  # it imports every plugin whose folder it sees
     }
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_HIDE.format(hidden=hidden))

@@ -333,9 +333,9 @@ class _Writer:
         count, gpu = row.stop - row.start, machine.uuid is not None
         gauge = {
             "utilisation": 0.61, "memory_bytes": 9_400_000_000, "memory_total_bytes": MEMORY,
-            "power_watts": 402.5, "temperature_celsius": 54.0, "clock_sm_hertz": 1.7e9,
-            "clock_memory_hertz": 3.2e9, "pcie_received_bytes_per_second": 3.1e9,
-            "pcie_sent_bytes_per_second": 2.8e9, "throttled": [], "ecc_uncorrected": 0,
+            "power_watts": 402.5, "temperature_celsius": 54, "clock_sm_hertz": 1_700_000_000,
+            "clock_memory_hertz": 3_200_000_000, "pcie_received_bytes_per_second": 3_100_000_000,
+            "pcie_sent_bytes_per_second": 2_800_000_000, "throttled": [], "ecc_uncorrected": 0,
             "processes": 1,
             "memory_unlisted_bytes": 0,
         }  # fmt: skip

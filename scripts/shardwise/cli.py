@@ -74,7 +74,7 @@ def add_digest(arguments: argparse.ArgumentParser) -> None:
 
 def add_task(arguments: argparse.ArgumentParser) -> None:
     """Add what a process that computes shards may take: ``--mem-mb`` and ``--device-wait``."""
-    from shardwise.devices import choose
+    from shardwise.devices import wait
 
     arguments.add_argument(
         "--mem-mb",
@@ -90,8 +90,8 @@ def add_task(arguments: argparse.ArgumentParser) -> None:
         type=seconds,
         metavar="SECONDS",
         help="how long to wait for a free GPU, counted from the last time that one changed hands; "
-        f"then the task ends with 75; left out: {choose.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
-        f"or Grid Engine, whose run time is limited, {choose.WAIT_SECONDS:.0f} elsewhere and "
+        f"then the task ends with 75; left out: {wait.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
+        f"or Grid Engine, whose run time is limited, {wait.WAIT_SECONDS:.0f} elsewhere and "
         "behind tasks of the same job",
     )
 

@@ -21,7 +21,7 @@ from shardwise.plan import plan as plans
 from shardwise.records import ledger, locks, missing, receipts
 from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
 from shardwise.reduce import job as reduce_job
-from shardwise.workflow import claim
+from shardwise.workflow import earlier_runs
 
 from tests import factories
 
@@ -96,8 +96,8 @@ def _noted(folder: Path) -> None:
     A run notes new names. Here they are the same again, so only those are noted that are not there.
     """
     results = _plan(folder).results
-    if "run-2" not in [row[1] for row in claim._rows(results.runs)]:
-        claim.remember(results, "slurm", "run-2")
+    if "run-2" not in [row[1] for row in earlier_runs._rows(results.runs)]:
+        earlier_runs.remember(results, "slurm", "run-2")
     if "array-2" not in [array.name for array in journal.noted(results)]:
         journal.note(results, common.Array("slurm", "r", "d", "array-2", 1, 0, (0, 1)))
     tally.Tally(_plan(folder), ["00000"]).failed("00000", 75, "the device is busy")
@@ -105,7 +105,7 @@ def _noted(folder: Path) -> None:
 
 def _before_notes(folder: Path) -> None:
     results = _made(folder).results
-    claim.remember(results, "slurm", "run-1")
+    earlier_runs.remember(results, "slurm", "run-1")
     journal.note(results, common.Array("slurm", "r", "d", "array-1", 1, 0, (0, 1)))
 
 
@@ -165,7 +165,7 @@ def _comparable(path: Path) -> bytes:
     if path == results.arrays:
         return repr([array.name for array in journal.noted(results)]).encode()
     if path == results.runs:
-        return repr([row[1] for row in claim._rows(path)]).encode()
+        return repr([row[1] for row in earlier_runs._rows(path)]).encode()
     return raw
 
 

@@ -35,7 +35,7 @@ for tag in 2_28 2_27 2_24 2_17 2_12 2_5; do target+=(--platform "manylinux_${tag
 for tag in 2014 2010 1; do target+=(--platform "manylinux${tag}_x86_64"); done
 
 python_packages() {
-  local names=(snakemake snakemake-executor-plugin-{slurm,slurm-jobstep,cluster-generic}
+  local names=(snakemake snakemake-executor-plugin-{slurm,slurm-jobstep}
     jsonschema pyyaml xxhash msgspec rich prometheus-client pytest pytest-timeout)
   mapfile -t requirements < <(pinned "${names[@]}")
   [ "${#requirements[@]}" = "${#names[@]}" ]

@@ -20,8 +20,7 @@ import numpy as np
 
 UUID = re.compile(r"GPU-[0-9a-f-]{36}")
 
-DOUBLE = 2.0**-53
-"""Unit roundoff of float64."""
+DOUBLE = 2.0**-53  # unit roundoff of float64
 
 
 def load_receipts(results: Path) -> list[dict[str, Any]]:
@@ -32,13 +31,7 @@ def load_receipts(results: Path) -> list[dict[str, Any]]:
 
 
 def device_problems(receipts: list[dict[str, Any]], devices: list[str]) -> list[str]:
-    """What is wrong with who computed what, and when; empty where nothing is.
-
-    Parameters
-    ----------
-    devices
-        UUIDs of all GPUs of the machine.
-    """
+    """What is wrong with who computed what, and when, on the GPUs of a machine."""
     foreign = {r["backend"] for r in receipts} - {"cupy"}
     if foreign:
         return [f"some shards were computed by {', '.join(sorted(foreign))}, not cupy"]
@@ -63,14 +56,10 @@ def by_device(receipts: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
 
 
 def sum_problems(total: np.ndarray, stack: np.ndarray, product: str, exact: bool) -> list[str]:
-    """What is wrong with a sum of products; empty where nothing is.
+    """What is wrong with a sum, float64, of products of a real stack ``(n, m, k)``.
 
     Parameters
     ----------
-    total
-        The sum of a run, float64.
-    stack
-        Its input, real, ``(n, m, k)``.
     exact
         Whether all numbers are whole and small enough that no rounding happens: then the sum
         must be NumPy's to the bit. Otherwise both checks of :func:`rounding_problems` decide.
@@ -104,8 +93,8 @@ def rounding_problems(
         The number of products n, the length of an inner product k, and the unit roundoff u.
     """
     n, k, unit = sizes
-    product, own = gamma(k, unit), gamma(k, DOUBLE) + gamma(n, DOUBLE)
-    worst = product + (1 + product) * gamma(n, DOUBLE) + own
+    product, reference_error = gamma(k, unit), gamma(k, DOUBLE) + gamma(n, DOUBLE)
+    worst = product + (1 + product) * gamma(n, DOUBLE) + reference_error
     error = np.abs(total - reference)
     wrong = int(np.count_nonzero(~(error <= worst * moduli)))
     relative = float(np.linalg.norm(error) / np.linalg.norm(reference))
@@ -150,15 +139,13 @@ def machine_devices() -> list[str]:
     return UUID.findall(listing.stdout)
 
 
-def table(receipts: list[dict[str, Any]], finished: float) -> str:
+def say_devices(receipts: list[dict[str, Any]], finished: float) -> None:
     """What each device did, and how long the run took from its first product to its sum."""
-    lines = [f"{'device':<40} {'shards':>6} {'seconds':>8}"]
     for uuid, own in by_device(receipts).items():
         busy = sum(r["finished"] - r["started"] for r in own)
-        lines.append(f"{uuid:<40} {len(own):>6} {busy:>8.2f}")
+        say(f"{uuid}: {len(own)} shards in {busy:.2f} s")
     wall = finished - min(r["started"] for r in receipts)
-    lines.append(f"from the first product to the sum: {wall:.1f} s")
-    return "\n".join(lines)
+    say(f"from the first product to the sum: {wall:.1f} s")
 
 
 def say(text: str) -> None:
@@ -181,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     problems = device_problems(receipts, machine_devices())
     if not problems:
         finished = json.loads((results / "summary.json").read_bytes())["finished"]
-        say(table(receipts, finished))
+        say_devices(receipts, finished)
     total = np.load(results / "sum.npy")
     problems += sum_problems(total, stack, facts["problem"]["product"], options.exact)
     for problem in problems:

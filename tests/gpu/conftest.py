@@ -1,8 +1,12 @@
 """The same tests on NumPy and on cupy, the latter where there is a GPU."""
 
+import os
+
 import pytest
 from shardwise.devices.choose import driver_cuda_version
 from shardwise.multiply.backend import load_backend
+
+from tests.factories import SCRIPTS
 
 HAS_DRIVER = driver_cuda_version() is not None
 needs_gpu = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
@@ -12,6 +16,15 @@ needs_gpu = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
 def backend(request):
     """The name of an array module, as the config's key ``backend`` takes it."""
     return request.param
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """What tasks start with: all GPUs, leases of this test alone, and no scheduler."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    own.pop("CUDA_VISIBLE_DEVICES", None)
+    path = os.pathsep.join([str(SCRIPTS), os.environ.get("PYTHONPATH", "")])
+    return own | {"PYTHONPATH": path, "SHARDWISE_LEASES": str(tmp_path / "leases")}
 
 
 @pytest.fixture

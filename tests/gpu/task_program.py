@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from shardwise.devices import choose
+from shardwise.devices import choose, wait
 from shardwise.errors import TryAgain
 from shardwise.multiply import backend
 
@@ -24,7 +24,7 @@ def main() -> None:
     """Live as the argument says."""
     given = {"seconds": 0, "take": 0, "limit": 120, "kill": False, "records": None, "lease": True}
     given |= json.loads(sys.argv[1])
-    choose.POLL_SECONDS = 0.1
+    wait.POLL_SECONDS = 0.1
     try:
         if given["lease"]:
             cupy, _ = backend.load_backend("cupy", given["take"], given["limit"])

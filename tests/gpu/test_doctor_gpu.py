@@ -63,9 +63,3 @@ def test_memory_that_is_held_is_told(tmp_path: Path) -> None:
     held = [fact["memory"] for fact in facts if "pid" in fact and not fact.get("lease")]
     unlisted = [fact["unlisted"] for fact in facts if "unlisted" in fact]
     assert None in held or max([0, *held, *unlisted]) > 4 * GIB
-
-
-def test_a_variable_that_names_no_device_is_told(tmp_path: Path) -> None:
-    """As it ends a task."""
-    found = {f["name"]: f for f in section(tmp_path, CUDA_VISIBLE_DEVICES="99")}
-    assert (found["granted"]["level"], found["granted"]["exit_code"]) == ("fault", 75)

@@ -1,7 +1,6 @@
 """Leases of real GPUs: by tasks that compute and are killed, beside others that fill the memory."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -11,26 +10,13 @@ from pathlib import Path
 import pytest
 from shardwise.devices import nvml
 
-from tests import factories
 from tests.gpu.conftest import HAS_DRIVER
-from tests.processes import until
 from tests.uses import one_at_a_time, recorded
 
 pytestmark = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
 
 PROGRAM = Path(__file__).with_name("task_program.py")
 GIB = 2**30
-SOME = GIB // 2
-"""Bytes of a device that come and go beside what a test does: contexts, other tests' pools."""
-
-
-@pytest.fixture
-def environment(tmp_path):
-    """What tasks start with: all GPUs, leases of this test alone, and no scheduler."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    own.pop("CUDA_VISIBLE_DEVICES", None)
-    path = [str(factories.SCRIPTS), *filter(None, [own.get("PYTHONPATH")])]
-    return own | {"PYTHONPATH": os.pathsep.join(path), "SHARDWISE_LEASES": str(tmp_path / "leases")}
 
 
 @pytest.fixture
@@ -54,11 +40,6 @@ def start(environment):
     for task in tasks:
         with task:
             task.kill()
-
-
-def free(uuid):
-    """Bytes that are free on a device now."""
-    return next(device.free for device in nvml.present() if device.uuid == uuid)
 
 
 def test_never_two_tasks_on_a_gpu(start, tmp_path):
@@ -100,19 +81,6 @@ def test_a_gpu_that_another_program_fills_is_left_alone(start):
     waiting = start(visible=uuid, take=GIB)
     other.communicate()
     assert waiting.communicate()[0].strip() == uuid
-
-
-def test_after_a_kill_the_memory_comes_back(start):
-    """A task that dies by SIGKILL in the middle of a product leaves nothing on the device."""
-    uuid = nvml.present()[0].uuid
-    before = free(uuid)
-    take = min(8 * GIB, before // 2)
-    task = start(visible=uuid, stays=True, take=take)
-    assert task.stdout.readline().strip() == uuid
-    assert free(uuid) <= before - take
-    task.kill()
-    task.wait()
-    until(lambda: free(uuid) >= before - SOME)
 
 
 def test_the_gpu_is_the_one_that_is_meant(start):

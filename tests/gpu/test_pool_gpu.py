@@ -1,6 +1,5 @@
 """The pool on NumPy and on all GPUs of this machine: bits, reading ahead, killed workers."""
 
-import os
 import subprocess
 
 import numpy as np
@@ -50,14 +49,6 @@ def square(xp, block):
 def here():
     """The GPUs of this machine; none without a driver."""
     return nvml.present() if HAS_DRIVER else []
-
-
-@pytest.fixture
-def environment(tmp_path):
-    """What a pool starts with: all GPUs, leases of this test alone, and no scheduler."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    own.pop("CUDA_VISIBLE_DEVICES", None)
-    return own | {"SHARDWISE_LEASES": str(tmp_path / "leases")}
 
 
 @pytest.fixture
@@ -114,18 +105,6 @@ def test_all_devices_give_the_bits_of_one(tmp_path, backend, keep, pooled, envir
         )
         assert done.returncode == 0, done.stderr
         assert made.results.product(shard).read_bytes() == before[shard]
-
-
-def test_the_next_shard_is_read_while_one_is_computed(tmp_path, backend, pooled):
-    """Receipts of one device overlap: a read begins before what was computed is committed."""
-    made = factories.plan(tmp_path, stack(backend), backend=backend, shards=2 * SHARDS)
-    pooled(made)
-    last, overlaps = {}, 0
-    for receipt in written(made):
-        uuid = receipt.device.uuid
-        overlaps += uuid in last and receipt.started < last[uuid].finished
-        last[uuid] = receipt
-    assert overlaps > 0
 
 
 def test_a_worker_killed_in_its_products(tmp_path, backend, pooled):

@@ -1,5 +1,6 @@
 """Freivalds' check beside the plain formula: on NumPy and, where there is a GPU, on cupy."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -99,14 +100,18 @@ def checker(xp, product, left, right, dtype, compute, group=2):
     )
 
 
-@pytest.mark.parametrize("padding", [0, 1, 2])
-@pytest.mark.parametrize("dim", SIZES)
-@pytest.mark.parametrize("dtype", factories.FLOATS)
+CASES = [
+    *itertools.product(factories.FLOATS, SIZES, (0, 1, 2)),
+    *(("float32", dim, 0) for dim in (1024, 1101)),  # large enough to be cut among threads
+]
+
+
+@pytest.mark.parametrize(("dtype", "dim", "padding"), CASES)
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim, padding):
     """Honest products pass, one planted error is found, and ratios agree as far as they round."""
     left, right, result, compute = case(product, dtype, dim)
-    error = 1e4 if dtype == "float16" else 10.0
+    error = 1e4 if dtype == "float16" else 10.0 if dim < 1000 else 1e3
     wrong = result.copy()
     wrong[1, dim // 2, dim // 3] += error
     check = checker(xp, product, left, right, dtype, compute)
@@ -121,36 +126,6 @@ def test_the_ratio_is_that_of_the_formula(xp, product, dtype, dim, padding):
         # Where products are as exact as the check, the check's own rounding shows.
         atol = 1.0 if dtype in ("float64", "complex128") else 1e-6
         np.testing.assert_allclose(found, expected(a, b, c, dtype, compute), rtol=1e-6, atol=atol)
-
-
-@pytest.mark.parametrize("dim", [1024, 1101])
-@pytest.mark.parametrize("product", factories.PRODUCTS)
-def test_large_matrices_are_shared_by_many_threads(xp, product, dim):
-    """Matrices large enough to be cut among threads have the ratio of the formula."""
-    left, right, result, compute = case(product, "float32", dim)
-    a, b = factors(product, left, right)
-    result[1, dim - 1, dim - 1] += 1e3
-    there = [None if x is None else xp.asarray(x) for x in (left, right, result)]
-    found = to_host(xp, checker(xp, product, left, right, "float32", compute).check(*there))
-    assert (found <= 1.0).tolist() == [True, False, True]
-    np.testing.assert_allclose(
-        found, expected(a, b, result, "float32", compute), rtol=1e-6, atol=1e-6
-    )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_one_right_factor_serves_all(xp, dtype):
-    """One B, as a matrix, is checked with every A."""
-    left, right, _, compute = case("A @ B", dtype, 33)
-    right = right[0]
-    result = left @ right
-    result[2, 1, 1] += 1
-    there = [xp.asarray(x) for x in (left, right, result)]
-    found = to_host(xp, checker(xp, "A @ B", left, right, dtype, compute).check(*there))
-    assert (found <= 1.0).tolist() == [True, True, False]
-    atol = 1e-6 if dtype == "float32" else 1.0
-    own = expected(left, right, result, dtype, compute)
-    np.testing.assert_allclose(found, own, rtol=1e-6, atol=atol)
 
 
 @pytest.mark.parametrize("kind", ["honest", "tile", "tf32"])

@@ -38,7 +38,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, missing, receipts
 from shardwise.reduce import checkpoint
-from shardwise.workflow import claim
+from shardwise.workflow import earlier_runs
 
 from tests import factories, pretend
 from tests.hostile.mutate import MOST_BYTES, mutated
@@ -468,11 +468,11 @@ class Record(Reader):
         self.partial = checkpoint.CheckpointFolder(self.folder / "partial", "d1")
         self.file = self.folder / "partial" / "a.part"
         values = [np.arange(4), np.ones((2, 3), "f4"), np.zeros((0, 2), bool)]
-        self.partial.save("a", checkpoint.Record([(0, 4), (6, 7)], 3), values)
+        self.partial.save("a", checkpoint.Checkpoint([(0, 4), (6, 7)], 3), values)
         self.seeds = [self.file.read_bytes()]
-        self.partial.save("a", checkpoint.Record(finished=[0, 2]), values[:1])
+        self.partial.save("a", checkpoint.Checkpoint(finished=[0, 2]), values[:1])
         self.seeds.append(self.file.read_bytes())
-        self.partial.save("b", checkpoint.Record([(1, 2)], 9), [])
+        self.partial.save("b", checkpoint.Checkpoint([(1, 2)], 9), [])
         self.other = self.folder / "partial" / "b.part"
         self.whole = self.other.read_bytes()
         self.writes = (self.folder / "partial",)
@@ -572,12 +572,12 @@ class Runs(Reader):
     def prepare(self) -> None:
         self.results = Results(self.folder)
         self.file = self.results.runs
-        claim.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
-        claim.remember(self.results, "uge", "3f2a1b")
+        earlier_runs.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
+        earlier_runs.remember(self.results, "uge", "3f2a1b")
         self.seeds = [self.file.read_bytes()]
 
     def read(self) -> Any:
-        return claim._rows(self.file)
+        return earlier_runs._rows(self.file)
 
     def right(self, found: Any, raw: bytes) -> None:
         for row in found:

@@ -10,7 +10,7 @@ if run.dispatch == "array":
     rule multiply:
         """Submit an array job, a task a shard, and wait for it; tasks ask for these resources."""
         input:
-            plan=run.plan_for_all,
+            plan=run.plan_for("multiply"),
             others=run.files_for_all,
         output:
             done=touch(run.results.multiplied),
@@ -19,8 +19,8 @@ if run.dispatch == "array":
         retries: 0
         localrule: True
         resources:
-            mem_mb=run.multiply_mb,
-            runtime=run.multiply_minutes,
+            mem_mb=run.mib("multiply"),
+            runtime=run.minutes("multiply"),
         params:
             recipe=run.recipe,
             limit=run.array_limit_words,
@@ -34,15 +34,15 @@ if run.dispatch == "pool":
     rule pool:
         """Compute all shards on one node, a process on each of its devices."""
         input:
-            plan=run.plan_for_all,
+            plan=run.plan_for("pool"),
             others=run.files_for_all,
         output:
             done=touch(run.results.multiplied),
         log:
             run.results.log("pool"),
         resources:
-            mem_mb=run.node_mb,
-            runtime=run.node_minutes,
+            mem_mb=run.mib("pool"),
+            runtime=run.minutes("pool"),
         params:
             devices=run.most_devices,
         shell:
@@ -55,7 +55,7 @@ if run.dispatch == "mpi":
     rule mpi:
         """Compute all shards by MPI ranks, over as many nodes as the profile asks for."""
         input:
-            plan=run.plan_for_all,
+            plan=run.plan_for("mpi"),
             others=run.files_for_all,
         output:
             done=touch(run.results.multiplied),
@@ -65,8 +65,8 @@ if run.dispatch == "mpi":
             # The launcher and the number of ranks; the profile may name others.
             mpi="auto",
             tasks=2,
-            mem_mb=run.node_mb,
-            runtime=run.node_minutes,
+            mem_mb=run.mib("mpi"),
+            runtime=run.minutes("mpi"),
         params:
             workers=run.workers,
         shell:

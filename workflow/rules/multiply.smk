@@ -8,7 +8,7 @@ if run.dispatch == "jobs":
     rule multiply:
         """Multiply the matrices of one shard, prove the products, write them with a receipt."""
         input:
-            plan=run.plan_for_multiply,
+            plan=run.plan_for("multiply"),
             factors=run.factor_files,
         output:
             product=run.pattern(run.results.product),
@@ -16,8 +16,8 @@ if run.dispatch == "jobs":
         log:
             run.log_pattern("multiply"),
         resources:
-            mem_mb=run.multiply_mb,
-            runtime=run.multiply_minutes,
+            mem_mb=run.mib("multiply"),
+            runtime=run.minutes("multiply"),
         params:
             fingerprint=run.fingerprint,
         shell:

@@ -15,7 +15,7 @@ rule plan:
     localrule: True
     params:
         planned=run.planned,
-        digest=run.plan_digest,
+        digest=run.plan.facts.digest,
     shell:
         'python "$SCRIPTS"/plan.py --planned={params.planned:q} --replace'
         " --digest={params.digest} 2> {log:q}"
@@ -27,16 +27,14 @@ if run.plan.facts.synthetic:
     rule synthesize:
         """Generate the stack of the config's key `synthetic`."""
         input:
-            plan=run.plan_for_synthesize,
+            plan=run.plan_for("synthesize"),
         output:
             stack=run.results.synthetic,
             receipt=run.results.synthetic_receipt,
         log:
             run.results.log("synthesize"),
         resources:
-            mem_mb=run.synthesize_mb,
-            runtime=run.synthesize_minutes,
-        params:
-            digest=run.recipe_digest,
+            mem_mb=run.mib("synthesize"),
+            runtime=run.minutes("synthesize"),
         shell:
             'python "$SCRIPTS"/synthesize.py --plan={input.plan:q} 2> {log:q}'

@@ -7,7 +7,7 @@
 rule ledger:
     """Check every receipt against the plan; one row a shard."""
     input:
-        plan=run.plan_for_ledger,
+        plan=run.plan_for("ledger"),
         receipts=run.all_receipts,
     output:
         ledger=report(
@@ -26,7 +26,7 @@ rule ledger:
 rule reduce:
     """Sum the products of all shards over MPI ranks."""
     input:
-        plan=run.plan_for_reduce,
+        plan=run.plan_for("reduce"),
         ledger=run.results.ledger,
     output:
         run.arrays(),
@@ -42,12 +42,11 @@ rule reduce:
         # The launcher; the profile may name another. Slurm's plugin refuses MPI jobs of one task.
         mpi="auto",
         tasks=max(2, run.reduce["ranks"]),
-        mem_mb=run.reduce_mb,
-        runtime=run.reduce_minutes,
+        mem_mb=run.mib("reduce"),
+        runtime=run.minutes("reduce"),
     params:
         ranks=run.reduce["ranks"],
         statistics=run.reduce["statistics"],
-        algorithm=run.reduce_algorithm,
     shell:
         'python "$SCRIPTS"/reduce.py --plan={input.plan:q} --ranks {params.ranks}'
         " --launcher {resources.mpi:q} --statistics {params.statistics:q} 2> {log:q}"

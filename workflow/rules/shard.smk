@@ -7,15 +7,15 @@
 rule shard:
     """Copy the matrices of one shard into a file of their own."""
     input:
-        plan=run.plan_for_shard,
+        plan=run.plan_for("shard"),
         matrices=run.input_files,
     output:
         matrices=run.pattern(run.results.shard),
     log:
         run.log_pattern("shard"),
     resources:
-        mem_mb=run.copy_mb,
-        runtime=run.copy_minutes,
+        mem_mb=run.mib("shard"),
+        runtime=run.minutes("shard"),
     params:
         digest=run.shard_digest,
     shell:

@@ -6,64 +6,20 @@ Standard library only: the Makefile asks this module before anything is installe
 import ctypes
 import logging
 import os
-import random
 import shutil
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise import host
-from shardwise.devices import grants, leases
-from shardwise.devices.grants import Grant
+from shardwise.devices import grants, leases, wait
 from shardwise.devices.nvml import Device, driver_version, present
-from shardwise.errors import Quarantined, ShardwiseError, TryAgain, WrongProduct
-from shardwise.units import human_bytes
+from shardwise.errors import ShardwiseError, TryAgain, WrongProduct
 
 log = logging.getLogger(__name__)
 
 SCHEDULER_CLIENTS = ("sbatch", "qsub")
 CUDA_MAJORS = (12, 13)
-
-WAIT_SECONDS = 3600.0
-"""How long a task waits while no lease changes hands.
-
-The largest shards of usual plans take some minutes. Where nothing has moved for an hour, something
-hangs.
-"""
-
-JOB_WAIT_SECONDS = 300.0
-"""The same in a job of a cluster.
-
-The run time that a job asks for leaves it some minutes beside its work. A task that waits longer
-would be killed, and its log would not say why.
-"""
-
-POLL_SECONDS = 1.0
-"""Pause between two looks at the devices, on average; drawn anew each time, so that tasks that
-started together do not look together."""
-
-_SIGN_SECONDS = 5.0
-"""How long a device may be locked by somebody who does not say who he is: tasks do at once."""
-
-_WORD_SECONDS = 60.0
-"""Pause between two messages of a task that waits."""
-
-_ENOUGH_SHARE = 0.5
-"""Of a device smaller than the plan's figure, so much must be free: tasks halve their batches."""
-
-_FREE_SHARE = 0.1
-"""Of any device, so much must be free; with less, some other program computes on it.
-
-Idle contexts and what the driver keeps take some hundred MiB of devices that have 16 GiB or more.
-"""
-
-HOLD_SECONDS = 60.0
-"""How long a job keeps a device in quarantine that its scheduler has given it.
-
-A scheduler gives a device that was just returned to the next job in the queue. While this job has
-it, others get better ones; and tries are used up slowly.
-"""
 
 _BROKEN = {
     214: "an uncorrectable ECC error",
@@ -161,21 +117,6 @@ def _symptom(uuid: str) -> str | None:
     return None
 
 
-def wait_seconds(job: str | None, holders: Iterable[leases.Holder | None] = ()) -> float:
-    """How long a task waits for a device where nobody says so.
-
-    Parameters
-    ----------
-    job
-        The scheduler's job that the task is of, if there is one.
-    holders
-        Who has the devices. Where a task of the same job is among them, this is a run of many
-        tasks within one job, whose own run time is not that of a task.
-    """
-    alone = job is not None and all(holder is None or holder.job != job for holder in holders)
-    return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
-
-
 @dataclass(frozen=True)
 class Choice:
     """Which device one of several workers looks at first, so that each gets another one.
@@ -203,10 +144,7 @@ def candidates(
 ) -> list[Device]:
     """The devices among which a task here takes its own: those granted, or all of the node.
 
-    Raises
-    ------
-    TryAgain
-        Where a scheduler's or the user's word names no device of this node.
+    `TryAgain` is raised where a scheduler's or the user's word names no device of this node.
     """
     grant, devices = grants.read(environ), (listed or present)()
     return devices if grant is None else grants.named(grant, devices)
@@ -215,27 +153,13 @@ def candidates(
 def workers(backend: str, without: Collection[str] = ()) -> int:
     """How many workers can compute at once on this node: one a device, one on NumPy.
 
-    Parameters
-    ----------
-    without
-        UUIDs of devices that no worker takes. One worker remains: it says why it has none.
-
-    Raises
-    ------
-    TryAgain
-        As :func:`candidates`.
+    Without the UUIDs of devices that no worker takes. One worker remains: it says why it has none.
     """
     return max(1, sum(device.uuid not in without for device in _of_workers(backend)))
 
 
 def left_out(backend: str, barred: Mapping[str, str]) -> list[str]:
-    """What is said of those devices in quarantine that workers of this node could take else.
-
-    Raises
-    ------
-    TryAgain
-        As :func:`candidates`.
-    """
+    """What is said of those devices in quarantine that workers of this node could take else."""
     found = _of_workers(backend) if barred else []
     return [barred[device.uuid] for device in found if device.uuid in barred]
 
@@ -270,7 +194,7 @@ def take(
         Bytes of device memory that the task is going to take.
     limit
         Seconds to wait for a free device, counted from the last time that a lease changed hands;
-        left out, :func:`wait_seconds`.
+        left out, `wait.wait_seconds`.
     listed
         How devices are found; left out, :func:`present`.
     choice
@@ -292,162 +216,30 @@ def take(
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
     source = grant.source if grant else "lease"
     job = host.job(environ)
-    hold = 0.0 if source == "lease" else HOLD_SECONDS if limit is None else min(limit, HOLD_SECONDS)
-    healthy = _healthy(found, barred, hold)
+    hold = min(wait.HOLD_SECONDS if limit is None else limit, wait.HOLD_SECONDS)
     order = choice.order if choice else _freest_first
-    usable = order(healthy)
+    usable = order(wait.healthy(found, barred, 0.0 if source == "lease" else hold))
     if not usable:
         failed = ", ".join(choice.without) if choice else "all"
         raise TryAgain(f"no device is left but those that failed: {failed}")
 
-    def leased(device: Device) -> bool:
+    def lease(device: Device) -> bool:
         if device.uuid in (out := barred()):  # since this task waits
-            _refuse_if_all(usable, out)
+            wait.refuse_if_all(usable, out)
             return False
         if grant and source != "lease" and len(found) == 1:
-            return _lease_granted(device, grant, job)
-        return obstacle(device, needed) is None and leases.take(device.uuid, job)
+            return wait.lease_granted(device, grant, job)
+        return wait.obstacle(device, needed) is None and leases.take(device.uuid, job)
 
-    device = _wait_for_one(usable, leased, needed, limit, job, listed, order)
+    device = wait.for_lease(usable, lease, needed, limit, job, listed, order)
     environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     _taken.append(Taken(device, source, grant.value if grant else None))
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
     return _taken[0]
 
 
-def _healthy(
-    found: Sequence[Device], barred: Callable[[], Mapping[str, str]], hold: float
-) -> list[Device]:
-    """The devices that are not in quarantine; where all are, hold them for some seconds."""
-    end = time.monotonic() + hold
-    while True:
-        out = barred()
-        healthy = [device for device in found if device.uuid not in out]
-        if healthy or time.monotonic() >= end:
-            break
-        time.sleep(min(POLL_SECONDS, hold))
-    _refuse_if_all(found, out)
-    for device in found:
-        if device.uuid in out:
-            log.info("left out, as in quarantine: %s", out[device.uuid])
-    return healthy
-
-
-def _refuse_if_all(found: Sequence[Device], out: Mapping[str, str]) -> None:
-    """End where some devices, all that there are for this task, are in quarantine."""
-    if all(device.uuid in out for device in found):
-        said = "; ".join(out[device.uuid] for device in found)
-        raise Quarantined(
-            f"each device that this task may take is in quarantine for these results: {said}. "
-            "Until then another device has to do its work: a next try may be given one"
-        )
-
-
-def _lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
-    """Lease the device that the scheduler gave to this job; False where a task of the job has it.
-
-    The scheduler has decided, so no stranger makes the task wait.
-    """
-    end = time.monotonic() + _SIGN_SECONDS
-    try:
-        while not leases.take(device.uuid, job):
-            holder = leases.holder(device.uuid)
-            if holder is not None and holder.job == job:
-                return False
-            if holder is not None or time.monotonic() >= end:
-                log.warning("%s is ours by %s, but %s", device.uuid, grant, _kept(device.uuid))
-                break
-            time.sleep(0.1 * POLL_SECONDS)
-    except TryAgain as error:
-        log.warning("%s", error)
-    return True
-
-
 def _freest_first(candidates: Sequence[Device]) -> list[Device]:
     return sorted(candidates, key=lambda d: (-d.free / d.memory, d.index, d.uuid))
-
-
-def _wait_for_one(
-    usable: Sequence[Device],
-    leased: Callable[[Device], bool],
-    needed: int,
-    limit: float | None,
-    job: str | None,
-    listed: Callable[[], list[Device]],
-    order: Callable[[Sequence[Device]], list[Device]],
-) -> Device:
-    """Wait until one of some devices could be leased to this process."""
-    uuids = [device.uuid for device in usable]
-
-    def here() -> list[Device]:
-        return [device for device in listed() if device.uuid in uuids]
-
-    holders, last_change, last_word = None, 0.0, float("-inf")
-    while True:
-        for device in order(usable):
-            if leased(device):
-                return device
-        now, found = time.monotonic(), _holders(uuids)
-        if found != holders:
-            holders, last_change = found, now
-        patience = wait_seconds(job, found.values()) if limit is None else limit
-        if now - last_change >= patience:
-            raise TryAgain(
-                f"no device became free, and no lease changed hands for {patience:.0f} s: "
-                f"{_situation(uuids, here(), needed)}; end what hangs (make doctor on this node "
-                "shows it), and run again. If shards do take so long, start only as many at once "
-                "as there are devices (snakemake --cores); by hand, --device-wait waits longer"
-            )
-        if now - last_word >= _WORD_SECONDS:
-            log.warning("waiting for a free device: %s", _situation(uuids, here(), needed))
-            last_word = now
-        time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
-        # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
-        found = _holders(uuids)
-        usable = here() if found != holders or None in found.values() else []
-
-
-def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:
-    return {uuid: leases.holder(uuid) for uuid in uuids}
-
-
-def obstacle(device: Device, needed: int) -> str | None:
-    """Why a task should not compute on a device, its lease left aside; None where it may."""
-    if device.mode == "prohibited":
-        return "its compute mode prohibits all computing"
-    if device.mode.startswith("exclusive") and device.processes:
-        return f"it is in {device.mode} mode, and {_others(device)} has it"
-    enough = max(min(needed, _ENOUGH_SHARE * device.memory), _FREE_SHARE * device.memory)
-    if device.free < enough:
-        return f"{_others(device)} fills it: {human_bytes(round(enough))} should be free"
-    return None
-
-
-def _situation(uuids: Sequence[str], devices: Sequence[Device], needed: int) -> str:
-    """What keeps a task from each of some devices, for a message; not all may be listed still."""
-    listed = {device.uuid: device for device in devices}
-    said = []
-    for uuid in uuids:
-        if (device := listed.get(uuid)) is None:
-            said.append(f"{uuid} does not answer any more")
-            continue
-        free = f"{human_bytes(device.free)} of {human_bytes(device.memory)} free"
-        said.append(f"{uuid} ({device.name}, {free}): {_kept(uuid, obstacle(device, needed))}")
-    return "; ".join(said)
-
-
-def _kept(uuid: str, otherwise: str | None = None) -> str:
-    """Who leases a device; where nobody says so, what else keeps a task from it."""
-    holder = leases.holder(uuid)
-    if holder is None:
-        return otherwise or "locked by an unknown program, or free again"
-    return f"leased to {holder}"
-
-
-def _others(device: Device) -> str:
-    """The processes on a device, by number; other containers' and users' may be hidden."""
-    pids = ", ".join(str(process.pid) for process in device.processes)
-    return f"process {pids}" if pids else "a process that NVML does not show"
 
 
 def facts(cupy: Any, taken: Taken) -> dict[str, Any]:

@@ -15,28 +15,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sample:
-    """What a device does at one moment; None where NVML does not tell.
+    """What a device does at one moment, as docs/telemetry.md has it; None where NVML does not tell.
 
-    Attributes
-    ----------
-    utilisation
-        Share of the last moments, up to a second, in which a kernel ran: 0 to 1.
-    memory_bytes, memory_total_bytes
-        In use by anyone, without what the driver keeps for itself; and all there is.
-    power_watts, temperature_celsius, clock_sm_hertz, clock_memory_hertz
-        Of the whole GPU; power is an average over a second on most.
-    pcie_received_bytes_per_second, pcie_sent_bytes_per_second
-        What the device took from the host and gave to it, in 20 ms.
-    throttled
-        What holds the clocks back, by names of :data:`THROTTLES`.
-    ecc_corrected, ecc_uncorrected
-        Memory errors since the driver was loaded.
-    energy_joules
-        Since the driver was loaded.
-    processes
-        How many compute on the device.
-    memory_unlisted_bytes
-        In use, but of no process that is listed.
+    `utilisation` is a share of 1; traffic is over 20 ms; errors and energy count since the driver
+    was loaded; `processes` compute here, and `memory_unlisted_bytes` belong to none listed.
     """
 
     utilisation: float | None = None
@@ -156,12 +138,7 @@ class Gauge:
 
     NVML stays open, as it takes 70 ms to start. A question that was refused once is not asked
     again: kinds of GPU and drivers differ, and none of them learns. No answer is ever an error, and
-    a driver that hangs holds up one thread alone.
-
-    Parameters
-    ----------
-    uuid
-        ``GPU-…``, or ``MIG-…`` of an instance, which answers fewer questions.
+    a driver that hangs holds up one thread alone. An instance (``MIG-…``) answers fewer questions.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -191,11 +168,7 @@ class Gauge:
     def sample(self, thorough: bool = True) -> Sample:
         """What the device does now, or did a moment ago where somebody has just asked.
 
-        Parameters
-        ----------
-        thorough
-            Whether to measure the traffic of the link, too, which takes 40 ms, and to ask who holds
-            the device.
+        `thorough` measures the traffic of the link, too, which takes 40 ms, and asks who holds it.
         """
         if not self._asking.acquire(blocking=False):  # who asked before has no answer yet
             return Sample()

@@ -36,7 +36,6 @@ HOURS = 24.0
 CLEARED = "cleared"
 
 _MOST_HOURS = 24 * 365 * 10.0
-_LOCK_SECONDS = 2.0
 _WHY_CHARACTERS = 300
 _FIELDS = ("time", "host", "uuid", "why", "shard", "expires")
 _NOBODY = "-"
@@ -48,21 +47,11 @@ _SHARD = re.compile(rf"[0-9]{{1,20}}|{_NOBODY}")
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the journal.
+    """A row of the journal: a device that failed at a `time`, and is left alone until it `expires`.
 
-    Attributes
-    ----------
-    time, expires
-        Seconds of Unix time: when the device failed, and until when it is left alone.
-    host
-        The node, as :func:`shardwise.host.node` names it. It is for people, as the same node
-        has other names outside of Slurm or in a container; a UUID is unique everywhere.
-    uuid
-        Of a GPU (``GPU-…``) or of an instance of one (``MIG-…``), or :data:`CPU`.
-    why
-        What it did.
-    shard
-        Id of the shard that it failed on; ``-`` where it failed before any.
+    Both are seconds of Unix time. `host` is for people, as a node has other names outside of Slurm
+    or in a container; a UUID (of a GPU, a MIG instance, or :data:`CPU`) is unique everywhere.
+    `shard` is the one that it failed on; ``-`` where it failed before any.
     """
 
     time: float
@@ -91,18 +80,9 @@ def note(
     shard: str | None = None,
     now: Callable[[], float] = time.time,
 ) -> Entry:
-    """Put a device of this node into quarantine; the entry is on the disk at return.
+    """Put a device of this node (None: the CPU) into quarantine; the entry is on disk at return.
 
     Where it cannot be written a warning says so: what has failed is told all the same.
-
-    Parameters
-    ----------
-    uuid
-        The device; None for the CPU.
-    why
-        What it did, in one line.
-    shard
-        Id of the shard that it failed on, or None.
     """
     why = " ".join(why.split())[:_WHY_CHARACTERS]
     began = now()
@@ -140,10 +120,7 @@ def clear(
 ) -> list[Entry]:
     """Take a device, or all, out of quarantine; returns the entries that held until now.
 
-    Raises
-    ------
-    InputError
-        Where that device is not in quarantine, or the entry cannot be written.
+    `InputError` is raised where that device is not in quarantine, or nothing can be written.
     """
     held = entries(results, now)
     found = [entry for entry in held if uuid in (None, entry.uuid)]
@@ -197,7 +174,8 @@ def _append(path: Path, rows: Iterable[Entry]) -> None:
     """Add rows by one write, so that those of several processes do not mix."""
     descriptor = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
-        _lock(descriptor)
+        with suppress(OSError):  # without locks, a short append is still whole on a local disk
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
         before = "" if size else "\t".join(_FIELDS) + "\n"
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
@@ -211,22 +189,6 @@ def _append(path: Path, rows: Iterable[Entry]) -> None:
 def _open(path: Path, flags: int) -> int:
     """Open the journal; not through a link, and without waiting where it is no plain file."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-
-
-def _lock(descriptor: int) -> None:
-    """Keep other writers out for a moment, where the disk knows locks.
-
-    Without one, a short write at the end of a file is still whole on a disk of this machine.
-    """
-    end = time.monotonic() + _LOCK_SECONDS
-    while time.monotonic() < end:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.01)
-        except OSError:
-            return None
-    return None
 
 
 def _noted(path: Path) -> list[Entry]:

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from shardwise.devices.gauge import Sample
+from shardwise.devices.gauge import Gauge, Sample
 from shardwise.records.receipts import ProductReceipt
 
 MOST_ROWS = 7200
@@ -35,13 +35,6 @@ SUMMED = (
 _COUNTED = ("ecc_corrected", "ecc_uncorrected", "energy_joules")
 _DIGITS = 4
 _MOST_JOULES = 1e15  # what a power station makes in a day
-
-
-class Source(Protocol):
-    """What is sampled: `gauge.Gauge`."""
-
-    def sample(self, thorough: bool = True) -> Sample:
-        """What the device does now."""
 
 
 class _Trace:
@@ -88,18 +81,10 @@ class _Trace:
 
 
 class Recorder:
-    """The samples of one shard.
+    """The samples of one shard, which began at this moment of `time.perf_counter`."""
 
-    Parameters
-    ----------
-    source
-        What to sample.
-    began
-        When the shard was begun, by `time.perf_counter`: rows count from there.
-    """
-
-    def __init__(self, source: Source, began: float) -> None:
-        self._source, self._began = source, began
+    def __init__(self, gauge: Gauge, began: float) -> None:
+        self._gauge, self._began = gauge, began
         self._traces = {name: _Trace() for name in (*SUMMED, *_COUNTED)}
         self._throttled: Counter[str] | None = None
         self._rows: list[tuple[float, Sample]] = []
@@ -110,7 +95,7 @@ class Recorder:
 
     def sample(self, thorough: bool = True) -> Sample:
         """Take a sample, and return it."""
-        found = self._source.sample(thorough)
+        found = self._gauge.sample(thorough)
         at = time.perf_counter() - self._began
         if not self._samples:
             self._first = self._last = at

@@ -38,11 +38,8 @@ LOOK_SECONDS = 2.0
 _LONG_LOOK_SECONDS = 15.0
 """The longest, unless a look takes long: a run's pauses grow to a fiftieth of its time so far."""
 
-_SLOW_LOOK_SECONDS = 60.0
-"""The longest of all, after a look or a submission that took long itself."""
-
-_FULL_SECONDS = 10.0
-"""The pause before the next submission to a full queue."""
+_SLOW_LOOK_SECONDS = 60.0  # the longest of all, after a look or a submission that took long itself
+_FULL_SECONDS = 10.0  # the pause before the next submission to a full queue
 
 _TRACE_SECONDS = 60.0
 """How long a receipt, a mark or a record may take to arrive after a task has left the queue.
@@ -53,11 +50,8 @@ A network disk may take as long to show a file that another node has finished.
 _MARK_SECONDS = 10.0
 """The same where the scheduler says that the task failed: then no receipt will come."""
 
-_SIGNALLED = 128
-"""Exit codes above it say which signal ended a process."""
-
-_CANCEL_SECONDS = 600.0
-"""How long a cancellation insists, where the scheduler does not answer."""
+_SIGNALLED = 128  # exit codes above it say which signal ended a process
+_CANCEL_SECONDS = 600.0  # how long a cancellation insists, where the scheduler does not answer
 
 _CANCELLED = "cancelled"
 """The file in the folder of a dispatch that says: its tasks are being cancelled, do not join."""

@@ -29,17 +29,13 @@ from shardwise.processes.hangs import WARNED_AFTER, Hang, Watch
 
 log = logging.getLogger(__name__)
 
-_GRACE_SECONDS = 10.0
-"""How long a worker that is asked to end may take before it is killed."""
-
-_EXIT_SECONDS = 5.0
-"""How long to wait for the exit code of a worker whose pipe is closed already."""
+_GRACE_SECONDS = 10.0  # how long a worker that is asked to end may take before it is killed
+_EXIT_SECONDS = 5.0  # how long to wait for the exit code of a worker whose pipe is closed already
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 _OURS = "for the fork server"
 
-_LONGEST_FOLDER = 70
-"""Bytes of a folder of temporary files in which a socket can still have a name."""
+_LONGEST_FOLDER = 70  # bytes of a folder of temporary files in which a socket can still have a name
 
 
 class _Member:

@@ -1,20 +1,11 @@
 """Which shard next, for which worker: workers of different speed end together.
 
-Pure: names and numbers in, names out; the caller has the clock. Shards are dealt one by one, as
-workers ask, the largest first: list scheduling (R. L. Graham, SIAM J. Appl. Math. 17, 1969) in the
-order LPT. That alone lets a slow worker begin a last shard which a fast one would end sooner,
-although it is busy still. So a shard is held back from a worker where the others are sure to end
-all that waits before this worker would end that one: the earliest completion decides, as in
-T. Gonzalez, O. H. Ibarra and S. Sahni, SIAM J. Comput. 6, 1977, for machines of different speeds.
-
-What holds where costs are true and speeds do not change: the last shard ends at most one shard on
-the slowest worker after the lower bound, ``max(sum of costs / sum of speeds, largest cost / largest
-speed)``. For until the last shard is begun no worker idles, unless it is held back, and then that
-shard ends no later than it would have ended there. Once speeds are known, n equal shards on m
-workers end within (m - 1) / n of the bound, so within 1.05 of it from 20 shards a worker on: who
-ends the last shard, at f, ends it no later than any other worker would. That is at most t + p / s
-for each, free at t, of speed s. The mean of these, weighted by s, is what all shards and m - 1 more
-cost, over the sum of speeds.
+Shards are dealt one by one, as workers ask, the largest first (list scheduling in the order LPT:
+R. L. Graham, SIAM J. Appl. Math. 17, 1969). A shard is held back from a worker where the others are
+sure to end all that waits before this worker would end that one (earliest completion, as in
+T. Gonzalez, O. H. Ibarra and S. Sahni, SIAM J. Comput. 6, 1977). So n equal shards on m workers of
+known speeds end within (m - 1) / n of the lower bound, and any shards one shard on the slowest
+worker after it.
 """
 
 import bisect
@@ -23,26 +14,22 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-_FADES = 0.8
-"""What is left of earlier shards in a worker's speed, with each more that it ends."""
-
-_SURE = 1 - 1e-9
-"""Rounding must not make two equal workers wait for each other."""
+_FADES = 0.8  # what is left of earlier shards in a worker's speed, with each more that it ends
+_SURE = 1 - 1e-9  # rounding must not make two equal workers wait for each other
 
 
 @dataclass
 class _Workload:
-    """The shards that a worker has, in its order, and what it has ended before."""
+    """The shards that a worker has, in its order, since when, and what it has ended before."""
 
     shards: deque[str] = field(default_factory=deque)
     since: float | None = None
-    """When it began the first of them, as far as that is known."""
     cost: float = 0.0
     seconds: float = 0.0
 
     @property
     def speed(self) -> float | None:
-        """Cost a second; None until a shard has ended."""
+        """Cost per second; None until a shard has ended."""
         return self.cost / self.seconds if self.seconds > 0 else None
 
 
@@ -55,15 +42,8 @@ class Dealer:
     Parameters
     ----------
     costs
-        What each shard takes, in a unit of your own, such as bytes. Where costs are not true,
-        workers look faster or slower than they are, and the end is a bit later.
-
-    Examples
-    --------
-    >>> dealer = Dealer({"00000": 1, "00001": 2})
-    >>> dealer.join("gpu0")
-    >>> dealer.ask("gpu0", now=0.0)
-    '00001'
+        What each shard takes, in any unit, such as bytes. Where costs are not true, workers look
+        faster or slower than they are, and the end is a bit later.
     """
 
     def __init__(self, costs: Mapping[str, float]) -> None:
@@ -157,29 +137,23 @@ class Dealer:
         own.shards.remove(shard)
 
     def _may_ask_ahead(self, own: _Workload, shard: str, now: float) -> bool:
-        """Whether this worker would have ended one more before half of what waits is done.
-
-        Half, as costs may be wrong; a shard that is promised too early waits for its worker, while
-        one that is dealt late costs a pause as long as the start of its read.
-        """
+        """Whether this worker would have ended one more before half of what waits is done."""
         if own.speed is None:
             return False
         if len(self._workers) == 1:
             return True  # nobody else could run short
         speeds = self._speeds + (len(self._workers) - self._known) * own.speed
+        # Half, as costs may be wrong: a shard that is promised too early waits for its worker.
         return self._end(own, shard, now) <= now + self._cost / speeds / 2
 
     def _held_back(self, own: _Workload, shard: str, now: float) -> bool:
-        """Whether the others end all that waits before this worker would end this shard.
-
-        Sure, as each shard is counted as large as the largest. Whose speed is not known counts as
-        nobody.
-        """
+        """Whether the others are sure to end all that waits before this worker ends this shard."""
         if own.speed is None:
             return False
         end = self._end(own, shard, now)
         if (end - now) * self._speeds <= self._cost:
             return False  # all of them together would take longer: no need to look at each
+        # Each shard counts as large as the largest, and whose speed is not known as nobody.
         largest = max(self._costs[waiting] for waiting in (shard, *self._behind))
         missing = len(self._waiting) + len(self._behind)
         for other in self._known_others(own):
@@ -197,12 +171,10 @@ class Dealer:
         return self._free(own, now) + self._costs[shard] / own.speed
 
     def _free(self, own: _Workload, now: float) -> float:
-        """When a worker of known speed has ended what it has.
-
-        Who is late is taken to be as late again, so that nobody waits for a worker that hangs.
-        """
+        """When a worker of known speed has ended what it has."""
         if not own.shards:
             return now
         first, *others = (self._costs[shard] / own.speed for shard in own.shards)
         end = (now if own.since is None else own.since) + first
+        # Who is late is taken to be as late again, so that nobody waits for a worker that hangs.
         return max(end, 2 * now - end) + math.fsum(others)

@@ -21,14 +21,12 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 """Pause between two looks at what time alone changes; events are taken as they come."""
 
-_BLAMES = 2
-"""A device is left out once so many shards have failed on it, with no success between."""
+_BLAMES = 2  # a device is left out once so many shards have failed on it, with no success between
 
 _LAST_BLAMES = 4
 """The same of the last device: without it nothing is computed, and some shards may be poisonous."""
 
-_START_DEATHS = 2
-"""So many processes of a worker may die in a row before it has a device."""
+_START_DEATHS = 2  # so many processes of a worker may die in a row before it has a device
 
 _NO_DEVICE = "the CPU"
 
@@ -38,11 +36,7 @@ _CODES = {2: InputError, 1: ShardwiseError}
 
 @dataclass
 class _WorkerState:
-    """What the leader knows of a worker.
-
-    ``shards`` are those that it has: the one that it computes, and the one that it was given ahead.
-    ``wants`` says whether it is to be given one more.
-    """
+    """A worker: the shard that it computes and one given ahead, and whether it wants one more."""
 
     where: str
     device: str | None = None
@@ -56,15 +50,7 @@ class _WorkerState:
 
 
 class Leader:
-    """Hands out shards, has failed ones tried again, replaces workers, leaves out bad devices.
-
-    Parameters
-    ----------
-    plan
-        Whose shards are computed.
-    tally
-        Knows which shards wait, and is told where each of them stands.
-    """
+    """Hands out shards, has failed ones tried again, replaces workers, leaves out bad devices."""
 
     def __init__(self, plan: Plan, tally: Tally) -> None:
         self._tally = tally
@@ -85,13 +71,7 @@ class Leader:
         self._workers[worker] = _WorkerState(node)
 
     def act(self, events: Iterable[Event], now: float) -> list[Order]:
-        """What follows from events and from time; to be called now and then without any, too.
-
-        Parameters
-        ----------
-        now
-            Seconds that only grow.
-        """
+        """What follows from events and from time; to be called now and then without any, too."""
         orders = []
         for event in events:
             worker = self._workers.get(event.worker)
@@ -198,9 +178,7 @@ class Leader:
 
     def _replace(self, event: Event, worker: _WorkerState, again: bool) -> list[Order]:
         """A worker is not to be used any more: a new one takes its place, or its device is out."""
-        if worker.joined:
-            self._dealer.leave(event.worker)
-            worker.joined = False
+        self._leave(event.worker, worker)
         for shard in worker.shards:
             if shard == event.shard:
                 self._return(shard, again)
@@ -241,10 +219,13 @@ class Leader:
         return Order(name, "restart", without=tuple(self._left_out))
 
     def _give_up(self, name: Hashable) -> list[Order]:
-        worker = self._workers.pop(name)
+        self._leave(name, self._workers.pop(name))
+        return [Order(name, "retire")]
+
+    def _leave(self, name: Hashable, worker: _WorkerState) -> None:
         if worker.joined:
             self._dealer.leave(name)
-        return [Order(name, "retire")]
+            worker.joined = False
 
     def _nobody(self) -> ShardwiseError | None:
         """Why shards wait although nothing is done about it."""

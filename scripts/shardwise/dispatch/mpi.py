@@ -104,22 +104,22 @@ def _views(comm: Any, plan: Plan) -> list[View]:
     """What each rank sees of its node, by rank."""
     from mpi4py import MPI
 
-    found, granted, trouble = None, False, None
+    devices, granted, trouble = None, False, None
     if plan.settings.backend != "numpy" and choose.driver_cuda_version() is not None:
         try:
-            here, barred = [d.uuid for d in choose.candidates()], quarantine.barred(plan.results)
-            found = [uuid for uuid in here if uuid not in barred]
-            out = [barred[uuid] for uuid in here if uuid in barred]
+            uuids, barred = [d.uuid for d in choose.candidates()], quarantine.barred(plan.results)
+            devices = [uuid for uuid in uuids if uuid not in barred]
+            out = [barred[uuid] for uuid in uuids if uuid in barred]
             trouble = f"left out, as in quarantine: {'; '.join(out)}" if out else None
             grant = grants.read(os.environ)
             granted = grant is not None and grant.source != "lease"
         except TryAgain as error:
-            found, trouble = [], str(error)
+            devices, trouble = [], str(error)
     # The ranks of a node, whatever the placement: the first of them gives it its number.
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     number = node.allreduce(comm.rank, MPI.MIN)
     node.Free()
-    return comm.allgather(View(number, host.node(), found, granted, trouble))
+    return comm.allgather(View(number, host.node(), devices, granted, trouble))
 
 
 def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:

@@ -24,10 +24,8 @@ class TaskRequest:
     ----------
     scheduler
         ``slurm`` or ``uge``; empty where this machine has neither.
-    words
-        For sbatch or qsub, at the first try and at each further one.
-    memory
-        Host memory of a task in MiB at each of these tries, or None where nothing is said.
+    words, memory
+        For sbatch or qsub, and MiB of host memory (or None), at the first and each further try.
     setup
         The site's set-up line, which each task runs first; empty where there is none.
     """

@@ -1,7 +1,7 @@
 """Which devices of its node a rank works with: right under any placement of the ranks.
 
-Pure: what each rank sees goes in. Ranks that see the same devices share them by their order on the
-node; where the scheduler shows each rank devices of its own, it has those.
+Ranks that see the same devices share them by their order on the node; where the scheduler shows
+each rank devices of its own, it has those.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,12 @@ from shardwise.errors import TryAgain
 
 @dataclass(frozen=True)
 class View:
-    """What a rank sees of its node.
+    """What a rank sees of its node: a number that its ranks share, its name, and its devices.
 
     Attributes
     ----------
-    node
-        A number that the ranks of a node share.
-    host
-        The node's name.
     devices
-        UUIDs of the devices that it may take, in the node's order; None where it computes on the
-        CPU.
+        UUIDs of those that it may take, in the node's order; None where it computes on the CPU.
     granted
         Whether a scheduler has granted them, all of them.
     trouble
@@ -50,12 +45,10 @@ class Seat:
 
 
 def seated(views: Sequence[View], workers: str) -> list[Seat]:
-    """The seat of each rank.
+    """The seat of each rank, from what each sees.
 
     Parameters
     ----------
-    views
-        What each rank sees, by rank.
     workers
         ``node``: the ranks of a node share all its devices. ``device``: so they do where a
         scheduler has granted these, as it may place ranks and devices without regard to each other;
@@ -92,16 +85,18 @@ def shown(views: Sequence[View], seats: Sequence[Seat]) -> Iterator[str]:
     total = sum(seat.workers for seat in seats)
     yield f"worker processes: {total}; MPI ranks: {len(seats)}; nodes: {len(nodes)}"
     for ranks in nodes.values():
-        here, workers = [views[rank] for rank in ranks], sum(seats[rank].workers for rank in ranks)
-        found = {uuid for view in here for uuid in view.devices or ()}
-        trouble = next((view.trouble for view in here if view.trouble), None)
-        said = f"{here[0].host}: {len(ranks)} ranks, {len(found)} devices, {workers} workers"
+        of_node = [views[rank] for rank in ranks]
+        workers = sum(seats[rank].workers for rank in ranks)
+        devices = {uuid for view in of_node for uuid in view.devices or ()}
+        trouble = next((view.trouble for view in of_node if view.trouble), None)
+        counts = f"{len(ranks)} ranks, {len(devices)} devices, {workers} workers"
+        line = f"{of_node[0].host}: {counts}"
         if trouble:
-            yield f"{said}: {trouble}"
-        elif len(found) > workers:
+            yield f"{line}: {trouble}"
+        elif len(devices) > workers:
             yield (
-                f"{said}: devices stay idle; start a rank for each (tasks in the profile, "
+                f"{line}: devices stay idle; start a rank for each (tasks in the profile, "
                 "--ranks), or set workers: node"
             )
         elif not all(seats[rank].workers for rank in ranks):
-            yield f"{said}: the other ranks stay idle, as one worker has a device, or the CPUs"
+            yield f"{line}: the other ranks stay idle, as one worker has a device, or the CPUs"

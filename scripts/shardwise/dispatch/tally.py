@@ -1,6 +1,5 @@
-"""Where each shard of a dispatch stands: what waits, runs, is whole, or has failed for good.
+"""Where each shard of a dispatch stands: how array, pool and mpi count, try again, report and end.
 
-Array, pool and mpi differ in who computes; how they count, try again, report and end is here.
 Standard library only.
 """
 
@@ -13,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import BinaryIO
 
 from shardwise import host
@@ -41,6 +39,10 @@ _TAIL_BYTES = 65536
 class Tally:
     """Counts the shards of one dispatch and says how far it is.
 
+    ``running`` maps shards under way to where that is, ``whole`` are those that this dispatch has
+    finished, and ``lost`` maps those that have failed for good to the exit code (None: killed,
+    lost) and the reason.
+
     Parameters
     ----------
     shards
@@ -49,15 +51,6 @@ class Tally:
         Tries after the first of one shard.
     clock
         Seconds that only grow.
-
-    Attributes
-    ----------
-    running : dict[str, str]
-        Shards under way, and where.
-    whole : set[str]
-        Shards that this dispatch has finished.
-    lost : dict[str, tuple[int | None, str]]
-        Shards that have failed for good: exit code (None: killed, lost) and reason.
     """
 
     def __init__(
@@ -104,19 +97,10 @@ class Tally:
         self.whole.add(shard)
 
     def failed(self, shard: str, code: int | None, reason: str) -> bool:
-        """A try of a shard has failed; the reason is written into the shard's own log.
+        """A try of a shard has failed; returns whether the shard waits for another try.
 
-        Parameters
-        ----------
-        code
-            Exit code of the try, or None where it was killed or lost.
-        reason
-            Why, for the user.
-
-        Returns
-        -------
-        bool
-            Whether the shard waits for another try. With 1, 2 or 3 it never does.
+        The reason is written into the shard's own log. ``code`` is the exit code of the try, or
+        None where it was killed or lost; after 1, 2 or 3 there is no other try.
         """
         reason = " ".join(reason.splitlines()) or "it gave no reason"
         self._leave(shard)
@@ -140,25 +124,22 @@ class Tally:
 
     def _write_reason(self, shard: str, reason: str) -> None:
         """Add a failure to the shard's own log, where a killed try left no word of it."""
+        path = self._plan.results.log("multiply", shard)
         # A full disk must not end the dispatch: the reason stands in its own log too.
         with contextlib.suppress(OSError):
-            path = self._log_of(shard)
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "a+b") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
                 tail = file.read()
                 if reason.encode(errors="replace") not in tail:
                     file.write(b"" if tail.endswith(b"\n") or not tail else b"\n")
-                    file.write(f"{_stamp()} ERROR {reason}\n".encode(errors="replace"))
-
-    def _log_of(self, shard: str) -> Path:
-        return self._plan.results.log("multiply", shard)
+                    now = time.time()
+                    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+                    line = f"{stamp},{int(now % 1 * 1000):03} ERROR {reason}\n"
+                    file.write(line.encode(errors="replace"))
 
     def report(self) -> None:
-        """Log how far it is: at most a line in some seconds, at once after failures and at the end.
-
-        Call it as often as you like.
-        """
+        """Log how far it is: at most a line in some seconds, but failures and the end at once."""
         now, text = self._clock(), self._line()
         if text == self._said:
             return
@@ -174,10 +155,7 @@ class Tally:
         return ", ".join(words + [f"{len(some)} {name}" for name, some in counts.items() if some])
 
     def note(self, text: str) -> None:
-        """Log a line beside the report, such as that a scheduler does not answer.
-
-        The same text comes at most once a minute.
-        """
+        """Log a line beside the report; the same text comes at most once a minute."""
         now = self._clock()
         if now - self._noted.get(text, -NOTE_SECONDS) >= NOTE_SECONDS:
             self._noted[text] = now
@@ -196,19 +174,14 @@ class Tally:
         if not self.lost and not left:
             return
         for shard, (_, reason) in sorted(self.lost.items()):
-            log.error("shard %s: %s (log: %s)", shard, reason, self._log_of(shard))
+            path = self._plan.results.log("multiply", shard)
+            log.error("shard %s: %s (log: %s)", shard, reason, path)
         codes = {code for code, _ in self.lost.values()}
         error = next((_FINAL[code] for code in (3, 2, 1) if code in codes), TryAgain)
         parts = [f"{len(self.lost)} failed"] if self.lost else []
         parts += [f"{left} were not computed"] if left else []
         total = len(self.lost) + left + len(self.whole)
         raise error(f"of {total} shards {', '.join(parts)}; {len(self.whole)} are whole")
-
-
-def _stamp() -> str:
-    """Now, as lines of our logs have it."""
-    now = time.time()
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f",{int(now % 1 * 1000):03}"
 
 
 @contextlib.contextmanager

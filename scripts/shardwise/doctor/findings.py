@@ -34,14 +34,10 @@ class Finding:
 
     Parameters
     ----------
-    name
-        What it is about, unique within its section except where one thing has several findings.
     level
         ``ok``, ``note`` (the main job runs all the same) or ``fault`` (it does not).
-    text, cure
-        For people: what was found, and what to do about it.
     facts
-        The same for programs; sizes in bytes, times in Unix seconds.
+        What ``text`` says, for programs; sizes in bytes, times in Unix seconds.
     code
         Exit code that a fault leads to: 2 where something has to be changed, 75 where time helps.
     section
@@ -79,13 +75,7 @@ def on_a_node(start: str) -> Finding:
 
 
 def refused(name: str, error: ShardwiseError, cure: str) -> Finding:
-    """A fault as the library explains it: what was found, and behind a semicolon what to do.
-
-    Parameters
-    ----------
-    cure
-        Where it says nothing of that.
-    """
+    """A fault as the library explains it; ``cure`` is for one that says nothing of what to do."""
     text, _, told = str(error).rpartition("; ")
     return fault(name, text or told, told if text else cure, code=error.exit_code)
 
@@ -103,7 +93,7 @@ class Deadline:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """What a program printed, and its exit code; None where it gave none in time."""
 
     code: int | None
@@ -129,7 +119,7 @@ class Answer:
         return [line for line in found if isinstance(line, dict)]
 
 
-Ask = Callable[..., Answer]
+Ask = Callable[..., Reply]
 
 
 def environment() -> dict[str, str]:
@@ -138,17 +128,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def ask(words: Sequence[str], deadline: Deadline, env: Mapping[str, str] | None = None) -> Answer:
+def ask(words: Sequence[str], deadline: Deadline, env: Mapping[str, str] | None = None) -> Reply:
     """Run a program to its end, or to the deadline; then it is ended with all that it started."""
     return ask_all([words], deadline, env)[0]
 
 
 def ask_all(
-    lines: Sequence[Sequence[str]],
-    deadline: Deadline,
-    env: Mapping[str, str] | None = None,
+    lines: Sequence[Sequence[str]], deadline: Deadline, env: Mapping[str, str] | None = None,
     grace: float = _END_SECONDS,
-) -> list[Answer]:
+) -> list[Reply]:  # fmt: skip
     """Run several programs side by side, each in a process group, which is ended as a whole.
 
     Parameters
@@ -157,40 +145,30 @@ def ask_all(
         Seconds that those that did not answer have to end what they started themselves.
     """
     asked: dict[int, subprocess.Popen[str]] = {}
-    answers: dict[int, Answer] = {}
+    outputs: dict[int, Reply] = {}
     try:
         for number, words in enumerate(lines):
             try:
-                asked[number] = _start(words, env)
+                asked[number] = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    text=True, errors="replace", env=env, start_new_session=True,
+                )  # fmt: skip
             except OSError as error:
-                answers[number] = Answer(127, "", str(error))
+                outputs[number] = Reply(127, "", str(error))
         for number, process in asked.items():
-            answers[number] = _answer(process, deadline)
-        return [answers[number] for number in range(len(lines))]
+            outputs[number] = _output(process, deadline)
+        return [outputs[number] for number in range(len(lines))]
     finally:
-        silent = [n for n in asked if n not in answers or answers[n].code is None]
+        silent = [n for n in asked if n not in outputs or outputs[n].code is None]
         _end([asked[number] for number in silent], grace)
 
 
-def _start(words: Sequence[str], env: Mapping[str, str] | None) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=env,
-        start_new_session=True,
-    )
-
-
-def _answer(process: "subprocess.Popen[str]", deadline: Deadline) -> Answer:
+def _output(process: "subprocess.Popen[str]", deadline: Deadline) -> Reply:
     try:
         out, err = process.communicate(timeout=deadline.left())
     except subprocess.TimeoutExpired as late:
-        return Answer(None, *(_text(part) for part in (late.output, late.stderr)))
-    return Answer(process.returncode, out, err)
+        return Reply(None, *(_text(part) for part in (late.output, late.stderr)))
+    return Reply(process.returncode, out, err)
 
 
 def _text(part: Any) -> str:

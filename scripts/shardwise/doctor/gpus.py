@@ -15,16 +15,16 @@ from typing import Any
 import psutil
 
 from shardwise import host
-from shardwise.devices import choose, grants, leases, nvml
+from shardwise.devices import choose, grants, leases, nvml, wait
 from shardwise.devices.leases import Holder
 from shardwise.devices.nvml import Device, Process
 from shardwise.doctor.findings import (
     FAULT,
     NOTE,
     OK,
-    Answer,
     Deadline,
     Finding,
+    Reply,
     ask_all,
     environment,
     fault,
@@ -62,11 +62,10 @@ print(json.dumps({"cuda": cupy.cuda.runtime.runtimeGetVersion()}), flush=True)
 ones = cupy.ones((256, 256), "float32")
 print(json.dumps({"sum": float((ones @ ones).sum())}), flush=True)
 """
-_SUM = float(256**3)
-"""What the product of ones sums to: it needs NVRTC, cuBLAS and a device that computes.
+"""Multiplies ones, which needs NVRTC, cuBLAS and a device that computes. Meanwhile the device is
+leased, as by a task; the kernel frees it with the process."""
 
-Meanwhile the device is leased, as by a task; the kernel frees it with the process.
-"""
+_SUM = float(256**3)
 
 
 def installed() -> dict[str, str]:
@@ -83,7 +82,7 @@ class Machine:
     driver_and_devices: Callable[[], tuple[str, list[Device]]] = nvml.driver_and_devices
     holder: Callable[[str], leases.Holder | None] = leases.holder
     cupy: Callable[[], dict[str, str]] = installed
-    ask_all: Callable[..., list[Answer]] = ask_all
+    ask_all: Callable[..., list[Reply]] = ask_all
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
@@ -194,33 +193,43 @@ def _devices(
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
     # What a scheduler has granted to this job alone, only its own tasks wait for.
     alone = grant is not None and grant.source != "lease" and len(ours) == 1
-    job = host.job(machine.environ) if alone else None
-    held = {device.uuid: machine.holder(device.uuid) for device in present}
-    leased = {uuid for uuid, lease in held.items() if lease and (not alone or lease.job == job)}
-    hindrances = {
-        device.uuid: _hindrance(device, device in ours, alone, device.uuid in leased, computes)
-        for device in present
-    }
-    tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
-    answers = _multiply(tried, alone, deadline, machine)
-    free = 0
-    for device in present:
-        found = _device(device, answers.get(device.uuid), hindrances[device.uuid])
-        usable = found.level == OK
+    tried, free = False, 0
+    for device, own in _tried(present, ours, alone, computes, deadline, machine):
+        usable = own[0].level == OK
         free += usable
-        yield replace(found, facts={**found.facts, "usable": usable})
-        if alone and device in ours and (obstacle := choose.obstacle(device, 0)):
-            text = f"{obstacle}; a task does not wait for what is granted"
-            yield note(_name(device), text)
-        yield from _held(device, held[device.uuid])
+        tried |= "works" in own[0].facts and own[0].facts["works"] is not None
+        yield replace(own[0], facts={**own[0].facts, "usable": usable})
+        if alone and device in ours and (obstacle := wait.obstacle(device, 0)):
+            yield note(_name(device), f"{obstacle}; a task does not wait for what is granted")
+        yield from own[1:]
     if ours and computes:
         # A single granted device that was tried has said what is wrong: nothing waits for it.
-        yield _leases(free, len(ours), alone and bool(tried), machine.environ)
+        yield _leases(free, len(ours), alone and tried, machine.environ)
+
+
+def _tried(
+    present: Sequence[Device], ours: Sequence[Device], alone: bool, computes: bool,
+    deadline: Deadline, machine: Machine,
+) -> Iterator[tuple[Device, list[Finding]]]:  # fmt: skip
+    """Each device with what was found of it: first itself, after a product, then its holders."""
+    job = host.job(machine.environ) if alone else None
+    leased = {device.uuid: machine.holder(device.uuid) for device in present}
+    hindrances = {}
+    for device in present:
+        lease = leased[device.uuid]
+        counts = lease is not None and (not alone or lease.job == job)
+        hindrances[device.uuid] = _hindrance(device, device in ours, alone, counts, computes)
+    tried = [uuid for uuid, hindrance in hindrances.items() if hindrance is None]
+    outputs = _multiply(tried, alone, deadline, machine)
+    for device in present:
+        uuid = device.uuid
+        first = _device(device, outputs.get(uuid), hindrances[uuid])
+        yield device, [first, *_held(device, leased[uuid])]
 
 
 def _multiply(
     uuids: Sequence[str], alone: bool, deadline: Deadline, machine: Machine
-) -> dict[str, Answer]:
+) -> dict[str, Reply]:
     """Try a product on some devices, all at once."""
     how = "granted" if alone else "lease"
     lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in uuids]
@@ -242,7 +251,7 @@ def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> F
         return ok("leases", text, **facts)
     text = (
         "no device is free: a task waits for its turn, and ends with 75 when no device has changed "
-        f"hands for {choose.wait_seconds(host.job(environ)) / 60:.0f} minutes"
+        f"hands for {wait.wait_seconds(host.job(environ)) / 60:.0f} minutes"
     )
     return fault("leases", text, "wait, or see above what keeps each", code=75, **facts)
 
@@ -271,10 +280,10 @@ def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: 
         return "it is not granted here"
     if leased:
         return "it is leased"
-    return None if alone else choose.obstacle(device, 0)
+    return None if alone else wait.obstacle(device, 0)
 
 
-def _device(device: Device, answer: Answer | None, hindrance: str | None) -> Finding:
+def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Finding:
     """The device itself, and how the product on it went, or why there was none."""
     name = _name(device)
     text = (

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwise.doctor.findings import (
-    Answer,
     Ask,
     Deadline,
     Finding,
+    Reply,
     ask,
     environment,
     fault,
@@ -44,7 +44,7 @@ def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = ask) -> Iter
     yield _hello(answer, words[0], deadline)
 
 
-def _hello(answer: Answer, launcher: str, deadline: Deadline) -> Finding:
+def _hello(answer: Reply, launcher: str, deadline: Deadline) -> Finding:
     """What the ranks said, judged."""
     said = sorted((line for line in answer.said() if "size" in line), key=lambda rank: rank["rank"])
     worlds = [rank["size"] for rank in said]

@@ -20,9 +20,9 @@ from shardwise.doctor.findings import (
     FAULT,
     NOTE,
     OK,
-    Answer,
     Deadline,
     Finding,
+    Reply,
     ask_all,
     environment,
     fault,
@@ -109,12 +109,9 @@ class Report:
     def json(self) -> str:
         """For programs; the keys are those that docs/doctor.md lists."""
         verdict = {
-            "can_run": self.code == 0,
-            "exit_code": self.code,
-            "backend": self.backend,
-            "devices": self.devices,
-            "text": self.verdict,
-        }
+            "can_run": self.code == 0, "exit_code": self.code, "backend": self.backend,
+            "devices": self.devices, "text": self.verdict,
+        }  # fmt: skip
         findings = [
             {key: getattr(finding, key) for key in ("section", "name", "level", "text", "cure")}
             | {"exit_code": finding.code, "facts": finding.facts}
@@ -128,13 +125,8 @@ def look(options: dict[str, Any], before: Iterable[Finding] = ()) -> Report:
     """Look at everything, all sections side by side, each in a process of its own.
 
     So what hangs or dies in one, as a lost device or disk may, costs that section and no more.
-
-    Parameters
-    ----------
-    options
-        ``results``, ``backend``, ``launcher``, and ``time_limit`` in seconds for each section.
-    before
-        Findings of the section ``config``.
+    ``time_limit`` of the options is in seconds for each section; ``before`` are findings of the
+    section ``config``.
     """
     deadline = Deadline(options["time_limit"] + _SPARE_SECONDS)
     line = [sys.executable, "-P", "-m", "shardwise.doctor"]
@@ -146,7 +138,7 @@ def look(options: dict[str, Any], before: Iterable[Finding] = ()) -> Report:
     return Report(found)
 
 
-def read(name: str, answer: Answer) -> list[Finding]:
+def read(name: str, answer: Reply) -> list[Finding]:
     """The findings of a section, with one more where it did not come to its end."""
     found = [Finding(**line) for line in answer.said()]
     if answer.code is None:
@@ -187,15 +179,7 @@ def _plain(text: str) -> Text:
 
 
 def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any], list[Finding]]:
-    """The results folder and the backend, and what was found in the config.
-
-    Parameters
-    ----------
-    files
-        Config files; None: ``config.yaml`` of this folder, where there is one.
-    results
-        A results folder that comes before that of the config.
-    """
+    """The results folder, where it is not named, and the backend; and what the config is worth."""
     chosen = {"results": results or config.DEFAULT_RESULTS, "backend": "auto"}
     files = config.config_files(files)
     if not files:

@@ -7,7 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from shardwise.doctor.findings import Answer, Ask, Deadline, Finding, ask, note, ok, on_a_node
+from shardwise.doctor.findings import (
+    Ask,
+    Deadline,
+    Finding,
+    Reply,
+    ask,
+    note,
+    ok,
+    on_a_node,
+)
 
 _PMI = "pmi2"  # what the mpich wheel speaks, and profiles/slurm names
 _ENTRY = re.compile(r"gpu(?::[^,(]+)*")
@@ -19,7 +28,7 @@ _COUNTED = {"YES": "counted for each slot", "JOB": "counted once a job"}
 Which = Callable[[str], str | None]
 
 
-def _silent(scheduler: str, answer: Answer) -> Finding:
+def _silent(scheduler: str, answer: Reply) -> Finding:
     """A scheduler whose commands are here, and that does not answer: jobs of this machine run."""
     if "configuration source" in answer.err:
         return note(scheduler, "its commands are here, but know no cluster", present=False)
@@ -100,7 +109,7 @@ def _count(nodes: int) -> str:
     return f"{nodes} node{'s' if nodes > 1 else ''}"
 
 
-def _mpi(answer: Answer) -> Finding:
+def _mpi(answer: Reply) -> Finding:
     """What ``srun`` can start ranks with; it prints the list in one stream or the other."""
     types = re.findall(r"^(?:srun:)?\s*(\w+)$", answer.out + answer.err, re.MULTILINE)
     text = f"srun --mpi has {', '.join(types) or 'nothing'}"

@@ -253,11 +253,9 @@ class _File:
         at = piece.at - (piece.start - low)
         done = low
         while done < piece.end:
-            try:
-                got = os.preadv(descriptor, [memory[at + done - low : at + high - low]], done)
-            except OSError as error:
-                if error.errno not in _REFUSALS:
-                    raise
+            part = memory[at + done - low : at + high - low]
+            got = _unless_refused(os.preadv, descriptor, [part], done)
+            if got is None:
                 self._refused = True
                 break
             done += got
@@ -308,11 +306,8 @@ class ExtentWriter:
         """Write around the page cache; the number of bytes that were."""
         done = 0
         while done < len(part) and self._direct is not None and not self._refused:
-            try:
-                got = os.pwrite(self._direct, part[done:], offset + done)
-            except OSError as error:
-                if error.errno not in _REFUSALS:
-                    raise
+            got = _unless_refused(os.pwrite, self._direct, part[done:], offset + done)
+            if got is None:
                 self._refused = True
                 break
             done += got
@@ -335,6 +330,16 @@ def settle(futures: Sequence[Future[Any]]) -> None:
     for future in futures:
         if not future.cancelled():
             future.result()
+
+
+def _unless_refused(call: Callable[..., int], *arguments: Any) -> int | None:
+    """What a direct read or write returns; None where the file system has no such thing."""
+    try:
+        return call(*arguments)
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        return None
 
 
 def open_direct(path: str, flags: int) -> int | None:

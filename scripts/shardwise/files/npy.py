@@ -220,16 +220,16 @@ def _read_fortran(
     column. (Not through a memory map: a file that is cut off would kill the process.)
     """
     count, rows, columns = (1, *header.shape)[-3:]
-    line, own = count * header.dtype.itemsize, out.shape[1]
+    line, height = count * header.dtype.itemsize, out.shape[1]
     whole = line <= LINE_BYTES  # else only the wanted part of each line is read
     low, high = (0, count) if whole else part
     at_once = max(1, checksums.CHUNK_BYTES // line) if whole else 1
-    tall = min(own, at_once)
-    wide = min(columns, at_once // rows) if own == rows <= at_once else 1
+    tall = min(height, at_once)
+    wide = min(columns, at_once // rows) if height == rows <= at_once else 1
     space = np.empty(wide * tall * (high - low), header.dtype)
     for j in range(0, columns, wide):
-        for i in range(0, own, tall):
-            shape = (min(wide, columns - j), min(tall, own - i), high - low)
+        for i in range(0, height, tall):
+            shape = (min(wide, columns - j), min(tall, height - i), high - low)
             block = space[: math.prod(shape)].reshape(shape)
             first = j * rows + first_row + i
             file.seek(header.offset + first * line + low * header.dtype.itemsize)

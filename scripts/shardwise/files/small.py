@@ -88,27 +88,30 @@ def read(
         raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def said(path: Path, most: int = MOST_BYTES, *, follow: bool = True) -> Any:
-    """What a file of JSON says; None where nothing can be made of it. As :func:`read`."""
+def read_json(path: Path) -> Any:
+    """What a file of JSON says; None where nothing can be made of it."""
     try:
-        return json.loads(read(path, most, follow=follow) or b"null")
+        return json.loads(read(path) or b"null")
     except (IntegrityError, ValueError, RecursionError):
         return None
 
 
-def to_keep(value: Any) -> bytes:
-    """A JSON value as a file of a cache, for :func:`kept`."""
+def write_cache(path: Path, value: Any) -> None:
+    """Write a JSON value to a file of a cache, with its checksum."""
+    from shardwise.files.commit import commit  # here: jobs do not need it
+
     raw = json.dumps(value).encode()
-    return checksum(raw).encode() + b"\n" + raw
+    with commit(path) as file:
+        file.write(checksum(raw).encode() + b"\n" + raw)
 
 
-def kept(path: Path) -> Any:
+def read_cache(path: Path | None) -> Any:
     """What a file of a cache holds; None where there is none, or it is not as it was written."""
     try:
-        said, _, raw = path.read_bytes().partition(b"\n")
+        digest, _, raw = path.read_bytes().partition(b"\n") if path else (b"", b"", b"")
     except OSError:
         return None
-    return json.loads(raw) if said == checksum(raw).encode() else None
+    return json.loads(raw) if digest == checksum(raw).encode() else None
 
 
 _MARK = """\

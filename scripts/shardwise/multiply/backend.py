@@ -25,15 +25,8 @@ def load_backend(
     ----------
     requested
         ``auto``, ``cupy`` or ``numpy``.
-    needed
-        Bytes of device memory that the task is going to take.
-    wait
-        Seconds to wait for a free device while no lease of one changes hands, or None for what
-        :func:`choose.wait_seconds` says.
-    choice
-        Which device to look at first, as :func:`choose.take` has it.
-    barred
-        Which devices are in quarantine, as :func:`choose.take` has it.
+    needed, wait, choice, barred
+        As :func:`choose.take` has them.
 
     Raises
     ------

@@ -23,23 +23,15 @@ from shardwise.units import human_bytes
 
 
 class Batches:
-    """The work on the batches of one shard.
+    """The batches of one shard, from matrix `start` on; of so many `matrices` each.
 
     Parameters
     ----------
-    lane
-        Where the batches live.
-    start, count
-        The first of the shard's matrices, and their number.
     every
-        Of which one in so many matrices the tally keeps the numbers, too; None for none.
+        The tally keeps the numbers of one in so many matrices; None for none.
 
     Attributes
     ----------
-    matrices
-        Matrices of a batch.
-    operation, sink
-        What is done with the matrices, and with their products.
     tally
         The forms of all batches that were examined.
 
@@ -59,10 +51,8 @@ class Batches:
         self.tally = reference.ShardForms(start, every)
         self.operation = operations.choose(lane, plan)
         self.sink = sinks.choose(lane.xp, plan)
-        self._right = None
+        self._right: Any = None
         self._allocate(count)
-
-    # Memory.
 
     def _allocate(self, count: int) -> None:
         """Take the memory of the batches: as large as is planned, or smaller while it is short."""
@@ -71,7 +61,7 @@ class Batches:
             try:
                 self._take(batches, matrices)
             except self._lane.memory_errors:
-                self._lefts = self._rights = self._outs = None
+                self._lefts = self._rights = self._outs = []
                 self.sink.release()
                 self._lane.release()
             else:
@@ -86,7 +76,7 @@ class Batches:
         problem, zeros = self._problem, self._lane.zeros
         self.matrices = matrices
         self._lefts = [zeros((matrices, *problem.left), problem.dtype) for _ in range(batches)]
-        self._rights = [None]
+        self._rights = []
         if problem.right and not problem.shared_right:
             self._rights = [zeros((matrices, *problem.right), problem.dtype) for _ in self._lefts]
         outs = self.sink.buffers(batches) if self.operation.needs_output else 0
@@ -112,32 +102,21 @@ class Batches:
 
     def _factors(self, number: int) -> tuple[Any, Any]:
         """The A's of the batch of a number, and its B's, the one that serves all, or None."""
-        right = self._rights[number % len(self._rights)]
-        return self._lefts[number % len(self._lefts)], self._right if right is None else right
+        right = self._rights[number % len(self._rights)] if self._rights else self._right
+        return self._lefts[number % len(self._lefts)], right
 
     def inputs(self, number: int, count: int) -> list[Any]:
         """Where the bytes of the factors of a batch belong."""
-        stacks = (self._lefts, self._rights)
-        taken = [stack[number % len(stack)] for stack in stacks]
-        return [raw_bytes(block[:count]) for block in taken if block is not None]
+        stacks = [stack for stack in (self._lefts, self._rights) if stack]
+        return [raw_bytes(stack[number % len(stack)][:count]) for stack in stacks]
 
     @property
     def under_way(self) -> int:
         """Batches that are under way at once."""
         return len(self._lefts)
 
-    # Work.
-
     def work(self, number: int, first: int, count: int) -> tuple[BatchReport, Any]:
-        """Multiply the batch of a number, on the work track.
-
-        Returns
-        -------
-        report
-            What to look at when the work is done.
-        products
-            The bytes to write, or None where they were added up.
-        """
+        """Multiply a batch on the work track; its report, and the bytes to write, or None."""
         report = BatchReport(first, count)
         out = self._outs[number % len(self._outs)] if self._outs else None
         products = self.operation.run(report, *self._factors(number), out)
@@ -170,21 +149,21 @@ class Batches:
         self.tally.add(report.first, report.forms)
 
     def _examine_moduli(self, report: BatchReport) -> Any:
-        """Refuse what is not finite; which products are, where that is allowed."""
+        """Refuse what is not finite; where that is allowed, say which products are."""
         finite: Any = True
         for name in ("left", "right", "product"):
             largest = getattr(report, name)
             if largest is None:
                 continue
-            own = np.isfinite(largest)
-            if self._strict and not own.all():
-                i = int(own.argmin())
+            is_finite = np.isfinite(largest)
+            if self._strict and not is_finite.all():
+                i = int(is_finite.argmin())
                 if name == "product":
                     raise self.operation.overflow(report, i)
                 raise self.operation.refusal(name, report, i)
             # The sum of a whole batch has one ratio, of which one bad matrix proves nothing.
-            alone = report.ratio is not None and len(own) == len(report.ratio)
-            finite = finite & (own if alone else own.all())
+            each = report.ratio is not None and len(is_finite) == len(report.ratio)
+            finite = finite & (is_finite if each else is_finite.all())
         return finite
 
     def witness(self) -> ShardWitness | str:
@@ -208,14 +187,7 @@ class Batches:
 
 
 def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
-    """Refuse matrices of which not one can be multiplied in the memory that there is in all.
-
-    Parameters
-    ----------
-    cuda
-        Whether a GPU computes.
-    total
-        Bytes of the device, or of this machine; None where nobody knows.
+    """Refuse matrices of which not one fits `total` bytes; None where nobody knows how many.
 
     Raises
     ------

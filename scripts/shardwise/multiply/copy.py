@@ -21,6 +21,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.plan.stack import SPARE_BYTES, StackReader
 from shardwise.records import judge, receipts, witness
+from shardwise.records.receipts import ArrayFile
 from shardwise.records.timeline import Stopwatch
 
 
@@ -30,14 +31,7 @@ def materialize(
 ) -> None:  # fmt: skip
     """Copy one shard's matrices into ``shards/{shard}.npy`` and commit its receipt.
 
-    Parameters
-    ----------
-    lane
-        Whose slabs the bytes go through, where a task copies its own shard; None takes new memory.
-    slabs
-        How many of them, at most.
-    watch
-        Notes reads and writes, where a task copies its own shard.
+    The bytes go through so many slabs of a lane, or of new memory.
 
     Raises
     ------
@@ -46,29 +40,19 @@ def materialize(
     TryAgain
         Where the disk has no room for the copy.
     """
-    started = time.time()
-    shard = plan.shard(shard_id)
-    stack = StackReader(plan.sources, plan.problem.left, plan.dtype)
-    shape = (shard.stop - shard.start, *plan.problem.left)
-    path = plan.results.shard(shard_id)
+    started, shard = time.time(), plan.shard(shard_id)
+    copier = _Copier(plan, shard, watch or Stopwatch())
     attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
     # The slower types are sampled by the task that multiplies: a copy is to run as fast as a disk.
     reference = reference_of(plan, shard) if plan.dtype in references.KEEPS_UP else None
     # Only an earlier attempt can have left something: else the folder need not be listed.
-    with commit(path, sweep=attempt > 1) as file:
-        with StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES) as writer:
-            copier = _Copier(stack, writer, shard, reference, watch or Stopwatch())
-            with stack.inputs.unchanged():
-                copier.run(lane or HostLane(), slabs)
-        checksum = writer.checksum()
+    file = copier.run(lane or HostLane(), slabs, reference, sweep=attempt > 1)
     receipt = {
         "shard": shard_id,
         "start": shard.start,
         "stop": shard.stop,
         "matrices": shard.matrices,
-        "file": receipts.describe_file(
-            path, shape, plan.dtype, checksum, writer.row_bytes, writer.piece_bytes
-        ),
+        "file": file,
         "witness": _witness(plan, reference),
         **receipts.describe_origin("shard", started),
     }
@@ -77,18 +61,10 @@ def materialize(
 
 @dataclass(frozen=True)
 class Copy:
-    """What the receipt of a shard's copy says of its matrices.
-
-    Attributes
-    ----------
-    checksum
-        Of their elements.
-    reference
-        The CPU's number of them all, taken while they were copied; None where there is none.
-    """
+    """What the receipt of a shard's copy says of its matrices."""
 
     checksum: str
-    reference: np.ndarray | None
+    reference: np.ndarray | None  # the CPU's number of them all, where it was taken
 
 
 def existing_copy(plan: Plan, shard: Shard) -> Copy | None:
@@ -161,18 +137,30 @@ def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, An
 class _Copier:
     """Copies slabs, several at once: one is read while another is hashed and written."""
 
-    def __init__(
-        self, stack: StackReader, writer: StackWriter, shard: Shard,
-        reference: references.Reference | None, watch: Stopwatch,
-    ) -> None:  # fmt: skip
-        self._stack, self._writer, self._shard = stack, writer, shard
-        self._reference, self._watch = reference, watch
+    def __init__(self, plan: Plan, shard: Shard, watch: Stopwatch) -> None:
+        self._plan, self._shard, self._watch = plan, shard, watch
+        self._stack = StackReader(plan.sources, plan.problem.left, plan.dtype)
         self._size = min(pieces.SLAB_BYTES, shard.bytes)
-        self._first = shard.start * (shard.bytes // (shard.stop - shard.start))
         self._buffers: SimpleQueue[np.ndarray] = SimpleQueue()
 
-    def run(self, lane: Lane, slabs: int) -> None:
-        """Copy all, through so many slabs of a lane at most."""
+    def run(
+        self, lane: Lane, slabs: int, reference: references.Reference | None, sweep: bool
+    ) -> ArrayFile:
+        """Commit the copy, made through so many slabs of a lane at most."""
+        plan, shard, self._reference = self._plan, self._shard, reference
+        path = plan.results.shard(shard.shard)
+        shape = (shard.stop - shard.start, *plan.problem.left)
+        with commit(path, sweep=sweep) as file:
+            with (
+                StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES) as self._writer,
+                self._stack.inputs.unchanged(),
+            ):
+                self._copy_all(lane, slabs)
+            checksum = self._writer.checksum()
+        rows = self._writer.row_bytes, self._writer.piece_bytes
+        return receipts.describe_file(path, shape, plan.dtype, checksum, *rows)
+
+    def _copy_all(self, lane: Lane, slabs: int) -> None:
         for _ in range(memory.slabs(self._shard.bytes, slabs)):
             # A page before the bytes, so that they can be moved to where direct writes need them.
             self._buffers.put(lane.slab(direct.PAGE + self._size + SPARE_BYTES))
@@ -187,7 +175,7 @@ class _Copier:
 
     def _copy(self, offset: int) -> None:
         """Copy one slab."""
-        watch, low = self._watch, self._first + offset
+        watch, low = self._watch, self._shard.start * self._plan.problem.matrix_bytes + offset
         high = low + min(self._size, self._shard.bytes - offset)
         buffer = self._buffers.get()
         try:

@@ -39,13 +39,7 @@ def run_shard(
 
 
 class ShardJob:
-    """One shard on its way through the device of a session.
-
-    Attributes
-    ----------
-    watch
-        When each stage was at work; runs from `begin` on.
-    """
+    """One shard on its way through the device of a session."""
 
     def __init__(self, session: Session, shard_id: str) -> None:
         self._session, self._plan = session, session.plan
@@ -63,15 +57,13 @@ class ShardJob:
         Raises
         ------
         InputError
-            NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit the
-            machine.
+            NaN or Inf under ``nonfinite: error``, overflow, or a config that does not fit.
         IntegrityError
-            An input that is not the planned one, or a product that fails its proof.
+            An input that is not the planned one; on the CPU a product that fails its proof, or
+            `WrongInput` where other matrices were multiplied than were read.
         TryAgain
-            The device is busy or out of memory; of its class `DeviceFailed` where it is lost, and
-            of that one's class `Quarantined` where it is put into quarantine. So is a product that
-            fails its proof on a GPU: another one may do better. `Misled` where a GPU has multiplied
-            other matrices than were read; on the CPU that is an IntegrityError, `WrongInput`.
+            The device is busy or full: `DeviceFailed` where it is lost, `Quarantined` or
+            `Disproven` where it is put into quarantine, `Misled` for a GPU's `WrongInput`.
         """
         reading = self._reading or self.begin()._reading
         attempt = receipts.note_start(self._plan.results.starts(self.shard.shard))
@@ -90,14 +82,8 @@ class ShardJob:
     def begin(self) -> Self:
         """Open the input and begin to read; a copy of the shard that is missing is made first.
 
-        Another thread may still run the job before, once that has released its slabs.
-
-        Raises
-        ------
-        IntegrityError
-            Where an input, or its copy, is not what was planned.
-        TryAgain
-            Where there is no room for the copy.
+        `run` does so where nobody has. Another thread may still run the job before, once that has
+        released its slabs.
         """
         session, plan, shard = self._session, self._plan, self.shard
         with session.blame(shard.shard):

@@ -144,25 +144,17 @@ class HostLane(_Slabs):
         return array
 
 
-class _Done:
+class _Done(NamedTuple):
     """A mark of something that is done."""
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    span: Span
 
     def wait(self) -> Span:
-        """Wait until it is done; when it was under way, by `time.perf_counter`."""
-        return self._span
+        return self.span
 
 
 class CudaLane(_Slabs):
-    """cupy: pinned slabs in host memory, batches on the device, one CUDA stream a track.
-
-    Parameters
-    ----------
-    xp
-        ``cupy``.
-    """
+    """cupy: pinned slabs in host memory, batches on the device, one CUDA stream per track."""
 
     def __init__(self, xp: Any) -> None:
         super().__init__()
@@ -175,52 +167,41 @@ class CudaLane(_Slabs):
         self.set_clock()
 
     def set_clock(self) -> None:
-        """Compare the clocks of the tracks with that of the host, for the marks to come.
-
-        To be called now and then: a mark's distance from here is a float32 of milliseconds, of
-        which an hour leaves a quarter of one.
-        """
+        # To be called now and then: a mark's distance from here is a float32 of milliseconds, of
+        # which an hour leaves a quarter of one.
         event = self._event(self._clock)
         event.synchronize()
         self._zero = _Zero(time.perf_counter(), event)
 
     def settle(self) -> None:
-        """Wait until nothing runs on any track."""
         for stream in (self._up, self._work, self._down):
             stream.synchronize()
 
     def release(self) -> None:
-        """Give back memory that is no longer used."""
         self.xp.get_default_memory_pool().free_all_blocks()
 
     def free(self) -> str:
-        """How much memory there is, in words."""
         free, total = self._device.mem_info
         return f"the device has {human_bytes(free)} free of {human_bytes(total)}"
 
     def total(self) -> int:
-        """Bytes of memory that the device has in all."""
         return self._device.mem_info[1]
 
     def bind(self) -> None:
-        """Make the calling thread use this lane's device."""
         self._device.use()
 
     def _new_slab(self, nbytes: int) -> np.ndarray:
-        """Pinned host memory."""
         raw = np.frombuffer(self.xp.cuda.alloc_pinned_memory(nbytes + PAGE), np.uint8)
         first = -raw.ctypes.data % PAGE
         return raw[first : first + nbytes]
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A batch on the device; its unused places hold zeros."""
         with self._work:
             block = self.xp.zeros(shape, dtype)
             self._up.wait_event(self._work.record())
         return block
 
     def upload(self, views: Sequence[np.ndarray], target: Any) -> Mark:
-        """Copy bytes of a slab to bytes of a batch; the mark says when the slab is free."""
         runtime, began, at = self.xp.cuda.runtime, self._beginning(self._up), 0
         for view in views:
             runtime.memcpyAsync(
@@ -231,7 +212,6 @@ class CudaLane(_Slabs):
         return _CudaMark(self.xp, *began, self._event(self._up))
 
     def download(self, source: Any, target: np.ndarray) -> Mark:
-        """Copy bytes of a batch to bytes of a slab; the mark says when they are there."""
         runtime, began = self.xp.cuda.runtime, self._beginning(self._down)
         runtime.memcpyAsync(
             target.ctypes.data, source.data.ptr, source.nbytes,
@@ -241,26 +221,22 @@ class CudaLane(_Slabs):
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """What is called inside runs on the work track, after all uploads so far."""
         self._work.wait_event(self._event(self._up))
         with self._work:
             self._began = self._beginning(self._work)
             yield
 
     def worked(self, began: float) -> Mark:
-        """A mark of all work so far, timed from where `work` was entered last."""
+        # Timed from where `work` was entered last.
         return _CudaMark(self.xp, *self._began, self._event(self._work))
 
     def reuse(self, mark: "_CudaMark") -> None:
-        """Hold back later uploads until the work of a mark is done."""
         self._up.wait_event(mark.event)
 
     def follow(self, mark: "_CudaMark") -> None:
-        """Hold back later downloads until the work of a mark is done."""
         self._down.wait_event(mark.event)
 
     def fetch(self, array: Any) -> np.ndarray:
-        """A small array in host memory, after the work that was followed."""
         return array.get(stream=self._down)
 
     def _beginning(self, stream: Any) -> tuple["_Zero", Any]:
@@ -287,7 +263,6 @@ class _CudaMark:
         self._xp, self._zero, self._began, self.event = xp, zero, began, event
 
     def wait(self) -> Span:
-        """Wait until the stream has come here; when that was, and when what is timed began."""
         self.event.synchronize()
         elapsed = self._xp.cuda.get_elapsed_time
         ended = self._zero.host + elapsed(self._zero.event, self.event) / 1e3

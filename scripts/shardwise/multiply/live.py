@@ -2,13 +2,12 @@
 
 It is first written when the shard has taken a second, renewed every two, and removed at the end.
 One that is no longer renewed is of a task that was killed: `sightings` reads it. Nothing that goes
-wrong here harms a shard: where the file cannot be written there is none. Standard library only.
+wrong here harms a shard: where the file cannot be written there is none.
 """
 
 import json
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 
 from shardwise.devices.gauge import Sample
 from shardwise.devices.telemetry import Recorder
+from shardwise.files.commit import temporary_for
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +35,8 @@ _SAMPLED, _ENDED = "sampled", "ended"
 class AtWork(AbstractContextManager):
     """A thread beside a shard at work, which says how far that is and samples its device.
 
-    Parameters
-    ----------
-    path
-        The live file of the shard.
-    facts
-        What does not change: as docs/telemetry.md has it.
-    done
-        Says how many matrices are through.
-    recorder
-        Samples the device; None on a CPU.
-    table
-        Where the samples are written once there are all of them; what lies there goes.
+    The live file `path` says `facts`, and how many matrices are `done`. The recorder samples the
+    device; None on a CPU. Its samples are written to the table once there are all of them.
     """
 
     def __init__(
@@ -131,8 +121,7 @@ class AtWork(AbstractContextManager):
         if not self._words.empty():  # perhaps the end, after which nobody would remove it
             return
         if self._temporary is None:
-            own = f"{os.getpid()}.{secrets.token_hex(4)}"
-            self._temporary = self._path.with_name(f".{self._path.name}.{own}.tmp")
+            self._temporary = temporary_for(self._path)
         gauge = None if self._gauge is None else asdict(self._gauge)
         now = {"at": time.time(), "done": int(self._done()), "gauge": gauge}
         text = json.dumps({"schema": SCHEMA, **self._facts, **now})

@@ -5,7 +5,7 @@ An operation leaves what is to be looked at, once the work is done, in the repor
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,57 +25,33 @@ _CORRECT = "correct it, or set nonfinite: allow"
 
 @dataclass
 class BatchReport:
-    """What is to be looked at once a batch is done: one number per matrix, or None.
+    """What is to be looked at once a batch is done: one number per matrix, or None."""
 
-    Attributes
-    ----------
-    first, count
-        The matrices, by their index in the whole stack.
-    left, right, product
-        Largest moduli; infinite or NaN where an element is.
-    ratio
-        How far products are from those of their factors, in units of the tolerance. One number
-        where the products were added up before.
-    forms
-        What `reference.ShardForms` adds up; a row for each ratio.
-    """
-
-    first: int
+    first: int  # matrix, by its index in the whole stack
     count: int
+    # Largest moduli; infinite or NaN where an element is.
     left: Any = None
     right: Any = None
     product: Any = None
+    # How far products are from those of their factors, in units of the tolerance. One number where
+    # the products were added up before.
     ratio: Any = None
-    forms: Any = None
+    forms: Any = None  # what `reference.ShardForms` adds up; a row for each ratio
 
     def fetched(self, lane: Lane) -> "BatchReport":
         """The same in host memory."""
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return BatchReport(
-            **{k: lane.fetch(v) if hasattr(v, "shape") else v for k, v in own.items()}
-        )
+        arrays = {k: lane.fetch(v) for k, v in vars(self).items() if hasattr(v, "shape")}
+        return replace(self, **arrays)
 
 
 class Operation:
-    """What every operation has; each of the classes below is one.
+    """What every operation has; each of the classes below is one."""
 
-    Attributes
-    ----------
-    compute
-        Name of the arithmetic that products are accumulated in.
-    proof
-        What the receipt says of the proof; None where there is none.
-    flop
-        Floating-point operations of a product; 0 where nobody counts them.
-    needs_output
-        Whether it writes products to a buffer of the batch.
-    """
-
-    compute: str
-    proof: dict[str, Any] | None = None
-    flop = 0
-    needs_output = True
-    bound = (0.0, 0.0)
+    compute: str  # the arithmetic that products are accumulated in
+    proof: dict[str, Any] | None = None  # as the receipt has it
+    bound = (0.0, 0.0)  # of the proof, as `freivalds.Checker` has it
+    flop = 0  # floating-point operations per product; 0 where nobody counts them
+    needs_output = True  # whether it writes products to a buffer of the batch
 
     def __init__(self, lane: Lane, plan: Plan) -> None:
         self._lane, self._problem = lane, plan.problem
@@ -117,7 +93,6 @@ class UserFunction(Operation):
         self.compute = plan.problem.product_dtype
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
-        """Call the function; a matrix that is not finite is refused before that."""
         xp, block, product = self._lane.xp, left[: report.count], out[: report.count]
         if self._strict and block.dtype.kind != "i":
             # Before the call: what a function makes of NaN is nobody's fault but the input's.
@@ -130,7 +105,6 @@ class UserFunction(Operation):
         return product
 
     def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        """Only the function itself knows why."""
         matrix = report.first + i
         what = f"product: {self._function.spec} made NaN or Inf of matrix {matrix}"
         return BadMatrix(f"{what}, which is finite", _CORRECT, "product", matrix)
@@ -151,7 +125,6 @@ class Multiplication(Operation):
         self.compute, self.flop = self._kernel.compute, plan.problem.flop
 
     def allocate(self, matrices: int) -> None:
-        """Take the memory of the checker."""
         problem = self._problem
         spec = CheckSpec(
             problem.product, problem.left, problem.right, problem.dtype,
@@ -162,7 +135,7 @@ class Multiplication(Operation):
         self.bound = self._checker.bound
 
     def try_arithmetic(self, left: Any, right: Any, outs: list[Any]) -> None:
-        """Refuse a device of lower precision than was asked for (canary.py); NumPy's is known."""
+        # Refuses a device of lower precision than was asked for; NumPy's is known.
         if not self.proof or self._lane.xp is np or "int" in self._problem.dtype:
             return
         with self._lane.work():
@@ -179,7 +152,6 @@ class Multiplication(Operation):
         return multiply, [_part(x, count) for x in (left, right) if x is not None]
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
-        """Multiply, and check each product."""
         count, product = report.count, out[: report.count]
         block, other = left[:count], _part(right, count)
         if block.dtype.kind in "iu":
@@ -203,12 +175,10 @@ class Multiplication(Operation):
             report.right = self._checker.largest(other)
 
     def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        """Its dtype is too narrow."""
-        return self._overflow(report, i, self._problem.dtype, report.first + i, 1)
-
-    def _overflow(
-        self, report: BatchReport, i: int, dtype: str, first: int, count: int
-    ) -> BadMatrix:
+        dtype, first, count = self._problem.dtype, report.first + i, 1
+        if self._together:
+            dtype = dtype if self.compute == "float64" else "float32"
+            first, count = report.first, report.count
         what = f"{self.name(report, i)} overflows {dtype}, although its factors are finite"
         cure = "save the input as float64 (or scale it), or set nonfinite: allow"
         return BadMatrix(what, cure, "product", first, count)
@@ -221,12 +191,10 @@ class SumInGemm(Multiplication):
     needs_output = False
 
     def trial(self, left: Any, right: Any, outs: list[Any]) -> tuple[Callable[[], Any], list[Any]]:
-        """One call on whole batches, and the factors that it takes."""
         factors = [x for x in (left, right) if x is not None]
         return lambda: self._kernel.accumulate(left, right), factors
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
-        """Multiply, and check the sum ``(1, m, p)``."""
         block, other = left[: report.count], _part(right, report.count)
         total = self._kernel.accumulate(block, other)
         self._measure(report, block, other)
@@ -237,13 +205,7 @@ class SumInGemm(Multiplication):
         return total
 
     def name(self, report: BatchReport, i: int) -> str:
-        """The sum of all products of the batch."""
         return f"the sum of the products {report.first} to {report.first + report.count - 1}"
-
-    def overflow(self, report: BatchReport, i: int) -> BadMatrix:
-        """The dtype of the sum is too narrow."""
-        dtype = "float32" if self.compute != "float64" else self._problem.dtype
-        return self._overflow(report, i, dtype, report.first, report.count)
 
 
 def adds_in_gemm(plan: Plan) -> bool:
@@ -281,18 +243,13 @@ def _largest(xp: Any, stack: Any) -> Any:
 def _check_integers(xp: Any, problem: Problem, left: Any, right: Any, first: int) -> None:
     """Refuse integers whose products might not fit int64."""
     inner = problem.factor_shapes[0][1]
-    sizes_of = [_moduli(xp, block) for block in (left, right) if block is not None]
-    for i, own in enumerate(sizes_of[0]):
-        other = sizes_of[-1][i if len(sizes_of[-1]) > 1 else 0]
-        check_int64(inner, own, other, first + i)
-
-
-def check_int64(inner: int, own: int, other: int, matrix: int) -> None:
-    """Refuse a product that might not fit int64, from the largest moduli of its factors."""
-    if max(own, other) > _INT64_MAX or inner * own * other > _INT64_MAX:
-        what = f"the product of matrix {matrix} may not fit int64 (its largest element is "
-        what += f"{max(own, other)})"
-        raise BadMatrix(what, "save the input as float64", "product", matrix)
+    moduli = [_moduli(xp, block) for block in (left, right) if block is not None]
+    for i, a in enumerate(moduli[0]):
+        b = moduli[-1][i if len(moduli[-1]) > 1 else 0]
+        if max(a, b) > _INT64_MAX or inner * a * b > _INT64_MAX:
+            what = f"the product of matrix {first + i} may not fit int64"
+            what += f" (its largest element is {max(a, b)})"
+            raise BadMatrix(what, "save the input as float64", "product", first + i)
 
 
 def _moduli(xp: Any, block: Any) -> list[int]:

@@ -27,33 +27,18 @@ class Taker(Protocol):
 
 
 class Feed:
-    """A run of matrices on its way from files into batches, once `start` was called.
+    """Bytes ``run`` of a stack on their way from files into batches, once `start` was called.
 
     Parameters
     ----------
-    lane
-        Where the batches live.
-    stack, files
-        Who knows where the matrices lie, and who reads files.
-    run
-        First and last byte of the stack, the last exclusive.
-    slab_bytes, slabs
-        Size and number of slabs.
     takers
         Take the bytes as they come; by what they do, as a stopwatch notes it.
     """
 
     def __init__(
-        self,
-        lane: Lane,
-        stack: StackReader,
-        files: ExtentReader,
-        run: tuple[int, int],
-        slab_bytes: int,
-        slabs: int,
-        takers: Mapping[str, Taker],
-        watch: Stopwatch,
-    ) -> None:
+        self, lane: Lane, stack: StackReader, files: ExtentReader, run: tuple[int, int],
+        slab_bytes: int, slabs: int, takers: Mapping[str, Taker], watch: Stopwatch,
+    ) -> None:  # fmt: skip
         self._lane, self._stack, self._files = lane, stack, files
         self._takers, self._watch = takers, watch
         self._begin, end = run
@@ -67,7 +52,7 @@ class Feed:
     def start(self) -> None:
         """Take the memory of the slabs and begin to read; from here on `close` is needed."""
         size = max((high - low for low, high in self._first), default=0)
-        for piece in self._first:  # a page more than needed: so a copy (shard.py) can use them, too
+        for piece in self._first:  # a page more than needed: so a copy (copy.py) can use them, too
             self._read_ahead(self._lane.slab(PAGE + size + SPARE_BYTES), [], piece)
 
     def release(self) -> None:
@@ -137,24 +122,13 @@ def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list
 
 
 class Drain:
-    """Batches on their way into a file, in order.
-
-    Parameters
-    ----------
-    lane
-        Where the batches live.
-    writer
-        The file, which says how large a slab is.
-    slabs
-        Number of slabs.
-    """
+    """Batches on their way into a file, in order, through so many slabs."""
 
     def __init__(self, lane: Lane, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
         self._lane, self._writer, self._watch = lane, writer, watch
-        size, total = writer.slab_bytes, writer.nbytes
-        slabs = min(slabs, -(-total // size))
+        slabs = min(slabs, -(-writer.nbytes // writer.slab_bytes))
         self._pool = ThreadPoolExecutor(max(1, slabs), "write")
-        size = min(size, total)
+        size = min(writer.slab_bytes, writer.nbytes)
         self._slabs = [lane.slab(size) for _ in range(slabs)]
         self._free: deque[tuple[np.ndarray, Future | None]] = deque(
             (slab[:size], None) for slab in self._slabs

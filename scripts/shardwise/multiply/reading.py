@@ -27,10 +27,6 @@ class Reading:
     ----------
     copy
         What the receipt of the shard's copy says; None where matrices are read in place.
-    inputs
-        The input files that are read.
-    checksum
-        Of the matrices.
     right_checksum
         Of their B's, or of the one that serves all matrices; None where there is no B.
     reference

@@ -16,9 +16,7 @@ from shardwise.plan.plan import Plan
 
 
 class Session:
-    """A device of this process, with the lane, slabs and kernels that are made once.
-
-    What is computed never depends on an earlier shard.
+    """A device of this process, with the lane and slabs that are made once.
 
     Parameters
     ----------
@@ -26,22 +24,15 @@ class Session:
         Bytes of device memory that the largest of the shards is going to take.
     memory
         Host bytes that the task may take, or None for what the plan says.
-    wait
-        Seconds to wait for a free device while no lease of one changes hands, or None for what
-        :func:`choose.wait_seconds` says.
-    choice
-        Which device to look at first, where this is one of several workers.
+    wait, choice
+        As :func:`choose.take` has them.
 
     Attributes
     ----------
-    xp
-        The array module: numpy or cupy.
-    device
-        What receipts say of the device.
+    device, versions
+        What receipts say of the device, and of its driver and libraries.
     gauge
         Samples the device; None on a CPU.
-    versions
-        What receipts say of its driver and libraries.
 
     Raises
     ------

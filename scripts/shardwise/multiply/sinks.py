@@ -1,4 +1,4 @@
-"""What becomes of the products of a batch: they are kept, or added up."""
+"""What becomes of the products of a batch: they are written, or added up."""
 
 from typing import Any, Protocol
 
@@ -10,13 +10,7 @@ from shardwise.plan.problem import Problem
 
 
 class Sink(Protocol):
-    """Takes the products of one batch after another.
-
-    Attributes
-    ----------
-    dtype
-        Element type of the shard's file.
-    """
+    """Takes the products of one batch after another; `dtype` is the element type of the file."""
 
     dtype: str
 
@@ -36,7 +30,7 @@ class Sink(Protocol):
         """Take the products ``(n, m, p)`` of a batch; the bytes to write, or None."""
 
     def result(self) -> Any:
-        """The bytes of the sum; None where the products themselves are kept."""
+        """The bytes of the sum; None where the products themselves are written."""
 
 
 class Products:
@@ -46,40 +40,36 @@ class Products:
         self._shape, self.dtype = problem.product_shape, problem.product_dtype
 
     def shape(self, count: int) -> tuple[int, ...]:
-        """All products, one after the other."""
         return (count, *self._shape)
 
     def buffers(self, batches: int) -> int:
-        """One per batch: products are still being written while the next are computed."""
-        return batches
+        return batches  # products are still being written while the next are computed
 
     def allocate(self) -> None:
-        """Nothing is added up."""
+        pass
 
     def release(self) -> None:
-        """Nothing is held."""
+        pass
 
     def take(self, products: Any) -> Any:
-        """The bytes of the products."""
         return raw_bytes(products)
 
-    def result(self) -> Any:
-        """None: all is written already."""
+    def result(self) -> None:
+        return None
 
 
 class _Sum:
     """``keep: sum``: products are added up as they come."""
 
+    _total: Any = None
+
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
-        self._total: Any = None
 
     def buffers(self, batches: int) -> int:
-        """One: the products are added at once, so the next batch may overwrite them."""
-        return 1
+        return 1  # products are added at once, so the next batch may overwrite them
 
     def release(self) -> None:
-        """Give the memory of the sum back."""
         self._total = None
 
 
@@ -89,20 +79,16 @@ class PlanesOfSum(_Sum):
     dtype = "int64"
 
     def shape(self, count: int) -> tuple[int, ...]:
-        """All planes of the sum."""
         return plane_shape(self._problem.product_shape, self._problem.product_dtype)
 
     def allocate(self) -> None:
-        """Take the memory of the bins."""
         problem = self._problem
         self._total = BinnedSum(self._xp, problem.product_shape, problem.product_dtype)
 
     def take(self, products: Any) -> None:
-        """Add the products of a batch."""
         self._total.add(products)
 
     def result(self) -> Any:
-        """The bytes of the planes."""
         return raw_bytes(self._total.planes())
 
 
@@ -114,20 +100,16 @@ class PlainSum(_Sum):
         self.dtype = problem.sum_dtype
 
     def shape(self, count: int) -> tuple[int, ...]:
-        """One matrix."""
         return self._problem.product_shape
 
     def allocate(self) -> None:
-        """Take the memory of the sum."""
         self._total = self._xp.zeros(self._problem.product_shape, self._problem.sum_dtype)
 
     def take(self, products: Any) -> None:
-        """Add the products of a batch, one after the other."""
         for product in products:
             self._total += product
 
     def result(self) -> Any:
-        """The bytes of the sum."""
         return raw_bytes(self._total)
 
 

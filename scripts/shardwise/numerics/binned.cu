@@ -98,20 +98,14 @@ __device__ void add_reals(
     if ((flags | top) != head) heads[element] = (short)(flags | top);
 }
 
-extern "C" __global__ void add_float16(
-    const Half* stack, int64 n, int64 elements, int64 width, short* heads, int64* planes) {
-    add_reals<3>(stack, n, elements, width, heads, planes);
-}
-
-extern "C" __global__ void add_float32(
-    const float* stack, int64 n, int64 elements, int64 width, short* heads, int64* planes) {
-    add_reals<3>(stack, n, elements, width, heads, planes);
-}
-
-extern "C" __global__ void add_float64(
-    const double* stack, int64 n, int64 elements, int64 width, short* heads, int64* planes) {
-    add_reals<4>(stack, n, elements, width, heads, planes);
-}
+#define ADD(NAME, NUMBER, LEVELS)                                                             \
+    extern "C" __global__ void NAME(const NUMBER* stack, int64 n, int64 elements, int64 width, \
+                                    short* heads, int64* planes) {                            \
+        add_reals<LEVELS>(stack, n, elements, width, heads, planes);                          \
+    }
+ADD(add_float16, Half, 3)
+ADD(add_float32, float, 3)
+ADD(add_float64, double, 4)
 
 // planes: (2, width), the sums of the high and of the low halves
 extern "C" __global__ void add_int64(

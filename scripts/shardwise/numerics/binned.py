@@ -81,22 +81,10 @@ class BinnedSum:
             raise ValueError(f"a stack of {stack.dtype} {stack.shape} for {self._dtype}")
         if not stack.flags.c_contiguous:
             raise ValueError("the stack is not C-contiguous")
-        if self._xp is np:
-            self.add_rows(Rows.of(stack))
-            return
-        self._count(len(stack))
-        if not stack.size:
-            return
-        if self._dtype.kind == "c":
-            stack = stack.view(f"f{self._dtype.itemsize // 2}")
-        rows = stack.reshape(len(stack), self._numbers)
-        rounds = len(rows) // self._sums
-        for part, n in ((rows[: rounds * self._sums], rounds), (rows[rounds * self._sums :], 1)):
-            if part.size:
-                self._launch(part.reshape(n, -1))
+        self.add_rows(Rows.of(stack))
 
     def add_rows(self, rows: Rows) -> None:
-        """Add arrays where they lie; on NumPy only.
+        """Add arrays where they lie; on a GPU they lie side by side.
 
         The sums are loaded and stored once for 8 arrays, so a few calls with many are fastest.
         """
@@ -119,10 +107,13 @@ class BinnedSum:
         self._add_rows(Rows(flat, start + rounds * long, last, 1, last))
 
     def _add_rows(self, rows: Rows) -> None:
-        from shardwise.numerics import binned_cpu  # here: tasks on a GPU do without numba
-
         if not rows.n * rows.width:
             return
+        if self._kernel is not None:
+            self._launch(rows)
+            return
+        from shardwise.numerics import binned_cpu  # here: tasks on a GPU do without numba
+
         if self._heads is None:
             binned_cpu.add_integers(rows, self._flat)
         else:
@@ -136,13 +127,11 @@ class BinnedSum:
                 "one sum takes; split the input"
             )
 
-    def _launch(self, rows: Any) -> None:
-        n, numbers = rows.shape
+    def _launch(self, rows: Rows) -> None:
         state = (self._flat,) if self._heads is None else (self._heads, self._flat)
-        blocks = -(-numbers // _THREADS)
-        width = self._flat.shape[1]
-        arguments = (rows, np.int64(n), np.int64(numbers), np.int64(width), *state)
-        self._kernel((blocks,), (_THREADS,), arguments)
+        sizes = (np.int64(size) for size in (rows.n, rows.width, self._flat.shape[1]))
+        blocks = -(-rows.width // _THREADS)
+        self._kernel((blocks,), (_THREADS,), (rows.flat[rows.start :], *sizes, *state))
 
     def merge(self, planes: np.ndarray, terms: int) -> None:
         """Add the :meth:`planes` of another sum of as many ``terms``; on NumPy only."""

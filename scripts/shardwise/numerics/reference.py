@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -210,14 +211,13 @@ class Reference:
         step = max(1, _BLOCK // (block.shape[1] * block.shape[2]))
         for low in range(0, len(block), step):
             part = block[low : low + step]
-            vectors = self._vectors.met(part, slice(None), slice(None))
+            vectors = self._vectors.of_block(part, slice(None), slice(None))
             self._keep(number + low, self._product(*vectors))
 
     def _take_part(self, number: int, low: int, part: np.ndarray) -> None:
         """Take a part of one matrix, and finish it once all of it has come."""
         more = _Open(*self._vectors.zeros())
-        for rows, columns, block in pieces(low, part, self._shape[1]):
-            by_row, by_column = self._vectors.met(block[np.newaxis], rows, columns)
+        for rows, columns, by_row, by_column in self._vectors.of_run(low, part):
             more.by_row[:, rows] += by_row
             more.by_column[..., columns] += by_column
         with self._lock:
@@ -289,7 +289,25 @@ class _Vectors:
             np.zeros((1, len(self._by_column), columns), self._wide),
         )
 
-    def met(self, block: np.ndarray, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+    def of_run(self, low: int, flat: np.ndarray) -> Iterator[tuple[slice, slice, Any, Any]]:
+        """What the elements of a matrix from number ``low`` on give, a cache-sized block at a time.
+
+        Rows and columns of each block, and what `of_block` makes of it.
+        """
+        width, at = self._shape[1], 0
+        most = max(1, _BLOCK // width)
+        while at < len(flat):
+            row, column = divmod(low + at, width)
+            height = min(most, (len(flat) - at) // width) if column == 0 else 0
+            length = width if height else min(width - column, len(flat) - at, _BLOCK)
+            rows, columns = slice(row, row + max(1, height)), slice(column, column + length)
+            block = flat[np.newaxis, at : at + max(1, height) * length].reshape(1, -1, length)
+            yield rows, columns, *self.of_block(block, rows, columns)
+            at += block.size
+
+    def of_block(
+        self, block: np.ndarray, rows: slice, columns: slice
+    ) -> tuple[np.ndarray, np.ndarray]:
         """What some rows and columns give, ``(n, rows, .)`` and ``(n, ., columns)``."""
         n, height, width = block.shape
         parts = self._parts
@@ -337,22 +355,6 @@ class _Items:
         return raw.view("int64" if self._dtype == "uint64" else self._dtype)
 
 
-def pieces(low: int, flat: np.ndarray, width: int) -> Iterator[tuple[slice, slice, np.ndarray]]:
-    """Blocks of a run of elements of a matrix, that stay in a cache: rows, columns, and the block.
-
-    ``low`` is the number of the first element in the flat matrix, which has ``width`` columns.
-    """
-    at, most = 0, max(1, _BLOCK // width)
-    while at < len(flat):
-        row, column = divmod(low + at, width)
-        height = min(most, (len(flat) - at) // width) if column == 0 else 0
-        length = width if height else min(width - column, len(flat) - at, _BLOCK)
-        height = max(1, height)
-        block = flat[at : at + height * length].reshape(height, length)
-        yield slice(row, row + height), slice(column, column + length), block
-        at += height * length
-
-
 def _scaled(side: str, length: int, integer: bool) -> np.ndarray:
     plain = weights(side, length, integer)
     return plain if integer else plain * _SCALE
@@ -363,7 +365,7 @@ class RightVector:
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         r = _scaled("r", shape[1], "int" in dtype)
-        self._vectors, self._width = _Vectors(shape, dtype, [r], []), shape[1]
+        self._vectors = _Vectors(shape, dtype, [r], [])
         self._items = _Items(np.dtype(dtype))
         self._vector = self._vectors.zeros()[0]
 
@@ -371,8 +373,7 @@ class RightVector:
         """Take bytes that begin at byte ``offset`` and follow each other; each once, one thread."""
         with np.errstate(all="ignore"):
             for first, flat in self._items.runs(offset, views):
-                for rows, columns, block in pieces(first, flat, self._width):
-                    by_row, _ = self._vectors.met(block[np.newaxis], rows, columns)
+                for rows, _, by_row, _ in self._vectors.of_run(first, flat):
                     self._vector[:, rows] += by_row
 
     def value(self) -> np.ndarray:
@@ -387,7 +388,7 @@ class SumForm:
     """``lᵀ S r`` of the sum ``(m, p)``, from runs of its elements; each comes once, on any rank."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
-        self._width, integer = shape[1], "int" in dtype
+        integer = "int" in dtype
         self._parts = 2 if "complex" in dtype else 1
         self._left = weights("l", shape[0], integer)
         self._vectors = _Vectors(shape, dtype, [weights("r", shape[1], integer)], [])
@@ -398,9 +399,9 @@ class SumForm:
         """Add the elements ``(width,)`` from number ``low`` of the flat result on."""
         forms = []
         with np.errstate(all="ignore"):
-            for rows, columns, block in pieces(low, elements, self._width):
-                by_row = self._vectors.met(block[np.newaxis], rows, columns)[0][0, :, 0]
-                forms.append(self._left[rows] @ by_row.view(self._dtype).reshape(-1, self._parts))
+            for rows, _, by_row, _ in self._vectors.of_run(low, elements):
+                numbers = by_row[0, :, 0].view(self._dtype).reshape(-1, self._parts)
+                forms.append(self._left[rows] @ numbers)
         self._runs.append(summed(forms))
 
     def dump(self) -> np.ndarray:

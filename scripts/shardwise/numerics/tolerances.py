@@ -24,12 +24,9 @@ def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
     """
     random, fixed = np.random.default_rng(seed), weights("r", length, integer)[:, np.newaxis]
     shape = (length, VECTORS - 1)
-    free: np.ndarray = (
-        random.integers(-(2**63), 2**63 - 1, shape, endpoint=True)
-        if integer
-        else (1.0 - 2.0 * random.integers(0, 2, shape))
-    )
-    return np.concatenate([free, fixed], axis=1)
+    low, high = (-(2**63), 2**63 - 1) if integer else (0, 1)
+    free = random.integers(low, high, shape, endpoint=True)
+    return np.concatenate([free if integer else 1.0 - 2.0 * free, fixed], axis=1)
 
 
 def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:

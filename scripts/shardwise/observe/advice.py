@@ -12,9 +12,9 @@ from statistics import median
 import pandas as pd
 
 from shardwise.errors import some
-from shardwise.observe import figures
-from shardwise.observe.figures import Run
+from shardwise.observe import run_table
 from shardwise.observe.observation import Observation
+from shardwise.observe.run_table import RunTable, joined, throttled
 from shardwise.records.timeline import PHASES, length
 from shardwise.units import count, decimal, plain, seconds, share
 
@@ -33,18 +33,9 @@ QUEUE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Advice:
-    """Something to change.
+    """What to change, the measurements that say so, and the config key with the value to set.
 
-    Attributes
-    ----------
-    words
-        What to change, in a sentence or two.
-    evidence
-        The measurements that say so.
-    key
-        The config key with the value to set; None where there is none.
-    seconds
-        About how much sooner the shards would be done; 0 where nobody can tell.
+    ``seconds`` are about how much sooner the shards would be done; 0 where nobody can tell.
     """
 
     words: str
@@ -53,9 +44,9 @@ class Advice:
     seconds: float = 0.0
 
 
-def advise(seen: Observation, run: Run | None = None) -> list[Advice]:
+def advise(seen: Observation, run: RunTable | None = None) -> list[Advice]:
     """What to change for a faster run next time; nothing where nothing is known."""
-    run = run or figures.of(seen)
+    run = run or run_table.of(seen)
     if not run.enough or seen.plan is None:
         return []
     found = [advice for rule in RULES if (advice := rule(run)) is not None]
@@ -63,9 +54,9 @@ def advise(seen: Observation, run: Run | None = None) -> list[Advice]:
     return sorted(worth, key=lambda advice: -advice.seconds)
 
 
-def idle_between_jobs(run: Run) -> Advice | None:
+def idle_between_jobs(run: RunTable) -> Advice | None:
     """Devices do nothing between one process and the next."""
-    gaps = [gap for _, shards in run.told.groupby("key") for gap in _gaps(shards)]
+    gaps = [gap for _, shards in run.timed.groupby("key") for gap in _gaps(shards)]
     devices = len(run.devices)
     # A run that was continued on another day has left one pause per device.
     if len(gaps) < max(FEWEST_GAPS, 2 * devices):
@@ -95,14 +86,14 @@ def _gaps(shards: pd.DataFrame) -> list[float]:
     return found
 
 
-def disk_bound(run: Run) -> Advice | None:
+def disk_bound(run: RunTable) -> Advice | None:
     """Reading and writing hold the shards up."""
     total, disk = sum(run.held.values()), run.held["read"] + run.held["write"]
-    if total <= 0 or disk < DISK_SHARE * total:
+    spent = sum(length(joined(own)) for _, own in run.timed.groupby("node"))
+    if min(total, spent) <= 0 or disk < DISK_SHARE * total:
         return None
-    moved = float(run.told.work_read.sum() + run.told.work_write.sum())
-    nodes = [own for _, own in run.told.groupby("node")]
-    speed = moved / sum(length(figures._joined(own)) for own in nodes)
+    moved = float(run.timed.work_read.sum() + run.timed.work_write.sum())
+    speed = moved / spent
     return Advice(
         "The disk limits this run, not the devices. More nodes, or a faster disk, would help; "
         "more or faster devices would not. `python benchmarks/raw.py` measures what the disk can "
@@ -113,13 +104,13 @@ def disk_bound(run: Run) -> Advice | None:
     )  # fmt: skip
 
 
-def slow_device(run: Run) -> Advice | None:
+def slow_device(run: RunTable) -> Advice | None:
     """A device takes longer than the others of its kind."""
     if run.slow.empty:
         return None
     slow = run.slow.iloc[0]
     peers = run.devices[(run.devices.kind == slow.kind) & (run.devices.index != slow.name)]
-    matrices = run.told.groupby("key").matrices.sum()
+    matrices = run.timed.groupby("key").matrices.sum()
     extra = {
         phase: slow[f"held_{phase}"] / matrices.get(slow.name, 1)
         - float((peers[f"held_{phase}"] / matrices).median())
@@ -130,8 +121,8 @@ def slow_device(run: Run) -> Advice | None:
         f"{slow.label} took {slow.slower:.1f} times as long per matrix as the others of its kind, "
         f"most of it in {phase}."
     )
-    own = run.told[run.told.key == slow.name].shard
-    for reason, spent in figures.throttled([run.seen.shards[shard] for shard in own]).items():
+    own = run.timed[run.timed.key == slow.name].shard
+    for reason, spent in throttled([run.seen.shards[shard] for shard in own]).items():
         evidence += f" It was slowed down by {reason} for {seconds(spent)}."
     if len(run.slow) > 1:
         evidence += f" {count(len(run.slow) - 1, 'more device')} are slow, too."
@@ -141,7 +132,7 @@ def slow_device(run: Run) -> Advice | None:
     return Advice(words, evidence, None, slow.busy * (1 - 1 / slow.slower) / len(run.devices))
 
 
-def failed_attempts(run: Run) -> Advice | None:
+def failed_attempts(run: RunTable) -> Advice | None:
     """Attempts were lost."""
     again = run.done[run.done.attempts > 1]
     if again.empty:
@@ -157,7 +148,7 @@ def failed_attempts(run: Run) -> Advice | None:
     )  # fmt: skip
 
 
-RULES: Sequence[Callable[[Run], Advice | None]] = (
+RULES: Sequence[Callable[[RunTable], Advice | None]] = (
     idle_between_jobs, disk_bound, slow_device, failed_attempts,
 )  # fmt: skip
 """All that is looked for."""

@@ -47,19 +47,11 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, Overf
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """Something that is not as it should be, or that is nobody's.
 
-    Attributes
-    ----------
-    kind
-        One of the constants above.
-    path
-        Of the file; within the results folder relative to that.
-    reason
-        What was found, and what was expected.
-    shard
-        Whose file it is, if it is the product, or the receipt, of a shard.
+    ``kind`` is one of the constants above, ``path`` relative within the results folder, and
+    ``shard`` the one whose product or receipt it is.
     """
 
     kind: str
@@ -74,20 +66,16 @@ class Audit:
 
     Attributes
     ----------
-    root
-        The results folder, as it was named.
+    inputs
+        Whether input that is not as planned counts as damage.
     shards
         How many the plan has; 0 where it cannot be read.
     nbytes
         Bytes that were read and compared with a checksum.
     summed
         Files of the reduce that are there, such as ``sum.npy``.
-    proven
-        Whether each product was proven before it was written.
     repair
         Commands for bash after which the next run makes again what is damaged.
-    inputs
-        Whether input that is not as planned counts as damage.
     """
 
     root: Path
@@ -96,10 +84,14 @@ class Audit:
     nbytes: int = 0
     summed: list[str] = field(default_factory=list)
     proven: bool = False
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     repair: list[str] = field(default_factory=list)
 
-    def of(self, kind: str) -> list[Finding]:
+    def add(self, kind: str, path: str, reason: str) -> None:
+        """Note something that is of no single shard."""
+        self.findings.append(AuditFinding(kind, path, reason))
+
+    def of(self, kind: str) -> list[AuditFinding]:
         """The findings of a kind."""
         return [finding for finding in self.findings if finding.kind == kind]
 
@@ -118,16 +110,17 @@ class Audit:
 
     def line(self) -> str:
         """The verdict in one line."""
-        said = {"whole": self._whole, "damaged": self._damaged, "unfinished": self._unfinished}
-        return one_line(f"{self.root}: {said[self.verdict]()}")
-
-    def _whole(self) -> str:
-        named = ", ".join(self.summed)
-        how = "proven" if self.proven else "not proven"
-        return f"whole: {self.shards} shards, {human_bytes(self.nbytes)}, {named} {how}"
+        if self.verdict == "damaged":
+            words = self._damaged()
+        elif self.verdict == "unfinished":
+            words = self._unfinished()
+        else:
+            named, how = ", ".join(self.summed), "proven" if self.proven else "not proven"
+            words = f"whole: {self.shards} shards, {human_bytes(self.nbytes)}, {named} {how}"
+        return one_line(f"{self.root}: {words}")
 
     def _damaged(self) -> str:
-        parts = [*self._told(DAMAGED), *self._told(UNKNOWN)]
+        parts = [*self._named(DAMAGED), *self._named(UNKNOWN)]
         if self.inputs and (files := sorted({finding.path for finding in self.of(INPUT)})):
             parts.append(f"input not as it was planned ({some(files)})")
         text = "; ".join(parts)
@@ -135,7 +128,7 @@ class Audit:
             text += f"; repair: {' && '.join(self.repair)}, then snakemake as before"
         return f"NOT whole: {text}"
 
-    def _told(self, kind: str) -> Iterator[str]:
+    def _named(self, kind: str) -> Iterator[str]:
         words = "damaged" if kind == DAMAGED else "of another version, which has to judge them"
         shards = sorted({finding.shard for finding in self.of(kind) if finding.shard})
         if shards:
@@ -213,124 +206,125 @@ def look(
         raise InputError(f"{root}: there is no such folder; name the results folder of a run")
     if not any(path.exists() for path in (results.plan, results.plan_facts)):
         raise InputError(f"{root}: holds no plan (plan.tsv, plan.json): no results folder of a run")
-    made = Audit(root, inputs)
-    own = results.plan_facts, results.plan, results.sources
+    audit = Audit(root, inputs)
     try:
-        for path in own:
-            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-                raise IntegrityError(f"{path}: is not a file")
-        plan = plans.load(results.plan)
-        sources = plan.sources
+        plan, sources = _read_plan(results)
     except (InputError, IntegrityError, *_MALFORMED) as error:
-        made.findings.append(Finding(DAMAGED, results.plan_facts.name, f"the plan: {error}"))
+        name = results.plan_facts.name
+        audit.add(DAMAGED, name, f"the plan: {error}")
+        paths = _plan_files(results)
         # Snakemake makes nothing again that is only used on the way to what is there.
-        words = [for_bash(path) for path in (*own, results.summary)]
-        made.repair = _commands(own, words)
-        return made
-    _Audit(plan, sources, made, progress).run(threads)
-    return made
+        audit.repair = _commands(paths, [for_bash(path) for path in (*paths, results.summary)])
+        return audit
+    _Auditor(plan, sources, audit, progress).run(threads)
+    return audit
+
+
+def _plan_files(results: Results) -> tuple[Path, ...]:
+    return results.plan_facts, results.plan, results.sources
+
+
+def _read_plan(results: Results) -> tuple[Plan, list[Source]]:
+    for path in _plan_files(results):
+        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+            raise IntegrityError(f"{path}: is not a file")
+    plan = plans.load(results.plan)
+    return plan, plan.sources
 
 
 @dataclass
-class _Seen:
+class _ShardAudit:
     """What was found of a shard.
 
-    Attributes
-    ----------
-    line
-        That of the ledger, where its product is whole.
-    alike
-        The factors whose bytes are those that the product was computed from.
+    ``line`` is that of the ledger, where its product is whole; ``alike`` are the factors whose
+    bytes are those that the product was computed from.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     line: bytes | None = None
     backend: str | None = None
     proven: bool = False
     alike: list[str] = field(default_factory=list)
 
 
-class _Audit:
+class _Auditor:
     """An audit at work."""
 
     def __init__(
-        self, plan: Plan, sources: list[Source], made: Audit, progress: Callable[[str], object]
+        self, plan: Plan, sources: list[Source], audit: Audit, progress: Callable[[str], object]
     ) -> None:
-        self._plan, self._results, self._made = plan, plan.results, made
+        self._plan, self._results, self._audit = plan, plan.results, audit
         self._progress = progress
         self._lock = threading.Lock()
-        own = (getattr(self._results, name) for name, value in vars(Results).items()
-               if isinstance(value, property))  # fmt: skip
-        self._known = {self._name(path) for path in own}
+        fixed = (getattr(self._results, name) for name in vars(Results))
+        self._known = {self._name(path) for path in fixed if isinstance(path, Path)}
         self._synthetic = bool(plan.facts.synthetic)
         if self._synthetic:  # the folder may have another name by now
             sources = [replace(source, path=str(self._results.synthetic)) for source in sources]
         self._sources, self._factors = sources, []
-        if self._results.synthetic.exists() if self._synthetic else made.inputs:
+        if self._results.synthetic.exists() if self._synthetic else audit.inputs:
             self._factors.append(Factor(plan, "input", sources, self._count))
-        if made.inputs and plan.problem.right:
+        if audit.inputs and plan.problem.right:
             right = list(plan.facts.right_sources)
             self._factors.append(Factor(plan, "right", right, self._count))
         self._alike: Counter[str] = Counter()
 
     def run(self, threads: int) -> None:
         """Look at everything."""
-        made, plan = self._made, self._plan
-        made.shards = len(plan.shards)
+        audit, plan = self._audit, self._plan
+        audit.shards = len(plan.shards)
         summary = self._summary()
-        seen: list[_Seen] = []
+        seen: list[_ShardAudit] = []
         with ThreadPoolExecutor(threads, "audit") as pool:
             statistics = [
                 pool.submit(self._statistic, name, facts)
                 for name, facts in (summary.files if summary else {}).items()
             ]
             for number, one in enumerate(pool.map(self._shard, plan.shards.values()), 1):
-                made.findings += one.findings
+                audit.findings += one.findings
                 self._alike.update(one.alike)
                 seen.append(one)
-                said = f"{number} of {len(plan.shards)} shards, {human_bytes(made.nbytes)} read"
+                said = f"{number} of {len(plan.shards)} shards, {human_bytes(audit.nbytes)} read"
                 self._progress(said)
-            made.findings += [finding for future in statistics for finding in future.result()]
+            audit.findings += [finding for future in statistics for finding in future.result()]
         self._judge(seen, summary)
-        made.findings += self._input_findings() + self._stack_receipt()
-        made.findings += [Finding(FOREIGN, name, "is not part of this run")
+        audit.findings += self._input_findings() + self._stack_receipt()
+        audit.findings += [AuditFinding(FOREIGN, name, "is not part of this run")
                           for name in sorted(self._foreign())]  # fmt: skip
-        made.repair = self._repair()
+        audit.repair = self._repair()
 
-    def _judge(self, seen: list[_Seen], summary: SumReceipt | None) -> None:
+    def _judge(self, seen: list[_ShardAudit], summary: SumReceipt | None) -> None:
         """What the files mean together: all of one plan, ledger and summary up to date."""
-        made, lines = self._made, [one.line for one in seen if one.line]
-        made.proven = bool(lines) and all(one.proven for one in seen if one.line)
+        audit, lines = self._audit, [one.line for one in seen if one.line]
+        audit.proven = bool(lines) and all(one.proven for one in seen if one.line)
         backends = sorted({one.backend for one in seen if one.backend})
         if len(backends) > 1:
-            made.findings.append(
-                Finding(DAMAGED, "products", f"computed by {' and '.join(backends)}; set backend")
-            )
+            audit.add(DAMAGED, "products", f"computed by {' and '.join(backends)}; set backend")
         complete = len(lines) == len(seen)
         if summary is None:
-            if not any(finding.path == "summary.json" for finding in made.findings):
-                made.findings.append(Finding(MISSING, "summary.json", "nothing is summed yet"))
+            if not any(finding.path == "summary.json" for finding in audit.findings):
+                audit.add(MISSING, "summary.json", "nothing is summed yet")
             if self._results.ledger.exists() and complete:
-                made.findings += self._ledger(lines, STALE)
+                audit.findings += self._ledger(lines, STALE)
             return
         # A run that was summed had all of it: what is missing since is lost.
-        made.findings = [
+        audit.findings = [
             replace(finding, kind=DAMAGED) if finding.kind == MISSING else finding
-            for finding in made.findings
+            for finding in audit.findings
         ]
         if complete:
-            made.findings += self._ledger(lines, DAMAGED)
+            audit.findings += self._ledger(lines, DAMAGED)
         elif not self._results.ledger.exists():
-            made.findings.append(Finding(DAMAGED, "ledger.tsv", "it is missing"))
+            audit.add(DAMAGED, "ledger.tsv", "it is missing")
 
     # One shard.
 
-    def _shard(self, row: Shard) -> _Seen:
+    def _shard(self, row: Shard) -> _ShardAudit:
         """The product of a shard, its receipt, its copy.
 
         What a receipt says of the input counts where the file beside it is damaged, too.
         """
-        seen = _Seen()
+        seen = _ShardAudit()
         receipt, copied = self._product(row, seen), self._copy(row, seen)
         read = receipt and receipt.input_checksum
         if read and copied and read != copied:
@@ -343,7 +337,7 @@ class _Audit:
         self._read_factors(row, receipt, copied, seen)
         return seen
 
-    def _product(self, row: Shard, seen: _Seen) -> ProductReceipt | None:
+    def _product(self, row: Shard, seen: _ShardAudit) -> ProductReceipt | None:
         """The receipt of a product, for what it says that the product was made from."""
         path, product = self._results.receipt(row.shard), self._results.product(row.shard)
         receipt = None
@@ -362,7 +356,7 @@ class _Audit:
             seen.findings.append(self._finding(_kind(error), path, str(error), row.shard))
         return receipt
 
-    def _copy(self, row: Shard, seen: _Seen) -> str | None:
+    def _copy(self, row: Shard, seen: _ShardAudit) -> str | None:
         """The same of the receipt of a copy, of the copy itself; it may have been removed."""
         copy, path = self._results.shard(row.shard), self._results.shard_receipt(row.shard)
         receipt = None
@@ -388,11 +382,11 @@ class _Audit:
 
     def _count(self, nbytes: int) -> None:
         with self._lock:
-            self._made.nbytes += nbytes
+            self._audit.nbytes += nbytes
 
     # What all shards come to.
 
-    def _ledger(self, lines: list[bytes], kind: str) -> list[Finding]:
+    def _ledger(self, lines: list[bytes], kind: str) -> list[AuditFinding]:
         try:
             ledger.compare(self._plan, lines)
         except IntegrityError as error:
@@ -408,19 +402,19 @@ class _Audit:
         except receipts.NoReceipt:
             return None
         except judge.OtherPlan as error:
-            self._made.findings += [
+            self._audit.findings += [
                 self._finding(STALE, path, str(error)),
                 self._finding(MISSING, path, "nothing is summed yet under this plan"),
             ]
             return None
         except IntegrityError as error:
-            self._made.findings.append(self._finding(_kind(error), path, str(error)))
+            self._audit.findings.append(self._finding(_kind(error), path, str(error)))
             return None
-        self._made.summed = [f"{name}.npy" for name in summary.files]
-        self._known |= set(self._made.summed)
+        self._audit.summed = [f"{name}.npy" for name in summary.files]
+        self._known |= set(self._audit.summed)
         return summary
 
-    def _statistic(self, name: str, facts: ArrayFile) -> list[Finding]:
+    def _statistic(self, name: str, facts: ArrayFile) -> list[AuditFinding]:
         path = self._results.statistic(name)
         try:
             judge.check_statistic(self._plan, name, facts)
@@ -431,7 +425,7 @@ class _Audit:
 
     # The input.
 
-    def _stack_receipt(self) -> list[Finding]:
+    def _stack_receipt(self) -> list[AuditFinding]:
         """The receipt of the synthetic stack; its matrices are compared shard by shard."""
         path = self._results.synthetic_receipt
         if not (self._synthetic and self._results.synthetic.exists()):
@@ -443,7 +437,7 @@ class _Audit:
         return []
 
     def _read_factors(
-        self, row: Shard, receipt: ProductReceipt | None, copied: str | None, seen: _Seen
+        self, row: Shard, receipt: ProductReceipt | None, copied: str | None, seen: _ShardAudit
     ) -> None:
         """Read what a shard was computed from, where the plan says that it lies."""
         for factor in self._factors:
@@ -469,26 +463,14 @@ class _Audit:
             kind = DAMAGED if inside else INPUT
             seen.findings.append(self._finding(kind, Path(own), reason))
 
-    def _input_findings(self) -> list[Finding]:
+    def _input_findings(self) -> list[AuditFinding]:
         """Input files that are not as they were planned; those whose bytes are need not be."""
         right = list(self._plan.facts.right_sources)
         found, shards = [], len(self._plan.shards)
         for name, sources in (("input", self._sources), ("right", right)):
             for source in sources if self._alike[name] < shards else ():
-                if not source.identity[:1].isdigit():
-                    continue
-                try:
-                    status = os.stat(source.path)
-                except OSError as error:
-                    reason = f"is not there: {error.strerror}"
-                else:
-                    if is_as_planned(source, status):
-                        continue
-                    reason = (
-                        f"is {identity_of(status)} (size, times of the last write and the last "
-                        f"change in ns, inode), but {source.identity} was planned"
-                    )
-                found.append(Finding(INPUT, source.path, reason))
+                if source.identity[:1].isdigit() and (reason := _changed(source)):
+                    found.append(AuditFinding(INPUT, source.path, reason))
         return found
 
     # All else.
@@ -514,7 +496,7 @@ class _Audit:
 
     def _repair(self) -> list[str]:
         """Commands after which the next run makes again what is damaged, and what is made of it."""
-        results, damaged = self._results, self._made.of(DAMAGED)
+        results, damaged = self._results, self._audit.of(DAMAGED)
         shards = sorted({finding.shard for finding in damaged if finding.shard})
         paths = {results.root / finding.path for finding in damaged if not finding.shard}
         copies = sorted({path.stem for path in paths if path.parent == results.shard("").parent})
@@ -526,7 +508,7 @@ class _Audit:
         # The summary as well: see `look`.
         if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
             words.append(for_bash(results.summary))
-            if any(finding.path == results.ledger.name for finding in self._made.findings):
+            if any(finding.path == results.ledger.name for finding in self._audit.findings):
                 words.append(for_bash(results.ledger))
         stack = (results.synthetic, results.synthetic_receipt)
         words += map(for_bash, stack if paths.intersection(stack) else ())
@@ -536,15 +518,14 @@ class _Audit:
         }
         return _commands(paths, words)
 
-    def _finding(self, kind: str, path: Path, reason: str, shard: str | None = None) -> Finding:
-        return Finding(kind, self._name(path), reason, shard)
+    def _finding(
+        self, kind: str, path: Path, reason: str, shard: str | None = None
+    ) -> AuditFinding:
+        return AuditFinding(kind, self._name(path), reason, shard)
 
     def _name(self, path: Path) -> str:
-        return (
-            path.relative_to(self._results.root).as_posix()
-            if path.is_relative_to(self._results.root)
-            else str(path)
-        )
+        root = self._results.root
+        return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
 def _commands(paths: Iterable[Path], words: list[str]) -> list[str]:
@@ -557,6 +538,20 @@ def _commands(paths: Iterable[Path], words: list[str]) -> list[str]:
         aside = next(p for n in count() if not (p := Path(f"{path}.moved{n or ''}")).exists())
         commands.append(f"mv {for_bash(path)} {for_bash(aside)}")
     return [*commands, *([f"rm -f {' '.join(words)}"] if words else [])]
+
+
+def _changed(source: Source) -> str | None:
+    """How an input file differs from what was planned; None where it does not."""
+    try:
+        status = os.stat(source.path)
+    except OSError as error:
+        return f"is not there: {error.strerror}"
+    if is_as_planned(source, status):
+        return None
+    return (
+        f"is {identity_of(status)} (size, times of the last write and the last change in ns, "
+        f"inode), but {source.identity} was planned"
+    )
 
 
 def _kind(error: BaseException) -> str:

@@ -16,17 +16,7 @@ _BY_CONTENT = "by content"
 
 
 class Factor:
-    """One factor of a plan's products.
-
-    Parameters
-    ----------
-    name
-        ``input`` or ``right``.
-    sources
-        The files that hold it.
-    count
-        Told how many bytes were read, now and then.
-    """
+    """One factor of a plan's products, ``input`` or ``right``; ``count`` is told of bytes read."""
 
     def __init__(
         self, plan: Plan, name: str, sources: Sequence[Source], count: Callable[[int], object]
@@ -49,10 +39,7 @@ class Factor:
     def checksum(self, row: Shard) -> str:
         """The checksum of a shard's part; a B that serves all shards is read once.
 
-        Raises
-        ------
-        InputError, IntegrityError, OSError
-            Where it cannot be read.
+        Raises InputError, IntegrityError or OSError where it cannot be read.
         """
         if not self._shared:
             return self._read(row.start * self._nbytes, row.stop * self._nbytes)

@@ -2,8 +2,7 @@
 
 The report, the watch and the metrics all read a run through this module, so they never tell
 different stories. Nothing is written, no scheduler is asked, and no file is ever the end of it:
-what cannot be read is named among the observations. The words are those of
-`shardwise.observation`, the rules for a shard those of `shardwise.sightings`.
+what cannot be read is named among the problems.
 """
 
 import time
@@ -15,7 +14,7 @@ from shardwise.devices import quarantine
 from shardwise.errors import InputError, IntegrityError, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
-from shardwise.observe.observation import DONE, Failure, Flaw, Observation, Sighting
+from shardwise.observe.observation import DONE, FailureReason, Flaw, Observation, Sighting
 from shardwise.observe.shards import SKEW_SECONDS, Sightings, stamped
 from shardwise.observe.verdict import _MOST_LETTERS, _MOST_NAMED
 from shardwise.plan import plan as plans
@@ -39,7 +38,7 @@ class Observer:
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
         self._sightings = Sightings()
-        self._kept: dict[str, tuple[Any, Any]] = {}
+        self._before: dict[str, tuple[Any, Any]] = {}
 
     def look(self, at: float | None = None) -> Observation:
         """What the folder shows now, or as if it were ``at``; never fails for what it holds."""
@@ -55,7 +54,6 @@ class Observer:
             problems.append(flaw.words)
         return Observation(
             results, at, plan, shards, summary,
-            summary_fits=plan is not None and summary is not None and flaw is None,
             quarantined=tuple(quarantine.entries(results, lambda: at)),
             failures=dict(self._failures(plan, shards)),
             problems=tuple(one_line(text)[:_MOST_LETTERS] for text in problems if text),
@@ -65,10 +63,10 @@ class Observer:
     def _read(self, read: Any, *paths: Path) -> tuple[Any, str | None]:
         """What some files hold, and what is wrong with them; read again where one has changed."""
         stamp, name = [stamped(path) for path in paths], str(paths[-1])
-        known = self._kept.get(name)
-        if known is None or known[0] != stamp:
-            known = self._kept[name] = stamp, (read() if any(stamp) else (None, None))
-        return known[1]
+        before = self._before.get(name)
+        if before is None or before[0] != stamp:
+            before = self._before[name] = stamp, (read() if any(stamp) else (None, None))
+        return before[1]
 
     def _plan(self) -> tuple[Plan | None, str | None]:
         try:
@@ -108,10 +106,10 @@ class Observer:
     def _newer(self, shards: Mapping[str, Sighting], summary: SumReceipt) -> Flaw | None:
         """Which products are not those that were summed, by the ledger and by the time."""
         raw, problem = self._read(self._ledger, self.results.ledger)
-        summed, own = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines()
+        summed, lines = set((raw or b"").splitlines(keepends=True)), self._sightings.ledger_lines()
         ended = summary.finished + SKEW_SECONDS
         newer = [
-            name for name, line in own.items()
+            name for name, line in lines.items()
             if line not in summed or (shards[name].finished or 0.0) > ended
         ]  # fmt: skip
         if raw is None:
@@ -119,7 +117,7 @@ class Observer:
         elif newer:
             named = some(newer, _MOST_NAMED)
             why = f"{len(newer)} of {len(shards)} products ({named}) are not those it was made of"
-        elif len(own) == len(shards) and raw != ledger.format_table(own.values()):
+        elif len(lines) == len(shards) and raw != ledger.format_table(lines.values()):
             why = "its ledger has changed since it was written"
         else:
             return None
@@ -127,13 +125,13 @@ class Observer:
 
     def _failures(
         self, plan: Plan | None, shards: Mapping[str, Sighting]
-    ) -> Iterator[tuple[str, Failure]]:
+    ) -> Iterator[tuple[str, FailureReason]]:
         """The stages whose output is not there, and whose log has an error.
 
         A job for all shards is of an earlier run where some have been at work since it ended.
         """
         results = self.results
-        whole = bool(shards) and all(seen.state == DONE for seen in shards.values())
+        whole = bool(shards) and all(one.state == DONE for one in shards.values())
         outputs = {"plan": results.plan_facts}
         if plan is not None:
             outputs |= {"synthesize": results.synthetic} if plan.facts.synthetic else {}
@@ -141,7 +139,7 @@ class Observer:
             outputs |= {"ledger": results.ledger, "reduce": results.summary}
         planned = stamped(results.plan_facts)
         since = planned[0] / 1e9 if planned else 0.0
-        signs = (seen.finished or seen.started or 0.0 for seen in shards.values())
+        signs = (one.finished or one.started or 0.0 for one in shards.values())
         later = max(since, max(signs, default=0.0) - SKEW_SECONDS)
         for rule, output in outputs.items():
             log = results.log(rule)
@@ -155,4 +153,4 @@ class Observer:
             if (errors := logs.find_errors(text)) and not logs.find_failed_shards(text):
                 name = log.relative_to(results.root).as_posix()
                 reason = one_line(errors[-1])[:_MOST_LETTERS]
-                yield rule, Failure(reason, name, written[0] / 1e9)
+                yield rule, FailureReason(reason, name, written[0] / 1e9)

@@ -1,20 +1,21 @@
 """A run in figures for a cluster's monitoring, as prometheus-client writes and serves them.
 
 Names and units follow https://prometheus.io/docs/practices/naming. Series are counted by device,
-node, stage and state, never by shard (but for the one that works longest): there are as many for a
-million shards as for ten. What is told of shards that are done is a gauge, not a counter: it falls
-where one is made anew, and a counter that falls is a restart to Prometheus, which then counts the
-whole run a second time.
+node, stage and state, never by shard (but for the one that works longest). Shards that are done are
+a gauge: a counter that falls, where one is made anew, is a restart to Prometheus.
 """
 
+import contextlib
 import math
 import statistics
+import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -23,14 +24,18 @@ from prometheus_client.core import (
 )
 
 from shardwise.devices.quarantine import CPU
-from shardwise.errors import one_line
+from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
-from shardwise.observe.observation import DONE, RUNNING, STATES, Device, Observation
+from shardwise.observe.folder import Observer
+from shardwise.observe.observation import DONE, RUNNING, STATES, DeviceOfNode, Observation
 from shardwise.observe.verdict import verdict
 from shardwise.records.timeline import PHASES, STAGES
 
 BUCKETS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0, 30000.0)
 """Upper bounds, in seconds, by which the durations of shards are counted."""
+
+EVERY_SECONDS = 5.0
+"""A folder is looked at no more often, however often somebody asks."""
 
 VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
 
@@ -58,13 +63,7 @@ _WHO = ("device", "node")
 
 
 class Figures:
-    """The metrics of a run, as a collector of prometheus-client.
-
-    Parameters
-    ----------
-    look
-        Gives the run as it is now.
-    """
+    """The metrics of a run, as a collector of prometheus-client."""
 
     def __init__(self, look: Callable[[], Observation]) -> None:
         self._look = look
@@ -104,6 +103,52 @@ def write(seen: Observation) -> None:
     """Commit ``metrics.prom``, for the textfile collector of node_exporter."""
     with commit(seen.results.metrics) as file:
         file.write(text(seen).encode())
+
+
+@contextlib.contextmanager
+def serve(
+    observer: Observer, host: str = "127.0.0.1", port: int = 0, every: float = EVERY_SECONDS
+) -> Iterator[int]:
+    """Serve the metrics of a run while the context lasts, and yield the port; 0: any that is free.
+
+    Whoever can reach the port can read the figures of the run and the name of its folder. Nobody
+    else may look through ``observer`` meanwhile; it looks at most ``every`` so many seconds.
+
+    Raises
+    ------
+    InputError
+        Where nobody can listen there.
+    """
+    registry = CollectorRegistry()
+    registry.register(Figures(_seldom(observer, every)))
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except (OSError, OverflowError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {why}; name another port, or 0 for any"
+        ) from error
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _seldom(observer: Observer, every: float) -> Callable[[], Observation]:
+    """The last look at a folder; a new one where that is too old. Threads may ask at once."""
+    lock, until, last = threading.Lock(), 0.0, None
+
+    def look() -> Observation:
+        nonlocal until, last
+        with lock:
+            if last is None or time.monotonic() >= until:
+                last = observer.look()
+                until = time.monotonic() + every
+            return last
+
+    return look
 
 
 def _plain(value: str) -> str:
@@ -146,7 +191,7 @@ def _run(seen: Observation) -> Iterator[Figure]:
         yield name, what, (), {(): value}
 
 
-def _who(device: Device | None) -> tuple[str, str]:
+def _who(device: DeviceOfNode | None) -> tuple[str, str]:
     """The labels of a device, to count by."""
     return ("unknown", "unknown") if device is None else (device.key, device.node)
 

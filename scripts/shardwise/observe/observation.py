@@ -1,7 +1,6 @@
 """The words in which a results folder is described: shards, devices, failures, the whole.
 
-`shardwise.observe.folder` makes them; whoever shows a run takes them from there. Standard library
-only.
+`shardwise.observe.folder` fills them in; whoever shows a run takes them from there.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 from shardwise.devices import quarantine
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
-from shardwise.records.receipts import SumReceipt, Telemetry
+from shardwise.records.receipts import SumReceipt, Telemetry, Timing
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
 """States of a shard: a whole product of this plan; a task at work on it; the last task that began
@@ -21,18 +20,8 @@ STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
 
 
 @dataclass(frozen=True)
-class Device:
-    """Who computed a shard: a GPU, or the CPU of a node.
-
-    Attributes
-    ----------
-    name
-        Such as ``NVIDIA H200`` or ``CPU``.
-    uuid
-        Of a GPU; None for a CPU.
-    node
-        As :func:`shardwise.host.node` names it.
-    """
+class DeviceOfNode:
+    """Who computes a shard: a GPU, or the CPU of a node, which has no UUID."""
 
     name: str
     uuid: str | None
@@ -51,29 +40,8 @@ class Device:
         return " · ".join((self.name, self.node, *short))
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Where the time of a shard went, from its receipt.
-
-    Attributes
-    ----------
-    held
-        Seconds by phase (`shardwise.records.timeline.PHASES`). Each moment counts once, so they
-        add up to the seconds from ``started`` to ``finished``.
-    busy
-        Seconds by stage (`shardwise.records.timeline.STAGES`) in which that stage was at work;
-        stages overlap.
-    work
-        By stage, what it did: bytes; under ``compute`` floating-point operations.
-    """
-
-    held: Mapping[str, float]
-    busy: Mapping[str, float]
-    work: Mapping[str, int]
-
-
 @dataclass(frozen=True)
-class Failure:
+class FailureReason:
     """Why the last attempt of a shard, or of a stage, ended without a result.
 
     Attributes
@@ -93,38 +61,24 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One shard of the plan, as it is now.
+    """One shard of the plan, as it is now; None stands for what is not known.
 
     Attributes
     ----------
-    shard
-        Its id.
-    state
-        One of :data:`STATES`.
     matrices, bytes
         Of its input.
     attempts
         How many tasks have begun it under this plan.
     started, finished
-        Seconds of Unix time, of the receipt, or of the task at work; None where unknown.
-    device
-        Who computed it, or computes it.
-    backend
-        ``cupy`` or ``numpy``; None where it is not done.
-    proven
-        Whether its products were proven; None where it is not done.
-    timeline, telemetry
-        From the receipt; None where it has none (not done, or written by an older version).
-        ``telemetry`` is explained in docs/telemetry.md.
+        Seconds of Unix time, of the receipt, or of the task at work.
+    backend, proven, timeline, telemetry, process
+        From the receipt; docs/telemetry.md explains ``telemetry``.
     progress
         Share of its matrices that are multiplied, 0 to 1, where a task at work says so.
     gauge
-        What its device does now, where a task at work says so: keys as `shardwise.multiply.live`
-        has them.
+        What its device does now, as `shardwise.devices.gauge.Sample` has it.
     failure
         Of its last attempt; None where that goes on or has succeeded.
-    process
-        Number of the process that has computed it, on the node of its device; None where unknown.
     """
 
     shard: str
@@ -134,14 +88,14 @@ class Sighting:
     attempts: int = 0
     started: float | None = None
     finished: float | None = None
-    device: Device | None = None
+    device: DeviceOfNode | None = None
     backend: str | None = None
     proven: bool | None = None
-    timeline: Timeline | None = None
+    timeline: Timing | None = None
     telemetry: Telemetry | None = None
     progress: float | None = None
     gauge: Mapping[str, Any] | None = None
-    failure: Failure | None = None
+    failure: FailureReason | None = None
     process: int | None = None
 
     @property
@@ -154,14 +108,9 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Flaw:
-    """Why a summary is not of what lies there.
+    """Why a summary is not of what lies there, and what to do.
 
-    Attributes
-    ----------
-    kind
-        ``stale``, where the next run makes it anew by itself; ``damaged``.
-    words
-        What is so, and what to do.
+    ``kind`` is ``stale``, where the next run makes it anew by itself, or ``damaged``.
     """
 
     kind: str
@@ -170,15 +119,10 @@ class Flaw:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the number is right, in a word and in a sentence.
+    """Whether the number is right, in a word and in a sentence for a tired person.
 
-    Attributes
-    ----------
-    kind
-        ``proven``, ``unproven`` (all there, nothing proved it), ``unfinished``, ``failed``,
-        ``damaged`` or ``empty``.
-    words
-        A sentence for a tired person: what is so, and what to do if anything.
+    ``kind`` is ``proven``, ``unproven`` (all there, nothing proved it), ``unfinished``, ``failed``,
+    ``damaged`` or ``empty``.
     """
 
     kind: str
@@ -199,8 +143,6 @@ class Observation:
         In the plan's order.
     summary
         The receipt of the reduce; None where there is none that can be read.
-    summary_fits
-        Whether that summary is of the plan and the products that lie there now.
     quarantined
         Devices that no task takes now; a CPU is only noted.
     failures
@@ -216,8 +158,12 @@ class Observation:
     plan: Plan | None
     shards: Mapping[str, Sighting]
     summary: SumReceipt | None
-    summary_fits: bool
     quarantined: tuple[quarantine.Entry, ...] = ()
-    failures: Mapping[str, Failure] = field(default_factory=dict)
+    failures: Mapping[str, FailureReason] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     flaw: Flaw | None = None
+
+    @property
+    def summary_fits(self) -> bool:
+        """Whether the summary is of the plan and the products that lie there now."""
+        return None not in (self.plan, self.summary) and self.flaw is None

@@ -22,10 +22,10 @@ from rich.text import Text
 
 from shardwise.errors import IntegrityError, one_line
 from shardwise.files import small
-from shardwise.observe import pace
+from shardwise.observe import status
+from shardwise.observe.drawing import draw, summary
 from shardwise.observe.folder import Observer
-from shardwise.observe.pace import Look
-from shardwise.observe.picture import picture, summary
+from shardwise.observe.status import Look
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class InPlace:
     def _draw(self, *signal: object) -> None:
         if self._live and self._last:
             console = self._live.console
-            drawn = picture(self._last, console, console.height - 2)
+            drawn = draw(self._last, console, console.height - 2)
             self._live.update(Group(drawn, _LEAVE), refresh=True)
 
     def _take(self) -> None:
@@ -138,7 +138,7 @@ class Lines:
         self._last: Look | None = None
 
     def __enter__(self) -> "Lines":
-        """Nothing has to be taken."""
+        """Take nothing."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -159,7 +159,7 @@ class Lines:
         return True
 
     def _tell(self, look: Look) -> None:
-        failed = [(name, why.reason, why.log) for name, why in pace.failures(look.seen)]
+        failed = [(name, why.reason, why.log) for name, why in status.failures(look.seen)]
         news = (look.verdict, *look.counts.items(), *look.seen.problems, *failed)
         if news == self._told:
             return
@@ -198,7 +198,7 @@ def choose_view(as_json: bool) -> "InPlace | Lines":
 
 def show_once(observer: Observer, as_json: bool) -> int:
     """Show the whole picture once, and the command that goes on; return the exit code."""
-    look = pace.look(observer.look())
+    look = status.look(observer.look())
     if as_json:
         Json().show(look)
     else:
@@ -208,39 +208,33 @@ def show_once(observer: Observer, as_json: bool) -> int:
 
 def _show(look: Look) -> None:
     console = _console()
-    console.print(picture(look, console))
+    console.print(draw(look, console))
     _print(_ending(look))
 
 
 @contextmanager
 def served(root: Path, address: tuple[str, int] | None) -> Iterator[Observer]:
     """Look at a results folder; meanwhile its metrics are served at ``(host, port)``, if given."""
-    if address is None:
-        yield Observer(root)
-        return
-    from shardwise.observe import endpoint  # here: who only looks needs no server
+    with ExitStack() as stack:
+        if address is not None:
+            from shardwise.observe import metrics  # here: who only looks needs no server
 
-    with endpoint.serve(Observer(root), *address) as port:
-        log.info("metrics: http://%s:%d/metrics", address[0], port)
+            port = stack.enter_context(metrics.serve(Observer(root), *address))
+            log.info("metrics: http://%s:%d/metrics", address[0], port)
         yield Observer(root)
 
 
 def follow(
     observer: Observer, view: "InPlace | Lines", interval: float, stay: bool = False
 ) -> None:
-    """Show a run until it has ended, or the user leaves.
+    """Show a run until it has ended, unless this is to stay, or until the user leaves.
 
-    Parameters
-    ----------
-    interval
-        Seconds between two looks; more where a look takes long.
-    stay
-        Go on after the end of the run.
+    ``interval`` are the seconds between two looks; more where a look takes long.
     """
     with view:
         while True:
             began = time.monotonic()
-            look = pace.look(observer.look())
+            look = status.look(observer.look())
             view.show(look)
             if look.ended and not stay:
                 return

@@ -56,7 +56,7 @@ def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
     Raises ValueError unless ``1 <= shards <= problem.matrices``.
     """
     runs = cut(problem.matrices, shards)
-    own = {
+    sizes = {
         count: (
             count * problem.matrix_bytes,
             plan_memory.result_bytes(problem, count, keep),
@@ -66,6 +66,6 @@ def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
         for count in {stop - start for start, stop in runs}  # one or two of them
     }
     return [
-        Shard(shard, start, stop, *own[stop - start])
+        Shard(shard, start, stop, *sizes[stop - start])
         for shard, (start, stop) in zip(shard_ids(shards), runs, strict=True)
     ]

@@ -33,7 +33,7 @@ def is_as_planned(source: Source, status: os.stat_result) -> bool:
     if not source.identity[:1].isdigit():
         return True
     pairs = zip(source.identity.split(":"), identity_of(status).split(":"), strict=False)
-    return all(planned == found or _UNKNOWN in (planned, found) for planned, found in pairs)
+    return all(planned == present or _UNKNOWN in (planned, present) for planned, present in pairs)
 
 
 @lru_cache

@@ -57,7 +57,7 @@ def find(
                 if wild.size:
                     matrix, byte = divmod(at + int(wild[0]) * dtype.itemsize, nbytes)
                     row, column = divmod(byte // dtype.itemsize, columns)
-                    source = next(s for s in sources if s.first <= matrix < s.first + s.count)
+                    source = next(s for s in sources if s.holds(matrix, matrix + 1))
                     return Place(source, matrix, row, column, str(numbers[wild[0]]))
                 at += view.nbytes
     return None
@@ -72,8 +72,8 @@ def sources_of(plan: Plan, key: str) -> list[Source]:
 
 def files_of(plan: Plan, key: str, start: int, stop: int) -> str:
     """Where some matrices of A or B lie, for a message."""
-    own = [s for s in sources_of(plan, key) if s.first < stop and start < s.first + s.count]
-    return some((_matrices(s, start, stop) for s in own), 4)
+    sources = [source for source in sources_of(plan, key) if source.holds(start, stop)]
+    return some((_matrices(source, start, stop) for source in sources), 4)
 
 
 def _matrices(source: Source, start: int, stop: int) -> str:
@@ -94,12 +94,12 @@ def again(plan: Plan, key: str, matrix: int) -> str:
             f". Another input or function computes all {len(shards)} shards again; nonfinite: "
             "allow keeps the products that are there"
         )
-    source = next(s for s in plan.sources if s.first <= matrix < s.first + s.count)
+    source = next(s for s in plan.sources if s.holds(matrix, matrix + 1))
     stop = source.first + source.count
-    own = [row.shard for row in shards if row.start < stop and source.first < row.stop]
-    if key == "right" or len(own) == len(shards):
+    affected = [row.shard for row in shards if row.start < stop and source.first < row.stop]
+    if key == "right" or len(affected) == len(shards):
         return f". Once it is corrected, all {len(shards)} shards are computed again"
     return (
-        f". Once it is corrected, shard {some(own)} is computed again, and the sum; the products "
-        f"of the other {len(shards) - len(own)} stay"
+        f". Once it is corrected, shard {some(affected)} is computed again, and the sum; the "
+        f"products of the other {len(shards) - len(affected)} stay"
     )

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,10 @@ class Source:
     count: int
     identity: str
 
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether any of the matrices ``start`` to ``stop`` are in this file."""
+        return self.first < stop and start < self.first + self.count
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -85,7 +89,7 @@ class Stack:
         """The files that hold matrices ``start`` to ``stop``."""
         if len(self.sources) == self.matrices:  # one matrix a file: no search
             return list(self.sources[start:stop])
-        return [s for s in self.sources if s.first < stop and start < s.first + s.count]
+        return [source for source in self.sources if source.holds(start, stop)]
 
 
 # Settings that a shard's products or their proof depend on; each stands in the fingerprint.
@@ -225,7 +229,7 @@ def digest_of_text(text: str) -> str:
 
 def to_tsv(rows: Iterable[Any], kind: type) -> bytes:
     """A table of dataclass rows as bytes; quoted where a path needs it."""
-    table = [[f.name for f in fields(kind)], *(astuple(row) for row in rows)]
+    table = [[f.name for f in fields(kind)], *(vars(row).values() for row in rows)]
     # The csv module forgets to quote a lone carriage return, which ends a line for its reader.
     awkward = any("\r" in str(value) for row in table for value in row)
     text = io.StringIO(newline="")

@@ -124,16 +124,15 @@ def _returned(
 ) -> tuple[Shape, str]:
     """Shape and element type of what a user's function makes of a matrix, tried once a content."""
     key = plans.digest([settings.product, function, left.shape, left.dtype])
-    known = cache and cache / f"function-{key}.json"
-    entry = small.kept(known) if known else None
+    path = cache and cache / f"function-{key}.json"
+    entry = small.read_cache(path)
     if entry is not None:
         return tuple(entry["shape"]), entry["dtype"]
     # As one text: Snakemake's logger prints messages as they are.
     log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
     shape, dtype = user_function.probe(settings.product, _first_matrix(settings, left))
-    if known:
-        with commit(known) as file:
-            file.write(small.to_keep({"shape": shape, "dtype": dtype}))
+    if path:
+        small.write_cache(path, {"shape": shape, "dtype": dtype})
     return shape, dtype
 
 
@@ -265,10 +264,10 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
         if "{" in name or "}" in name:
             raise InputError(f"{name}: file names with braces cannot be used; rename it")
     root = results.root.resolve()
-    own = {root / name for name in results.names()}
+    reserved = {root / name for name in results.names()}
     for source in sources:
         path = Path(source.path).resolve()
-        if path.parent == root or own.intersection(path.parents):
+        if path.parent == root or reserved.intersection(path.parents):
             raise InputError(
                 f"{source.path} lies where the run writes its own files; choose another folder "
                 "for the results"

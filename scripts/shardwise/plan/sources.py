@@ -12,10 +12,9 @@ from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, short
-from shardwise.files.commit import commit
 from shardwise.files.lookup import absent, matches, mode_of, refuse_undecodable, shown
 from shardwise.files.npy import Header, read_header, read_header_and_status
-from shardwise.files.small import kept, refuse_special, to_keep
+from shardwise.files.small import read_cache, refuse_special, write_cache
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import identity_of, state_of
 from shardwise.plan.plan import Source, Stack
@@ -36,8 +35,8 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
     try:
         return _stack_on_disk(settings, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
-        own = error.filename or settings.input
-        where = "" if str(own) == settings.input else f" ({shown(own)})"
+        culprit = error.filename or settings.input
+        where = "" if str(culprit) == settings.input else f" ({shown(culprit)})"
         raise InputError(f"input: {settings.input}: {error.strerror}{where}") from error
 
 
@@ -209,7 +208,7 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
 
 def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[Header], list[str]]:
     """Headers and identities of many files; headers of known identity come from the cache."""
-    known: dict[str, list[Any]] = (kept(cache) if cache else None) or {}
+    known: dict[str, list[Any]] = read_cache(cache) or {}
     seen: dict[int, Path] = {}
     headers, identities, fresh = [], [], {}
     for path in paths:
@@ -227,6 +226,5 @@ def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[H
         identities.append(identity_of(status))
         fresh[str(path)] = [identities[-1], {**asdict(header), "shape": list(header.shape)}]
     if cache is not None and fresh != known:
-        with commit(cache) as file:
-            file.write(to_keep(fresh))
+        write_cache(cache, fresh)
     return headers, identities

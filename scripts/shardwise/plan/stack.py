@@ -157,8 +157,8 @@ class StackReader:
                 if self._converted is None or self._converted[:2] != (matrix, first):
                     self._converted = None
                     block = np.empty((1, min(height, rows - first), columns), self._dtype)
-                    ((path, header, own, _),) = self._parts(matrix, matrix + 1)
-                    read_matrices(path, header, own, own + 1, block, first)
+                    ((path, header, place, _),) = self._parts(matrix, matrix + 1)
+                    read_matrices(path, header, place, place + 1, block, first)
                     if sys.byteorder == "big":
                         block.byteswap(inplace=True)
                     self._converted = (matrix, first, block.reshape(-1).view(np.uint8))
@@ -169,15 +169,15 @@ class StackReader:
     def _parts(self, start: int, stop: int) -> list[_Part]:
         """The files that hold some matrices, checked, in the order of the stack."""
         first = bisect_right(self._firsts, start) - 1
-        parts, found = [], start
+        parts, reached = [], start
         for source in islice(self._sources, max(0, first), None):
             low, high = max(start, source.first), min(stop, source.first + source.count)
             if low >= high:
                 break
             header = self._checked_header(source)
             parts.append((Path(source.path), header, low - source.first, high - source.first))
-            found += high - low
-        if found != stop:
+            reached += high - low
+        if reached != stop:
             raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
         return parts
 

@@ -45,7 +45,7 @@ def _try(spec: str, matrix: bytes) -> dict[str, Any]:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         block = np.load(io.BytesIO(matrix), allow_pickle=False)
-        made = user_function.call(user_function.load(spec), np, block, 0)
+        result = user_function.call(user_function.load(spec), np, block, 0)
     except KeyboardInterrupt as error:  # no terminal can reach this session
         return {"code": InputError.exit_code, "words": f"product: {spec} failed: {error!r}"}
     except MemoryError:
@@ -56,7 +56,7 @@ def _try(spec: str, matrix: bytes) -> dict[str, Any]:
         return {"code": TryAgain.exit_code, "words": words}
     except ShardwiseError as error:
         return {"code": error.exit_code, "words": str(error)[:_WORDS_LETTERS]}
-    return {"code": 0, "shape": made.shape[1:], "dtype": made.dtype.name, "threads": _threads()}
+    return {"code": 0, "shape": result.shape[1:], "dtype": result.dtype.name, "threads": _threads()}
 
 
 def _threads() -> list[str]:

@@ -22,38 +22,22 @@ from typing import Any
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
 _RESULT_BYTES = 1 << 22
-
-_GRACE_SECONDS = 10.0
-"""How long a child that is asked to end may take to clean up before it is killed."""
-
-_REAP_SECONDS = 5.0
-"""How long to wait for killed processes; one that hangs in the kernel is left to it."""
-
+_GRACE_SECONDS = 10.0  # for a child that is asked to end to clean up, before it is killed
+_REAP_SECONDS = 5.0  # for killed processes; one that hangs in the kernel is left to it
 _POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child has ended.
+    """How a child has ended."""
 
-    Attributes
-    ----------
-    result
-        What the work returned; None where the process ended before that.
-    status
-        Exit code of the process, or minus the number of the signal that ended it; None where it
-        was killed for taking too long.
-    left
-        Processes that it had started and that were still running.
-    """
-
-    result: Any
-    status: int | None
-    left: int = 0
+    result: Any  # of the work; None where the process ended before that
+    status: int | None  # exit code, or minus a signal's number; None: killed for being late
+    left: int = 0  # processes that it had started and that were still running
 
 
 def words(status: int | None) -> str:
-    """What a process did that has ended before its work was done: see `Ending.status`."""
+    """What a process did that ended before its work was done, from its `Ending.status`."""
     if status is None:
         return "did not return"
     if status >= 0:
@@ -79,8 +63,8 @@ def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
     adopt()
     others = children()
     board = mmap.mmap(-1, _RESULT_BYTES)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -93,7 +77,10 @@ def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
         raise
     finally:
         left = sweep(spare=others) - {child}
-    return Ending(_written(board), status, len(left))
+    result = None
+    with contextlib.suppress(ValueError):
+        result = json.loads(board[:].rstrip(b"\0"))
+    return Ending(result, status, len(left))
 
 
 def _work(work: Callable[[], Any], board: mmap.mmap, parent: int) -> None:
@@ -117,14 +104,8 @@ def _work(work: Callable[[], Any], board: mmap.mmap, parent: int) -> None:
         os._exit(code)
 
 
-def _written(board: mmap.mmap) -> Any:
-    with contextlib.suppress(ValueError):
-        return json.loads(board[:].rstrip(b"\0"))
-    return None
-
-
 def _wait(child: int, limit: float | None) -> int | None:
-    """Wait for a child; returns its exit code, or minus its signal; None where it is late."""
+    """Wait for a child; its exit code, or minus its signal; None where it is late."""
     if limit is None:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     end = time.monotonic() + limit
@@ -154,17 +135,11 @@ def _prctl(option: int, value: int) -> None:
 
 
 def sweep(spare: Collection[int] = ()) -> set[int]:
-    """Kill all child processes, and those that become ours when they end; which were running.
-
-    Parameters
-    ----------
-    spare
-        Children that are left alone.
-    """
+    """Kill all children but some, and those that become ours when they end; which were running."""
     killed, end = set(), time.monotonic() + _REAP_SECONDS
-    while found := {pid: state for pid, state in _children().items() if pid not in spare}:
-        killed |= {pid for pid, state in found.items() if state != "Z"}
-        for pid in found:
+    while doomed := {pid: state for pid, state in _children().items() if pid not in spare}:
+        killed |= {pid for pid, state in doomed.items() if state != "Z"}
+        for pid in doomed:
             _signal(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -186,21 +161,13 @@ def _signal(pid: int, number: int) -> None:
 
 def _children() -> dict[int, str]:
     """The children of this process, each with its state as /proc has it."""
-    with contextlib.suppress(ChildProcessError, FileNotFoundError):
+    states, parent = {}, str(os.getpid())
+    with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there is none
-        own = str(os.getpid())
-        return {pid: state for pid, state, parent in _processes() if parent == own}
-    return {}
-
-
-def _processes() -> list[tuple[int, str, str]]:
-    """Every process: its number, its state, and its parent's number."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+        for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 # The program's name, in parentheses, may hold anything.
-                stat = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2]
-                state, parent = stat.split()[:2]
-                found.append((int(name), state, parent))
-    return found
+                state, ppid = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
+                if ppid == parent:
+                    states[int(path.parent.name)] = state
+    return states

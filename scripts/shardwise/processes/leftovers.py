@@ -1,11 +1,9 @@
 """What killed processes left on this machine: Snakemake's temporary folders, MPI's shared memory.
 
-Each Snakemake of ours holds a lock on a file in its folder, which the kernel drops however the
-process ends (snakemake_logger_plugin_shardwise). A folder whose lock nobody holds, and which no
-process uses, is removed by the next run. The segments of MPI's shared memory lose their names while
-the ranks start (`nameless`), so they go with the last rank. One that still has a name is another
-program's, or of a rank that was killed in that moment; nothing tells which, so it is only named.
-Standard library only.
+Each Snakemake of ours holds a lock on a file in its folder (snakemake_logger_plugin_shardwise). A
+folder whose lock nobody holds, and which no process uses, is removed by the next run. MPI's shared
+memory loses its name while the ranks start, so it goes with the last rank. What still has a name is
+another program's, or of a rank killed in that moment: it is only named.
 """
 
 import contextlib
@@ -18,9 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-LOCK = ".shardwise.lock"
-"""In each folder: the lock, and in the file what `machine` says."""
-
+LOCK = ".shardwise.lock"  # in each folder; the file holds what `machine` says
 _SHARED = Path("/dev/shm")
 _SEGMENT = "mpich_shm_*"
 _PROCESSES = Path("/proc")
@@ -28,7 +24,7 @@ _USED = ("cwd", "root", "exe")
 
 
 def machine() -> str:
-    """What tells this machine, since its start, from others; not every disk shows their locks."""
+    """An id of this machine since its start: not every disk shows the locks of others."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
@@ -37,8 +33,7 @@ def machine() -> str:
 def nameless() -> None:
     """Take the names of this rank's segments of shared memory, once all ranks have them.
 
-    MPICH would do so when it ends, which a killed rank does not. Memory without a name stays for
-    those who have it, and no later job takes it for its own.
+    MPICH would do so when it ends, which a killed rank does not.
     """
     with open(_PROCESSES / "self" / "maps", errors="replace") as lines:
         names = {match[0] for line in lines if (match := re.search(r"/\S*mpich_shm_\S+$", line))}
@@ -49,9 +44,8 @@ def nameless() -> None:
 
 def segments() -> list[Path]:
     """The segments of this user that no process uses."""
-    own = [path for path in _SHARED.glob(_SEGMENT) if _is_own(path, stat.S_ISREG)]
-    used = _used_of(own)
-    return sorted(path for path in own if path not in used)
+    mine = [path for path in _SHARED.glob(_SEGMENT) if _is_mine(path, stat.S_ISREG)]
+    return sorted(set(mine) - _used_of(mine))
 
 
 def folders() -> list[Path]:
@@ -75,16 +69,16 @@ def remove_folders() -> list[Path]:
 def _abandoned(stack: contextlib.ExitStack) -> list[tuple[Path, int]]:
     """The folders whose locks this process could take, and now holds."""
     candidates = Path(tempfile.gettempdir()).glob(f"snakemake*/{LOCK}")
-    tried = [(path.parent, _take(path, stack)) for path in candidates]
-    taken = [(path, found) for path, found in tried if found is not None]
-    used = _used_of([path for path, _ in taken])
-    return sorted((path, found) for path, found in taken if path not in used)
+    locks = {path.parent: _take(path, stack) for path in candidates}
+    taken = {path: lock for path, lock in locks.items() if lock is not None}
+    used = _used_of(taken)
+    return sorted((path, lock) for path, lock in taken.items() if path not in used)
 
 
 def _take(path: Path, stack: contextlib.ExitStack) -> int | None:
-    """The descriptor of a lock that nobody holds; None where somebody does, or it is not ours."""
+    """The descriptor of a lock that nobody holds; None where somebody does, or not ours."""
     try:
-        if not (_is_own(path.parent, stat.S_ISDIR) and _is_own(path, stat.S_ISREG)):
+        if not (_is_mine(path.parent, stat.S_ISDIR) and _is_mine(path, stat.S_ISREG)):
             return None
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
@@ -94,30 +88,25 @@ def _take(path: Path, stack: contextlib.ExitStack) -> int | None:
         return None
 
 
-def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
+def _is_mine(path: Path, kind: Callable[[int], bool]) -> bool:
     """Whether this user owns what a name stands for, and it is of this kind, and no link."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return False
-    return found.st_uid == os.geteuid() and kind(found.st_mode)
+    return status.st_uid == os.geteuid() and kind(status.st_mode)
 
 
 def _used_of(paths: Iterable[Path]) -> set[Path]:
-    """Those of some files and folders that a process has open, mapped, or in its command line.
-
-    Processes that do not show what they use are none of ours.
-    """
-    left, used = set(paths), set()
+    """Those that another process has open, mapped, or in its command line."""
+    left: set[Path] = set(paths)
+    used: set[Path] = set()
     for process in _PROCESSES.glob("[0-9]*") if left else ():
         if int(process.name) == os.getpid():
             continue
-        try:
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             texts = list(_uses(process))
-        except OSError:
-            continue  # it has ended, or is somebody else's
-        found = {path for path in left if any(str(path) in text for text in texts)}
-        used, left = used | found, left - found
+            used |= {path for path in left - used if any(str(path) in text for text in texts)}
     return used
 
 

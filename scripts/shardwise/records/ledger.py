@@ -20,6 +20,12 @@ _MOST_NAMED = 20
 _AGAIN = "remove it and run snakemake again"
 
 
+COLUMNS = (
+    "shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes", "piece_bytes",
+    "backend", "host", "device", "attempt", "seconds", "proven",
+)  # fmt: skip
+
+
 def write(plan: Plan) -> None:
     """Check every receipt against the plan and commit ``ledger.tsv``.
 
@@ -30,24 +36,37 @@ def write(plan: Plan) -> None:
     IntegrityError
         Naming each shard that is missing, damaged or foreign, and the command that repairs it.
     """
-    import pandas  # here: readers of the ledger do not need it
-
     for path in (plan.results.product(""), plan.results.shard("")):
         remove_leftovers(path.parent)
-    rows = [judge.ledger_row(receipt) for receipt in checked_receipts(plan)]
-    # As text: pandas would make 3.0 of a 3 that stands in a column with a 0.5.
-    cells = [[str(value) for value in row] for row in rows]
-    table = pandas.DataFrame(cells, columns=list(judge.COLUMNS), dtype=str)
+    table = format_table(map(format_line, checked_receipts(plan)))
     with commit(plan.results.ledger) as file:
-        table.to_csv(file, sep="\t", index=False, lineterminator="\n")
+        file.write(table)
 
 
 def format_line(receipt: ProductReceipt) -> bytes:
     """The line of the ledger that a receipt makes."""
-    return _line(judge.ledger_row(receipt))
+    file, device = receipt.file, receipt.device
+    cells = (
+        receipt.shard,
+        receipt.start,
+        receipt.stop,
+        receipt.stop - receipt.start if receipt.keep == "products" else 1,
+        file.dtype,
+        file.bytes,
+        file.checksum,
+        file.row_bytes,
+        file.piece_bytes,
+        receipt.backend,
+        receipt.node,
+        device.name if device.uuid is None else device.uuid,
+        receipt.attempt,
+        round(receipt.finished - receipt.started, 3),
+        receipt.proof is not None,
+    )
+    return _join_cells(cells)
 
 
-def _line(cells: Iterable[Any]) -> bytes:
+def _join_cells(cells: Iterable[Any]) -> bytes:
     line = io.StringIO(newline="")
     csv.writer(line, delimiter="\t", lineterminator="\n").writerow(cells)
     return line.getvalue().encode()
@@ -55,30 +74,18 @@ def _line(cells: Iterable[Any]) -> bytes:
 
 def format_table(lines: Iterable[bytes]) -> bytes:
     """The ledger of these lines."""
-    return b"".join([_line(judge.COLUMNS), *lines])
+    return b"".join([_join_cells(COLUMNS), *lines])
 
 
 def read(plan: Plan) -> list[ProductReceipt]:
-    """The receipts of the shards in the plan's order, by a ledger that is still true.
-
-    Raises
-    ------
-    IntegrityError
-        Where the ledger, a receipt or a file does not fit the plan.
-    """
-    found = checked_receipts(plan)
-    compare(plan, map(format_line, found))
-    return found
+    """The receipts of the shards in the plan's order, if the ledger fits them."""
+    checked = checked_receipts(plan)
+    compare(plan, map(format_line, checked))
+    return checked
 
 
 def compare(plan: Plan, lines: Iterable[bytes]) -> None:
-    """Compare the ledger with the lines that the receipts of all shards make now (`format_line`).
-
-    Raises
-    ------
-    IntegrityError
-        Where it cannot be read, or does not fit.
-    """
+    """Refuse a ledger that is not of the lines that the receipts of all shards make now."""
     path, expected = plan.results.ledger, format_table(lines)
     try:
         raw = small.read(path, len(expected) + small.MOST_BYTES)
@@ -92,32 +99,32 @@ def compare(plan: Plan, lines: Iterable[bytes]) -> None:
 
 def lists_products(plan: Plan, checksum: str) -> bool:
     """Whether ``ledger.tsv`` lists exactly these products, by `missing.ProductScan.checksum`."""
-    found = hashlib.blake2b(digest_size=16)
+    listed = hashlib.blake2b(digest_size=16)
     try:
         with open(plan.results.ledger, encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file, delimiter="\t"):
-                found.update(f"{row['shard']}\t{row['checksum']}\n".encode())
+                listed.update(f"{row['shard']}\t{row['checksum']}\n".encode())
     except (OSError, ValueError, LookupError, csv.Error):
         return False
-    return found.hexdigest() == checksum
+    return listed.hexdigest() == checksum
 
 
 def checked_receipts(plan: Plan) -> list[ProductReceipt]:
     """The receipts of exactly the plan's shards, each as the judge takes it."""
-    found: list[ProductReceipt] = []
+    checked: list[ProductReceipt] = []
     problems: dict[str, str] = {}
-    for shard_id in plan.shards:
+    for shard in plan.shards:
         try:
-            found.append(judge.check_product(plan, shard_id))
+            checked.append(judge.check_product(plan, shard))
         except IntegrityError as error:
-            problems[shard_id] = str(error)
-    backends: set[str] = {receipt.backend for receipt in found}
+            problems[shard] = str(error)
+    backends: set[str] = {receipt.backend for receipt in checked}
     if len(backends) > 1:
-        for receipt in found:
+        for receipt in checked:
             problems[receipt.shard] = f"was computed by {receipt.backend}"
     if problems:
         raise IntegrityError(_explain(plan, problems, backends))
-    return found
+    return checked
 
 
 def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
@@ -141,11 +148,8 @@ def build_repair(plan: Plan, shards: Iterable[str]) -> str:
 def quote_names(folder: Path, stems: Iterable[str], suffix: str) -> str:
     """The names of files in a folder, as one word for bash that no name can turn into an option.
 
-    Parameters
-    ----------
-    stems
-        Names without the suffix, of letters and digits only.
+    ``stems`` are names without the suffix, of letters and digits only.
     """
-    found = list(stems)
-    names = found[0] if len(found) == 1 else "{" + ",".join(found) + "}"
+    stems = list(stems)
+    names = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"
     return f"{for_bash(folder)}/{names}{suffix}"

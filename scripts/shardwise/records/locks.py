@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,18 +9,10 @@ from pathlib import Path
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 
-log = logging.getLogger(__name__)
-
 
 @contextmanager
 def exclusive_lock(results: Results) -> Iterator[None]:
-    """Be the only reduce on a results folder.
-
-    Raises
-    ------
-    TryAgain
-        Where another one works on it.
-    """
+    """Be the only reduce on a results folder; `TryAgain` where another one works on it."""
     results.reducing.parent.mkdir(parents=True, exist_ok=True)
     with open(results.reducing, "a+b") as file:
         try:
@@ -33,18 +24,9 @@ def exclusive_lock(results: Results) -> Iterator[None]:
         yield
 
 
-log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
-
-
-@contextlib.contextmanager
+@contextmanager
 def hold_job_lock(results: Results, array: bool = False) -> Iterator[None]:
-    """Hold the lock that says: a job works on these results.
-
-    Parameters
-    ----------
-    array
-        Whether it is a task of an array job, which another run can join.
-    """
+    """Hold the lock of a job on these results; a task of an ``array`` can be joined by a run."""
     path = results.living_array if array else results.living
     with contextlib.ExitStack() as stack:
         # A disk that is full, read-only or without locks must not stop a job; its stage will say.

@@ -57,10 +57,7 @@ def find_failed_shards(text: str) -> list[tuple[str, str, str]]:
 
 
 def find_last_words(text: str) -> str | None:
-    """Why a stage has ended, as its log has it: its last error, or what is not of our own logging.
-
-    The latter is of Python, of MPI, or of who started it. None where the log says neither.
-    """
+    """Why a stage has ended: its last error, or a last line that is not of our logging."""
     if found := find_errors(text):
         return found[-1]
     last = text.splitlines()[-1:]

@@ -1,9 +1,8 @@
 """Which shards of a plan are still to be computed: those without a whole product of this plan.
 
-A quick look beside the judge (`shardwise.records.judge`): standard library only, and few calls to
-the disk per shard, as it looks at every shard of a large plan before a run says its first word.
-What it takes for whole in a receipt, the judge takes, too; to that end it checks the receipt's own
-digest.
+A quick look beside the judge: standard library only, and few calls to the disk per shard, as it
+looks at every shard of a large plan before a run says its first word. What it takes for whole in a
+receipt, the judge takes, too; to that end it checks the receipt's own digest.
 """
 
 import hashlib
@@ -101,15 +100,7 @@ def _head(row: Shard) -> bytes:
 
 
 def describe(plan: Plan, shards: Sequence[str], why: str = NO_PRODUCTS) -> str:
-    """What is still to be computed, for the log and the dry run.
-
-    Parameters
-    ----------
-    shards
-        The ids that are missing.
-    why
-        What is said of them.
-    """
+    """What is still to be computed, for the log and the dry run; ``why`` is said of the shards."""
     if not shards:
         return f"all {len(plan.shards)} shards have their products"
     read, written = amounts(plan, shards)

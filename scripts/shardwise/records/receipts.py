@@ -7,7 +7,7 @@ import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
@@ -28,9 +28,6 @@ from shardwise.plan.problem import Recipe
 
 SCHEMA = 1
 _BEGIN = f'{{\n "schema": {SCHEMA},\n'.encode()
-
-_DEVICE, _SOFTWARE = ("name", "uuid"), ("algorithm", "commit", "versions")
-_Values = tuple[Any, ...]
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, lt=2**63)]
@@ -279,27 +276,20 @@ class UnknownSchema(IntegrityError):  # noqa: N818 - named after what was found
 
 
 def write(path: Path, receipt: dict[str, Any]) -> None:
-    """Commit a receipt; the file it speaks of must be on disk already.
-
-    Its last key, ``digest``, is a checksum of all bytes before it.
-    """
+    """Commit a receipt, with a checksum of itself; the file it speaks of must be on disk."""
     with commit(path) as file:
         file.write(_text(receipt))
 
 
 def _text(receipt: dict[str, Any]) -> bytes:
     body = json.dumps({"schema": SCHEMA, **receipt}, indent=1, default=msgspec.to_builtins)
-    body = body.removesuffix("\n}")
-    return small.with_digest(body.encode())
+    return small.with_digest(body.removesuffix("\n}").encode())
 
 
-def write_for(path: Path, receipt: dict[str, Any], product: Path, own: os.stat_result) -> None:
+def write_for(path: Path, receipt: dict[str, Any], product: Path, written: os.stat_result) -> None:
     """Commit the receipt of a file that another attempt may have replaced since.
 
-    Parameters
-    ----------
-    own
-        Facts of the file that the receipt speaks of, by which it is known again.
+    ``written`` tells the file that the receipt speaks of from another one of its name.
 
     Raises
     ------
@@ -307,7 +297,10 @@ def write_for(path: Path, receipt: dict[str, Any], product: Path, own: os.stat_r
         Where the other attempt's file has other bytes. It has no receipt then, or its own.
     """
     write(path, receipt)
-    if _is(product, own) or has_same_elements(product, receipt["file"]):
+    with suppress(FileNotFoundError):
+        if os.path.samestat(product.stat(), written):
+            return
+    if has_same_elements(product, receipt["file"]):
         return
     _withdraw(path, _text(receipt))
     raise TryAgain(
@@ -333,35 +326,24 @@ def _withdraw(path: Path, text: bytes) -> None:
         aside.unlink()
 
 
-def _is(path: Path, known: os.stat_result) -> bool:
-    """Whether a file is one that was seen before under this name or another."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False
-    return (found.st_dev, found.st_ino) == (known.st_dev, known.st_ino)
-
-
 def has_same_elements(path: Path, facts: ArrayFile) -> bool:
     """Whether a file is what a receipt says of it; all of it is read."""
     try:
         check_file(path, facts)
     except IntegrityError:
         return False
-    found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes)
-    return found == facts.checksum
+    checksum = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes)
+    return checksum == facts.checksum
 
 
 def read(path: Path, kind: type[_R]) -> _R:
-    """Read a receipt of a kind, such as that of a product.
-
-    Nothing else reads one. Every byte must be as it was written, by the receipt's own digest.
+    """Read a receipt of a kind; nothing else reads one.
 
     Raises
     ------
     IntegrityError
-        Where it is damaged; of its classes `NoReceipt` where there is none, and `UnknownSchema`
-        where another version has written it.
+        Where a byte is not as it was written, by the receipt's own digest. `NoReceipt` where there
+        is none, and `UnknownSchema` where another version has written it.
     """
     raw = small.read(path)
     if raw is None:
@@ -385,11 +367,7 @@ def _schema(raw: bytes) -> str:
 
 
 def note_start(path: Path) -> int:
-    """Add one line to the journal of a shard's starts; returns which attempt this is.
-
-    The journal outlives the attempts: a log is removed before the next one, and a receipt is only
-    written by the one that succeeds.
-    """
+    """Add a line to the journal of a shard's starts, which outlives them; which attempt this is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = f"{time.time():.3f}\t{host.node()}\t{os.getpid()}\t{job_number() or ''}\n"
     with writing(path), open_own(path, "a+b") as file:
@@ -406,33 +384,27 @@ def count_starts(path: Path) -> int:
     return 0
 
 
-def count_makers(found: Iterable[ProductReceipt]) -> dict[str, Any]:
-    """Who made the products of some receipts: devices, nodes and software, with their shards."""
-    used, nodes, software = Counter[_Values](), Counter[str](), Counter[_Values]()
-    for receipt in found:
-        used[_values(receipt.device, _DEVICE)] += 1
-        nodes[receipt.node] += 1
-        software[_values(receipt, _SOFTWARE)] += 1
+def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
+    """Who made some products: devices, nodes and software, each with the number of its shards."""
+    # Counted by tuples: there may be 100,000 receipts, and JSON would take seconds.
+    devices = Counter((r.device.name, r.device.uuid) for r in products)
+    nodes = Counter(r.node for r in products)
+    software = Counter((r.algorithm, r.commit, frozenset(r.versions.items())) for r in products)
     return {
-        "devices": _counted(used, _DEVICE),
+        "devices": _sort(
+            {"name": name, "uuid": uuid, "shards": shards}
+            for (name, uuid), shards in devices.items()
+        ),
         "nodes": dict(sorted(nodes.items())),
-        "software": _counted(software, _SOFTWARE),
+        "software": _sort(
+            {"algorithm": number, "commit": commit, "versions": dict(sorted(versions)), "shards": n}
+            for (number, commit, versions), n in software.items()
+        ),
     }
 
 
-def _values(record: ReceiptPart, keys: Iterable[str]) -> _Values:
-    """Some values of a receipt, to count by: there may be 100,000, and JSON would take seconds."""
-    found = [getattr(record, key) for key in keys]
-    return tuple(frozenset(v.items()) if isinstance(v, dict) else v for v in found)
-
-
-def _counted(shards: Mapping[_Values, int], keys: Iterable[str]) -> list[dict[str, Any]]:
-    """What was counted, under its keys again, in an order that depends on nothing else."""
-    told = []
-    for values, count in shards.items():
-        plain = [dict(sorted(v)) if isinstance(v, frozenset) else v for v in values]
-        told.append(dict(zip(keys, plain, strict=True)) | {"shards": count})
-    return sorted(told, key=json.dumps)
+def _sort(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=json.dumps)
 
 
 def describe_file(
@@ -447,14 +419,9 @@ def describe_file(
 
 
 def check_file(path: Path, facts: ArrayFile) -> None:
-    """Compare a file's header and size with its receipt; the elements are left to their reader.
+    """Refuse a file whose header and size are not what its receipt says.
 
     The checksum leaves the header out, so each of its bytes must be that of our own files.
-
-    Raises
-    ------
-    IntegrityError
-        Where they differ.
     """
     try:
         header = padded_header(facts.shape, np.dtype(facts.dtype).newbyteorder("<"))
@@ -485,8 +452,7 @@ def describe_origin(
     Parameters
     ----------
     started
-        When it was begun to be read, or to be copied first, where a task does that itself. In one
-        process that may be while the shard before is still computed.
+        When the first byte was read or copied; perhaps while the shard before was computed.
     versions
         Of what is no package of Python, such as the driver.
     finished

@@ -1,8 +1,8 @@
 """What a results folder holds of a plan: the one place that is asked before any job.
 
-Snakemake compares time stamps, and its own records of each path. Neither tells whose results lie
-there: those of another config, put there by hand or by `mv`, look as finished as the run's own. So
-the content of plan, receipts, ledger and summary is compared with the plan of the present config.
+Snakemake's time stamps and records do not tell whose results lie there: those of another config,
+put there by hand, look as finished as the run's own. So the content of plan, receipts, ledger and
+summary is compared with the plan of the present config.
 """
 
 import itertools
@@ -39,15 +39,9 @@ _PER_SHARD = re.compile(r"(\d+)\.(?:npy|json|telemetry\.tsv)")
 class RemainingWork:
     """What is left to do for a plan.
 
-    Attributes
-    ----------
-    missing
-        Ids of the shards without a whole product of this plan, in the plan's order.
-    newest
-        The shard whose receipt was written last, of those that are whole.
-    unfit
-        Files that are lost, or not of this plan, or not of the products beside them. Each stands
-        for all outputs of its job.
+    ``missing`` and ``newest`` are those of `missing.ProductScan`. ``unfit`` are files that are
+    lost, or not of this plan, or not of the products beside them; each stands for all outputs of
+    its job.
     """
 
     missing: list[str]
@@ -68,12 +62,8 @@ class RemainingWork:
 def find(plan: Plan, statistics: Sequence[str], *, jobs: bool) -> RemainingWork:
     """Compare a results folder with a plan; nothing is written.
 
-    Parameters
-    ----------
-    statistics
-        What the reduce is to write, such as ``sum``.
-    jobs
-        Whether each shard is a job of its own, so that its files are looked at one by one.
+    ``statistics`` are what the reduce is to write. With ``jobs`` each shard is a job of its own,
+    whose files are looked at one by one.
     """
     shards = missing.scan_products(plan)
     unfit = set(_unfit(plan, shards, statistics, jobs=jobs))
@@ -107,11 +97,7 @@ def _is_of(results: Results, plan: Plan) -> bool:
         plans.check_sources(results, facts)
     except ShardwiseError:
         return False
-    return _digests(facts) == _digests(plan.facts)
-
-
-def _digests(facts: plans.Facts) -> tuple[str, str | None]:
-    return facts.digest, facts.config_digest
+    return (facts.digest, facts.config_digest) == (plan.facts.digest, plan.facts.config_digest)
 
 
 def holds_stack(plan: Plan) -> bool:
@@ -122,8 +108,8 @@ def holds_stack(plan: Plan) -> bool:
         receipts.check_file(results.synthetic, receipt.file)
     except IntegrityError:
         return False
-    own = plan.facts.synthetic, ALGORITHM["synthesize"]
-    return (receipt.synthetic, receipt.algorithm) == own
+    planned = plan.facts.synthetic, ALGORITHM["synthesize"]
+    return (receipt.synthetic, receipt.algorithm) == planned
 
 
 def _unfit_shards(plan: Plan, shards: Sequence[str]) -> Iterator[Path]:
@@ -151,8 +137,8 @@ def _sums(plan: Plan, statistics: Sequence[str]) -> bool:
     try:
         summary = receipts.read(results.summary, SumReceipt)
         judge.check_summary(plan, summary)
-        own = (ALGORITHM["reduce"], plans.file_digest(results.ledger))
-        if (summary.algorithm, summary.ledger) != own:
+        present = ALGORITHM["reduce"], plans.file_digest(results.ledger)
+        if (summary.algorithm, summary.ledger) != present:
             return False
         for name in statistics:
             path, facts = results.statistic(name), summary.files.get(name)
@@ -170,19 +156,15 @@ def clear(plan: Plan) -> list[Path]:
     """Take away what an earlier plan has left, before this plan takes its place.
 
     Copies and products that both plans share stay, and so do results of this plan. The others go
-    where their own receipt proves that a run wrote them; else they are moved to ``stale/``.
-
-    Returns
-    -------
-    list[Path]
-        What was moved, under its new names.
+    where their own receipt proves that a run wrote them; else they are moved to ``stale/``, and
+    returned under their new names.
     """
     results, lacking = plan.results, set(missing.list_missing(plan))
-    own: list[Path] = []
+    ours: list[Path] = []
     strange: list[Path] = []
 
     def sort(kind: type[_WithFile], paths: Iterable[Path], receipt: Path, file: Path) -> None:
-        (own if _is_written_by_us(kind, receipt, file) else strange).extend(paths)
+        (ours if _is_written_by_us(kind, receipt, file) else strange).extend(paths)
 
     for shard, paths in _files_per_shard(results.product("").parent):
         if shard not in plan.shards or shard in lacking:
@@ -194,13 +176,13 @@ def clear(plan: Plan) -> list[Path]:
     if results.synthetic.exists() and not holds_stack(plan):
         paths = [path for path in (results.synthetic, results.synthetic_receipt) if path.exists()]
         sort(StackReceipt, paths, results.synthetic_receipt, results.synthetic)
-    _sort_results(plan, own, strange)
-    for path in own:
+    _sort_results(plan, ours, strange)
+    for path in ours:
         path.unlink(missing_ok=True)
     return [_move(results, path) for path in strange]
 
 
-def _sort_results(plan: Plan, own: list[Path], strange: list[Path]) -> None:
+def _sort_results(plan: Plan, ours: list[Path], strange: list[Path]) -> None:
     """Add the results of an earlier plan to what was written by us, or to what is strange."""
     results, summary = plan.results, None
     with suppress(IntegrityError):
@@ -211,24 +193,21 @@ def _sort_results(plan: Plan, own: list[Path], strange: list[Path]) -> None:
     for name in STATISTICS:
         path = results.statistic(name)
         if path.exists():
-            (own if name in files and _fits(path, files[name]) else strange).append(path)
+            (ours if name in files and _fits(path, files[name]) else strange).append(path)
     if results.summary.exists():
-        (own if summary else strange).append(results.summary)
+        (ours if summary else strange).append(results.summary)
 
 
 def _files_per_shard(folder: Path) -> Iterator[tuple[str, list[Path]]]:
     """The files of each shard in a folder, by its id; another ``.npy`` file counts as a shard's."""
-    found: dict[str, list[Path]] = {}
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return
-    for name in names:
-        if match := _PER_SHARD.fullmatch(name):
-            found.setdefault(match[1], []).append(folder / name)
-        elif name.endswith(".npy"):
-            found.setdefault(name, []).append(folder / name)
-    yield from found.items()
+    files: dict[str, list[Path]] = {}
+    with suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            if match := _PER_SHARD.fullmatch(name):
+                files.setdefault(match[1], []).append(folder / name)
+            elif name.endswith(".npy"):
+                files.setdefault(name, []).append(folder / name)
+    yield from files.items()
 
 
 def _is_written_by_us(kind: type[_WithFile], receipt: Path, file: Path) -> bool:

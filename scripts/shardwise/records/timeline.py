@@ -1,16 +1,9 @@
 """Where the time of a shard went: the spans in which its stages were at work, from any thread.
 
-Stages overlap, and a picture of a shard has room for one at each moment. So each moment is given to
-the first of these that is at work then:
-
-1. compute: a device that computes is what a shard is for; whatever goes on beside it is hidden.
-2. upload, then download: the device waits for its own link.
-3. write, then read: it waits for a disk or for the host. What is read holds up the shard only while
-   nothing else does: reading ahead is what the pipeline is for.
-4. checking what was read, which is a part of reading it.
-
-What is left is waiting: for memory, for compilers, for another shard on the same device. Standard
-library only.
+Stages overlap, so each moment is given to the first of these at work then: compute, which is what
+a shard is for; upload, download, as the device waits for its own link; write, read, as it waits for
+a disk; checking what was read, a part of reading it. What is left is waiting: for memory, compilers
+or another shard on the same device. Standard library only.
 """
 
 import math
@@ -44,13 +37,8 @@ Span = tuple[float, float]
 class StageTimeline:
     """The spans of one shard, by stage, and what was done in them.
 
-    Attributes
-    ----------
-    unix
-        Seconds of Unix time at which it was begun.
-    began
-        The same moment by `time.perf_counter`, as all spans are; so a clock that is set meanwhile
-        makes no second longer.
+    It was begun at ``unix`` in Unix time, at ``began`` by `time.perf_counter`, as all spans are; so
+    a clock that is set meanwhile makes no second longer.
     """
 
     def __init__(self) -> None:
@@ -72,13 +60,8 @@ class StageTimeline:
     def to_json(self, finished: float) -> dict[str, Any]:
         """What the receipt says of it, from the beginning to a moment that `end` has named.
 
-        What comes after the last stage is the commit of the file, and counts as a write.
-
-        Returns
-        -------
-        dict
-            ``held``: seconds by phase, each moment once; ``busy``: seconds in which each stage was
-            at work; ``work``: what it did.
+        ``held`` are seconds by phase, each moment once; ``busy`` seconds in which each stage was at
+        work; ``work`` what it did. After the last stage the file is committed: that is a write.
         """
         low, high = self.began, self.began + finished - self.unix
         with self._lock:
@@ -99,10 +82,7 @@ class StageTimeline:
 class Spans:
     """The spans of one stage: none touches another, the earliest comes first.
 
-    Attributes
-    ----------
-    closed
-        Seconds of the gaps between them that were forgotten.
+    ``closed`` are the seconds of the gaps between them that were forgotten.
     """
 
     def __init__(self) -> None:
@@ -183,12 +163,7 @@ _STAGES = {
 class Stopwatch:
     """Seconds that each stage was busy, added up over its threads, and when that was.
 
-    Attributes
-    ----------
-    timeline
-        Begins with the stopwatch.
-    matrices
-        How many were multiplied and looked at, for who asks meanwhile.
+    ``matrices`` is how many were multiplied and checked so far.
     """
 
     def __init__(self) -> None:

@@ -11,67 +11,12 @@ from shardwise.errors import IntegrityError, WrongProduct, short
 from shardwise.numerics.end_to_end import gap, sum_bound
 from shardwise.numerics.reference import SEED, parts_of, summed
 from shardwise.plan.problem import Problem
-from shardwise.records.receipts import CopyReceipt, ProductReceipt, Witness
-
-
-@dataclass(frozen=True)
-class SumComparison:
-    """What the comparison of the sum with all receipts has come to.
-
-    Attributes
-    ----------
-    shards
-        How many shards were compared.
-    off
-        How far the sum is from them, as a part of the tolerance; NaN where these numbers leave the
-        range of double precision.
-    wrong
-        Indices of shards whose contribution does not fit their reference.
-    host
-        Of how many of how many shards the CPU knew all matrices, or some.
-    """
-
-    shards: int
-    off: float
-    wrong: list[int]
-    host: str
-
-
-def compare_sum(
-    problem: Problem, accounts: list["ShardWitness"], found: np.ndarray, plain: bool
-) -> SumComparison:
-    """Compare ``lᵀ S r`` of the sum with the receipts of all shards.
-
-    Parameters
-    ----------
-    found
-        What :class:`SumForm` has found.
-    plain
-        As :func:`sum_bound` has it.
-    """
-    gaps = [(gap(a.contribution, a.reference), a.tolerance) for a in accounts]
-    wrong = [i for i, (own, tolerance) in enumerate(gaps) if not own <= tolerance]
-    (size,) = summed([np.array([a.mass + a.tolerance]) for a in accounts])
-    off = gap(found, summed([a.contribution for a in accounts]))
-    hosts = Counter("some" if " of " in a.host else a.host for a in accounts)
-    host = ", ".join(f"{kind} of {n}" for kind, n in sorted(hosts.items()))
-    bound = sum_bound(problem, float(size), plain)
-    off = math.nan if not math.isfinite(bound) else off / bound if off else 0.0
-    return SumComparison(len(accounts), off, wrong, host)
-
-
-def matches(problem: Problem, own: "ShardWitness", found: np.ndarray, plain: bool) -> bool:
-    """Whether the number of a shard's file is that of its receipt."""
-    bound = sum_bound(problem, own.mass + own.tolerance, plain)
-    return gap(found, own.contribution) <= bound
-
-
-# What a receipt says.
+from shardwise.records.receipts import CopyReceipt, Number, ProductReceipt, Witness
 
 
 @dataclass(frozen=True)
 class ShardWitness:
-    """The witness of a shard, as its receipt has it.
+    """The numbers of a shard's end-to-end proof.
 
     Attributes
     ----------
@@ -92,7 +37,7 @@ class ShardWitness:
 
     @classmethod
     def of(cls, total: np.ndarray, tolerance: float) -> "ShardWitness":
-        """The numbers of a shard's forms, see `ShardForms` and :func:`product_bound`.
+        """Those of `ShardForms` and :func:`product_bound`.
 
         Raises
         ------
@@ -109,7 +54,7 @@ class ShardWitness:
         return cls(one, other, mass, tolerance)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """What the receipt says."""
         return {
             "contribution": number_to_json(self.contribution),
             "reference": number_to_json(self.reference),
@@ -120,51 +65,83 @@ class ShardWitness:
         }
 
 
+@dataclass(frozen=True)
+class SumComparison:
+    """How the sum compares with the receipts of all shards.
+
+    Attributes
+    ----------
+    off
+        How far the sum is from them, as a part of the tolerance; NaN where these numbers leave the
+        range of double precision.
+    wrong
+        Indices of shards whose contribution does not fit their reference.
+    host
+        Of how many of how many shards the CPU knew all matrices, or some.
+    """
+
+    shards: int
+    off: float
+    wrong: list[int]
+    host: str
+
+
+def compare_sum(
+    problem: Problem, witnesses: list[ShardWitness], form: np.ndarray, plain: bool
+) -> SumComparison:
+    """Compare ``form``, the ``lᵀ S r`` of the sum, with all shards; ``plain`` as `sum_bound`."""
+    gaps = [(gap(w.contribution, w.reference), w.tolerance) for w in witnesses]
+    wrong = [i for i, (apart, tolerance) in enumerate(gaps) if not apart <= tolerance]
+    (size,) = summed([np.array([w.mass + w.tolerance]) for w in witnesses])
+    off = gap(form, summed([w.contribution for w in witnesses]))
+    hosts = Counter("some" if " of " in w.host else w.host for w in witnesses)
+    host = ", ".join(f"{kind} of {n}" for kind, n in sorted(hosts.items()))
+    bound = sum_bound(problem, float(size), plain)
+    off = math.nan if not math.isfinite(bound) else off / bound if off else 0.0
+    return SumComparison(len(witnesses), off, wrong, host)
+
+
+def matches(problem: Problem, witness: ShardWitness, form: np.ndarray, plain: bool) -> bool:
+    """Whether the number of a shard's file is that of its receipt."""
+    bound = sum_bound(problem, witness.mass + witness.tolerance, plain)
+    return gap(form, witness.contribution) <= bound
+
+
 def number_to_json(number: np.ndarray) -> Any:
     """A number as JSON has it: complex ones are ``[re, im]``."""
     parts = number.tolist()
     return parts[0] if len(parts) == 1 else parts
 
 
-def number_from_json(said: Any, dtype: str) -> np.ndarray:
+def number_from_json(value: Number, dtype: str) -> np.ndarray:
     """A number that :func:`number_to_json` has written, of products of a dtype.
 
     Raises
     ------
     ValueError
-        Where it is no such number, or not finite.
+        Where it is no such number.
     """
-    parts = said if type(said) is list else [said]
-    integer = "int" in dtype
-    kinds = (int,) if integer else (int, float)
+    parts = value if isinstance(value, list) else [value]
+    # Without NumPy's casts: they would round what is no whole number.
+    fits = "int" not in dtype or all(isinstance(part, int) for part in parts)
+    if not fits or len(parts) != (2 if "complex" in dtype else 1):
+        raise ValueError(f"{short(value)} is no number of {dtype}")
     try:
-        # Without NumPy: there may be a hundred thousand receipts. A bool is no int here.
-        right = all(type(x) in kinds and math.isfinite(x) for x in parts)
-        if not right or len(parts) != (2 if "complex" in dtype else 1):
-            raise ValueError(f"{short(said)} is no finite number of {dtype}")
-        return np.array(parts, "int64" if integer else "float64")
+        return np.array(parts, "int64" if "int" in dtype else "float64")
     except OverflowError as error:
-        raise ValueError(f"{short(said)}: {error}") from None
+        raise ValueError(f"{short(value)}: {error}") from None
 
 
 def read_reference(receipt: CopyReceipt, problem: Problem, factors: str) -> np.ndarray | None:
     """The reference in the receipt of a copy; None where there is none, or of other weights.
 
-    Parameters
-    ----------
-    factors
-        Digest of what is multiplied beside the matrices themselves. A copy outlives a change of
-        `product` or B, its number does not.
-
-    Raises
-    ------
-    ValueError
-        Where what stands there is damaged.
+    ``factors`` is a digest of what is multiplied beside the matrices: a copy outlives a change of
+    `product` or B, its number does not.
     """
-    own = receipt.witness
-    if own is None or own.seed != SEED or own.factors != factors:
+    copied = receipt.witness
+    if copied is None or copied.seed != SEED or copied.factors != factors:
         return None
-    return number_from_json(own.reference, problem.product_dtype)
+    return number_from_json(copied.reference, problem.product_dtype)
 
 
 def read(receipt: ProductReceipt, problem: Problem) -> ShardWitness | str:
@@ -183,7 +160,7 @@ def read(receipt: ProductReceipt, problem: Problem) -> ShardWitness | str:
 
 
 def parse(witness: Witness, problem: Problem) -> ShardWitness:
-    """The account that a witness states, as :func:`read`."""
+    """The numbers of a receipt's witness, as :func:`read`."""
     try:
         one = number_from_json(witness.contribution, problem.product_dtype)
         other = number_from_json(witness.reference, problem.product_dtype)

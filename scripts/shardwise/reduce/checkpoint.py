@@ -1,12 +1,10 @@
 """Work of a reduce that has not finished: what a killed one leaves for the next.
 
-A reduce that runs for long commits what it has, now and then, to ``partial/`` in the results
-folder. A *record* is one of two: the states of a stripe after some of its units, or the list of
-stripes whose results stand in the unfinished files beside it. Each holds its part of the shards'
-checksums. What was summed into a record never depends on order or ranks, so the next reduce may
-have other ranks, and its result has the same bits. Records of another plan, other statistics or
-other products are removed. What no reduce wrote is never removed: where such a thing lies in the
-folder, there is no reduce.
+A long reduce commits what it has, now and then, to ``partial/``. A *checkpoint* holds the states of
+a stripe after some of its units, or the list of stripes whose results stand in the unfinished files
+beside it, and its part of the shards' checksums. It depends on no order and no ranks, so the next
+reduce may have other ranks. Those of another plan, other statistics or other products are removed;
+what no reduce wrote never is.
 """
 
 import json
@@ -39,14 +37,8 @@ _UNUSABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, Integrity
 class Checkpoint:
     """What some ranks have done.
 
-    Attributes
-    ----------
-    runs
-        Units of ``stripe`` that went into the states; empty where whole stripes are finished.
-    stripe
-        The stripe that the states are of.
-    finished
-        Stripes whose results are written.
+    ``runs`` are the units of ``stripe`` that went into the states. Or ``finished`` are the stripes
+    whose results are written, and there are no runs.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -60,15 +52,7 @@ class Checkpoint:
 
 
 class CheckpointFolder:
-    """The folder of unfinished work.
-
-    Parameters
-    ----------
-    folder
-        ``partial/`` of the results folder.
-    digest
-        Changes with anything that the result depends on.
-    """
+    """The folder of unfinished work; ``digest`` is of all that the result depends on."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self.folder, self._digest = folder, digest

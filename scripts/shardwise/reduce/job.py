@@ -1,12 +1,9 @@
 """The reduce: every rank adds its part of all products, and each byte is read once.
 
-Where the result is long, ranks share its elements, a stripe at a time, and each writes its own part
-of the result's files. Where it is short, or has few stripes, ranks share the products, and what
-they hold is merged. Nothing that is merged depends on order or grouping (binned.py, statistics.py),
-so neither does a bit of the result.
-
-The checksum of each shard's file is formed in the same pass, from what all ranks have read of it,
-and compared with its receipt before anything is published.
+Where the result has many stripes, ranks share them, and each writes its own part of the result's
+files; else ranks share the products, and what they hold is merged. Nothing that is merged depends
+on order or grouping (binned.py, statistics.py). The checksum of each shard's file is formed in the
+same pass, and compared with its receipt before anything is published.
 """
 
 import contextlib
@@ -63,34 +60,19 @@ def run(
 ) -> Plan:  # fmt: skip
     """Compute statistics over all products and commit them, then ``summary.json``.
 
-    Parameters
-    ----------
-    comm
-        An MPI communicator; every rank calls this.
-    names
-        Statistics, such as ``sum`` and ``std``.
-    limit
-        Seconds that a rank may give no sign of life, or wait for one file, before all are ended.
-    save_every
-        Seconds after which unfinished work is committed.
-
-    Returns
-    -------
-    Plan
-        What was reduced.
+    Every rank of ``comm`` calls this. A rank that gives no sign of life for ``limit`` seconds, or
+    waits so long for one file, ends all. Every ``save_every`` seconds unfinished work is committed.
 
     Raises
     ------
-    IntegrityError
-        On every rank, where a shard is not what its receipt says.
-    InputError
-        On every rank, where a result overflows, or cannot be had from what the shards keep.
-    TryAgain
-        On every rank, where a file cannot be read, or another reduce works on these results.
+    IntegrityError, InputError, TryAgain
+        On every rank: where a shard is not what its receipt says; where a result overflows, or
+        cannot be had from what the shards keep; where a file cannot be read, or another reduce
+        works on these results.
     """
     started = time.time()
     peers = Peers(comm, limit)
-    plan = peers.agree(lambda: _loaded(plan_file, names), "the plan")
+    plan = peers.agree(lambda: _load(plan_file, names), "the plan")
     with contextlib.ExitStack() as stack:
         peers.agree(
             lambda: stack.enter_context(exclusive_lock(plan.results)) if peers.rank == 0 else None,
@@ -108,7 +90,7 @@ def run(
     return plan
 
 
-def _loaded(plan_file: Path, names: list[str]) -> Plan:
+def _load(plan_file: Path, names: list[str]) -> Plan:
     """The plan, if these statistics can be had of it."""
     plan = plans.load(plan_file)
     plan_problem.check_statistics(names, plan.settings.keep, plan.problem.product_dtype)
@@ -278,7 +260,7 @@ class _Job:
                 raise InputError(f"the {name} {what} at element {where}{told}")
 
     def _origin(self, element: int) -> str:
-        """Which product makes an element of a result NaN or Inf, and where its matrix lies."""
+        """Which product makes an element NaN or Inf, and where its matrix lies."""
         until = time.monotonic() + _SEARCH_SECONDS
         for number, shard in enumerate(self._shards):
             wild = np.flatnonzero(~np.isfinite(self._element_of(number, element)))
@@ -316,15 +298,23 @@ class _Job:
 
     def _element_of(self, number: int, element: int) -> np.ndarray:
         """One element of all products of a shard, or of their sum."""
-        plan, shard = self._plan, self._shards[number].shard
-        array = np.load(plan.results.product(shard), "r", allow_pickle=False)
-        rows = array.reshape(self._layout.rows[number], -1)
-        if not adds_planes(plan):
-            return np.array(rows[:, element])
-        dtype = plan.problem.product_dtype
+        rows = self._rows(number)
+        if adds_planes(self._plan):
+            return self._round(rows, element, element + 1)
+        return np.array(rows[:, element])
+
+    def _rows(self, number: int) -> np.ndarray:
+        """The rows of a shard's file."""
+        path = self._plan.results.product(self._shards[number].shard)
+        array = np.load(path, "r", allow_pickle=False)
+        return array.reshape(self._layout.rows[number], -1)
+
+    def _round(self, planes: np.ndarray, low: int, high: int) -> np.ndarray:
+        """Some elements of the sum that planes hold."""
+        dtype = self._plan.problem.product_dtype
         parts = number_parts(dtype)
-        planes = np.array(rows[:, parts * element : parts * (element + 1)])
-        return rounded(planes.reshape(plane_shape((1,), dtype)), dtype)
+        part = np.array(planes[:, parts * low : parts * high])
+        return rounded(part.reshape(plane_shape((high - low,), dtype)), dtype)
 
     def _save(self, work: "StripeSum") -> None:
         """Commit what this rank has: stripes that are finished, and the one it works on."""
@@ -426,22 +416,14 @@ class _Job:
 
     def _form_of(self, shard: int) -> np.ndarray:
         """What the file of a shard comes to."""
-        problem = self._plan.problem
-        shape, dtype = problem.product_shape, problem.product_dtype
-        path = self._plan.results.product(self._shards[shard].shard)
-        array, planes = np.load(path, "r", allow_pickle=False), adds_planes(self._plan)
-        elements = math.prod(shape)
-        rows = array.reshape(self._layout.rows[shard], -1)
-        total = reference.SumForm(shape, problem.sum_dtype)
+        problem, planes = self._plan.problem, adds_planes(self._plan)
+        rows, elements = self._rows(shard), math.prod(problem.product_shape)
+        total = reference.SumForm(problem.product_shape, problem.sum_dtype)
         step = memory.REDUCE_BATCH_BYTES // 8 // max(1, len(rows) if planes else 1)
         for row in [rows] if planes else rows:
             for low in range(0, elements, step):
-                parts = number_parts(dtype) if planes else 1
-                part = row[..., parts * low : parts * min(low + step, elements)]
-                if planes:
-                    width = part.shape[1] // parts
-                    part = rounded(np.array(part).reshape(plane_shape((width,), dtype)), dtype)
-                total.add(np.array(part), low)
+                high = min(low + step, elements)
+                total.add(self._round(row, low, high) if planes else np.array(row[low:high]), low)
                 self._peers.beat()
         return total.value()
 
@@ -455,7 +437,7 @@ class _Job:
 
     def _commit(self, checksums: dict[str, str], nodes: dict[str, int], started: float) -> None:
         plan = self._plan
-        former = small.said(plan.results.summary) or {}
+        former = small.read_json(plan.results.summary) or {}
         plan.results.summary.unlink(missing_ok=True)  # it vouches for the files before
         files = self._outputs.publish(plan.results, checksums)
         for name in set(STATISTICS) & set(former.get("files", ())) - set(files):

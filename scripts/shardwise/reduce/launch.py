@@ -86,10 +86,9 @@ def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
 def expected_ranks(
     environ: Mapping[str, str] = os.environ, otherwise: Callable[[], int] = lambda: DEFAULT_RANKS
 ) -> int | None:
-    """How many ranks are expected where the user names no number; None: as many as MPI has.
+    """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says.
 
-    Those that the launcher has started, those that the scheduler has granted, or else what
-    ``otherwise`` says.
+    None: as many as MPI has.
     """
     if sizes := _sizes(environ):
         return max(sizes)
@@ -106,13 +105,7 @@ def _sizes(environ: Mapping[str, str]) -> list[int]:
 
 
 def find_vendor() -> str:
-    """The name of the MPI that mpi4py loads, such as ``MPICH``; a process of its own looks.
-
-    Raises
-    ------
-    InputError
-        Where mpi4py loads none.
-    """
+    """The name of the MPI that mpi4py loads, such as ``MPICH``; a process of its own looks."""
     program = (
         "import mpi4py; mpi4py.rc.initialize = False; "
         "from mpi4py import MPI; print(MPI.get_vendor()[0])"
@@ -137,18 +130,8 @@ def build_command(
 ) -> list[str]:
     """The words that start so many ranks of the program that follows them.
 
-    Parameters
-    ----------
-    launcher
-        A launcher and its options, as in a shell. None or ``auto``: srun inside a Slurm job,
-        elsewhere the mpiexec of the MPI that mpi4py loads.
-    mpi
-        Tells the name of that MPI.
-
-    Raises
-    ------
-    InputError
-        Where there is no such launcher, or its words cannot be read.
+    ``launcher`` is one with its options, as in a shell. None or ``auto``: srun inside a Slurm job,
+    elsewhere the mpiexec of the MPI that mpi4py loads, which ``mpi`` names.
     """
     try:
         words = shlex.split(launcher or "auto")
@@ -162,22 +145,16 @@ def build_command(
 
 
 def _scheduler_launcher(environ: Mapping[str, str], mpi: Callable[[], str]) -> list[str]:
-    """The launcher of the scheduler whose job this is, if it has one.
-
-    The ranks are a step within the job, beside one that may run this command, with all of the
-    job's memory; there may be more of them than the job has CPUs.
-    """
+    """The launcher of the scheduler whose job this is, if it has one."""
     if "SLURM_JOB_ID" not in environ or not _find("srun", environ):
         return []
     plugin = "pmix" if mpi() == "Open MPI" else "pmi2"
+    # A step beside the one that may run this command, with all memory of the job, on any CPUs.
     return ["srun", f"--mpi={plugin}", "--overlap", "--mem=0", "--overcommit"]
 
 
 def _find(name: str, environ: Mapping[str, str]) -> str | None:
-    """A program beside the MPI that mpi4py is told to load, else beside this Python, else on PATH.
-
-    mpi4py looks for its MPI in the same order.
-    """
+    """A program beside the MPI that mpi4py is told to load, or beside this Python, or on PATH."""
     library = Path(environ.get("MPI4PY_LIBMPI", sys.executable))
     own = [str(library.parents[1] / "bin")] if library.is_absolute() else []
     return shutil.which(name, path=os.pathsep.join([*own, environ.get("PATH", os.defpath)]))
@@ -203,17 +180,15 @@ def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> di
 @contextmanager
 def hide_rank_variables(environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
     """For a while, an environment without what makes a rank of this process, or of its children."""
-    told = {name: value for name, value in environ.items() if _of_a_rank(name)}
-    for name in told:
-        del environ[name]
+    hidden = {
+        name: environ.pop(name)
+        for name in list(environ)
+        if name == _STARTED or _OF_A_RANK.fullmatch(name) or _OF_A_STEP.fullmatch(name)
+    }
     try:
         yield
     finally:
-        environ.update(told)
-
-
-def _of_a_rank(name: str) -> bool:
-    return name == _STARTED or bool(_OF_A_RANK.fullmatch(name) or _OF_A_STEP.fullmatch(name))
+        environ.update(hidden)
 
 
 def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -265,15 +240,8 @@ def _own_grant(environ: MutableMapping[str, str]) -> None:
 def relaunch(ranks: int, launcher: str | None = None) -> None:
     """Begin this command again as so many ranks, unless it is a rank already.
 
-    It returns in a rank, and where one process without a launcher is enough. Else it never
-    returns: the launcher takes the place of this process, with its signals and its exit code.
-
-    Raises
-    ------
-    InputError
-        Where there is no launcher, or the ranks are more than can be of use here.
-    TryAgain
-        Where Slurm does not answer.
+    It returns in a rank, and where one process without a launcher is enough. Else the launcher
+    takes the place of this process, with its signals and its exit code.
     """
     if is_rank():
         _end_with_parent()
@@ -285,12 +253,12 @@ def relaunch(ranks: int, launcher: str | None = None) -> None:
     words = build_command(ranks, launcher)
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     sys.stdout.flush()
-    told = build_environment(ranks)
+    variables = build_environment(ranks)
     if Path(words[0]).name != "srun":
-        told = _without_grant({**told, **_slurm_nodes(ranks, os.environ)}, find_vendor)
+        variables = _without_grant({**variables, **_slurm_nodes(ranks, os.environ)}, find_vendor)
     # mpi4py's runner ends all ranks where one ends with an error that nobody caught.
     rank = [sys.executable, "-m", "mpi4py", *sys.argv]
-    os.execve(words[0], [*words, *rank], told)
+    os.execve(words[0], [*words, *rank], variables)
 
 
 def start_ranks(
@@ -300,15 +268,9 @@ def start_ranks(
 ) -> Any:
     """The MPI of a rank; in a process that is none yet, start the ranks instead.
 
-    Parameters
-    ----------
-    options
-        With ``ranks`` and ``launcher``, as `cli.add_ranks` has them; ``ranks`` becomes the number
-        that is expected.
-    otherwise
-        How many ranks to start where neither the user nor a scheduler says so.
-    before
-        What a rank does before it loads MPI, as if it were none: `hide_rank_variables`.
+    ``options`` has ``ranks``, which becomes the number that is expected, and ``launcher``.
+    ``otherwise`` says how many to start where neither the user nor a scheduler does. A rank calls
+    ``before`` before it loads MPI, as if it were none.
     """
     options.ranks = options.ranks or expected_ranks(otherwise=otherwise)
     relaunch(options.ranks, options.launcher)
@@ -337,21 +299,10 @@ def get_world(
     remedy: str = "the launcher does not fit the MPI that mpi4py loads; see the line 'mpi' of the "
     "profile",
 ) -> Any:
-    """All ranks, as a communicator, if they are as many as asked for.
+    """All ranks, as a communicator; refused on every rank unless there are ``count`` (or None).
 
     A launcher of another MPI starts many worlds of one rank each, without any error of its own.
-
-    Parameters
-    ----------
-    count
-        Ranks that are expected; None: as many as there are.
-    stage, remedy
-        Who asks, and what to do otherwise, for the message.
-
-    Raises
-    ------
-    InputError
-        On every rank, where they are not.
+    ``stage`` and ``remedy`` are for the message.
     """
     from mpi4py import MPI  # as above
 

@@ -1,10 +1,9 @@
 """Who reads what in the reduce: arithmetic on rows, stripes and ranks. No files, no MPI.
 
-A shard's file holds rows: its products, the planes of their sum, or one plain sum. Where rows are
-long they are cut into *stripes*, and each stripe is summed by itself, over all rows: what a rank
-holds is as long as a stripe, whatever the size of the result. Short rows are one stripe. A *unit*
-is what is read together and never shared between ranks: some rows of a shard, or all of them where
-they are planes, which only mean something together. A run ``(first, last)`` of units is half open.
+A shard's file holds rows: its products, the planes of their sum, or one plain sum. Long rows are
+cut into *stripes*, each summed by itself over all rows: what a rank holds is as long as a stripe. A
+*unit* is read by one rank: some rows of a shard, or all of them where they are planes, which only
+mean something together. A run ``(first, last)`` of units is half open.
 """
 
 from bisect import bisect_right
@@ -34,17 +33,10 @@ class Batch(NamedTuple):
 class Layout:
     """How the rows of all shards are cut.
 
-    Attributes
-    ----------
-    rows
-        Rows in the file of each shard.
-    numbers, item
-        Numbers of a row, and the bytes of each.
-    row_bytes, piece_bytes
-        Of the checksum (:func:`shardwise.files.pieces.checksum_pieces`): a stripe is a piece of a
-        row, and what is read is whole pieces.
-    planes
-        Whether the rows of a shard belong together.
+    ``rows`` are those in the file of each shard, ``numbers`` those of a row, of ``item`` bytes
+    each. ``row_bytes`` and ``piece_bytes`` are of the checksum (`files.pieces.checksum_pieces`): a
+    stripe is a piece of a row, and what is read is whole pieces. With ``planes`` the rows of a
+    shard belong together.
     """
 
     rows: Sequence[int]

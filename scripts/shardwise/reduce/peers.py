@@ -1,11 +1,9 @@
 """The other ranks of the reduce: buffers to and from them, and a limit to waiting for them.
 
-A rank that waits in MPI waits for ever, whatever became of the others. Here nobody does: every wait
-polls, ranks send each other signs of life in a ring while they work and while they wait, and a rank
-that has not heard of its neighbour for the time limit ends all of them. An error of one rank is
-sent to all, so that they end in order and it is shown once.
-
-All messages are buffers of NumPy; nothing is pickled.
+A rank that waits in MPI waits for ever, whatever became of the others. So every wait polls here,
+ranks send each other signs of life in a ring, and a rank that has not heard of its neighbour for
+the time limit ends all of them. An error of one rank is sent to all, so that it is shown once. All
+messages are buffers of NumPy; nothing is pickled.
 """
 
 import json
@@ -31,17 +29,12 @@ def describe_arrays(arrays: Iterable[np.ndarray]) -> str:
 
 
 def allocate_arrays(text: str, nbytes: int | None = None) -> list[np.ndarray]:
-    """New arrays, of what a text describes.
-
-    Parameters
-    ----------
-    nbytes
-        What they must come to; looked at before any memory is taken.
+    """New arrays, of what a text describes; ``nbytes`` is what they must come to.
 
     Raises
     ------
     IntegrityError
-        Where the text describes no arrays, or others than of so many bytes.
+        Before any memory is taken, where the text describes no arrays, or others than these.
     """
     try:
         shapes = [(np.dtype(str(descr)), tuple(shape)) for descr, shape in json.loads(text)]
@@ -68,14 +61,9 @@ _MOST_TEXT = 16384
 
 
 class Peers:
-    """All ranks of a communicator, as one of them sees them.
+    """All ranks of a communicator, as one of them sees them, on a duplicate of it.
 
-    Parameters
-    ----------
-    comm
-        An MPI communicator; a duplicate of it is used.
-    limit
-        Seconds without a sign of life after which all ranks are ended.
+    After ``limit`` seconds without a sign of life all ranks are ended.
     """
 
     def __init__(self, comm: Comm, limit: float = REDUCE_LIMIT_SECONDS) -> None:
@@ -107,13 +95,7 @@ class Peers:
     # Signs of life.
 
     def beat(self) -> None:
-        """Say that this rank lives, and hear what others say; to be called all the time.
-
-        Raises
-        ------
-        ShardwiseError
-            What another rank failed with.
-        """
+        """Say that this rank lives, and raise what another rank failed with; call it often."""
         now = time.monotonic()
         if self.size == 1 or now < self._look:
             return
@@ -146,13 +128,7 @@ class Peers:
 
     @contextmanager
     def sharing_errors(self) -> Iterator[None]:
-        """Tell all others of an error that this rank alone runs into.
-
-        Raises
-        ------
-        ShardwiseError
-            That error; one of the disk is a `TryAgain`.
-        """
+        """Tell all others of an error that this rank alone runs into; of the disk: `TryAgain`."""
         try:
             yield
         except ShardwiseError as error:
@@ -187,13 +163,7 @@ class Peers:
             pause = min(2 * pause, _SHORT_SECONDS)
 
     def result(self, future: Future, what: str) -> Any:
-        """The result of work that a thread of this rank does.
-
-        Raises
-        ------
-        TryAgain
-            Where it takes longer than the limit.
-        """
+        """The result of work that a thread of this rank does; past the limit all ranks end."""
         began = time.monotonic()
         while not wait([future], timeout=_LOOK_SECONDS).done:
             self.beat()
@@ -208,13 +178,7 @@ class Peers:
     # Together.
 
     def agree(self, work: Callable[[], Any], what: str) -> Any:
-        """Do something on every rank; where it fails on any, raise the lowest rank's error on all.
-
-        Raises
-        ------
-        ShardwiseError
-            The same on all ranks.
-        """
+        """Do something on every rank; where any fails, raise the lowest rank's error on all."""
         error, result = None, None
         try:
             result = self.during(work, what)

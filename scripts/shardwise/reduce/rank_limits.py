@@ -34,20 +34,7 @@ class Limit(NamedTuple):
 
 
 def refuse_more(ranks: int, named: str, *limits: Limit | None) -> None:
-    """Refuse more ranks than can be of use.
-
-    Parameters
-    ----------
-    named
-        Where the number comes from, such as ``reduce.ranks``.
-    limits
-        Those that are known.
-
-    Raises
-    ------
-    InputError
-        With the figures, and the most ranks that are allowed.
-    """
+    """Refuse more ranks than can be of use; ``named`` is the key or option that asks for them."""
     known = [limit for limit in limits if limit]
     most = min((limit.most for limit in known), default=ranks)
     if ranks > most:
@@ -69,13 +56,7 @@ def limit_by_places(places: int, figure: str) -> Limit:
 
 
 def limit_by_machine(launcher: str | None, environ: Mapping[str, str] = os.environ) -> Limit | None:
-    """The limit of what this process may use; None where the ranks may run elsewhere, too.
-
-    Parameters
-    ----------
-    launcher
-        As `launch.build_command` has it.
-    """
+    """The limit of what this process may use; None where the ranks may run elsewhere, too."""
     if "SLURM_JOB_ID" in environ:
         nodes = _number(environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
         tasks, cpus = _number(environ, "SLURM_NTASKS"), _number(environ, "SLURM_CPUS_ON_NODE")

@@ -21,15 +21,7 @@ from shardwise.reduce.peers import Peers
 
 
 class ResultFiles:
-    """One file a statistic, in the folder of unfinished work.
-
-    Parameters
-    ----------
-    partial
-        That folder.
-    names
-        The statistics.
-    """
+    """One file per statistic, in the folder of unfinished work."""
 
     def __init__(self, partial: CheckpointFolder, problem: Problem, names: Sequence[str]) -> None:
         self._partial, self._shape = partial, problem.product_shape
@@ -39,13 +31,7 @@ class ResultFiles:
         self._open: dict[str, BinaryIO] = {}
 
     def prepare(self) -> list[Checkpoint]:
-        """Make the files, or take those that an earlier reduce has left, with its records.
-
-        Raises
-        ------
-        InputError
-            Where something else lies there.
-        """
+        """Make the files, or take those that an earlier reduce has left, with its checkpoints."""
         refuse_foreign(self._partial.folder)
         records = self._partial.records()
         if records and all(self._fits(name) for name in self._dtypes):

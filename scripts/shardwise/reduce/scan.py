@@ -44,14 +44,8 @@ class File(NamedTuple):
 class Part:
     """A batch that was read.
 
-    Attributes
-    ----------
-    batch
-        What it is.
-    rows
-        Its rows in order; one item, unless they could not be read to equal distances.
-    digest
-        XOR of the digests of its pieces.
+    ``rows`` are its rows in order; one item, unless they could not be read to equal distances.
+    ``digest`` is the XOR of the digests of its pieces.
     """
 
     batch: Batch
@@ -94,14 +88,7 @@ class _Map:
 class Scan(AbstractContextManager):
     """Reads batches in order, some of them ahead.
 
-    Parameters
-    ----------
-    layout
-        How the rows of the files are cut.
-    batches
-        What to read.
-    open_file
-        Finds and checks the file of a shard, by its place in the plan.
+    ``open_file`` finds and checks the file of a shard, by its place in the plan.
     """
 
     def __init__(
@@ -127,18 +114,7 @@ class Scan(AbstractContextManager):
         return self._ahead[0][0].stripe if self._ahead else None
 
     def take(self, result: Callable[[Future], Part]) -> Part:
-        """The next batch, to be given back once it was used.
-
-        Parameters
-        ----------
-        result
-            Waits for a future.
-
-        Raises
-        ------
-        OSError, IntegrityError
-            Where it cannot be read.
-        """
+        """The next batch, to be given back once it was used; ``result`` waits for a future."""
         batch, mapped, extents, future = self._ahead.popleft()
         if future is not None:
             return result(future)
@@ -192,13 +168,6 @@ class Scan(AbstractContextManager):
     def _read(
         self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None
     ) -> Part:
-        part = self._in_slab(batch, file, extents, slab)
-        part.digest = self._digest(part)
-        return part
-
-    def _in_slab(
-        self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None
-    ) -> Part:
         size = direct.buffer_bytes(extents)
         if slab is None or slab.nbytes < size:
             # Others of this size may begin at later bytes of a page.
@@ -209,9 +178,12 @@ class Scan(AbstractContextManager):
         starts = [(view.ctypes.data - slab.ctypes.data) // item for view in views]
         strides = {b - a for a, b in pairwise(starts)} or {width}
         if len(strides) == 1:
-            return Part(batch, [Rows(flat, starts[0], strides.pop(), count, width)], slab=slab)
-        # Rows that begin at different bytes of a page do not lie at equal distances.
-        return Part(batch, [Rows(flat, start, width, 1, width) for start in starts], slab=slab)
+            rows = [Rows(flat, starts[0], strides.pop(), count, width)]
+        else:  # rows that begin at different bytes of a page do not lie at equal distances
+            rows = [Rows(flat, start, width, 1, width) for start in starts]
+        part = Part(batch, rows, slab=slab)
+        part.digest = self._digest(part)
+        return part
 
     def _digest(self, part: Part) -> int:
         """XOR of the digests of the pieces of a part."""

@@ -1,4 +1,4 @@
-"""Every trick that is played on Snakemake."""
+"""Every trick that is played on Snakemake, but those on single executors, in files of their own."""
 
 import logging
 import os
@@ -13,18 +13,25 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from snakemake.jobs import Job
 from snakemake.persistence import NO_PARAMS_CHANGE
 
 from shardwise import host
-from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.processes import leftovers
-from shardwise.workflow import claim, final, grid_engine, progress, recipe, slurm
+from shardwise.records import logs
+from shardwise.workflow import (
+    earlier_runs,
+    grid_engine_executor,
+    progress,
+    recipe,
+    slurm_executor,
+)
 
 if TYPE_CHECKING:
     from shardwise.workflow.run import Run
-
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -33,19 +40,22 @@ _PAGE_SECONDS = 120.0
 """So long may it take to make the page on a failed run; 100,000 shards take less than a minute."""
 
 _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
+_HOPELESS = (InputError.exit_code, IntegrityError.exit_code)
 
 
-def _refuse(error: ShardwiseError) -> NoReturn:
+def refuse(error: ShardwiseError) -> NoReturn:
     """End with the exit code of an error. Snakemake's logger says nothing under ``--quiet all``."""
     sys.stderr.write(f"{error}\n")
     sys.exit(error.exit_code)
 
 
-def _refuse_prefix(workflow: Any) -> None:
-    """Refuse ``prefix:`` of a module: Snakemake would rename files, and the scripts not know."""
-    prefix = workflow.modifier.path_modifier.prefix
-    if prefix:
-        _refuse(
+def refuse_prefix(workflow: Any) -> None:
+    """Snakemake believes that ``prefix:`` of a module may rename all files.
+
+    We need the names that our scripts know. So it is refused.
+    """
+    if prefix := workflow.modifier.path_modifier.prefix:
+        refuse(
             InputError(
                 f"prefix: {prefix!r} of the module cannot be used: it would rename the input as "
                 "well. Set the key results in the module's config instead, such as "
@@ -54,20 +64,11 @@ def _refuse_prefix(workflow: Any) -> None:
         )
 
 
-def _is_own(job: Any) -> bool:
-    """Whether a job is of a rule of this workflow; a group of jobs is not."""
-    rule = getattr(job, "rule", None)
-    rules = SCRIPTS.with_name("workflow")
-    return rule is not None and Path(str(rule.snakefile)).is_relative_to(rules)
+def around_graph(workflow: Any, force: Callable[[], None]) -> None:
+    """Snakemake believes its own records of how each file was made, and asks nobody else.
 
-
-def _around_graph(workflow: Any, force: Callable[[], None]) -> None:
-    """Have Snakemake's graph follow what `standing` has found, once it knows what it is asked for.
-
-    It has a hook for when it has read the rules, which is too early, and one for when jobs start.
-    It also believes its own records of how each file was made: other params, inputs or commands
-    than then make it run a job again. But others may have made the file since, and `standing` has
-    compared what counts. So for the rules of this workflow the records are not asked.
+    We need what `records.remaining` has found to count, as others may have made the file since. So
+    `force` is called once it is known what is asked for, and no record of our rules' jobs counts.
     """
     prepare = workflow._prepare_dag
 
@@ -79,24 +80,28 @@ def _around_graph(workflow: Any, force: Callable[[], None]) -> None:
             ("params_changed", NO_PARAMS_CHANGE), ("input_changed", ()), ("code_changed", ()),
             ("software_stack_changed", ()),
         ):  # fmt: skip
-            asked = getattr(persistence, name)
-            setattr(persistence, name, _asked_of_others(asked, unchanged))
+            setattr(persistence, name, _of_other_rules(getattr(persistence, name), unchanged))
 
     workflow._prepare_dag = prepared
 
 
-def _asked_of_others(asked: Callable, unchanged: Any) -> Callable:
+def _of_other_rules(changed: Callable, unchanged: Any) -> Callable:
+    rules = SCRIPTS.with_name("workflow")
+
     def answer(job: Any, *args: Any, **named: Any) -> Any:
-        return unchanged if _is_own(job) else asked(job, *args, **named)
+        rule = getattr(job, "rule", None)  # a group of jobs has none
+        if rule is not None and Path(str(rule.snakefile)).is_relative_to(rules):
+            return unchanged
+        return changed(job, *args, **named)
 
     return answer
 
 
-def _add_hooks(workflow: Any, run: "Run") -> None:
-    """Have Snakemake call the hooks of a run, whoever includes these rules.
+def add_hooks(workflow: Any, run: "Run") -> None:
+    """Snakemake believes that the hooks of the first Snakefile are all there are.
 
-    Snakemake calls the hooks of the first Snakefile alone, so those of a module count for nothing.
-    These are put around whatever the first Snakefile sets, before or after.
+    We need ours in a module as well. So they are put around whatever that Snakefile sets, before or
+    after.
     """
     acts = {
         "onstart": lambda: before_jobs(workflow, run),
@@ -118,27 +123,29 @@ def before_jobs(workflow: Any, run: "Run") -> None:
     run.began = True
     _heed_interrupts(run)
     host.announce()
-    slurm.begin()
+    slurm_executor.begin()
     try:
         run.refuse_crowds()
         small.mark(run.results)
-        claim.claim(run.results, joins=run.plan.facts.digest if run.dispatch == "array" else None)
+        joins = run.plan.facts.digest if run.dispatch == "array" else None
+        earlier_runs.lock_results(run.results, joins)
         _write_command(run.results)
         if removed := leftovers.remove_folders():
             log.info(f"shardwise: removed what killed runs left: {', '.join(map(str, removed))}")
-        final.begin(run.results)
+        _try_once(run.results)
         needed = list(workflow.dag.needrun_jobs())
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             run.write_planned()
-        grid_engine.begin(run.results, workflow.executor_settings, workflow.workdir_init, needed)
+        grid_engine_executor.begin(run.results, workflow, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
         for job in (job for job in needed if job.rule.name == run.rule_for_all):
             if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)
             if run.forced and not workflow.touch:
-                _disown(run)
+                for shard in run.to_compute:  # no receipt, no result
+                    run.results.receipt(shard).unlink(missing_ok=True)
     except InputError as error:
-        _refuse(error)
+        refuse(error)
 
 
 def _write_command(results: Results) -> None:
@@ -164,8 +171,37 @@ def _refuse_too_large(workflow: Any, run: "Run", rules: Collection[str]) -> None
         batch.refuse_too_large(run.plan, cuda, total)
 
 
+def _try_once(results: Results) -> None:
+    """Snakemake believes that any failed job may succeed at another try.
+
+    We need bad input (2) and a failed check (3) to end at the first, after which the user has to
+    act. So no try is left to a job whose log says that it ended so; a log says it whichever
+    executor there is.
+    """
+    began = 0.0
+    with suppress(OSError):  # by the clock of the disk, as the time of a log is
+        os.utime(results.running)
+        began = results.running.stat().st_mtime
+
+    def is_hopeless(path: Path) -> bool:
+        try:  # a job that is lost before it begins leaves the log of an earlier run
+            new = path.stat().st_mtime >= began
+        except OSError:
+            return False
+        return new and logs.find_exit_code(logs.read_tail(path)) in _HOPELESS
+
+    def restart_times(job: Any) -> int:
+        hopeless = any(is_hopeless(Path(str(path))) for path in job.log)
+        return 0 if hopeless else job.rule.restart_times
+
+    Job.restart_times = property(restart_times)
+
+
 def _heed_interrupts(run: "Run") -> None:
-    """Note a Ctrl-C, and let Snakemake tell no errors of the jobs that it has ended."""
+    """Snakemake believes that a job which Ctrl-C has ended is an error like any other.
+
+    We need to tell the two apart. So a Ctrl-C is noted, and from then on no error is shown.
+    """
     former = signal.getsignal(signal.SIGINT)
     if not callable(former):
         return  # a background job of a shell ignores it
@@ -181,8 +217,7 @@ def _heed_interrupts(run: "Run") -> None:
 def after_failure(results: Results) -> None:
     """Make the page on a run that has failed; where it cannot be made, a warning says why.
 
-    A process of its own makes it: the run is over, and nothing may keep its end from the user, who
-    leaves it out by Ctrl-C.
+    In a process of its own, which Ctrl-C ends: nothing may keep the end of a run from its user.
     """
     if not results.root.is_dir():
         return
@@ -201,20 +236,12 @@ def after_failure(results: Results) -> None:
         log.warning(f"shardwise: no page on this run ({results.report}): {one_line(reason)}")
 
 
-def _disown(run: "Run") -> None:
-    """Remove the receipts of products that are to be computed again: no receipt, no result."""
-    for shard in run.to_compute:
-        run.results.receipt(shard).unlink(missing_ok=True)
-
-
 def show_less(workflow: Any) -> None:
-    """Under the profiles' quiet mode, show what matters and write everything to the log file.
+    """Snakemake believes that what it is quiet about belongs nowhere, nor into its log file.
 
-    Snakemake believes that what it is quiet about belongs nowhere: quiet about progress, it tells
-    its listeners of no finished job; quiet about rules, it leaves them out of its own log file, and
-    still prints some lines a job. We need some ten lines a run on the screen, every event, and a
-    file that has it all. So the profiles are quiet about rules alone, the file's filter is told to
-    let everything through, and the screen gets warnings, errors, and the notes that `_SHOWN` fits.
+    We need some ten lines on the screen, and every event in the file. So the profiles are quiet
+    about rules alone, the file's filter lets everything through, and the screen gets warnings,
+    errors, and the notes that `_SHOWN` fits.
     """
     if "rules" not in progress.quietness(workflow):
         return
@@ -243,8 +270,8 @@ class _Screen(logging.Filter):
 def shell_prefix() -> str:
     """What every job's shell begins with: strict mode, this Python first, where the scripts are."""
     # Snakemake formats the prefix like every command: braces in a name are doubled.
-    folders = (Path(sys.executable).parent, SCRIPTS)
-    own, scripts = (
-        shlex.quote(str(path).replace("{", "{{").replace("}", "}}")) for path in folders
+    python, scripts = (
+        shlex.quote(str(path).replace("{", "{{").replace("}", "}}"))
+        for path in (Path(sys.executable).parent, SCRIPTS)
     )
-    return f'set -euo pipefail; export PATH={own}:"$PATH" SCRIPTS={scripts}; '
+    return f'set -euo pipefail; export PATH={python}:"$PATH" SCRIPTS={scripts}; '

@@ -17,7 +17,7 @@ from typing import Any
 from shardwise.devices import quarantine
 from shardwise.records import logs, missing
 from shardwise.records.logs import explain
-from shardwise.workflow import claim
+from shardwise.workflow import earlier_runs
 
 _SECONDS_BETWEEN_LINES = 10.0
 _FOLLOW_SECONDS = 1.0
@@ -82,7 +82,7 @@ class Listener(logging.Handler):
                 if event == "run_info" or not self._workflow.dryrun:
                     act(record)
             elif match := _RUN_NAME.search(record.getMessage()):
-                claim.remember(self._run.results, "slurm", match[1])
+                earlier_runs.remember(self._run.results, "slurm", match[1])
         except Exception:  # a fault in counting must never end a run
             self.handleError(record)
 

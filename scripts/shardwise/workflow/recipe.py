@@ -1,11 +1,10 @@
-"""Write the recipe of an array job from Snakemake's resources."""
+"""What the profile asks a scheduler for: the recipe of an array job, looked at before any job."""
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,9 @@ from shardwise.dispatch.recipe import RULE, TaskRequest, path
 from shardwise.dispatch.schedulers import grid_engine, slurm
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
-from shardwise.workflow import grid_engine as executor
+
+_SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
+"""By the executor of the profile."""
 
 
 def write(results: Results, workflow: Any, job: Any) -> None:
@@ -35,14 +36,14 @@ def write(results: Results, workflow: Any, job: Any) -> None:
     scheduler = _scheduler(workflow)
     attempts = range(1, workflow.execution_settings.retries + 2)
     tries = [_at_attempt(job, attempt) for attempt in attempts]
-    words = {"slurm": _slurm_words, "uge": _uge_words}.get(scheduler, lambda *_: [])
+    words = [_words(scheduler, one, workflow) for one in tries]
+    verify(scheduler, RULE, tries[0].resources, words[0])
     recipe = TaskRequest(
         scheduler=scheduler,
-        words=[words(one, workflow) for one in tries],
+        words=words,
         memory=[one.resources.get("mem_mb") for one in tries],
         setup=workflow.remote_execution_settings.precommand or "",
     )
-    _verify(recipe, tries[0].resources)
     from shardwise.files.commit import commit  # here: jobs do not need it
 
     with commit(path(results)) as file:
@@ -51,17 +52,11 @@ def write(results: Results, workflow: Any, job: Any) -> None:
 
 def _scheduler(workflow: Any) -> str:
     """The scheduler of the profile; under one that names none, what this machine has."""
-    if _by_plugin(workflow):
-        return "slurm"
-    if executor.RUN in os.environ:
-        return "uge"
+    executor = workflow.executor_plugin.name
+    if executor in _SCHEDULERS:
+        return _SCHEDULERS[executor]
     commands = {"sbatch": "slurm", "qsub": "uge"}
     return next((name for command, name in commands.items() if shutil.which(command)), "")
-
-
-def _by_plugin(workflow: Any) -> bool:
-    """Whether other jobs of this run go through Slurm's plugin, whose settings count then."""
-    return getattr(workflow.executor_plugin, "name", "") == "slurm"
 
 
 def _at_attempt(job: Any, attempt: int) -> Any:
@@ -72,12 +67,19 @@ def _at_attempt(job: Any, attempt: int) -> Any:
     return SimpleNamespace(resources=resources, threads=resources["_cores"], name=job.rule.name)
 
 
+def _words(scheduler: str, job: Any, workflow: Any) -> list[str]:
+    if scheduler == "slurm":
+        return _slurm_words(job, workflow)
+    return grid_engine.site_words(job.resources) if scheduler == "uge" else []
+
+
 def _slurm_words(job: Any, workflow: Any) -> list[str]:
     """What the Slurm plugin would say to sbatch, by its own functions."""
     from snakemake_executor_plugin_slurm import partitions, submit_string, utils, validation
     from snakemake_interface_common.exceptions import WorkflowError
 
-    settings = workflow.executor_settings if _by_plugin(workflow) else None
+    by_plugin = workflow.executor_plugin.name == "slurm"
+    settings = workflow.executor_settings if by_plugin else None
     if any(job.resources.get(key) for key in ("cluster", "clusters", "slurm_cluster")):
         raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
     partition = job.resources.get("slurm_partition")
@@ -100,20 +102,29 @@ def _slurm_words(job: Any, workflow: Any) -> list[str]:
     return words if {"--requeue", "--no-requeue"} & {*words} else [*words, "--no-requeue"]
 
 
-def _uge_words(job: Any, _workflow: Any) -> list[str]:
-    return grid_engine.site_words(job.resources)
+def verify(
+    scheduler: str, rule: str, resources: Mapping[str, Any], words: Sequence[str] = ()
+) -> None:
+    """Have the scheduler look at what jobs of a rule ask for; one that is away is waited for later.
 
+    Parameters
+    ----------
+    words
+        For sbatch; those for qsub follow from the resources.
 
-def _verify(recipe: TaskRequest, resources: Mapping[str, Any]) -> None:
-    """Have the scheduler look at the words of a first try; one that is away is waited for later."""
+    Raises
+    ------
+    InputError
+        Where the scheduler would not take such jobs.
+    """
     try:
         with contextlib.suppress(TryAgain):
-            if recipe.scheduler == "slurm":
-                slurm.verify(recipe.words[0])
-            elif recipe.scheduler == "uge":
+            if scheduler == "slurm":
+                slurm.verify(words)
+            elif scheduler == "uge":
                 grid_engine.verify(resources)
     except InputError as error:
         raise InputError(
-            f"the scheduler would not take the tasks of rule {RULE}: {error}; change the block "
-            f"{RULE} in the profile"
+            f"the scheduler would not take the jobs of rule {rule}: {error}; change the block "
+            f"{rule} in config.yaml of the profile"
         ) from None

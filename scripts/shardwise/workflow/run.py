@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from snakemake.io import ancient
 
-from shardwise import ALGORITHM
 from shardwise.devices import grants
 from shardwise.dispatch import recipe
 from shardwise.errors import InputError, ShardwiseError, some
@@ -26,16 +25,10 @@ from shardwise.plan.plan import Plan, Shard, Source, Stack
 from shardwise.records import missing
 from shardwise.reduce import rank_limits
 from shardwise.units import MIB, count
+from shardwise.workflow import hooks
 
 if TYPE_CHECKING:
     from shardwise.records.remaining import RemainingWork
-from shardwise.workflow.hooks import (
-    _add_hooks,
-    _around_graph,
-    _refuse,
-    _refuse_prefix,
-    show_less,
-)
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -68,9 +61,9 @@ class Run:
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
-        _refuse_prefix(workflow)
+        hooks.refuse_prefix(workflow)
         if main:
-            show_less(workflow)
+            hooks.show_less(workflow)
         self.results = Results(Path(results_folder(config)))
         self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
@@ -81,7 +74,7 @@ class Run:
         self.standing = self._compared() if main else None
         self.began = self.succeeded = self.interrupted = False
         if main:
-            _add_hooks(workflow, self)
+            hooks.add_hooks(workflow, self)
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 where it is bad."""
@@ -95,7 +88,7 @@ class Run:
             plan, self._sources = planner.make(settings, CACHE, log)
             planner.check_folder(plan)
         except ShardwiseError as error:
-            _refuse(error)
+            hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
 
@@ -106,7 +99,7 @@ class Run:
                 if ranks > rank_limits.ALWAYS:
                     rank_limits.refuse_more(ranks, named, self._work_of(rule), self._granted(rule))
         except InputError as error:
-            _refuse(error)
+            hooks.refuse(error)
 
     def _work_of(self, rule: str) -> rank_limits.Limit:
         """The limit of what there is to do for the ranks of a rule."""
@@ -182,7 +175,7 @@ class Run:
         # Snakemake itself makes what a shard lacks. What lies on the way to results that are there
         # it would leave as it is, even if it is lost.
         unfit = [path for path in found.unfit if not self._is_of_shard(path) or path.exists()]
-        _around_graph(self._workflow, lambda: self._force(unfit))
+        hooks.around_graph(self._workflow, lambda: self._force(unfit))
         return found
 
     def _force(self, unfit: Sequence[Path]) -> None:
@@ -294,47 +287,22 @@ class Run:
     # Inputs. Each is a plain name where it is the same for all shards, and a function of the
     # wildcards only where it has to be: Snakemake takes ten times as long to call a function.
 
-    @property
-    def plan_for_synthesize(self) -> Any:
-        """The plan, as the job needs it that writes the synthetic stack."""
-        return self._plan_for(self.results.synthetic)
-
-    @property
-    def plan_for_shard(self) -> Any:
-        """The plan, as the job needs it that copies a shard's matrices."""
-        return self._plan_for_each(self.results.shard)
-
-    @property
-    def plan_for_multiply(self) -> Any:
-        """The plan, as the job needs it that computes a shard's products."""
-        return self._plan_for_each(self.results.product)
-
-    @property
-    def plan_for_all(self) -> Any:
-        """The plan, as the one job needs it that computes all shards."""
-        return self._plan_for(self.results.multiplied)
-
-    @property
-    def plan_for_ledger(self) -> Any:
-        """The plan, as the job needs it that makes the ledger."""
-        return self._plan_for(self.results.ledger)
-
-    @property
-    def plan_for_reduce(self) -> Any:
-        """The plan, as the job needs it that sums."""
-        return self._plan_for(self.results.summary)
-
-    def _plan_for(self, output: Path) -> Any:
+    def plan_for(self, rule: str) -> Any:
         """The plan: when it is made again, that reruns a job only where its output is unfit.
 
         Snakemake looks at nothing else, not even at what is forced, in the jobs behind one that
         runs again. So the plan is ancient for those whose output fits, and for the others not.
         """
-        path = str(self.results.plan)
-        return path if self.standing and output in self.standing.unfit else ancient(path)
-
-    def _plan_for_each(self, name: Callable[[str], Path]) -> Any:
-        return self._for_each(name, str(self.results.plan))
+        results, plan = self.results, str(self.results.plan)
+        if rule == "shard":
+            return self._for_each(results.shard, plan)
+        if rule == "multiply" and self.rule_for_all is None:
+            return self._for_each(results.product, plan)
+        outputs = {
+            "synthesize": results.synthetic, "ledger": results.ledger, "reduce": results.summary
+        }  # fmt: skip
+        output = outputs.get(rule, results.multiplied)
+        return plan if self.standing and output in self.standing.unfit else ancient(plan)
 
     def _for_each(self, name: Callable[[str], Path], files: Any) -> Any:
         """The input of the job of each shard: of those whose output fits, no time stamp counts.
@@ -396,23 +364,11 @@ class Run:
             return self._for_each(self.results.product, left + right)
         return self._for_each(self.results.product, lambda wildcards: left(wildcards) + right)
 
-    # Digests: a job runs again when the one of its own changes.
-
-    def plan_digest(self, wildcards: Any) -> str:
-        """Changes with anything that the plan says."""
-        return self.plan.facts.digest
-
-    def recipe_digest(self, wildcards: Any) -> str:
-        """Changes with the synthetic stack."""
-        return plans.digest([self.plan.facts.synthetic, ALGORITHM["synthesize"]])
+    # Digests: by them a run sees to it that its jobs work by its own plan.
 
     def shard_digest(self, wildcards: Any) -> str:
         """Changes with which matrices a shard holds."""
         return self.plan.shards[wildcards.shard].matrices
-
-    def reduce_algorithm(self, wildcards: Any) -> int:
-        """Changes with the algorithm of the reduce."""
-        return ALGORITHM["reduce"]
 
     def fingerprint(self, wildcards: Any) -> str:
         """Changes with anything that a shard's products depend on."""
@@ -420,42 +376,37 @@ class Run:
 
     # Resources: the most that any shard needs, times the attempt.
 
-    @property
-    def copy_mb(self) -> int:
-        """Memory of the shard stage: a buffer of a known size, which no attempt outgrows."""
-        return -(-memory.copy_memory(self.plan.problem) // MIB)
+    def mib(self, rule: str) -> Any:
+        """Memory of a job."""
+        problem = self.plan.problem
+        match rule:
+            case "shard":  # a buffer of a known size, which no attempt outgrows
+                return -(-memory.copy_memory(problem) // MIB)
+            case "synthesize":
+                nbytes = memory.synthetic_memory(problem)
+            case "reduce":  # of all its ranks
+                nbytes = memory.reduce_memory(self.reduce["ranks"])
+            case _:
+                # A copy that a task makes itself goes through the same slabs as its products.
+                nbytes = max(row.memory for row in self.plan.shards.values())
+                nbytes *= grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
+        return _growing(-(-nbytes // MIB))
 
-    @property
-    def copy_minutes(self) -> Growing:
-        """Run time of the shard stage."""
-        return _growing(cut.minutes(2 * max(row.bytes for row in self.plan.shards.values())))
+    def minutes(self, rule: str) -> Growing:
+        """Run time of a job."""
+        nbytes = self.plan.facts.bytes
+        match rule:
+            case "shard":
+                return _growing(cut.minutes(2 * max(r.bytes for r in self.plan.shards.values())))
+            case "synthesize":
+                return _growing(cut.minutes(nbytes.input))
+            case "reduce":  # it reads every product once
+                return _growing(cut.minutes(nbytes.products))
+            case "multiply":
+                return _growing(self._task_minutes)
+        return self._node_minutes
 
-    @property
-    def synthesize_mb(self) -> Growing:
-        """Memory of the synthetic stack."""
-        return _growing(-(-memory.synthetic_memory(self.plan.problem) // MIB))
-
-    @property
-    def synthesize_minutes(self) -> Growing:
-        """Run time of the synthetic stack."""
-        return _growing(cut.minutes(self.plan.facts.bytes.input))
-
-    @property
-    def multiply_mb(self) -> Growing:
-        """Memory of a shard's products."""
-        return _growing(-(-self._task_memory // MIB))
-
-    @property
-    def multiply_minutes(self) -> Growing:
-        """Run time of a shard's products."""
-        return _growing(self._task_minutes)
-
-    @property
-    def node_mb(self) -> Growing:
-        """Memory of a node that computes a shard on each device it was asked for."""
-        return _growing(-(-self._task_memory * grants.asked(self._node_words) // MIB))
-
-    def node_minutes(self, wildcards: Any, attempt: int) -> int:
+    def _node_minutes(self, wildcards: Any, attempt: int) -> int:
         """Run time of all shards to compute, on all devices that were asked for."""
         shards = list(self.plan.shards) if self.standing is None else self.to_compute
         rows = [self.plan.shards[shard] for shard in shards]
@@ -482,11 +433,6 @@ class Run:
         return {name: str(own.raw) for name, own in asked.get(rule, {}).items()}
 
     @property
-    def _task_memory(self) -> int:
-        """Host bytes of a shard's task; a copy that it makes itself goes through the same slabs."""
-        return max(row.memory for row in self.plan.shards.values())
-
-    @property
     def _task_minutes(self) -> int:
         flop = self.plan.problem.flop
         return max(
@@ -498,16 +444,6 @@ class Run:
         """Bytes that tasks read and write to copy some shards; under jobs others do that."""
         copies = self.dispatch != "jobs" and self.plan.settings.materialize
         return 2 * sum(row.bytes for row in rows) if copies else 0
-
-    @property
-    def reduce_mb(self) -> Growing:
-        """Memory of all ranks of the reduce."""
-        return _growing(-(-memory.reduce_memory(self.reduce["ranks"]) // MIB))
-
-    @property
-    def reduce_minutes(self) -> Growing:
-        """Run time of the reduce, which reads every product once."""
-        return _growing(cut.minutes(self.plan.facts.bytes.products))
 
 
 def _filled(names: str | list[str], shard: str) -> str | list[str]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pynvml
 import pytest
-from shardwise.devices import choose, grants, leases, nvml
+from shardwise.devices import choose, grants, leases, nvml, wait
 from shardwise.devices.nvml import Device, Process
 from shardwise.errors import InputError, TryAgain
 from shardwise.multiply import backend as backends
@@ -172,7 +172,7 @@ def test_a_process_keeps_its_device():
 )
 def test_a_granted_device_is_kept_from_strangers_only(monkeypatch, caplog, other, said):
     """The scheduler has decided: neither another's lease nor processes make the task wait."""
-    monkeypatch.setattr(choose, "time", Clock([]))
+    monkeypatch.setattr(wait, "time", Clock([]))
     monkeypatch.setattr(leases, "take", lambda uuid, job: False)
     monkeypatch.setattr(leases, "holder", lambda uuid: other)
     full = [Device(A, "Fake", 0, 16 * GIB, 0)]
@@ -218,7 +218,7 @@ def test_the_freest_device_comes_first():
 def test_a_device_that_others_fill_is_left_alone(device, needed, why):
     """Of what the plan says, or of half the device if that is less, all must be free."""
     memory, free, mode, processes = device
-    found = choose.obstacle(Device(A, "Fake", 0, memory, free, mode, processes), needed)
+    found = wait.obstacle(Device(A, "Fake", 0, memory, free, mode, processes), needed)
     assert found is None if why is None else why in found
 
 
@@ -227,7 +227,7 @@ class Clock:
 
     def __init__(self, events):
         self.now, self.events = 1000.0, events
-        self.strftime, self.localtime = choose.time.strftime, choose.time.localtime
+        self.strftime, self.localtime = wait.time.strftime, wait.time.localtime
 
     def monotonic(self):
         """Seconds since some time."""
@@ -257,7 +257,7 @@ def holder(pid, job=None):
 
 def waiting(monkeypatch, events, limit=600.0, node=NODE[:1], environ=None):
     """Take a device while things happen: pairs of a time in seconds and what is called then."""
-    monkeypatch.setattr(choose, "time", clock := Clock(events))
+    monkeypatch.setattr(wait, "time", clock := Clock(events))
     try:
         return take(environ or {}, node, limit=limit)[0].device.uuid, clock.now - 1000
     except TryAgain as error:
@@ -332,7 +332,7 @@ def test_the_lease_names_the_job():
 def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, limit):
     """In a cluster's job, whose run time is limited, the wait ends before the job does."""
     other.update({A: holder(5), B: holder(6)})
-    monkeypatch.setattr(choose, "time", Clock([]))
+    monkeypatch.setattr(wait, "time", Clock([]))
     with pytest.raises(TryAgain, match=f"no lease changed hands for {limit} s"):
         take(environ | {"CUDA_VISIBLE_DEVICES": "0,1"})
 
@@ -340,7 +340,7 @@ def test_a_task_waits_as_long_as_its_job_may_run(monkeypatch, other, environ, li
 def test_tasks_of_the_same_job_are_waited_for_as_elsewhere(monkeypatch, other):
     """A run within one job, such as an interactive one: its shards may take their time."""
     other.update({A: holder(5), B: holder(6, "slurm 7")})
-    monkeypatch.setattr(choose, "time", Clock([]))
+    monkeypatch.setattr(wait, "time", Clock([]))
     with pytest.raises(TryAgain, match="no lease changed hands for 3600 s"):
         take(SLURM | {"CUDA_VISIBLE_DEVICES": "0,1"})
 
@@ -377,7 +377,7 @@ def test_devices_that_are_all_leased_are_not_listed_again(monkeypatch, other):
     """Only for a message, and once a lease has ended: the first time, then at 0, 60, 120, 150 s."""
     other[A] = holder(5)
     times = []
-    monkeypatch.setattr(choose, "time", clock := Clock([(150, other.clear)]))
+    monkeypatch.setattr(wait, "time", clock := Clock([(150, other.clear)]))
 
     def listed():
         times.append(clock.now - 1000)
@@ -390,7 +390,7 @@ def test_devices_that_are_all_leased_are_not_listed_again(monkeypatch, other):
 def test_only_what_may_be_used_is_waited_for(monkeypatch, other):
     """With the variable set, a device that is free but not named stays untouched."""
     other[A] = holder(5)
-    monkeypatch.setattr(choose, "time", Clock([]))
+    monkeypatch.setattr(wait, "time", Clock([]))
     with pytest.raises(TryAgain, match=A):
         take({"CUDA_VISIBLE_DEVICES": "0"}, limit=10)
 

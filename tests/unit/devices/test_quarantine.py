@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import errors as failures
 from shardwise import host
-from shardwise.devices import choose, leases, quarantine
+from shardwise.devices import choose, leases, quarantine, wait
 from shardwise.devices.nvml import Device
 from shardwise.devices.quarantine import Entry
 from shardwise.errors import (
@@ -315,7 +315,7 @@ class Clock(SimpleNamespace):
 def test_a_granted_device_in_quarantine_is_held_for_a_while(alone, monkeypatch, limit, held):
     """So that the scheduler does not give it to the next job at once."""
     clock = Clock()
-    monkeypatch.setattr(choose, "time", clock)
+    monkeypatch.setattr(wait, "time", clock)
     with pytest.raises(Quarantined):
         take(SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"}, limit=limit)
     assert clock.now == held
@@ -324,7 +324,7 @@ def test_a_granted_device_in_quarantine_is_held_for_a_while(alone, monkeypatch, 
 def test_a_device_that_is_cleared_meanwhile_is_taken(alone, monkeypatch):
     """A job that holds one looks every second."""
     clock = Clock()
-    monkeypatch.setattr(choose, "time", clock)
+    monkeypatch.setattr(wait, "time", clock)
     taken = take(
         SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, lambda: {A: "bad"} if clock.now < 10 else {}
     )

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.dispatch import array, journal, recipe, tally, task
+from shardwise.dispatch import array, journal, recipe, task
 from shardwise.dispatch.schedulers import common, grid_engine, slurm
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
 from shardwise.dispatch.schedulers.grid_engine import GridEngine
@@ -541,14 +541,6 @@ def test_a_refused_first_try_is_the_end(pretended: Pretended) -> None:
         dispatch(pretended)
 
 
-def test_tries_are_limited(pretended: Pretended) -> None:
-    """A shard that always ends with 75 has its retries, and no more."""
-    pretended.codes = {"00001": [75] * 9}
-    with pytest.raises(TryAgain, match="1 failed"):
-        dispatch(pretended, retries=1)
-    assert pretended.starts.count("00001") == 2
-
-
 def test_a_full_queue_gets_smaller_arrays(pretended: Pretended) -> None:
     """What fits is submitted; the rest waits until tasks have ended."""
     pretended.room = 3
@@ -602,14 +594,6 @@ def test_a_slow_submission_does_not_stop_the_looks(
     dispatch(pretended)
     assert clock.slept
     assert max(clock.slept) <= 60
-
-
-def test_sbatch_may_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tries for 120 seconds by itself; cut off before that, nobody knows what it has done."""
-    given = []
-    monkeypatch.setattr(slurm, "call", lambda _words, seconds: given.append(seconds) or "7;c\n")
-    assert Slurm().submit(Array("slurm", "r", "d", "n", 1, 0, (0,)), [], Path("s"), None) == "7"
-    assert given[0] > 120
 
 
 def test_what_will_never_start_is_cancelled(pretended: Pretended) -> None:
@@ -673,12 +657,6 @@ def test_tasks_of_another_plan_are_refused(pretended: Pretended) -> None:
     assert not pretended.sizes
 
 
-def test_a_second_dispatch_is_refused(pretended: Pretended) -> None:
-    """While one hands out the shards of a results folder, another ends with 75."""
-    with tally.holding(pretended.plan.results), pytest.raises(TryAgain, match="being computed by"):
-        dispatch(pretended)
-
-
 def test_without_a_scheduler_it_says_so(tmp_path: Path) -> None:
     """And says what to do on a machine that has none."""
     file = tmp_path / "recipe.json"
@@ -704,14 +682,6 @@ def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
             check=True,
         )
     assert done.stdout == "True\n"
-
-
-def test_without_descriptors_of_processes_nobody_is_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A Python that was built on an old system goes on without the watch."""
-    monkeypatch.delattr(array.os, "pidfd_open")
-    assert array.guardian(tmp_path / "run.lock") is None
 
 
 @pytest.mark.parametrize(

@@ -293,16 +293,6 @@ def test_a_signal_leaves_no_process(spread: Spread, number: int) -> None:
     processes.until(lambda: not spread.living(), 30)
 
 
-def test_nothing_is_started_where_nothing_is_missing(spread: Spread) -> None:
-    """A second run on finished results takes no device."""
-    assert start(spread, "--ranks", "2").wait() == 0
-    starts = spread.starts()
-    assert start(spread, "--ranks", "2").wait() == 0
-    assert "all 24 shards have their products" in said(spread)
-    assert "computing on" not in said(spread)
-    assert spread.starts() == starts
-
-
 @pytest.mark.parametrize("kind", ["node", "device"])
 def test_a_stopped_worker_of_any_rank_is_replaced(spread: Spread, kind: str) -> None:
     """The rank that has it speaks of it, ends it, and its shard is computed elsewhere."""

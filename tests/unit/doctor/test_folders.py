@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from shardwise.doctor import folders
-from shardwise.doctor.findings import FAULT, NOTE, OK, Answer, Deadline, Finding
+from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply
 
 Mount = namedtuple("Mount", "device mountpoint fstype opts")
 MOUNTS = [
@@ -42,16 +42,6 @@ def test_this_file_system_passes(tmp_path: Path) -> None:
 def _free(path: Path) -> int:
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize
-
-
-def test_an_end_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
-    """Whoever stops listening, or is ended, leaves no probe behind."""
-    found = folders.findings(tmp_path, Deadline(60))
-    while next(found).name != "rename":
-        pass
-    assert len(list(tmp_path.iterdir())) == 1
-    found.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_takes_no_file() -> None:
@@ -98,13 +88,6 @@ def place(folder: str, cluster: bool) -> Finding:
     return folders._place(path, path, folders.mount(path, MOUNTS), cluster)
 
 
-def test_a_network_file_system_is_named_with_its_caveat() -> None:
-    """A note, not a fault; and jobs on other nodes see it."""
-    found = place("/data/x", True)
-    assert (found.level, found.facts["local"], found.cure) == (NOTE, False, "")
-    assert "is on nfs4, mounted at /data: " in found.text
-
-
 def test_a_disk_of_this_machine_beside_a_scheduler() -> None:
     """Other nodes do not see it; without a scheduler there are none."""
     assert (place("/home", False).level, place("/home", False).facts["local"]) == (OK, True)
@@ -136,23 +119,8 @@ def test_a_disk_without_locks(tmp_path: Path) -> None:
 def test_locks_that_do_not_hold(tmp_path: Path, codes: tuple[int | None, int], words: str) -> None:
     """What the second process got while the lock was held, and after it."""
     left = list(codes)
-    found = folders.locks(tmp_path, Deadline(60), ask=lambda *_: Answer(left.pop(0), "", ""))
+    found = folders.locks(tmp_path, Deadline(60), ask=lambda *_: Reply(left.pop(0), "", ""))
     assert (found.level, words in found.text) == (NOTE, True)
-
-
-def test_locks_that_hold_on_one_node_only(tmp_path: Path) -> None:
-    """The probe cannot see another node, but the mount option tells."""
-    mount = Mount("x", "/x", "lustre", "rw,localflock")
-    found = folders.locks(tmp_path, Deadline(60), mount)
-    assert "localflock keeps locks on one node" in found.text
-
-
-def test_a_disk_without_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results could never be committed there."""
-    monkeypatch.setattr(folders.os, "replace", _refused)
-    *_, last = folders.findings(tmp_path, Deadline(60))
-    assert (last.name, last.level, last.code) == ("writing", FAULT, 2)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync", "mkdir"])

@@ -13,9 +13,8 @@ import pytest
 from rich.console import Console
 from shardwise.doctor import findings, mpi, python, report
 from shardwise.doctor.__main__ import SECTIONS, guarded
-from shardwise.doctor.findings import FAULT, OK, Answer, Deadline, Finding, fault, note, ok
+from shardwise.doctor.findings import FAULT, OK, Deadline, Finding, Reply, fault, note, ok
 from shardwise.doctor.report import Report
-from shardwise.plan import config
 
 from tests import processes
 from tests.doctor import Once
@@ -55,8 +54,9 @@ def test_json_and_text_say_the_same(tmp_path: Path) -> None:
     assert told.stderr == plain.stderr == ""
     lines = " ".join(plain.stdout.split())
     for finding in said["findings"]:
-        # Free space and memory change from one run to the next.
-        if finding["name"] != "space" and not finding["name"].startswith("GPU"):
+        # Free space, memory and what other programs leave change from one run to the next.
+        changing = finding["name"].startswith(("space", "GPU")) or finding["section"] == "leftovers"
+        if not changing:
             assert " ".join(finding["text"].split()) in lines
     sections = [finding["section"] for finding in said["findings"]]
     assert list(dict.fromkeys(sections)) == [name for name in report.TITLES if name in sections]
@@ -107,26 +107,12 @@ def test_a_scheduler_that_does_not_answer_is_no_fault(
     assert "ok  the main job can run here" in done.stdout
 
 
-def test_a_time_limit_may_be_endless(tmp_path: Path) -> None:
-    """As those of tasks."""
-    done = doctor(tmp_path, "--time-limit", "inf")
-    assert "2 ranks in one world" in done.stdout
-    assert done.stderr == ""
-
-
 def test_without_its_own_packages_it_says_what_to_install(tmp_path: Path) -> None:
     """As after an update of the clone alone."""
     (tmp_path / "rich.py").write_text("raise ModuleNotFoundError(\"No module named 'rich'\")")
     done = run("doctor", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "No module named 'rich': run make install first\n"
-
-
-def test_help_explains_the_exit_codes() -> None:
-    """--help says how it ends, and where its keys are."""
-    told = " ".join(run("doctor", "--help").stdout.split())
-    for words in ("0 the main job can run", "2 something", "75 try again", "docs/doctor.md"):
-        assert words in told
 
 
 def test_the_page_names_the_keys_of_the_json() -> None:
@@ -144,16 +130,6 @@ def ranks(launcher: str) -> Finding:
     return last
 
 
-def test_two_real_ranks_meet() -> None:
-    """One world of two, on this host, with the MPI that mpi4py loads."""
-    found = ranks("auto")
-    assert (found.name, found.level) == ("hello", OK), found.text
-    assert [(rank["rank"], rank["size"], rank["sum"]) for rank in found.facts["ranks"]] == [
-        (0, 2, 2), (1, 2, 2),
-    ]  # fmt: skip
-    assert "MPI" in found.text
-
-
 def test_two_worlds_of_one_rank_are_a_fault(site: Path) -> None:
     """A launcher of another MPI starts as many processes as it should, and none finds another."""
     other = program(site / "mpiexec", 'shift 2\n"$@" &\n"$@" &\nwait')
@@ -161,17 +137,6 @@ def test_two_worlds_of_one_rank_are_a_fault(site: Path) -> None:
     assert (found.level, found.code) == (FAULT, 2)
     assert "in worlds of 1 and 1, not 2 ranks in one world" in found.text
     assert "MPI4PY_LIBMPI" in found.cure
-
-
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [("echo no such plugin >&2; exit 3", "no such plugin"), ("exit 0", "no rank could say hello")],
-)
-def test_a_launcher_that_starts_nothing(site: Path, script: str, words: str) -> None:
-    """Its own last words are shown."""
-    found = ranks(str(program(site / "mpiexec", script)))
-    assert (found.level, found.code) == (FAULT, 2)
-    assert words in found.text
 
 
 def test_ranks_that_hang_are_ended(site: Path, tmp_path: Path) -> None:
@@ -196,13 +161,6 @@ def test_what_outlives_its_launcher_is_ended_too(site: Path, tmp_path: Path, lea
         processes.until(lambda: not processes.living(left), 20)
     finally:
         processes.kill(left)
-
-
-def test_a_missing_launcher_is_named() -> None:
-    """Nothing is started."""
-    (found,) = mpi.findings(Deadline(LONG), "no-such-mpiexec")
-    assert (found.level, found.code) == (FAULT, 2)
-    assert "no-such-mpiexec" in found.text
 
 
 def test_what_packages_are_missing() -> None:
@@ -249,17 +207,10 @@ def test_a_section_that_does_not_come_to_its_end(
 ) -> None:
     """What it has said is kept, half a line is not, and one finding tells what happened."""
     line = json.dumps({"name": "a", "level": "ok", "text": "b", "section": "gpus"})
-    first, last = report.read("gpus", Answer(code, f'{line}\n{{"name": "a', "MemoryError"))
+    first, last = report.read("gpus", Reply(code, f'{line}\n{{"name": "a', "MemoryError"))
     assert first == Finding("a", OK, "b", section="gpus")
     assert (last.section, last.level, last.code) == ("gpus", FAULT, exit_code)
     assert words in last.text
-
-
-def test_a_scheduler_that_hangs_keeps_no_job_from_this_machine() -> None:
-    """What hangs in any other section does."""
-    for name in ("slurm", "grid engine"):
-        (found,) = report.read(name, Answer(None, "", ""))
-        assert (found.level, found.code) == ("note", 0)
 
 
 def test_a_program_that_says_more_than_a_pipe_holds() -> None:
@@ -308,27 +259,3 @@ def test_the_verdict(found: Sequence[Finding], code: int, words: str) -> None:
     assert made.code == code
     assert words in made.verdict
     assert shown(made, 80).splitlines()[-1].startswith("!!" if code else "ok")
-
-
-def test_lines_fit_and_cures_stand_below() -> None:
-    """Marks and names in columns, text wrapped beside them."""
-    text = shown(verdict(ok("a", "word " * 40), fault("b", "wrong", "mend it")), 60)
-    assert max(map(len, text.splitlines())) <= 60
-    assert "\n  ok  a             word word" in text
-    assert re.search(r"\n  !!  b             wrong *\n                    → mend it *\n", text)
-
-
-def test_a_config_that_cannot_be_read_for_want_of_a_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The defaults hold, so that all else can be looked at."""
-
-    def missing(*_: object) -> None:
-        raise ModuleNotFoundError("No module named 'yaml'")
-
-    monkeypatch.setattr(config, "load", missing)
-    file = tmp_path / "config.yaml"
-    file.write_text("results: there\n")
-    chosen, (found,) = report.choose([file], None)
-    assert chosen == {"results": "results/default", "backend": "auto"}
-    assert (found.level, found.section, found.cure) == (FAULT, "config", "make install")

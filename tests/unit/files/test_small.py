@@ -34,8 +34,7 @@ def test_what_is_no_file_is_refused(tmp_path, kind):
     ]()
     with pytest.raises(IntegrityError, match=r"is not a file|cannot be read"):
         small.read(path, follow=False)
-    assert small.said(path, follow=False) is None
-    assert small.said(path) == ({} if kind == "link" else None)
+    assert small.read_json(path) == ({} if kind == "link" else None)
 
 
 def test_nothing_stays_open(tmp_path):
@@ -43,7 +42,7 @@ def test_nothing_stays_open(tmp_path):
     before = opened()
     for _ in range(20):
         assert logs.read_tail(tmp_path) == ""
-        assert small.said(tmp_path) is None
+        assert small.read_json(tmp_path) is None
     assert opened() == before
 
 
@@ -52,4 +51,4 @@ def test_what_is_no_json_says_nothing(tmp_path, text):
     """Not even how it fails."""
     path = tmp_path / "a"
     path.write_text(text)
-    assert small.said(path) is None
+    assert small.read_json(path) is None

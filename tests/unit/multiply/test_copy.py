@@ -11,7 +11,7 @@ from shardwise.files import commit, direct
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
-from shardwise.multiply import copy, job
+from shardwise.multiply import copy
 from shardwise.plan import memory
 from shardwise.records import receipts
 
@@ -45,13 +45,6 @@ def copies(made):
     return np.concatenate(parts)
 
 
-def test_a_stack(tmp_path, slabs):
-    """The shards of one file are its matrices, whatever the slabs."""
-    array = noise((41, 130, 200))
-    made = factories.plan(tmp_path, array, product="A @ A.T", shards=2)
-    np.testing.assert_array_equal(copies(made), array)
-
-
 @pytest.mark.parametrize("dim", [20, 400])
 def test_a_folder(tmp_path, slabs, dim):
     """Many files, short or long, become one."""
@@ -74,31 +67,12 @@ def test_any_order(tmp_path, slabs, dtype, order):
     assert not header.fortran
 
 
-def test_multiply_agrees_with_the_checksum(tmp_path, slabs):
-    """What the shard's receipt says of its elements is what multiply computes from them."""
-    made = factories.plan(tmp_path, noise((9, 130, 200)), product="A @ A.T", shards=1)
-    copy.materialize(made, "00000")
-    job.run_shard(made, "00000")
-    copied = receipts.read(made.results.shard_receipt("00000"), receipts.CopyReceipt)
-    used = factories.receipt(made)
-    assert used.input_checksum == copied.file.checksum
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_matrices_larger_than_a_slab(tmp_path, monkeypatch, order):
     """A slab is then a piece of a matrix, also where the matrix has to be converted."""
     monkeypatch.setattr(piecess, "SLAB_BYTES", 20_011)
     array = np.asarray(noise((5, 100, 100)), order=order)
     np.testing.assert_array_equal(copies(factories.plan(tmp_path, array, shards=2)), array)
-
-
-def test_an_input_that_changed_leaves_nothing(tmp_path):
-    """A file other than the planned one is refused, and no shard appears."""
-    made = factories.plan(tmp_path, noise((5, 10, 10)), shards=1)
-    os.utime(tmp_path / "input.npy", ns=(1, 1))
-    with pytest.raises(IntegrityError, match="has changed since the plan"):
-        copy.materialize(made, "00000")
-    assert list((made.results.root / "shards").iterdir()) == []
 
 
 def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
@@ -123,7 +97,7 @@ import os, sys
 from pathlib import Path
 from shardwise.multiply import copy
 from shardwise.plan import plan
-copy._Copier.run = lambda *words: os.kill(os.getpid(), 9)
+copy._Copier._copy_all = lambda *words: os.kill(os.getpid(), 9)
 copy.materialize(plan.load(Path(sys.argv[1])), "00000")
 """
 
@@ -163,18 +137,3 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(TryAgain, match="No space left on device: the file needs 8096 bytes"):
         copy.materialize(made, "00000")
     assert list((made.results.root / "shards").iterdir()) == []
-
-
-@pytest.mark.parametrize("key", ["fortran_order", "descr"])
-def test_a_header_that_turns_the_elements_around_is_refused(tmp_path, key):
-    """The checksum leaves the header out, so each byte of it is compared."""
-    made = factories.plan(tmp_path, noise((3, 3, 3)), shards=1)
-    copy.materialize(made, "00000")
-    path = made.results.shard("00000")
-    facts = receipts.read(made.results.shard_receipt("00000"), receipts.CopyReceipt).file
-    raw = path.read_bytes()
-    wrong = {"fortran_order": (b"False", b"True "), "descr": (b"'<f8'", b"'>f8'")}[key]
-    assert raw.count(wrong[0]) == 1
-    path.write_bytes(raw.replace(*wrong))
-    with pytest.raises(IntegrityError, match="its header is not what its receipt says"):
-        receipts.check_file(path, facts)

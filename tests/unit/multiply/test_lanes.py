@@ -1,13 +1,12 @@
 """Marks of a lane: when it was at work, on the host's clock, also where a device keeps the time."""
 
-import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from shardwise.multiply import lanes
-from shardwise.multiply.lanes import CudaLane, HostLane
+from shardwise.multiply.lanes import CudaLane
 
 AHEAD = 5000.0
 """Seconds by which the device's clock differs from the host's."""
@@ -113,14 +112,3 @@ def test_what_a_mark_took_does_not_round_with_the_hours(clock):
     assert ended - began == pytest.approx(0.001, rel=1e-3)
     lane.set_clock()
     assert copied(lane, clock, 90101.0, 90101.001).wait()[0] == pytest.approx(90101.0, abs=1e-4)
-
-
-def test_a_mark_of_the_host_is_of_its_own_clock():
-    """It lies between what was looked at before and after."""
-    lane, before = HostLane(), time.perf_counter()
-    source = np.ones(1000, np.uint8)
-    began, ended = lane.upload([source], np.zeros(1000, np.uint8)).wait()
-    assert before <= began <= ended <= time.perf_counter()
-    with lane.work():
-        pass
-    assert lane.worked(before).wait()[0] == before

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError
 from shardwise.files import commit as commits
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import PieceChecksum, file_checksum
@@ -152,24 +152,6 @@ def test_bytes_are_drained_in_order(tmp_path, data, total, slab_bytes, slabs):
     assert {"write", "download"} <= set(watch.seconds)
 
 
-def test_the_seconds_of_a_stage_add_up_over_threads():
-    """Whoever adds, and also where the work fails, nothing is lost."""
-    watch = Stopwatch()
-    threads = [
-        threading.Thread(target=lambda: [watch.add("x", 0.5) for _ in range(1000)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert watch.seconds == {"x": 2000.0}
-    assert watch.timed("y", lambda: 3) == 3
-    with pytest.raises(ZeroDivisionError):
-        watch.timed("z", lambda: 1 / 0)
-    assert set(watch.seconds) == {"x", "y", "z"}
-
-
 # Whole shards that fail.
 
 
@@ -214,16 +196,17 @@ def fail(monkeypatch, where, error, call):
 @pytest.mark.parametrize("call", [1, 5])
 @pytest.mark.parametrize("where", FAILURES)
 def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
-    """It ends with that error and without the other batches; no file and no thread is left."""
+    """It ends with that very error, before the other batches; no file and no thread is left."""
     matrix = 8 * 8 * 8
     monkeypatch.setattr(piecess, "SLAB_BYTES", 3 * matrix + 40)
     monkeypatch.setattr(plan_memory, "HOST_BATCH_BYTES", 2 * matrix)
     made = copied(factories.plan(tmp_path, noise((400, 8, 8)), shards=1))
     error = BrokenError(where)
-    worked = fail(monkeypatch, where, error, 1 if where in ONCE else call)
     before = set(threading.enumerate())
-    with pytest.raises(BrokenError) as caught:
-        job.run_shard(made, "00000")
+    with monkeypatch.context() as patch:
+        worked = fail(patch, where, error, 1 if where in ONCE else call)
+        with pytest.raises(BrokenError) as caught:
+            job.run_shard(made, "00000")
     assert caught.value is error
     assert set(threading.enumerate()) <= before
     assert not leftovers(tmp_path)
@@ -231,35 +214,9 @@ def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
     assert not made.results.receipt("00000").exists()
     # A failed write is noticed when its slab is used again: all of them may be filled before.
     assert where in ONCE or len(worked) < 40
-
-
-@pytest.mark.parametrize("where", ["reading", "writing", "examining"])
-def test_a_failure_keeps_its_kind(tmp_path, monkeypatch, where):
-    """What a thread finds out ends with the exit code that it means."""
-    made = copied(factories.plan(tmp_path, noise((4, 8, 8)), shards=1))
-    fail(monkeypatch, where, IntegrityError("told"), 1)
-    with pytest.raises(IntegrityError, match="told"):
+    if call == 1:  # nothing of it is in the way of the next attempt
         job.run_shard(made, "00000")
-
-
-def test_a_shard_can_be_computed_after_a_failure(tmp_path, monkeypatch):
-    """Nothing of a failed attempt is in the way of the next."""
-    made = copied(factories.plan(tmp_path, stack((9, 4, 4)), shards=1))
-    with monkeypatch.context() as patch:
-        fail(patch, "writing", BrokenError(), 1)
-        with pytest.raises(BrokenError):
-            job.run_shard(made, "00000")
-    job.run_shard(made, "00000")
-    left = stack((9, 4, 4))
-    np.testing.assert_array_equal(factories.products(made), left @ left)
-
-
-def test_stages_are_in_the_receipt(tmp_path):
-    """How long each stage was busy, in seconds."""
-    made = factories.computed(factories.plan(tmp_path, stack((9, 4, 4)), shards=1))
-    stages = factories.receipt(made).stages
-    assert {"read", "checksum", "multiply", "download", "write"} <= set(stages)
-    assert all(seconds >= 0 for seconds in stages.values())
+        assert made.results.receipt("00000").exists()
 
 
 def test_few_slabs_change_no_byte(tmp_path, monkeypatch):

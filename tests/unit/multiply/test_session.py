@@ -1,6 +1,5 @@
 """The kernel and its pipeline on NumPy: right products, proven, committed whole or not at all."""
 
-import json
 import math
 import os
 import re
@@ -8,15 +7,13 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise.devices import choose
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
-from shardwise.multiply import backend, copy, job, lanes
+from shardwise.multiply import copy, job, lanes
 from shardwise.multiply.session import Session
 from shardwise.numerics import binned, gemm
 from shardwise.plan import memory
-from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import (
@@ -63,32 +60,6 @@ def test_products_are_those_of_numpy(tmp_path, dtype, product):
     found = products(made)
     assert found.dtype == (np.int64 if wide == "int64" else np.dtype(dtype))
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("product", ["A @ A", "A.T @ A", "A @ A.T"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
-def test_products_of_noise_are_numpys_to_the_bit(tmp_path, dtype, product):
-    """Each matrix is multiplied as numpy.matmul does it alone."""
-    left = noise((5, 33, 33), dtype)
-    over = {"product": product, "shards": 2, "materialize": False}
-    made = computed(factories.plan(tmp_path, left, **over))
-    expected = np.stack([REFERENCES[product](a, None) for a in left])
-    assert products(made).tobytes() == expected.tobytes()
-
-
-def test_transposes_are_not_conjugated(tmp_path):
-    """A.T @ A of complex matrices uses the plain transpose, as the schema says."""
-    left = np.array([[[1j, 0], [0, 2j]]], "complex128")
-    made = computed(factories.plan(tmp_path, left, product="A.T @ A", shards=1))
-    np.testing.assert_array_equal(products(made)[0], [[-1, 0], [0, -4]])
-
-
-def test_float16_is_accumulated_in_float32(tmp_path):
-    """4096 + 1 + … + 1 loses nothing on the way and is rounded once."""
-    left = np.ones((1, 1, 3001), "float16")
-    left[0, 0, 0] = 32
-    made = computed(factories.plan(tmp_path, left, product="A @ A.T", shards=1))
-    assert products(made)[0, 0, 0] == np.float16(1024 + 3000)
 
 
 def test_one_right_factor_for_all(tmp_path):
@@ -179,34 +150,6 @@ def test_no_size_of_slabs_and_batches_changes_a_bit(tmp_path, monkeypatch, produ
     assert len(seen) == 1
 
 
-def test_the_cut_changes_no_product(tmp_path):
-    """One shard or eleven: product i has the same bits."""
-    left = noise((11, 20, 20), "float32")
-    over = {"materialize": False}
-    seen = {
-        products(computed(factories.plan(tmp_path / str(n), left, shards=n, **over))).tobytes()
-        for n in (1, 3, 11)
-    }
-    assert len(seen) == 1
-
-
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("materialize", [True, False])
-def test_matrices_larger_than_a_slab_and_a_batch(tmp_path, monkeypatch, materialize, keep):
-    """A matrix in several slabs, a product too; and B of another size beside it."""
-    monkeypatch.setattr(piecess, "SLAB_BYTES", 4099)
-    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 100)
-    left, right = noise((5, 31, 53), "float64"), noise((5, 53, 7), "float64", 1)
-    over = {"product": "A @ B", "materialize": materialize, "keep": keep, "shards": 2}
-    made = computed(factories.plan(tmp_path, left, right, **over))
-    if keep == "products":
-        assert products(made).tobytes() == (left @ right).tobytes()
-    else:
-        whole = binned.BinnedSum(np, (31, 7), "float64")
-        whole.add(left[:2] @ right[:2])
-        assert products(made)[0].tobytes() == whole.planes().tobytes()
-
-
 @pytest.mark.parametrize("shape", [(1, 1, 1), (9, 1, 7), (9, 7, 1), (1, 300, 2), (600, 1, 1)])
 @pytest.mark.parametrize("product", ["A.T @ A", "A @ A.T"])
 def test_matrices_of_one_row_or_column_and_shards_of_one_matrix(tmp_path, shape, product):
@@ -215,23 +158,6 @@ def test_matrices_of_one_row_or_column_and_shards_of_one_matrix(tmp_path, shape,
     over = {"product": product, "shards": min(len(left), 2), "materialize": False}
     made = computed(factories.plan(tmp_path, left, **over))
     np.testing.assert_array_equal(products(made), REFERENCES[product](left, None))
-
-
-def test_a_shard_a_matrix(tmp_path):
-    """As many shards as matrices, each with a B of its own."""
-    left, right = stack((4, 3, 5)), stack((4, 5, 2), seed=1)
-    made = computed(factories.plan(tmp_path, left, right, product="A @ B", shards=4))
-    np.testing.assert_array_equal(products(made), left @ right)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
-def test_tf32_is_computed_as_float32_by_numpy(tmp_path, dtype):
-    """NumPy has no tf32: the bits are those of ieee, and the receipt says how they came about."""
-    left = noise((3, 9, 9), dtype)
-    over = {"precision": "tf32", "shards": 1, "materialize": False}
-    made = computed(factories.plan(tmp_path, left, **over))
-    assert products(made).tobytes() == (left @ left).tobytes()
-    assert factories.receipt(made).compute == dtype
 
 
 def test_the_receipt_says_what_was_done(tmp_path):
@@ -250,12 +176,6 @@ def test_the_receipt_says_what_was_done(tmp_path):
     assert receipt.file.shape == (3, 3, 3)
     assert receipt.file.bytes == product.stat().st_size
     assert receipt.file.checksum == file_checksum(product, 4096, *pieces)
-
-
-def test_without_verification_the_receipt_says_so(tmp_path):
-    """verify: false computes the same and claims no proof."""
-    made = computed(factories.plan(tmp_path, stack((2, 3, 3)), shards=1, verify=False))
-    assert factories.receipt(made).proof is None
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -309,36 +229,12 @@ def test_overflow_is_named(tmp_path, dtype, value):
     assert not np.isfinite(products(allowed)[2]).any()
 
 
-def test_a_shards_sum_that_overflows_is_flagged(tmp_path):
-    """Finite products whose sum is not finite are no fault of the shard: the reduce refuses."""
-    left = np.zeros((3, 2, 2))
-    left[:, 0, 0] = 1.2e154
-    made = computed(factories.plan(tmp_path, left, shards=1, keep="sum"))
-    np.testing.assert_array_equal(partials(made)[0], [[np.inf, 0], [0, 0]])
-
-
-def test_honest_products_near_the_largest_number_are_not_refused(tmp_path):
-    """No device is suspected where every product is finite and right."""
-    left = np.full((2, 2, 2), 9e153)
-    made = computed(factories.plan(tmp_path, left, shards=1))
-    np.testing.assert_array_equal(products(made), left @ left)
-
-
 @pytest.mark.parametrize(
     ("dtype", "value", "fits"),
-    [
-        ("int64", 2**31, True),
-        ("int64", 2**32, False),
-        ("int64", -(2**63), False),
-        ("uint64", 2**64 - 1, False),
-        ("uint64", 2**31, True),
-        ("int32", -(2**31), True),
-        ("uint32", 2**32 - 1, False),
-        ("int8", -128, True),
-        ("uint8", 255, True),
-        ("int16", -32768, True),
-    ],
-)
+    [("int64", 2**31, True), ("int64", 2**32, False), ("int64", -(2**63), False),
+     ("uint64", 2**64 - 1, False), ("uint64", 2**31, True), ("uint32", 2**32 - 1, False),
+     ("int8", -128, True)],
+)  # fmt: skip
 def test_integers_are_exact_or_refused(tmp_path, dtype, value, fits):
     """Products that may not fit int64 are refused before they are computed; others are exact."""
     left = np.full((3, 1, 1), value, dtype)
@@ -353,38 +249,21 @@ def test_integers_are_exact_or_refused(tmp_path, dtype, value, fits):
 def test_integers_are_refused_by_what_is_multiplied_only(tmp_path):
     """The bound of a matrix comes from its own factors: a large A beside a small B passes."""
     left = np.array([[[2**40]], [[1]]], "int64")
-    right = np.array([[[1]], [[2**40]]], "int64")
-    for shards in (1, 2):
-        over = {"product": "A @ B", "shards": shards}
-        made = computed(factories.plan(tmp_path / str(shards), left, right, **over))
-        assert products(made).ravel().tolist() == [2**40, 2**40]
+    made = computed(factories.plan(tmp_path, left, left[::-1], product="A @ B", shards=1))
+    assert products(made).ravel().tolist() == [2**40, 2**40]
 
 
-def test_the_inner_dimension_bounds_integers(tmp_path):
-    """A @ A.T of tall matrices has short inner products: their length, not the height, counts."""
-    left = np.full((1, 100, 1), 2**31, "int64")
-    made = computed(factories.plan(tmp_path, left, product="A @ A.T", shards=1))
-    assert (products(made) == 2**62).all()
-
-
-@pytest.mark.parametrize("materialize", [True, False])
-def test_an_input_that_changed_after_planning_is_refused(tmp_path, materialize):
+@pytest.mark.parametrize("changed", ["input", "copied input", "right", "the one right"])
+def test_a_file_that_changed_after_planning_is_refused(tmp_path, changed):
     """Another file under the planned name is never multiplied under the old fingerprint."""
-    made = factories.plan(tmp_path, stack((4, 3, 3)), shards=2, materialize=materialize)
-    path = save(tmp_path / "input.npy", stack((4, 3, 3), seed=5))
-    os.utime(path, ns=(1, 1))
+    over = {"shards": 2, "materialize": changed != "input", "product": "A @ B"}
+    left, right = stack((4, 3, 3)), stack((3, 3) if changed == "the one right" else (4, 3, 3))
+    made = factories.plan(tmp_path, left, right, **over)
+    name = "right.npy" if "right" in changed else "input.npy"
+    os.utime(tmp_path / name, ns=(1, 1))
     with pytest.raises(IntegrityError, match="has changed since the plan was made"):
         computed(made)
     assert nothing_committed(made)
-
-
-@pytest.mark.parametrize("shape", [(4, 3, 3), (3, 3)])
-def test_a_right_factor_that_changed_after_planning_is_refused(tmp_path, shape):
-    """B is checked as the input is."""
-    over = {"product": "A @ B", "shards": 2}
-    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), stack(shape), **over))
-    os.utime(save(tmp_path / "right.npy", stack(shape, seed=5)), ns=(1, 1))
-    assert "has changed since the plan" in refusal(made, IntegrityError)
 
 
 def damage(path, how):
@@ -413,12 +292,6 @@ def test_a_damaged_shard_is_refused(tmp_path, how):
     job.run_shard(made, "00000")
 
 
-def recomputed(made):
-    """The products of the first shard of a plan, computed now."""
-    job.run_shard(made, "00000")
-    return np.load(made.results.product("00000"))
-
-
 def test_a_copy_that_is_made_ahead_takes_no_slab_of_its_own(tmp_path, monkeypatch):
     """It goes through the slabs that the shard before was read into, whose copy was there."""
     made = factories.plan(tmp_path, noise((8, 9, 9)), shards=2, materialize=True)
@@ -442,20 +315,21 @@ def test_a_copy_that_is_made_ahead_takes_no_slab_of_its_own(tmp_path, monkeypatc
     assert len(taken) == 2  # one to read into, one to write from
 
 
-@pytest.mark.parametrize("kind", ["shard", "shard_receipt"])
-def test_a_copy_that_is_not_there_is_made(tmp_path, kind):
-    """Without its copy, or without a receipt of it, a task copies its matrices first."""
+@pytest.mark.parametrize("lost", ["copy", "receipt", "damaged receipt", "of other matrices"])
+def test_a_copy_that_is_not_whole_is_made_again(tmp_path, lost):
+    """Without its copy, or without a whole receipt of it, a task copies its matrices first."""
     made = copied(factories.plan(tmp_path, stack((4, 3, 3)), shards=2))
-    getattr(made.results, kind)("00000").unlink()
-    assert np.array_equal(recomputed(made), stack((4, 3, 3))[:2] @ stack((4, 3, 3))[:2])
-
-
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"{}", b'{"schema": 1}', b'{"schema": 9}'])
-def test_a_copy_with_a_damaged_receipt_is_made_again(tmp_path, raw):
-    """A copy without a whole receipt is no shard."""
-    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), shards=2))
-    made.results.shard_receipt("00000").write_bytes(raw)
-    assert np.array_equal(recomputed(made), stack((4, 3, 3))[:2] @ stack((4, 3, 3))[:2])
+    path, receipt = made.results.shard("00000"), made.results.shard_receipt("00000")
+    if lost == "damaged receipt":
+        receipt.write_bytes(b'{"schema": 1}')
+    elif lost == "of other matrices":
+        for name in (made.results.shard, made.results.shard_receipt):
+            name("00000").write_bytes(name("00001").read_bytes())
+    else:
+        (path if lost == "copy" else receipt).unlink()
+    job.run_shard(made, "00000")
+    left = stack((4, 3, 3))[:2]
+    assert np.array_equal(np.load(made.results.product("00000")), left @ left)
 
 
 def test_a_copy_of_another_plan_is_made_again(tmp_path):
@@ -466,19 +340,12 @@ def test_a_copy_of_another_plan_is_made_again(tmp_path):
     os.utime(tmp_path / "input.npy", ns=(1, 1))
     again = factories.plan(tmp_path, input=str(tmp_path / "input.npy"), shards=2)
     assert again.shards["00000"].fingerprint != made.shards["00000"].fingerprint
-    assert np.array_equal(recomputed(again), changed[:2] @ changed[:2])
-
-
-def test_a_copy_of_another_range_is_made_again(tmp_path):
-    """A copy of the same size that holds other matrices is not used."""
-    made = copied(factories.plan(tmp_path, stack((4, 3, 3)), shards=2))
-    for name in (made.results.shard, made.results.shard_receipt):
-        name("00000").write_bytes(name("00001").read_bytes())
-    assert np.array_equal(recomputed(made), stack((4, 3, 3))[:2] @ stack((4, 3, 3))[:2])
+    job.run_shard(again, "00000")
+    assert np.array_equal(np.load(again.results.product("00000")), changed[:2] @ changed[:2])
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "complex128", "int16", "int64"])
+@pytest.mark.parametrize("dtype", ["float16", "complex128", "int16"])
 def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     """A device that computes wrong numbers is suspected by matrix, and nothing is committed."""
     monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 8 * 8 * np.dtype(dtype).itemsize)
@@ -498,8 +365,8 @@ def test_a_wrong_product_is_refused(tmp_path, monkeypatch, dtype, keep):
     assert "the product of matrix 12 is wrong: Freivalds' check" in told
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
-@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("dtype", ["float16", "complex64"])
+@pytest.mark.parametrize("product", ["A.T @ A", "A @ B"])
 def test_a_wrong_sum_inside_the_gemm_is_refused(tmp_path, monkeypatch, product, dtype):
     """Under reproducible: false the sum of a batch is proven as one product."""
     accumulate = gemm.MatmulKernel.accumulate
@@ -539,29 +406,6 @@ def test_sums_inside_the_gemm_are_plain_sums(tmp_path, monkeypatch, product, dty
     assert factories.receipt(made).proof.method == "freivalds"
 
 
-def test_one_right_factor_for_sums_inside_the_gemm(tmp_path):
-    """A 2-D B serves every matrix there as well."""
-    left, right = stack((7, 3, 5)), stack((5, 4), seed=1)
-    made = sums_in_gemm(tmp_path, left, right, product="A @ B")
-    whole = (left @ right).astype("f8")
-    np.testing.assert_array_equal(products(made), [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
-
-
-def test_integers_are_exact_under_reproducible_false(tmp_path):
-    """There is nothing to trade: they write planes in either case."""
-    left = stack((7, 3, 3), "int16")
-    made = sums_in_gemm(tmp_path, left)
-    planes = computed(factories.plan(tmp_path / "x", left, keep="sum", shards=2))
-    assert products(made).tobytes() == products(planes).tobytes()
-
-
-def test_products_do_not_depend_on_reproducible(tmp_path):
-    """keep: products sums nothing, so there is nothing to trade either."""
-    left = noise((5, 9, 9), "float32")
-    made = sums_in_gemm(tmp_path, left, keep="products")
-    assert products(made).tobytes() == (left @ left).tobytes()
-
-
 def test_nonfinite_numbers_in_sums_inside_the_gemm(tmp_path):
     """They are refused by matrix, or go through to the sum."""
     left = stack((6, 3, 3), "float64")
@@ -573,16 +417,14 @@ def test_nonfinite_numbers_in_sums_inside_the_gemm(tmp_path):
     np.testing.assert_array_equal(products(allowed)[1], (left[3:] @ left[3:]).sum(axis=0))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value", "told"), [("float32", 1e25, "float32"), ("float64", 1e200, "float64")]
-)
-def test_overflow_inside_the_gemm_is_named(tmp_path, dtype, value, told):
+@pytest.mark.parametrize(("dtype", "value"), [("float32", 1e25), ("float64", 1e200)])
+def test_overflow_inside_the_gemm_is_named(tmp_path, dtype, value):
     """A sum that overflows from finite factors names the matrices and the dtype."""
     left = stack((4, 3, 3), dtype)
     left[2] = value
     over = {"keep": "sum", "reproducible": False, "shards": 1, "materialize": False}
     made = factories.plan(tmp_path, left, **over)
-    assert f"the sum of the products 0 to 3 overflows {told}" in refusal(made)
+    assert f"the sum of the products 0 to 3 overflows {dtype}" in refusal(made)
 
 
 def test_complex_numbers_near_the_largest_are_finite(tmp_path):
@@ -596,31 +438,10 @@ def test_complex_numbers_near_the_largest_are_finite(tmp_path):
 def test_a_failure_keeps_an_earlier_result(tmp_path):
     """A rerun that fails leaves the committed product and receipt as they were."""
     made = computed(factories.plan(tmp_path, stack((4, 3, 3)), shards=1))
-    before = [
-        made.results.product("00000").read_bytes(),
-        made.results.receipt("00000").read_bytes(),
-    ]
+    paths = made.results.product("00000"), made.results.receipt("00000")
+    before = [path.read_bytes() for path in paths]
     damage(made.results.shard("00000"), "flip")
     with pytest.raises(IntegrityError):
         job.run_shard(made, "00000")
-    after = [made.results.product("00000").read_bytes(), made.results.receipt("00000").read_bytes()]
-    assert after == before
+    assert [path.read_bytes() for path in paths] == before
     assert not leftovers(tmp_path)
-
-
-def test_cupy_without_a_driver_is_bad_config(monkeypatch):
-    """backend: cupy on a machine without a driver says what to do; auto falls back with a word."""
-    monkeypatch.setattr(choose, "driver_cuda_version", lambda: None)
-    with pytest.raises(InputError, match="backend: cupy needs an NVIDIA driver"):
-        backend.load_backend("cupy")
-    assert backend.load_backend("auto")[0] is np
-    assert backend.load_backend("numpy")[0] is np
-
-
-def test_a_receipt_is_json_that_people_can_read(tmp_path):
-    """One key a line, ending in a line end."""
-    made = computed(factories.plan(tmp_path, stack((2, 3, 3)), shards=1))
-    raw = made.results.receipt("00000").read_text()
-    assert raw.endswith("}\n")
-    assert '\n "checksum"' in raw.replace("\n  ", "\n ")
-    assert json.loads(raw)["schema"] == receipts.SCHEMA

@@ -6,15 +6,13 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 from numba import types
 from shardwise.numerics import binned_cpu, compiled
 from shardwise.numerics.binned import BinnedSum
 
 from tests.factories import SCRIPTS
 
-LOOPS = {
-    "integers": """
+LOOP = """
 from shardwise.numerics import binned_cpu
 from shardwise.numerics.binned import BinnedSum
 
@@ -22,16 +20,8 @@ total = BinnedSum(np, (3,), "int64")
 total.add(np.ones((20, 3), "int64"))
 assert total.planes().tolist() == [[0] * 3, [20] * 3]
 made = binned_cpu._integers()
-""",
-    "rounding": """
-from shardwise.numerics import binned, binned_cpu
-
-planes = np.zeros(binned.plane_shape((3,), "float64"), "int64")
-assert binned.rounded(planes, "float64").tolist() == [0] * 3
-made = binned_cpu._rounding()
-""",
-}
-"""Programs that use one loop each."""
+"""
+"""A program that uses one loop."""
 
 START = "import numpy as np\nfrom shardwise.numerics import compiled\n"
 END = """
@@ -40,11 +30,10 @@ print(compiled.folder(made.py_func, signature), sum(made.stats.cache_hits.values
 """
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_compiled_loops_are_kept_and_shared(tmp_path, loop):
+def test_compiled_loops_are_kept_and_shared(tmp_path):
     """Processes that start at once on no cache do well, and so do later ones, beside damage too."""
     scripts = shutil.copytree(SCRIPTS, tmp_path / "a", ignore=shutil.ignore_patterns("__pycache__"))
-    line = [sys.executable, "-W", "error", "-c", START + LOOPS[loop] + END]
+    line = [sys.executable, "-W", "error", "-c", START + LOOP + END]
     options = {"env": os.environ | {"PYTHONPATH": str(scripts)}, "text": True}
     both = [subprocess.Popen(line, stdout=subprocess.PIPE, **options) for _ in range(2)]
     first = [process.communicate()[0].split() for process in both]
@@ -89,10 +78,9 @@ def test_loops_run_where_nothing_can_be_kept(monkeypatch):
         binned_cpu._integers.cache_clear()
 
 
-@pytest.mark.parametrize("loop", ["integers"])
-def test_loops_are_compiled_where_numba_is_told_not_to(tmp_path, loop):
+def test_loops_are_compiled_where_numba_is_told_not_to(tmp_path):
     """NUMBA_DISABLE_JIT is for those who debug loops of their own, which stay as they are."""
     own = "\nimport numba\nassert not hasattr(numba.njit(lambda x: x), 'signatures')\n"
     env = os.environ | {"PYTHONPATH": str(SCRIPTS), "NUMBA_CACHE_DIR": str(tmp_path)}
-    line = [sys.executable, "-W", "error", "-c", START + LOOPS[loop] + END + own]
+    line = [sys.executable, "-W", "error", "-c", START + LOOP + END + own]
     subprocess.run(line, env=env | {"NUMBA_DISABLE_JIT": "1"}, check=True)

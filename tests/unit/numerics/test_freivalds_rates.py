@@ -70,19 +70,3 @@ def test_wrong_products_are_seen(measured, plenty, dtype, dim):
     assert bits.rate(0) == 0
     assert bits.rate(np.finfo(dtype).bits - 2) == 1  # the highest bit of the exponent
     assert 0 < sizes["row"][0] < 1
-
-
-def test_rates_are_not_rounded_to_all(measured):
-    """A table says 100 % only where everything was seen."""
-    rates = measured.Rates()
-    for key, ratios in {"all": [2.0, np.nan], "most": [2.0] * 9999 + [0.5], "none": [1.0]}.items():
-        rates.take(key, np.array(ratios))
-    assert [rates.percent(key) for key in ("all", "most", "none", "other")] == [
-        "100 %", "< 100 %", "0 %", None,
-    ]  # fmt: skip
-
-
-def test_runs_of_bits_are_named_in_short(measured):
-    """Neighbours are joined, others are listed, and nothing is a dash."""
-    assert measured.runs([0, 1, 2, 5, 7, 8]) == "0–2, 5, 7–8"
-    assert measured.runs([]) == "–"

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from shardwise.errors import InputError
-from shardwise.observe import endpoint, metrics
+from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
 
 from tests import pretend
@@ -34,11 +34,10 @@ def observer(tmp_path):
     return Counting(pretend.run(tmp_path, shards=3, devices=1).root)
 
 
-def get(port: int, path: str = "/metrics", **words):
+def get(port: int):
     """What a request is answered with."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", **words)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         with closing(error):
@@ -47,7 +46,7 @@ def get(port: int, path: str = "/metrics", **words):
 
 def test_the_metrics_are_served(observer):
     """GET /metrics answers with the metrics, in their content type."""
-    with endpoint.serve(observer) as port:
+    with metrics.serve(observer) as port:
         status, kind, text = get(port)
     assert (status, kind) == (200, CONTENT_TYPE_PLAIN_0_0_4)
     assert text == metrics.text(observer.look())
@@ -55,22 +54,15 @@ def test_the_metrics_are_served(observer):
 
 def test_a_folder_is_looked_at_once_for_many_requests(observer):
     """Within the pause between two looks everybody gets the same figures."""
-    with endpoint.serve(observer, every=1000) as port:
+    with metrics.serve(observer, every=1000) as port:
         first = get(port)
         assert [get(port) for _ in range(4)] == [first] * 4
     assert observer.looks == 1
 
 
-def test_nothing_can_be_sent(observer):
-    """Other methods are refused, and no look is spent on them."""
-    with endpoint.serve(observer) as port:
-        assert get(port, method="POST", data=b"x")[0] == 405
-    assert observer.looks == 0
-
-
 def test_bad_clients_do_not_end_it(observer):
     """After noise, and after clients that leave at once or never say a word, others are served."""
-    with endpoint.serve(observer) as port:
+    with metrics.serve(observer) as port:
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
         for noise in (b"\0\xff" * 500, b"GET /metrics HTTP/9.9\r\n", b"GET " + b"x" * 70_000, b""):
             with socket.create_connection(("127.0.0.1", port)) as client:
@@ -82,7 +74,7 @@ def test_bad_clients_do_not_end_it(observer):
 
 def test_a_look_that_fails_is_told_and_does_not_end_it(observer, capfd):
     """A fault in a look is answered with 500 and told, and the next request is served again."""
-    with endpoint.serve(observer, every=0) as port:
+    with metrics.serve(observer, every=0) as port:
         observer.error = RuntimeError("odd")
         assert get(port)[0] == 500
         observer.error = None
@@ -93,7 +85,7 @@ def test_a_look_that_fails_is_told_and_does_not_end_it(observer, capfd):
 def test_it_listens_on_this_machine_alone_and_ends(observer):
     """It listens on the loopback unless told otherwise; after it nobody listens, nothing runs."""
     before = threading.active_count()
-    with endpoint.serve(observer) as port:
+    with metrics.serve(observer) as port:
         assert get(port)[0] == 200
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port))
@@ -108,6 +100,6 @@ def test_where_nobody_can_listen_is_refused(observer, host, port):
         port = taken.getsockname()[1] if port is None else port
         with (
             pytest.raises(InputError, match=f"cannot listen on {host}"),
-            endpoint.serve(observer, host, port),
+            metrics.serve(observer, host, port),
         ):
             pass

@@ -55,15 +55,6 @@ def test_numbers_at_the_ends_of_float64_do_not_overflow(tmp_path: Path) -> None:
     assert "1e+300" in plots.heat_map(found, "sum.npy").pictures[0]
 
 
-def test_rows_of_zeros_are_counted_and_not_drawn(tmp_path: Path) -> None:
-    """Three rows of ten carry the sum: the others have no norm on a logarithmic axis."""
-    array = np.diag([3.0, 2.0, 1.0] + [0.0] * 7)
-    plot = plots.row_norms(matrix.read(factories.save(tmp_path / "sum.npy", array)))
-    assert plot.finding == "Row norms lie between 1 and 3. 7 rows hold zeros only."
-    nothing = matrix.read(factories.save(tmp_path / "zero.npy", np.zeros((3, 3))))
-    assert plots.row_norms(nothing) is None
-
-
 def test_of_a_large_file_some_rows_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,13 +3,11 @@
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from shardwise.files.paths import Results
 from shardwise.observe import metrics
 from shardwise.observe.folder import Observer
-from shardwise.observe.observation import Device
+from shardwise.observe.observation import DeviceOfNode
 
 from tests import factories, pretend
 
@@ -139,7 +137,7 @@ def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
     shards = Observer(made.root).look(made.at).shards
     names = ['"} 1\nevil{x="', '"} 1\\nevil{x="', "GPU-1", "GPU-1"]
     odd = {
-        name: replace(one, device=Device(f"{word} {number}", word, word))
+        name: replace(one, device=DeviceOfNode(f"{word} {number}", word, word))
         for number, ((name, one), word) in enumerate(zip(shards.items(), names, strict=True))
     }
     assert not any(name == "evil" for name, _ in of(made, shards=odd))
@@ -155,13 +153,3 @@ def test_every_metric_is_explained(tmp_path):
     short = (name.removeprefix("shardwise_device") for name in names)
     for name, end in zip(names, short, strict=True):
         assert f"`{name}" in page or f"`…{end}`" in page, name
-
-
-def test_metrics_are_written_to_their_file(tmp_path):
-    """The file beside the sum holds what a scrape would, and no other file is left."""
-    made = pretend.run(tmp_path, shards=3)
-    seen = Observer(made.root).look(made.at)
-    metrics.write(seen)
-    path = Results(made.root).metrics
-    assert path.read_text() == metrics.text(seen)
-    assert not list(Path(made.root).glob("*.tmp"))

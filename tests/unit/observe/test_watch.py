@@ -13,15 +13,15 @@ from shardwise import cli
 from shardwise.devices.quarantine import Entry
 from shardwise.files.paths import Results
 from shardwise.observe import observation as observations
-from shardwise.observe import pace
+from shardwise.observe import status
 from shardwise.observe import watch as watchs
-from shardwise.observe.observation import Device, Failure, Observation, Sighting
-from shardwise.observe.pace import Look
-from shardwise.observe.picture import duration, picture, summary, when_done
+from shardwise.observe.drawing import draw, duration, when_done
+from shardwise.observe.observation import DeviceOfNode, FailureReason, Observation, Sighting
+from shardwise.observe.status import Look
 
 AT = 1_795_000_000.0
 GIB = 2**30
-GPUS = [Device("NVIDIA H200", f"GPU-0000000{n}-1111-2222-3333-444444444444", "node01")
+GPUS = [DeviceOfNode("NVIDIA H200", f"GPU-0000000{n}-1111-2222-3333-444444444444", "node01")
         for n in range(3)]  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def sighting(number: int, state: str, **over: object) -> Sighting:
     known: dict = {
         "done": {"started": began, "finished": began + 10, "device": GPUS[number % 2]},
         "running": {"started": AT - 5, "device": GPUS[number % 2], "progress": 0.5},
-        "failed": {"failure": Failure("out of memory", f"logs/multiply/{number:05}.log", AT)},
+        "failed": {"failure": FailureReason("out of memory", f"logs/multiply/{number:05}.log", AT)},
     }.get(state, {})
     return Sighting(f"{number:05}", state, 100, 10 * GIB, **(known | over))
 
@@ -39,7 +39,7 @@ def sighting(number: int, state: str, **over: object) -> Sighting:
 def observation(*states: str, **over: object) -> Observation:
     """A run of shards in these states."""
     shards = {f"{n:05}": sighting(n, state) for n, state in enumerate(states)}
-    return Observation(Results(Path("results/big")), AT, None, shards, None, False, **over)
+    return Observation(Results(Path("results/big")), AT, None, shards, None, **over)
 
 
 GAUGE = {"utilisation": 0.97, "memory_bytes": 101 * GIB, "memory_total_bytes": 140 * GIB,
@@ -55,14 +55,14 @@ def busy(**over: object) -> Look:
     shards["00010"] = replace(shards["00010"], gauge=GAUGE)
     shards["00009"] = replace(shards["00009"], device=GPUS[2])
     verdict = observations.Verdict("failed", "Not finished: 10 of 22 shards are done, 1 failed.")
-    return replace(pace.look(replace(seen, shards=shards)), verdict=verdict)
+    return replace(status.look(replace(seen, shards=shards)), verdict=verdict)
 
 
 def text(look: Look, width: int, height: int | None = None, encoding: str = "utf-8") -> str:
     """A picture without colours."""
     file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
     console = Console(file=file, width=width, highlight=False)
-    console.print(picture(look, console, height))
+    console.print(draw(look, console, height))
     file.flush()
     lines = file.buffer.getvalue().decode(encoding).splitlines()
     return "\n".join(line.rstrip() for line in lines)
@@ -81,28 +81,19 @@ def test_counts_bytes_and_rates() -> None:
     assert look.rate == pytest.approx(110 * GIB / 60)
 
 
-def test_a_pause_between_two_runs_does_not_slow_the_rate() -> None:
-    """Hours in which nothing ran do not count."""
-    seen = observation("done", "done")
-    old = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_990)
-    last = replace(seen.shards["00001"], started=AT - 20, finished=AT)
-    look = pace.look(replace(seen, shards={"00000": old, "00001": last}))
-    assert look.rate == pytest.approx(10 * GIB / 60)
-
-
 def test_the_time_left_is_the_bytes_left_over_the_rate_of_the_last_minutes() -> None:
     """Halves of two running shards and eight that wait; failed and damaged ones are not in it."""
     look = busy()
     assert look.left == pytest.approx(9 * 10 * GIB / look.rate)
-    assert pace.look(observation("done", "done", "failed")).left == 0.0
-    assert pace.look(observation()).why == "nothing is planned yet"
+    assert status.look(observation("done", "done", "failed")).left == 0.0
+    assert status.look(observation()).why == "nothing is planned yet"
 
 
 def test_nothing_is_foretold_where_nothing_was_done_lately() -> None:
     """A run that stands still since yesterday has no rate, and so no end."""
     seen = observation("done", "waiting")
     shard = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_000)
-    look = pace.look(replace(seen, shards={**seen.shards, "00000": shard}))
+    look = status.look(replace(seen, shards={**seen.shards, "00000": shard}))
     assert (look.left, look.why) == (None, "no task is at work")
 
 
@@ -112,19 +103,6 @@ def test_an_idle_device_is_listed_after_those_at_work() -> None:
     assert [row["shard"] for row in rows] == ["00010", "00011", None]
     assert rows[2]["uuid"] == GPUS[2].uuid
     assert rows[2]["seconds"] == pytest.approx(10)
-
-
-def test_a_device_of_yesterday_is_not_listed() -> None:
-    """It may be another job's by now."""
-    seen = observation("done", "waiting")
-    assert len(pace.look(seen).devices) == 1
-    shard = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_000)
-    assert not pace.look(replace(seen, shards={**seen.shards, "00000": shard})).devices
-
-
-def test_a_device_is_not_idle_where_nothing_waits() -> None:
-    """It has done its part."""
-    assert not pace.look(observation("done", "done")).devices
 
 
 @pytest.mark.parametrize(
@@ -162,28 +140,21 @@ def test_the_headline_says_running_while_all_goes_well(states: tuple[str, ...], 
     """Whoever watches a run that goes on is not told that it is not finished."""
     kind = "empty" if not states else "failed" if "failed" in states else "unfinished"
     verdict = observations.Verdict(kind, "Not finished: it is so.")
-    assert replace(pace.look(observation(*states)), verdict=verdict).headline.startswith(words)
-
-
-def test_a_rate_that_nobody_knows_is_left_out() -> None:
-    """Before the first shard, and long after the last."""
-    look = pace.look(observation("waiting", "waiting"))
-    assert "B/s" not in text(look, 79)
-    assert summary(look).startswith("0 of 2 shards done, 2 waiting; time left unknown")
+    assert replace(status.look(observation(*states)), verdict=verdict).headline.startswith(words)
 
 
 def test_the_end_is_not_promised_where_it_is_not_known() -> None:
     """Instead of a time it says why there is none."""
     begun = observation("running", "waiting")
     silent = replace(begun.shards["00000"], progress=None)
-    first = pace.look(replace(begun, shards={**begun.shards, "00000": silent}))
+    first = status.look(replace(begun, shards={**begun.shards, "00000": silent}))
     assert when_done(first) == "time left unknown: no shard has finished yet"
-    nobody = pace.look(observation("waiting", "waiting"))
+    nobody = status.look(observation("waiting", "waiting"))
     assert when_done(nobody) == "time left unknown: no shard has been begun"
-    failed = pace.look(observation("done", "failed"))
+    failed = status.look(observation("done", "failed"))
     assert when_done(failed) == "what is left has to be run again"
     summing = replace(
-        pace.look(observation("done")), verdict=observations.Verdict("unfinished", "")
+        status.look(observation("done")), verdict=observations.Verdict("unfinished", "")
     )
     assert when_done(summing) == "all shards are done; the sum is next"
 
@@ -236,16 +207,6 @@ def test_a_narrow_picture_keeps_what_matters() -> None:
     assert "out of memory" in shown
 
 
-def test_a_wide_picture_has_all_columns() -> None:
-    """At 200 columns: utilisation, memory, power, temperature and why it is slow."""
-    shown = text(busy(), 199)
-    assert re.search(
-        r"node01 GPU-00000000  00010  50 % 5 s +97 %  101/140 GiB  650 W +61 °C"
-        r"  power_cap  NVIDIA H200",
-        shown,
-    )
-
-
 def test_a_low_terminal_shortens_the_longest_list() -> None:
     """Every section keeps at least one entry, and says how many are left out."""
     shown = text(busy(quarantined=barred(30)), 79, 24)
@@ -256,40 +217,27 @@ def test_a_low_terminal_shortens_the_longest_list() -> None:
     assert "00012  out of memory" in shown
 
 
-def test_one_failed_shard_of_many_is_seen_in_the_bar() -> None:
-    """However small its share."""
-    states = ["done"] * 5000 + ["failed"]
-    assert "x" in text(pace.look(observation(*states)), 79).splitlines()[3]
-
-
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202eevil\x9b31m\udc80"
 
 
 def test_nothing_from_a_file_steers_the_terminal() -> None:
     """Names, reasons, logs and problems keep their letters, and lose what a terminal obeys."""
-    device = Device(HOSTILE, HOSTILE, HOSTILE)
+    device = DeviceOfNode(HOSTILE, HOSTILE, HOSTILE)
     seen = observation("done", "running", "failed", problems=(HOSTILE,))
     shards = {
         "00000": replace(seen.shards["00000"], device=device),
         "00001": replace(seen.shards["00001"], device=device,
                          gauge={"throttled": [HOSTILE], "memory_bytes": 5}),
-        "00002": replace(seen.shards["00002"], failure=Failure(HOSTILE, HOSTILE, AT)),
+        "00002": replace(seen.shards["00002"], failure=FailureReason(HOSTILE, HOSTILE, AT)),
     }  # fmt: skip
     entry = Entry(AT, HOSTILE, HOSTILE, HOSTILE, HOSTILE, AT)
-    look = pace.look(replace(seen, shards=shards, quarantined=(entry,),
+    look = status.look(replace(seen, shards=shards, quarantined=(entry,),
                              results=Results(Path("a" + HOSTILE.replace("/", "")))))  # fmt: skip
     look = replace(look, verdict=observations.Verdict("failed", HOSTILE))
     shown = text(look, 199)
     assert "evil" in shown
     assert all(letter.isprintable() for letter in shown.replace("\n", ""))
     json.dumps(look.json()).encode("ascii")
-
-
-def test_a_terminal_without_unicode_gets_ascii() -> None:
-    """Bars have letters instead of blocks."""
-    shown = text(busy(), 79, encoding="ascii")
-    assert re.search(r"^\[#+>+x+!+\.+\]  50 %$", shown, re.MULTILINE)
-    assert "# 10 done   > 2 running" in shown
 
 
 # Lines and JSON.
@@ -331,25 +279,6 @@ def test_a_line_has_the_counts_and_a_failure_is_told_once(
     now[0] = 60.0
     view.show(replace(busy(), counts=busy().counts | {"done": 11}))
     assert len(capsys.readouterr().out.splitlines()) == 1
-
-
-def test_each_new_failure_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where as many shards have failed as before: one is tried again, and another fails."""
-    now = [0.0]
-    view = watchs.Lines(lambda: now[0])
-    one = pace.look(observation("done", "failed", "running"))
-    two = pace.look(observation("done", "running", "failed"))
-    view.show(one)
-    now[0] = 60.0
-    capsys.readouterr()
-    view.show(replace(two, verdict=one.verdict))
-    assert "failed: 00002: out of memory" in capsys.readouterr().out
-
-
-def test_an_end_that_no_calendar_has_is_told_all_the_same() -> None:
-    """One odd file must not end the watch of a whole run."""
-    look = replace(busy(), left=1e18)
-    assert when_done(look).endswith("done about an unknown time")
 
 
 def test_json_has_everything_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -398,20 +327,12 @@ class Quiet(watchs.Json):
 def test_it_follows_a_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no further, unless it is to stay."""
     kinds = iter(["unfinished", "failed", "proven", "proven"])
-    monkeypatch.setattr(pace, "verdict", lambda seen: observations.Verdict(next(kinds), ""))
+    monkeypatch.setattr(status, "verdict", lambda seen: observations.Verdict(next(kinds), ""))
     view = Quiet()
     watchs.follow(Script(*[observation("done")] * 4), view, 2.0)
     assert len(view.waited) == 2
     assert min(view.waited) >= 2.0
     assert next(kinds) == "proven"
-
-
-def test_it_stays_after_the_end_where_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the user leaves."""
-    monkeypatch.setattr(pace, "verdict", lambda seen: observations.Verdict("proven", ""))
-    view = Quiet(patience=3)
-    watchs.follow(Script(*[observation("done")] * 3), view, 2.0, stay=True)
-    assert len(view.waited) == 3
 
 
 def test_without_a_host_only_this_machine_is_served() -> None:

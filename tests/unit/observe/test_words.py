@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise import units
-from shardwise.observe.observation import Device
+from shardwise.observe.observation import DeviceOfNode
 from shardwise.observe.report import tables
 
 
@@ -21,24 +21,10 @@ def test_durations_have_the_two_units_that_matter(value: float | None, text: str
     assert units.seconds(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(3.9e9, "3.9 GB/s"), (999.6, "1 kB/s"), (0, "0 B/s"), (4.5e13, "45 TB/s")]
-)
-def test_rates_have_decimal_prefixes(value: float, text: str) -> None:
-    """As disks and links are sold."""
-    assert units.rate(value, "B/s") == text
-
-
-def test_shares_round_to_nothing_and_to_all_only_where_that_is_so() -> None:
-    """A little is not 0 %, and nearly all is not 100 %."""
-    told = [units.share(value) for value in (0, 0.001, 0.5, 0.999, 1, 1.34)]
-    assert told == ["0 %", "< 1 %", "50 %", "> 99 %", "100 %", "134 %"]
-
-
 @given(st.text(), st.text(), st.text())
 def test_devices_of_any_name_are_one_line(name: str, uuid: str, node: str) -> None:
     """What would steer a terminal, or turn the order of letters, is written out."""
-    assert units.plain(Device(name, uuid, node).label).isprintable()
+    assert units.plain(DeviceOfNode(name, uuid, node).label).isprintable()
 
 
 @given(st.text(min_size=1))

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
 from shardwise.plan import plan, planner
-from shardwise.plan.plan import Shard, Source
+from shardwise.plan.plan import Source
 
 from tests import factories
 from tests.factories import save, settings, stack
@@ -112,22 +112,6 @@ def test_a_missing_plan_is_bad_input(tmp_path, name):
         plan.load(made.results.plan)
 
 
-def test_missing_sources_are_noticed(tmp_path):
-    """Without sources.tsv the plan is incomplete, which a new plan repairs."""
-    made = factories.plan(tmp_path, stack((4, 2, 2)))
-    made.results.sources.unlink()
-    with pytest.raises((InputError, IntegrityError), match=r"sources\.tsv"):
-        _ = made.sources
-
-
-def test_sources_are_read_once(tmp_path):
-    """All shards of a process share them: the table may be long."""
-    made = factories.plan(tmp_path, stack((4, 2, 2)))
-    before = made.sources
-    made.results.sources.unlink()
-    assert made.sources is before
-
-
 @pytest.mark.parametrize("name", ["plan.tsv", "sources.tsv"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "append", "empty", "row", "swap"])
 def test_damaged_tables_are_noticed(tmp_path, name, damage):
@@ -180,18 +164,3 @@ def test_facts_changed_by_hand_are_noticed(tmp_path, section, key, value):
     made.results.plan_facts.write_bytes(plan.dumps(facts))
     with pytest.raises(IntegrityError):
         plan.load(made.results.plan)
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"shard\tstart\n",
-        b"shard\tstart\tstop\tbytes\tproduct_bytes\tmemory\tfingerprint\n00000\t0\n",
-        b"shard\tstart\tstop\tbytes\tproduct_bytes\tmemory\tfingerprint\n0\tx\t1\t1\t1\t1\tf\n",
-    ],
-)
-def test_rows_that_do_not_fit_are_noticed(raw):
-    """A table with other columns, or with a row that does not fit them, is damaged."""
-    with pytest.raises(IntegrityError, match="is damaged"):
-        plan.from_tsv(raw, Shard, Path("plan.tsv"))

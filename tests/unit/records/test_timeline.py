@@ -93,15 +93,6 @@ def test_no_forgotten_gap_counts_as_work(monkeypatch):
     assert own.to_json(own.unix + 300)["busy"]["read"] == pytest.approx(100, abs=1e-3)
 
 
-def test_the_longest_gaps_outlive_the_short_ones(monkeypatch):
-    """What is forgotten is a pause that no picture would show."""
-    monkeypatch.setattr(timeline, "MOST_SPANS", 10)
-    own = Spans()
-    for i in range(200):
-        own.add(i + 1000 * (i >= 100), i + 1000 * (i >= 100) + 0.9)
-    assert any(b[0] - a[1] > 900 for a, b in pairwise(own.within(0, 9999)))
-
-
 def test_threads_may_note_at_once():
     """No span and no byte is lost."""
     own = StageTimeline()
@@ -167,15 +158,6 @@ def test_the_phases_of_a_receipt_add_up(tmp_path, monkeypatch, kind):
     out = plan.shards["00000"].product_bytes
     assert told.work["download"] == out
     assert told.work["write"] == out + copies
-
-
-def test_a_copy_that_a_task_makes_is_of_its_own_time(tmp_path):
-    """It is read and written before the shard is read."""
-    plan = factories.plan(tmp_path, factories.stack((40, 8, 8)), shards=1)
-    made = receipt_of(plan)
-    copy = receipts.read(plan.results.shard_receipt("00000"), receipts.CopyReceipt)
-    assert made.started <= copy.started
-    assert made.timeline.busy["write"] > 0
 
 
 def test_nobody_counts_the_operations_of_a_function(tmp_path):

@@ -90,16 +90,6 @@ def test_the_sum_has_the_same_bits_on_any_ranks(tmp_path, dtype, all_ranks):
         assert found.tobytes() == expected.tobytes()
 
 
-def test_the_sum_has_the_same_bits_however_the_stack_is_cut(tmp_path):
-    """One shard or seven: the same sum of products."""
-    left, over = noise((7, 5, 5), "float64"), {"materialize": False}
-    seen = {
-        summed(computed(factories.plan(tmp_path / str(n), left, shards=n, **over)), ranks).tobytes()
-        for n, ranks in ((1, 1), (3, 2), (7, 1))
-    }
-    assert len(seen) == 1
-
-
 def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path):
     """Random stacks, shards, ranks, orders, pieces, batches, and both keeps: the same files."""
     launcher = str(Path(sys.executable).with_name("mpiexec"))
@@ -148,13 +138,6 @@ def test_the_shards_of_a_kept_sum_may_be_of_any_scale(tmp_path):
     assert summed(made, 2)[0, 0] == math.fsum(terms)
 
 
-def test_kept_sums_of_small_integers_are_exact(tmp_path):
-    """keep: sum of integers as floats loses nothing."""
-    left = stack((7, 5, 5), "float32")
-    made = computed(factories.plan(tmp_path, left, shards=3, keep="sum"))
-    np.testing.assert_array_equal(summed(made, 2), (left.astype("f8") @ left).sum(axis=0))
-
-
 @pytest.mark.parametrize("reproducible", [True, False])
 def test_integers_beyond_int64_that_cancel_over_shards_are_exact(tmp_path, reproducible):
     """Partial totals may pass the range of int64, if only the sum of all does not."""
@@ -180,8 +163,10 @@ def test_integers_whose_sum_does_not_fit_are_refused(tmp_path, keep):
     assert nothing_summed(made)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
-@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize(
+    ("dtype", "product"),
+    [*zip(("float16", "float32", "float64", "complex64"), PRODUCTS, strict=True)],
+)
 def test_the_error_of_sums_inside_the_gemm_is_bounded(tmp_path, monkeypatch, dtype, product):
     """reproducible: false: γ(n k) of the moduli for a batch, and float64 sums of the batches."""
     left = noise((23, 6, 6), dtype)
@@ -235,14 +220,10 @@ def flip_last_byte(path):
     path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
 
 
-def edit(path, **values):
-    """Write a receipt with other values, as receipts are written."""
-    factories.rewritten(path, **values)
-
-
 def edit_file(path, **values):
     """Change what a receipt says of its file."""
-    edit(path, file={**json.loads(path.read_text())["file"], **values})
+    file = json.loads(path.read_text())["file"] | values
+    factories.rewritten(path, file=file)
 
 
 DAMAGE = {
@@ -253,19 +234,11 @@ DAMAGE = {
         r.product("00001").read_bytes()[:-8]
     ),
     "product of another shard": lambda r: shutil.copy(r.product("00002"), r.product("00001")),
-    "product empty": lambda r: r.product("00001").write_bytes(b""),
-    "receipt empty": lambda r: r.receipt("00001").write_bytes(b""),
-    "receipt without file": lambda r: edit(r.receipt("00001"), file=None),
-    "receipt is a list": lambda r: r.receipt("00001").write_bytes(b"[]"),
-    "receipt without device": lambda r: edit(r.receipt("00001"), device=None),
     "checksum of other pieces": lambda r: edit_file(r.receipt("00001"), piece_bytes=32),
-    "checksum of other rows": lambda r: edit_file(r.receipt("00001"), row_bytes=64),
-    "receipt with a bad time": lambda r: edit(r.receipt("00001"), finished="x"),
     "receipt of another shard": lambda r: shutil.copy(r.receipt("00002"), r.receipt("00001")),
-    "other fingerprint": lambda r: edit(r.receipt("00001"), fingerprint="0" * 16),
-    "other range": lambda r: edit(r.receipt("00001"), start=0),
-    "other schema": lambda r: edit(r.receipt("00001"), schema=2),
-    "other backend": lambda r: edit(r.receipt("00001"), backend="cupy"),
+    "other fingerprint": lambda r: factories.rewritten(r.receipt("00001"), fingerprint="0" * 16),
+    "other schema": lambda r: factories.rewritten(r.receipt("00001"), schema=2),
+    "other backend": lambda r: factories.rewritten(r.receipt("00001"), backend="cupy"),
 }
 
 
@@ -322,8 +295,10 @@ def test_a_damaged_ledger_is_refused(made):
 def test_the_ledger_fits_its_own_receipts(made):
     """A whole number among broken ones, or a word that needs quotes, is read as it was written."""
     started = json.loads(made.results.receipt("00001").read_text())["started"]
-    edit(made.results.receipt("00001"), started=int(started), finished=int(started) + 3)
-    edit(made.results.receipt("00002"), node='a "node"')
+    factories.rewritten(
+        made.results.receipt("00001"), started=int(started), finished=int(started) + 3
+    )
+    factories.rewritten(made.results.receipt("00002"), node='a "node"')
     ledger.write(made)
     assert [row.node for row in ledger.read(made)][2] == 'a "node"'
 
@@ -331,7 +306,9 @@ def test_the_ledger_fits_its_own_receipts(made):
 @pytest.mark.parametrize("key", ["attempt", "finished", "node"])
 def test_a_ledger_has_no_cell_without_bounds(made, key):
     """What is too long for any table is refused with the receipt that says it."""
-    edit(made.results.receipt("00001"), **{key: "9" * 1000 if key == "node" else 10**400})
+    factories.rewritten(
+        made.results.receipt("00001"), **{key: "9" * 1000 if key == "node" else 10**400}
+    )
     with pytest.raises(IntegrityError, match=r"00001\.json: is damaged") as caught:
         ledger.write(made)
     assert len(str(caught.value)) < 1000
@@ -410,7 +387,7 @@ def test_damaged_partial_sums_are_refused(tmp_path, how):
     if how == "flipped":
         flip_last_byte(path)
     elif how == "receipt of products":
-        edit(receipt, keep="products")
+        factories.rewritten(receipt, keep="products")
     else:
         np.save(path, np.zeros((5, 2, 2)))
     with pytest.raises(IntegrityError, match=r"00001|does not fit the receipts"):

@@ -99,14 +99,6 @@ def test_pieces_of_the_checksum_are_numbered_in_the_files_order(made):
         assert numbers == list(range(count)), shard
 
 
-@given(st.integers(1, 5000), st.integers(1, 64))
-def test_teams_keep_ranks_at_work(stripes, ranks):
-    """Where teams have stripes to themselves, at least nine tenths of the ranks have work."""
-    count = layouts.teams(stripes, ranks)
-    most = -(-stripes // count)
-    assert count == 1 or stripes / (count * most) >= 0.9
-
-
 @pytest.mark.parametrize(
     ("stripes", "ranks", "count"),
     [(1, 4, 1), (64, 2, 2), (64, 4, 4), (3, 2, 1), (4, 2, 2), (1000, 7, 7), (0, 3, 1)],

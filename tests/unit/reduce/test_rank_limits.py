@@ -19,34 +19,22 @@ def made(tmp_path):
     return factories.plan(tmp_path, stack((6, 4, 4)), shards=3, materialize=False)
 
 
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NTASKS": "1"}
+
+
 @pytest.mark.parametrize(
     ("launcher", "environ", "most"),
     [
         (None, {}, 8 * max(2, CORES)),
-        ("auto", {}, 8 * max(2, CORES)),
-        ("mpiexec", {}, 8 * max(2, CORES)),
         ("/opt/site/bin/mpirun -v", {}, 8 * max(2, CORES)),
         ("mpiexec -hosts node1,node2", {}, None),
-        ("mpirun --host node1:8", {}, None),
         ("mpirun --hostfile=hosts", {}, None),
-        ("mpiexec -f hosts", {}, None),
-        ("jsrun", {}, None),
         ("srun --mpi=pmi2", {}, None),
         (None, {"HYDRA_HOST_FILE": "hosts"}, None),
-        (None, {"NSLOTS": "96"}, 768),
         ("mpiexec -ppn 1", {"NSLOTS": "96"}, 768),
         (None, {"SLURM_JOB_ID": "7"}, None),
-        (None, {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NTASKS": "1"}, 16),
-        (
-            None,
-            {
-                "SLURM_JOB_ID": "7",
-                "SLURM_NNODES": "2",
-                "SLURM_NTASKS": "1",
-                "SLURM_CPUS_ON_NODE": "64",
-            },
-            1024,
-        ),
+        (None, SLURM, 16),
+        (None, SLURM | {"SLURM_CPUS_ON_NODE": "64"}, 1024),
         ("mpiexec 'half", {}, None),
     ],
 )

@@ -1,7 +1,9 @@
 """The page on a run that has failed: the hook that makes it never makes anything worse."""
 
 import logging
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from shardwise.files.paths import Results
@@ -72,3 +74,25 @@ def test_an_impatient_user_has_no_page(
     failed(tmp_path, "")
     (line,) = said
     assert line.endswith("interrupted")
+
+
+@pytest.mark.parametrize(
+    ("code", "new", "tries"), [(2, True, 0), (3, True, 0), (75, True, 5), (2, False, 5)]
+)
+def test_bad_input_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, new: bool, tries: int
+) -> None:
+    """Nor is a failed check; a log of an earlier run says nothing of this one."""
+    monkeypatch.setattr(hooks.Job, "restart_times", None)
+    results = Results(tmp_path)
+    results.running.parent.mkdir(parents=True)
+    results.running.touch()
+    log = tmp_path / "job.log"
+    log.write_text(f"2026-01-02 03:04:05,678 INFO exit code {code}\n")
+    hooks._try_once(results)
+    if not new:
+        os.utime(log, (1, 1))
+    else:
+        os.utime(log)
+    job = SimpleNamespace(log=[str(log)], rule=SimpleNamespace(restart_times=5))
+    assert hooks.Job.restart_times.fget(job) == tries

@@ -27,11 +27,8 @@ QUERY_SECONDS = 30
 ACCOUNTING_SECONDS = 10
 VERIFY_SECONDS = 10
 
-_RECORDS_AT_ONCE = 20
-"""Tasks of which the accounting, a large file, is asked at one look."""
-
-_WORDS = "uge_"
-"""Resources whose names begin so hold words for qsub."""
+_RECORDS_AT_ONCE = 20  # tasks of which the accounting, a large file, is asked at one look
+_WORDS = "uge_"  # resources whose names begin so hold words for qsub
 
 _AWAY = re.compile(
     r"commlib|unable to (send message to|contact) qmaster|failed receiving gdi|gdi error"
@@ -177,12 +174,6 @@ def _own_words(name: str, output: str, exported: Iterable[str]) -> list[str]:
     return words + (["-v", names] if names else [])
 
 
-def array_words(array: Array, throttle: int | None, exported: Iterable[str] = ()) -> list[str]:
-    """The words that submit an array; those of the site and the script follow them."""
-    words = [*_own_words(array.name, "/dev/null", exported), "-t", f"1-{len(array.numbers)}"]
-    return words + (["-tc", str(throttle)] if throttle else [])
-
-
 def listed(queue: Queue, runs: Iterable[str]) -> list[Tasks]:
     """The tasks of these dispatches in an answer of qstat."""
     return [
@@ -280,7 +271,7 @@ def call(words: Sequence[str], seconds: float = QUERY_SECONDS) -> str:
     Raises
     ------
     TryAgain
-        Where it does not answer in so many seconds, or says that it reaches no qmaster.
+        Where it does not answer in time, or says that it reaches no qmaster.
     QueueFull
         Where qsub says that the cluster takes no more jobs for now.
     InputError
@@ -405,7 +396,9 @@ class GridEngine:
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
-        return submitted(call([*array_words(array, throttle, exported), *words, str(script)]))
+        own = [*_own_words(array.name, "/dev/null", exported), "-t", f"1-{len(array.numbers)}"]
+        limit = ["-tc", str(throttle)] if throttle else []
+        return submitted(call([*own, *limit, *words, str(script)]))
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
         return [

@@ -17,8 +17,7 @@ _QUERY_SECONDS = 30
 _SUBMIT_SECONDS = 180
 """sbatch itself tries for two minutes where the cluster has as many jobs as it allows."""
 
-_MAX_ARRAY_SIZE = 1001
-"""What Slurm itself takes where no MaxArraySize is set; indices end below it."""
+_MAX_ARRAY_SIZE = 1001  # what Slurm itself takes where no MaxArraySize is set; indices end below it
 
 _MAX_SPEC = 16_000
 """Characters of ``--array``: one argument of a command has 128 KiB at most, anywhere."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.observe.advice import Advice
-from shardwise.observe.figures import STRAGGLER, Run
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, Observation, Verdict
+from shardwise.observe.run_table import STRAGGLER, RunTable
 from shardwise.units import count, plain, seconds
 
 GOOD, BAD, OPEN = "good", "bad", "open"
@@ -24,7 +24,7 @@ class Answer:
 
 
 def answers(
-    seen: Observation, verdict: Verdict, run: Run, spent: Sequence[tuple[str, str, float]],
+    seen: Observation, verdict: Verdict, run: RunTable, spent: Sequence[tuple[str, str, float]],
     advice: Sequence[Advice],
 ) -> Iterator[Answer]:  # fmt: skip
     """The answers, in the order in which people ask; what nobody can know is left out."""
@@ -76,7 +76,7 @@ def _failed(seen: Observation) -> Answer:
     return Answer("What failed?", f"{text[:1].upper()}{text[1:]}.", mark, "failures")
 
 
-def _slow(run: Run) -> Answer:
+def _slow(run: RunTable) -> Answer:
     question = "Was anything slow?"
     if len(run.slow):
         worst = run.slow.iloc[0]

@@ -19,28 +19,22 @@ _SLAB_BYTES = 8 * 1024**2
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix as a picture and in a few numbers.
+    """A matrix as a picture and in a few numbers, of the rows that were read: each ``step``-th.
 
     Attributes
     ----------
-    shape, dtype
-        As its file has them.
     cells
         Means over blocks of elements, float64 ``(rows, columns)``, of moduli where the elements are
         complex; NaN where a block holds an element that is not finite.
     norms
-        Of the rows that were read, in their order: the Euclidean norm of each; NaN or Inf where a
-        row holds such.
-    low, high
-        The least and the greatest element, or modulus; None where none is finite.
-    mean
-        Of the finite elements; of a complex matrix complex.
+        The Euclidean norm of each row; NaN or Inf where a row holds such.
+    low, high, mean
+        Of the finite elements: the least and the greatest, or modulus, and the mean, which is
+        complex of a complex matrix. None where none is finite.
     norm
-        Frobenius norm, of the rows that were read.
+        Frobenius norm.
     nonfinite
         How many elements are NaN or infinite.
-    step
-        Every how many rows one was read.
     """
 
     shape: tuple[int, int]
@@ -80,23 +74,23 @@ def read(path: Path) -> Matrix:
     row_bytes = columns * header.dtype.itemsize
     step = max(1, -(-rows * row_bytes // MOST_BYTES))
     at_once = max(1, _SLAB_BYTES // row_bytes) if step == 1 else 1
-    work = _Work(header.shape, step)
+    work = _Pass(header.shape, step)
     try:
         with open(path, "rb") as file, np.errstate(all="ignore"):
             for first in range(0, rows, at_once * step):
                 file.seek(header.offset + first * row_bytes)
                 wanted = min(at_once, rows - first)
-                found = np.fromfile(file, header.dtype, wanted * columns)
-                if len(found) != wanted * columns:
+                slab = np.fromfile(file, header.dtype, wanted * columns)
+                if len(slab) != wanted * columns:
                     raise InputError(f"{path}: was cut short while it was read")
-                work.add(found.reshape(wanted, columns), first)
+                work.add(slab.reshape(wanted, columns), first)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     return work.result(header.native.name)
 
 
-class _Work:
-    """Sums over blocks, and what else a pass gives."""
+class _Pass:
+    """One pass over the rows: sums over blocks, norms, extremes."""
 
     def __init__(self, shape: tuple[int, int], step: int) -> None:
         rows, columns = shape

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -12,13 +13,14 @@ from shardwise import __version__
 from shardwise.errors import InputError, IntegrityError, one_line
 from shardwise.files import small
 from shardwise.files.commit import commit
-from shardwise.observe import figures
+from shardwise.observe import run_table
 from shardwise.observe import verdict as verdicts
 from shardwise.observe.advice import Advice, advise
 from shardwise.observe.observation import Observation
 from shardwise.observe.report import matrix, plots, tables
 from shardwise.observe.report.answers import answers
 from shardwise.observe.report.matrix import Matrix
+from shardwise.observe.run_table import RunTable
 from shardwise.records import receipts
 from shardwise.records.timeline import Span
 from shardwise.units import any_clock, plain, seconds
@@ -32,16 +34,8 @@ _MOST_COPIES = 1000
 class Beside:
     """What the page reads beside the observation.
 
-    Attributes
-    ----------
-    total, why
-        The sum as a picture; its name, or why there is none.
-    command
-        What continues the run; empty where no run has left it.
-    dispatch
-        How the shards were given to devices.
-    copies
-        When shards were copied before they were computed.
+    ``total`` is the sum as a picture, ``why`` its name, or why there is none; ``command`` continues
+    the run, and is empty where no run has left it; ``copies`` says when shards were copied.
     """
 
     total: Matrix | None = None
@@ -52,13 +46,7 @@ class Beside:
 
 
 def write(seen: Observation, output: Path | None = None) -> Path:
-    """Commit the page on what was observed; an older one is replaced.
-
-    Parameters
-    ----------
-    output
-        Where to, in place of ``report.html`` in the results folder.
-    """
+    """Commit the page, to ``report.html`` in the results folder where no place is named."""
     page = render(seen, read(seen))
     path = output or seen.results.report
     with commit(path) as file:
@@ -74,7 +62,7 @@ def read(seen: Observation) -> Beside:
     found = [name for name in ("pool", "mpi") if results.log(name).exists()]
     found += ["array"] * results.arrays.exists()
     dispatch = " and ".join(found) or ("jobs: one job per shard" if seen.shards else "")
-    total, why = picture(seen)
+    total, why = _total(seen)
     told = one_line(command.decode(errors="replace").strip())
     return Beside(total, why, told, dispatch, _copies(seen))
 
@@ -91,11 +79,8 @@ def _copies(seen: Observation) -> list[Span]:
     return spans
 
 
-def picture(seen: Observation) -> tuple[Matrix | None, str]:
-    """The sum as the page shows it with its name, or why it does not.
-
-    Only a sum that fits the plan and the products that lie there now is shown.
-    """
+def _total(seen: Observation) -> tuple[Matrix | None, str]:
+    """The sum with its name, or why it is not shown: it fits no plan, or not these products."""
     if not seen.summary_fits:
         return None, _no_sum(seen)
     found = seen.summary.files if seen.summary else {}
@@ -122,21 +107,12 @@ def _no_sum(seen: Observation) -> str:
 def render(
     seen: Observation, beside: Beside | None = None, advice: Sequence[Advice] | None = None
 ) -> str:
-    """The page as text; nothing but the sizes of the result files is read.
-
-    Parameters
-    ----------
-    advice
-        What to change, what matters most first; left out, what :func:`advise` says.
-    """
+    """The page as text; nothing but the sizes of the result files is read."""
     beside = beside or Beside()
-    run, verdict = figures.of(seen), verdicts.verdict(seen)
+    run, verdict = run_table.of(seen), verdicts.verdict(seen)
     advice = advise(seen, run) if advice is None else advice
     spent = tables.spent(seen, run, beside.copies)
     total = sum(part for _, _, part in spent)
-    results, load = tables.files(seen)
-    found = beside.total
-    drawn = [plots.heat_map(found, beside.why), plots.row_norms(found)] if found else []
     context = {
         "verdict": verdict,
         "first_line": [marked(part) for part in verdict.words.partition(". ")],
@@ -148,16 +124,41 @@ def render(
         "answers": list(answers(seen, verdict, run, spent, advice)),
         "spent": [(kind, name, seconds(part), 100 * part / total) for kind, name, part in spent],
         "total": seconds(total),
-        "facts": tables.facts(seen, run, beside.dispatch),
+        "advice": [(marked(one.words), marked(one.evidence)) for one in advice],
+        "known": bool(seen.shards),
+        **_sum_of(seen, beside),
+        **_shards_of(seen, run, beside.dispatch),
+    }
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals["style"] = Markup((_HERE / "page.css").read_text("utf-8"))
+    return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(context)
+
+
+def _sum_of(seen: Observation, beside: Beside) -> dict[str, Any]:
+    """What the template shows of the sum, and of the files that hold it."""
+    total = beside.total
+    drawn = [plots.heat_map(total, beside.why), plots.row_norms(total)] if total else []
+    results, load = tables.files(seen)
+    return {
         "files": results,
         "load": load,
         "pictures": [plot for plot in drawn if plot],
         "sum_words": beside.why,
         "scalars": tables.statistics(seen) if seen.summary_fits else [],
-        "elements": tables.elements(beside.total) if beside.total else [],
+        "elements": tables.elements(total) if total else [],
+    }
+
+
+def _shards_of(seen: Observation, run: RunTable, dispatch: str) -> dict[str, Any]:
+    """What the template shows of shards, devices, failures and the config."""
+    late = tables.late(run)
+    return {
+        "facts": tables.facts(seen, run, dispatch),
         "times": [plot for plot in (plots.timeline(run), plots.durations(run)) if plot],
-        "late": tables.late(run),
-        "more_late": max(0, len(run.late) - len(tables.late(run))),
+        "late": late,
+        "more_late": len(run.late) - len(late),
         "shards": tables.shards(run),
         "rates": tables.rates(run),
         "failures": tables.failures(seen),
@@ -168,14 +169,7 @@ def render(
         "devices": tables.devices(seen, run),
         "versions": tables.versions(seen),
         "config": tables.config(seen),
-        "advice": [(marked(one.words), marked(one.evidence)) for one in advice],
-        "known": bool(seen.shards),
     }
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.globals["style"] = Markup((_HERE / "page.css").read_text("utf-8"))
-    return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(context)
 
 
 def marked(text: object) -> Markup:

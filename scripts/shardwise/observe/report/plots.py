@@ -21,9 +21,9 @@ from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from shardwise.observe.figures import STRAGGLER, Run
 from shardwise.observe.observation import DONE
 from shardwise.observe.report.matrix import Matrix
+from shardwise.observe.run_table import STRAGGLER, RunTable
 from shardwise.records.timeline import PHASES, Span, union
 from shardwise.units import count, plain, seconds, share
 
@@ -65,18 +65,8 @@ _STYLE = {
 class Plot:
     """A picture with what it shows in words.
 
-    Attributes
-    ----------
-    key
-        Its id in the page.
-    finding
-        What it shows, in a sentence.
-    caption
-        How to read it; folded away.
-    pictures
-        The same drawing for a desk and for a phone, or one for both.
-    legend
-        Class of the colour, name and share of each kind of bar.
+    ``key`` is its id in the page; ``pictures`` are the same drawing for a desk and for a phone, or
+    one for both; ``legend`` has the class of the colour, the name and the share of each bar.
     """
 
     key: str
@@ -121,7 +111,7 @@ def _draw(
 # The time of every device.
 
 
-def worked(run: Run, moments: Any) -> np.ndarray:
+def worked(run: RunTable, moments: Any) -> np.ndarray:
     """Seconds of the run that had gone by at some moments; breaks between runs take none."""
     knots = np.array(run.stretches, dtype=float).reshape(-1)
     spans = np.diff(knots, prepend=knots[0])
@@ -129,24 +119,10 @@ def worked(run: Run, moments: Any) -> np.ndarray:
     return np.interp(np.asarray(moments, dtype=float), knots, np.cumsum(spans))
 
 
-def timeline(run: Run) -> Plot | None:
+def timeline(run: RunTable) -> Plot | None:
     """When each device had a shard at work; None where no shard is known to have been."""
     if run.shards.empty:
         return None
-    idle = sum(run.seconds - busy for busy in run.devices.busy)
-    total = max(run.seconds * len(run.devices), 1e-9)
-    held = {phase: float(run.shards[f"held_{phase}"].sum()) for phase in PHASES}
-    known = max(sum(held.values()), 1e-9)
-    legend = [
-        (f"p{i}", PHASE_NAMES[i], share(held[phase] / known * (1 - idle / total)))
-        for i, phase in enumerate(PHASES)
-        if held[phase] > 0
-    ]
-    if run.shards.held_read.isna().any():
-        legend.append(("unknown", "at work, but nothing says on what", ""))
-    name = "idle, or an attempt that failed" if run.untimed else "idle"
-    if idle > 0:
-        legend.append(("idle", name, share(idle / total)))
     shown = run.devices.assign(key=run.devices.index)
     if len(shown) > MOST_DEVICES:
         shown = shown.sort_values("busy", kind="stable")[:MOST_DEVICES].sort_index()
@@ -169,10 +145,29 @@ def timeline(run: Run) -> Plot | None:
         "time."
     )
     pictures = [_timeline(run, shown, width, each) for width in (WIDE, NARROW)]
-    return Plot("timeline", "What each device did", finding, caption, pictures, legend)
+    return Plot("timeline", "What each device did", finding, caption, pictures, _legend(run))
 
 
-def _timeline(run: Run, shown: pd.DataFrame, width: int, each: bool) -> Markup:
+def _legend(run: RunTable) -> list[tuple[str, str, str]]:
+    """What the colours of the timeline stand for, and the share of all devices' time of each."""
+    idle = run.seconds * len(run.devices) - float(run.devices.busy.sum())
+    idle_share = idle / max(run.seconds * len(run.devices), 1e-9)
+    held = {phase: float(run.shards[f"held_{phase}"].sum()) for phase in PHASES}
+    whole = max(sum(held.values()), 1e-9)
+    legend = [
+        (f"p{i}", PHASE_NAMES[i], share(held[phase] / whole * (1 - idle_share)))
+        for i, phase in enumerate(PHASES)
+        if held[phase] > 0
+    ]
+    if run.shards.held_read.isna().any():
+        legend.append(("unknown", "at work, but nothing says on what", ""))
+    if idle > 0:
+        name = "idle, or an attempt that failed" if run.untimed else "idle"
+        legend.append(("idle", name, share(idle_share)))
+    return legend
+
+
+def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Markup:
     unit, name = next((u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds"))
                       if run.seconds >= 3 * u or u == 1)  # fmt: skip
     titles: list[str] = []
@@ -184,16 +179,18 @@ def _timeline(run: Run, shown: pd.DataFrame, width: int, each: bool) -> Markup:
         axes.set_xlabel(f"{name} since the first shard began")
         axes.xaxis.set_major_locator(MaxNLocator(4 if width == NARROW else 9))
         for row, device in enumerate(shown.itertuples()):
-            top = row * _ROW + _LABEL
+            top, high = row * _ROW + _LABEL, _ROW - _LABEL - 4
             part = device.busy / max(run.seconds, 1e-9)
             axes.text(0, top - 4, _cut(device.label, (width - 120) // 7), color=_COLOURS["ink"],
                       fontsize=11, parse_math=False)  # fmt: skip
             axes.text(1, top - 4, f"{share(part)} at work", ha="right", fontsize=11,
                       color=_COLOURS["dim"], transform=axes.get_yaxis_transform())  # fmt: skip
-            high = _ROW - _LABEL - 4
             axes.broken_barh([(0, run.seconds / unit)], (top, high), color=_COLOURS["soft"])
             own = run.shards[run.shards.key == device.key]
-            (_bars if each else _columns)(axes, run, own, (top, high), unit, titles, len(shown))
+            if each:
+                titles.extend(_bars(axes, run, own, (top, high), unit, len(titles)))
+            else:
+                _columns(axes, run, own, (top, high), unit, len(shown))
         for _, end in run.stretches[:-1]:
             axes.axvline(float(worked(run, end)) / unit, color=_COLOURS["ink"], ls=":", lw=1)
 
@@ -206,11 +203,11 @@ def _cut(text: str, most: int) -> str:
 
 
 def _bars(
-    axes: Axes, run: Run, own: pd.DataFrame, place: Span, unit: int, titles: list[str], _: int
-) -> None:
-    """A bar for each shard, its phases from left to right."""
+    axes: Axes, run: RunTable, own: pd.DataFrame, place: Span, unit: int, first: int
+) -> list[str]:
+    """A bar for each shard, its phases from left to right; returns what to tell of each."""
     top, high = place[0], place[1] / (own.lane.max() + 1)
-    boxes, colours, outlines, links = [], [], [], []
+    boxes, colours, outlines, titles = [], [], [], []
     begins, ends = worked(run, own.begin) / unit, worked(run, own.end) / unit
     for bar, begin, end in zip(own.itertuples(), begins, ends, strict=True):
         low, up = top + bar.lane * high, top + (bar.lane + 1) * high - 1
@@ -226,13 +223,14 @@ def _bars(
                 colours.append(_COLOURS[name])
             at += part * (end - begin)
         outlines.append(_box(begin, end, low, up))
-        links.append(f"shard:{len(titles)}")
         titles.append(_title(bar, held))
     axes.add_collection(PolyCollection(boxes, facecolors=colours, linewidths=0, clip_on=False))
     styles = ["solid" if state == DONE else "dashed" for state in own.state]
     edges = [_COLOURS["bg" if state == DONE else "ink"] for state in own.state]
+    links = [f"shard:{first + number}" for number in range(len(titles))]
     axes.add_collection(PolyCollection(outlines, facecolors="none", edgecolors=edges, linewidths=1,
                                        linestyles=styles, urls=links, clip_on=False))  # fmt: skip
+    return titles
 
 
 def _box(left: float, right: float, low: float, high: float) -> list[tuple[float, float]]:
@@ -248,7 +246,7 @@ def _title(bar: Any, held: Sequence[float]) -> str:
 
 
 def _columns(
-    axes: Axes, run: Run, own: pd.DataFrame, place: Span, unit: int, titles: list[str], rows: int
+    axes: Axes, run: RunTable, own: pd.DataFrame, place: Span, unit: int, rows: int
 ) -> None:
     """Columns as high as the share of their time that the device had a shard, cut by phase."""
     edges = np.linspace(0, run.seconds, max(24, min(_COLUMNS, _MOST_COLUMNS // rows)) + 1)
@@ -260,7 +258,7 @@ def _columns(
             base = top
 
 
-def shares(run: Run, own: pd.DataFrame, edges: np.ndarray) -> dict[str, np.ndarray]:
+def shares(run: RunTable, own: pd.DataFrame, edges: np.ndarray) -> dict[str, np.ndarray]:
     """The share of each column's time that a device gave to each phase.
 
     A shard's phases are spread evenly over its time. Shards at work at once share their column.
@@ -290,7 +288,7 @@ def _spread(
     return np.maximum(np.diff(np.interp(edges, at, gone)), 0.0)
 
 
-def durations(run: Run) -> Plot | None:
+def durations(run: RunTable) -> Plot | None:
     """How long the shards took; None where fewer than two are done."""
     took = run.done.seconds.to_numpy()
     if len(took) < 2:
@@ -324,6 +322,26 @@ def durations(run: Run) -> Plot | None:
 
 def heat_map(matrix: Matrix, name: str) -> Plot:
     """The matrix as a picture."""
+    rows, columns = matrix.shape
+    high, wide = matrix.blocks
+    what = "absolute value" if matrix.complex else "value"
+    caption = f"A cell is the {what} of one element."
+    if max(high, wide) > 1:
+        caption = (
+            f"A cell is the mean {what} of {high:.4g} × {wide:.4g} elements, so a single outlier "
+            "looks weaker than it is: the figures beside it have the extremes."
+        )
+    caption += f" Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
+    if matrix.step > 1:
+        caption += f" The file is large: one row of {matrix.step} was read."
+    finding = _between(matrix)
+    if missing := int(np.isnan(matrix.cells).sum()):
+        finding += f" {count(missing, 'cell')} with NaN or infinite elements, in magenta."
+    title = f"{name}, {rows:,} × {columns:,}"
+    return Plot("sum", title, finding, caption, [_heat_map(matrix, name)])
+
+
+def _heat_map(matrix: Matrix, name: str) -> Markup:
     cells, factor = matrix.cells, 1.0
     finite = cells[np.isfinite(cells)]
     largest = float(np.abs(finite).max(initial=0.0))
@@ -332,7 +350,7 @@ def heat_map(matrix: Matrix, name: str) -> Plot:
         cells, finite = cells / factor, finite / factor
     norm, colours = colour_scale(finite)
     rows, columns = matrix.shape
-    aspect = min(max(rows / columns, 0.5), 2.0)
+    height = round(270 * min(max(rows / columns, 0.5), 2.0)) + 104
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -351,24 +369,7 @@ def heat_map(matrix: Matrix, name: str) -> Plot:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(4, integer=True))
 
-    height = round(270 * aspect) + 104
-    picture = _draw(NARROW, height, f"Heat map of {name}", paint, bottom=22)
-    high, wide = matrix.blocks
-    what = "absolute value" if matrix.complex else "value"
-    caption = f"A cell is the {what} of one element."
-    if max(high, wide) > 1:
-        caption = (
-            f"A cell is the mean {what} of {high:.4g} × {wide:.4g} elements, so a single outlier "
-            "looks weaker than it is: the figures beside it have the extremes."
-        )
-    caption += f" Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
-    if matrix.step > 1:
-        caption += f" The file is large: one row of {matrix.step} was read."
-    missing = int(np.isnan(matrix.cells).sum())
-    finding = _between(matrix)
-    if missing:
-        finding += f" {count(missing, 'cell')} with NaN or infinite elements, in magenta."
-    return Plot("sum", f"{name}, {rows:,} × {columns:,}", finding, caption, [picture])
+    return _draw(NARROW, height, f"Heat map of {name}", paint, bottom=22)
 
 
 def _between(matrix: Matrix) -> str:

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from shardwise.observe.figures import Run, throttled
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, Observation, Sighting
 from shardwise.observe.report.matrix import Matrix
 from shardwise.observe.report.plots import PHASE_NAMES
+from shardwise.observe.run_table import RunTable, throttled
 from shardwise.plan.plan import Plan
 from shardwise.records.timeline import PHASES, STAGES, Span, length, union
 from shardwise.units import (
@@ -22,7 +22,6 @@ from shardwise.units import (
     figure,
     human_bytes,
     inside,
-    number,
     plain,
     rate,
     seconds,
@@ -39,20 +38,14 @@ _MOST_LATE = 20
 
 Cell = str | Markup
 Pair = tuple[str, Cell]
+Rows = list[Sequence[Cell]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers as rows; the template escapes and draws it.
+    """Cells in rows, of which the first names the row; the template escapes and draws them.
 
-    Attributes
-    ----------
-    heads, rows
-        The first column names the row.
-    texts
-        Numbers of columns, beside the first, that hold words rather than figures.
-    note
-        What is left out, if anything.
+    ``texts`` numbers the columns that hold words, beside the first; ``note`` says what is left out.
     """
 
     heads: Sequence[str]
@@ -62,7 +55,7 @@ class Table:
 
 
 def _table(
-    heads: Sequence[str], rows: list[Sequence[Cell]], texts: Sequence[int] = (),
+    heads: Sequence[str], rows: Rows, texts: Sequence[int] = (),
     most: int = MOST_ROWS,
 ) -> Table | None:  # fmt: skip
     """A table of the first rows; None where there are none."""
@@ -74,7 +67,7 @@ def _table(
 # The run.
 
 
-def facts(seen: Observation, run: Run, dispatch: str) -> list[Pair]:
+def facts(seen: Observation, run: RunTable, dispatch: str) -> list[Pair]:
     """What the run was to do, and how."""
     made = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
@@ -93,7 +86,7 @@ def facts(seen: Observation, run: Run, dispatch: str) -> list[Pair]:
         told = ", ".join(map(plain, seen.summary.files))
         made.append(("reduce", f"{told}; ranks: {seen.summary.ranks}"))
     done = [own for own in seen.shards.values() if own.state == DONE]
-    if joules := _numbers(done, "energy_joules"):
+    if joules := _values(done, "energy_joules"):
         part = "" if len(joules) == len(done) else f", of {count(len(joules), 'shard')}"
         made.append(("energy", f"{rate(sum(joules) / 3600, 'Wh')}{part}"))
     made.append(("results folder", plain(seen.results.root)))
@@ -104,28 +97,22 @@ def _planned(plan: Plan) -> Iterator[Pair]:
     problem, settings = plan.problem, plan.settings
     rows, columns = problem.left
     nbytes = human_bytes(problem.matrices * problem.matrix_bytes)
-    yield (
-        "matrices",
-        f"{problem.matrices:,} of {rows:,} × {columns:,}, {plain(plan.dtype)}, {nbytes}",
-    )
+    size = f"{rows:,} × {columns:,}, {plain(plan.dtype)}, {nbytes}"
+    yield "matrices", f"{problem.matrices:,} of {size}"
     yield "product of each", plain(problem.product)
     source = inside(plan.facts.config, "input")
     yield "input", plain(source) if source else "a generated stack (synthetic)"
     kept = {"products": "every product", "sum": "the sum of each shard"}
     yield "kept", kept.get(settings.keep, plain(settings.keep))
     how = f"backend {settings.backend}, precision {settings.precision}"
-    yield (
-        "computed with",
-        plain(how + ("" if settings.verify else ", not proven: verify is false")),
-    )
+    yield "computed with", plain(how + ("" if settings.verify else ", not proven: verify is false"))
 
 
-def spent(seen: Observation, run: Run, copies: Sequence[Span]) -> list[tuple[str, str, float]]:
+def spent(seen: Observation, run: RunTable, copies: Sequence[Span]) -> list[tuple[str, str, float]]:
     """Where the total time of the run went: the class of its colour, a name, and seconds.
 
     Each moment from the plan to the last result counts once, for the first of these that was at
-    work then: shards, reduce, copies. What is left is waiting, in a queue or for processes to
-    start. Breaks between runs do not count.
+    work then: shards, reduce, copies. The rest is waiting. Breaks between runs do not count.
     """
     spans, planned = list(run.stretches), seen.plan.facts.made if seen.plan else None
     if planned is None or not spans or planned.time > spans[0][0]:
@@ -152,7 +139,7 @@ def files(seen: Observation) -> tuple[Table | None, str]:
     results = seen.results
     named = seen.summary.files if seen.summary and seen.summary_fits else {}
     paths = [results.statistic(name) for name in named]
-    rows: list[Sequence[Cell]] = []
+    rows: Rows = []
     for path in [*paths, results.summary, results.ledger]:
         if path.exists():
             rows.append([link(path.name), plain(path), human_bytes(path.stat().st_size)])
@@ -185,9 +172,8 @@ def elements(matrix: Matrix) -> list[Pair]:
 
 def statistics(seen: Observation) -> list[Pair]:
     """The scalars of the summary, over all elements of all products."""
-    scalars = seen.summary.scalars if seen.summary else {}
     made: list[Pair] = []
-    for name, value in list(scalars.items())[:MOST_ROWS]:
+    for name, value in seen.summary.scalars.items() if seen.summary else ():
         if isinstance(value, Mapping):  # where the extremes lie
             for which, place in list(value.items())[:4]:
                 found = place.items() if isinstance(place, Mapping) else [("", place)]
@@ -201,9 +187,9 @@ def statistics(seen: Observation) -> list[Pair]:
 # The shards.
 
 
-def late(run: Run) -> list[tuple[str, str]]:
+def late(run: RunTable) -> list[tuple[str, str]]:
     """The stragglers, each with what took longer than in a typical shard."""
-    usual = {phase: float(run.told[f"held_{phase}"].median()) for phase in PHASES}
+    usual = {phase: float(run.timed[f"held_{phase}"].median()) for phase in PHASES}
     made = []
     for row in run.late[:_MOST_LATE].itertuples():
         held = {phase: getattr(row, f"held_{phase}") for phase in PHASES}
@@ -219,11 +205,11 @@ def late(run: Run) -> list[tuple[str, str]]:
     return made
 
 
-def shards(run: Run) -> Table | None:
+def shards(run: RunTable) -> Table | None:
     """The shards with their times, the longest first."""
     heads = ["shard", "device", "state", "began after", "took", *PHASES, "attempts"]
     slowest = run.shards.sort_values(["seconds", "shard"], ascending=[False, True])
-    rows: list[Sequence[Cell]] = [
+    rows: Rows = [
         [plain(row.shard), row.label, row.state, seconds(row.begin - run.begin),
          seconds(row.seconds), *(seconds(getattr(row, f"held_{phase}")) for phase in PHASES),
          f"{row.attempts:.0f}"]
@@ -236,10 +222,10 @@ def shards(run: Run) -> Table | None:
     return made
 
 
-def rates(run: Run) -> Table | None:
+def rates(run: RunTable) -> Table | None:
     """How fast each stage was on each node, while it was at work."""
-    rows: list[Sequence[Cell]] = []
-    for node, own in run.told.groupby("node"):
+    rows: Rows = []
+    for node, own in run.timed.groupby("node"):
         told = [plain(node)]
         for stage in STAGES:
             unit = "FLOP/s" if stage == "compute" else "B/s"
@@ -254,7 +240,7 @@ def rates(run: Run) -> Table | None:
 
 def failures(seen: Observation) -> Table | None:
     """Shards and stages without a result, and why."""
-    rows: list[Sequence[Cell]] = [
+    rows: Rows = [
         [f"{plain(rule)} (stage)", plain(why.reason), "failed", "", link(why.log)]
         for rule, why in seen.failures.items()
     ]
@@ -271,7 +257,7 @@ def retries(seen: Observation) -> Table | None:
     """Shards that took more than one attempt."""
     again = [own for own in seen.shards.values() if own.attempts > 1
              and own.state in (DONE, RUNNING)]  # fmt: skip
-    rows: list[Sequence[Cell]] = [
+    rows: Rows = [
         [plain(own.shard), str(own.attempts), own.state, plain(own.device.label) if own.device
          else DASH, link(f"logs/multiply/{own.shard}.log")]
         for own in sorted(again, key=lambda own: -own.attempts)
@@ -281,7 +267,7 @@ def retries(seen: Observation) -> Table | None:
 
 def quarantined(seen: Observation) -> Table | None:
     """Devices that no task takes now, and CPUs that are noted."""
-    rows: list[Sequence[Cell]] = [
+    rows: Rows = [
         [*map(plain, (own.uuid, own.host, own.why, own.shard)), any_clock(own.time),
          "noted only" if own.noted_only else any_clock(own.expires)]
         for own in seen.quarantined
@@ -292,16 +278,16 @@ def quarantined(seen: Observation) -> Table | None:
 # Devices, versions, config.
 
 
-def devices(seen: Observation, run: Run) -> Table | None:
+def devices(seen: Observation, run: RunTable) -> Table | None:
     """Who computed what, and how it fared."""
     barred, slow = {own.uuid for own in seen.quarantined}, set(run.slow.index)
-    rows: list[Sequence[Cell]] = []
+    rows: Rows = []
     for device in run.devices.itertuples():
         own = [seen.shards[shard] for shard in run.shards.shard[run.shards.key == device.Index]]
         remarks = ["slow"] * (device.Index in slow) + ["in quarantine"] * (device.uuid in barred)
         remarks += [f"slowed down by {name} for {seconds(spent)}"
                     for name, spent in throttled(own).items()]  # fmt: skip
-        ecc = sum(_numbers(own, "ecc_uncorrected"))
+        ecc = sum(_values(own, "ecc_uncorrected"))
         remarks += [f"{count(int(ecc), 'uncorrected memory error')}"] if ecc else []
         pace = f"{1 / device.pace:,.3g}" if device.pace > 0 else DASH
         rows.append([device.label, f"{device.shards:,}",
@@ -314,32 +300,29 @@ def devices(seen: Observation, run: Run) -> Table | None:
 
 def _telemetry(own: Sequence[Sighting]) -> Iterator[str]:
     """Mean utilisation and power, and the highest temperature."""
+    power, hottest = _mean(own, "power_watts"), _values(own, "temperature_celsius")
     yield share(_mean(own, "utilisation"))
-    power, hottest = _mean(own, "power_watts"), _numbers(own, "temperature_celsius", "max")
     yield DASH if power is None else f"{power:.0f} W"
-    yield f"{max(hottest):.0f} °C" if hottest else DASH
+    yield f"{max(pair['max'] for pair in hottest):.0f} °C" if hottest else DASH
 
 
-def _numbers(own: Sequence[Sighting], *keys: str) -> list[float]:
-    """The numbers that telemetry has under some keys."""
-    found = (number(inside(each.telemetry, *keys), 1e24) for each in own)
-    return [value for value in found if value is not None]
+def _values(own: Sequence[Sighting], key: str) -> list[Any]:
+    """What the telemetry of some shards has under a key, where it has that."""
+    values = (each.telemetry[key] for each in own if each.telemetry)  # type: ignore[literal-required]
+    return [value for value in values if value is not None]
 
 
 def _mean(own: Sequence[Sighting], key: str) -> float | None:
     """A mean over shards, each weighed by its seconds."""
-    total = weight = 0.0
-    for each in own:
-        value = number(inside(each.telemetry, key, "mean"), 1e24)
-        lasted = number(inside(each.telemetry, "seconds"), 1e24)
-        if value is not None and lasted:
-            total, weight = total + value * lasted, weight + lasted
-    return total / weight if weight > 0 else None
+    pairs = [(each.telemetry[key]["mean"], each.telemetry["seconds"]) for each in own  # type: ignore[literal-required]
+             if each.telemetry and each.telemetry[key]]  # type: ignore[literal-required] # fmt: skip
+    weight = sum(lasted for _, lasted in pairs)
+    return sum(value * lasted for value, lasted in pairs) / weight if weight > 0 else None
 
 
 def versions(seen: Observation) -> Table | None:
     """The software of the products and of the sum."""
-    rows: list[Sequence[Cell]] = []
+    rows: Rows = []
     if seen.summary is not None:
         for own in seen.summary.made_by["software"]:
             made = f"products of {figure(own['shards'])} shards"
@@ -357,9 +340,9 @@ def _software(commit: str | None, versions: Mapping[str, str]) -> tuple[str, str
 
 def config(seen: Observation) -> Table | None:
     """The config of the plan, key by key."""
-    found = seen.plan.facts.config if seen.plan else None
-    items = found.items() if isinstance(found, Mapping) else ()
-    return _table(["key", "value"], [[plain(key), plain(_value(own))] for key, own in items], [1])
+    items = (seen.plan.facts.config if seen.plan else {}) or {}
+    rows: Rows = [[plain(key), plain(_value(own))] for key, own in items.items()]
+    return _table(["key", "value"], rows, [1])
 
 
 def _value(value: Any) -> str:

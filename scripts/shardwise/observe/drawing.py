@@ -1,4 +1,4 @@
-"""A look at a run, drawn by rich.
+"""A look at a run, drawn by rich for a terminal.
 
 What comes from files may hold anything: all of it goes through `_text`, never through markup, and
 no character gets through that a terminal obeys.
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from shardwise.errors import one_line
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, WAITING
-from shardwise.observe.pace import Look, failures
+from shardwise.observe.status import Look, failures
 from shardwise.units import any_clock, decimal, human_bytes
 
 _BAR = ((DONE, "█", "#", "green"), (RUNNING, "▓", ">", "cyan"), (FAILED, "x", "x", "red"),
@@ -57,7 +57,7 @@ def summary(look: Look) -> str:
     return f"{', '.join(words)}; {speed}{when_done(look)}"
 
 
-def picture(look: Look, console: Console, height: int | None = None) -> SegmentLines:
+def draw(look: Look, console: Console, height: int | None = None) -> SegmentLines:
     """The whole view, in no more lines than ``height``; None: as many as it takes."""
     seen, plain = look.seen, console.options.ascii_only
     title = Table.grid(expand=True)

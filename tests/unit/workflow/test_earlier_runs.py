@@ -4,7 +4,7 @@ import pytest
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records import locks
-from shardwise.workflow import claim
+from shardwise.workflow import earlier_runs
 
 OURS, OTHER = "a" * 16, "b" * 16
 
@@ -31,13 +31,13 @@ def queue(monkeypatch):
         def commands(names, living):
             return "see", "cancel " + " ".join(living)
 
-    monkeypatch.setattr(claim, "SCHEDULERS", {"slurm": Scheduler})
+    monkeypatch.setattr(earlier_runs, "SCHEDULERS", {"slurm": Scheduler})
     return names
 
 
 def note_array(results, name, digest):
     """Note an array as its dispatch does, before it is submitted."""
-    claim.remember(results, "slurm", name)
+    earlier_runs.remember(results, "slurm", name)
     with open(results.arrays, "a") as file:
         file.write(f"slurm\t{name}\t{digest}\tmore\n")
 
@@ -45,17 +45,17 @@ def note_array(results, name, digest):
 def test_tasks_of_an_array_at_work_are_joined_or_refused(results, queue, caplog):
     """The lock of an array's tasks keeps all away but runs that join them."""
     with locks.hold_job_lock(results, array=True):
-        claim.refuse_beside_living(results, joins=OURS)
+        earlier_runs.refuse_beside_living(results, joins=OURS)
         with pytest.raises(SystemExit, match="75"):
-            claim.refuse_beside_living(results)
+            earlier_runs.refuse_beside_living(results)
     assert "jobs of an earlier run still work on" in caplog.text
-    claim.refuse_beside_living(results)
+    earlier_runs.refuse_beside_living(results)
 
 
 def test_single_tasks_at_work_are_never_joined(results, queue):
     """Whoever computes a shard on its own account is waited for under every dispatch."""
     with locks.hold_job_lock(results), pytest.raises(SystemExit, match="75"):
-        claim.refuse_beside_living(results, joins=OURS)
+        earlier_runs.refuse_beside_living(results, joins=OURS)
 
 
 def test_arrays_in_the_queue_are_joined_by_their_own_plan(results, queue, caplog):
@@ -63,14 +63,14 @@ def test_arrays_in_the_queue_are_joined_by_their_own_plan(results, queue, caplog
     note_array(results, "ours", OURS)
     note_array(results, "other", OTHER)
     queue[:] = ["ours"]
-    claim.refuse_beside_living(results, joins=OURS)
+    earlier_runs.refuse_beside_living(results, joins=OURS)
     for joins in (None, OTHER):
         with pytest.raises(SystemExit, match="75"):
-            claim.refuse_beside_living(results, joins=joins)
+            earlier_runs.refuse_beside_living(results, joins=joins)
     queue[:] = ["ours", "other"]
     caplog.clear()
     with pytest.raises(SystemExit, match="75"):
-        claim.refuse_beside_living(results, joins=OURS)
+        earlier_runs.refuse_beside_living(results, joins=OURS)
     assert "cancel other)" in caplog.text
 
 
@@ -81,6 +81,6 @@ def test_a_scheduler_that_is_away_is_no_free_way(results, queue, monkeypatch):
     def living(names):
         raise TryAgain("no answer")
 
-    monkeypatch.setattr(claim.SCHEDULERS["slurm"], "living", living)
+    monkeypatch.setattr(earlier_runs.SCHEDULERS["slurm"], "living", living)
     with pytest.raises(SystemExit, match="75"):
-        claim.refuse_beside_living(results, joins=OURS)
+        earlier_runs.refuse_beside_living(results, joins=OURS)

@@ -1,8 +1,7 @@
-"""Snakemake's Slurm plugin, where Slurm does not answer.
+"""Snakemake's Slurm plugin believes that a job of which squeue says nothing needs no further look.
 
-The plugin asks squeue for all of its jobs at once, a few times within a second. If no answer comes
-(a controller that is started again is away for longer), it drops every job that it asked for: it
-never hears of them again, and the run waits for ever, long after they have ended. So jobs of which
+Where Slurm does not answer, as while its controller is started again, it drops every job that it
+asked for, and the run waits for ever. We need each job to be seen to its end. So jobs of which
 nothing was learnt are asked for again. (Seen with snakemake-executor-plugin-slurm 2.8.)
 """
 
@@ -24,24 +23,17 @@ def begin() -> None:
 
 
 def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-    """A check for ended jobs that gives back all the others.
-
-    Parameters
-    ----------
-    check
-        ``check_active_jobs`` of an executor: it reports jobs that have ended, and yields those that
-        have not.
-    """
+    """Wrap ``check_active_jobs`` of an executor: all jobs that it did not report go on."""
     silent = False
 
     async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
         nonlocal silent
-        known = _ended(self)
-        known.clear()
+        heard = _reported(self)
+        heard.clear()
         async for job in check(self, active_jobs):
-            known.add(id(job))
+            heard.add(id(job))
             yield job
-        lost = [job for job in active_jobs if id(job) not in known]
+        lost = [job for job in active_jobs if id(job) not in heard]
         if lost and not silent:
             log.warning(f"shardwise: Slurm does not answer; {len(lost)} jobs are asked for again")
         silent = bool(lost)
@@ -51,19 +43,19 @@ def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIter
     return check_active_jobs
 
 
-def _ended(executor: Any) -> set[int]:
-    """The identities of jobs that an executor has reported as ended since they were cleared."""
-    found = vars(executor).get("_shardwise_ended")
+def _reported(executor: Any) -> set[int]:
+    """The identities of jobs whose end an executor reports; it fills up from now on."""
+    found = vars(executor).get("_shardwise_reported")
     if found is None:
-        found = executor._shardwise_ended = set()
+        found = executor._shardwise_reported = set()
         for name in ("report_job_success", "report_job_error"):
             setattr(executor, name, _noting(getattr(executor, name), found))
     return found
 
 
-def _noting(report: Callable[..., None], found: set[int]) -> Callable[..., None]:
+def _noting(report: Callable[..., None], reported: set[int]) -> Callable[..., None]:
     def noted(job: Any, *arguments: Any, **named: Any) -> None:
-        found.add(id(job))
+        reported.add(id(job))
         report(job, *arguments, **named)
 
     return noted

@@ -1,13 +1,9 @@
 """What a new run owes to the jobs of an earlier one.
 
-When Snakemake is killed, the jobs that it started live on. A second job for the same shard would
-cost twice, and Snakemake would remove a file that the first has just finished. So a run that finds
-living jobs of an earlier run on its results folder does not start: it says how to wait for them, or
-how to cancel them. Jobs that work are known by a lock that each holds on one file of the results
-folder, and that the kernel drops however they end; jobs that wait are known to the scheduler.
-
-The tasks of an array job are known in the same two ways, but apart: a run of the same plan under
-`dispatch: array` may start beside them, as it waits for them instead of submitting them again.
+When Snakemake is killed, its jobs live on. A second job for the same shard would cost twice. So a
+run that finds living jobs on its results folder does not start: it says how to wait for them, or
+how to cancel them. Jobs that work hold a lock on a file of that folder; the scheduler knows those
+that wait. Under `dispatch: array` a run of the same plan joins the tasks of its arrays instead.
 """
 
 import fcntl
@@ -16,11 +12,10 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import BinaryIO, NoReturn
 
 from shardwise.dispatch import journal
-from shardwise.dispatch.schedulers.common import JOB_NAME
+from shardwise.dispatch.schedulers.common import JOB_NAME, Scheduler
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
@@ -28,9 +23,7 @@ from shardwise.records.locks import is_job_locked
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
-"""Who is asked for living jobs, by the names that `remember` notes."""
-
-_HELD: list[BinaryIO] = []
+_locked: list[BinaryIO] = []
 """Files whose locks this process holds to its end."""
 
 
@@ -40,7 +33,7 @@ def remember(results: Results, scheduler: str, name: str) -> None:
     journal.append(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
 
 
-def claim(results: Results, joins: str | None = None) -> None:
+def lock_results(results: Results, joins: str | None = None) -> None:
     """Be the only run on these results until this process ends; end with 75 where that fails.
 
     Parameters
@@ -48,41 +41,29 @@ def claim(results: Results, joins: str | None = None) -> None:
     joins
         Digest of the plan whose arrays this run joins; None where it joins none.
     """
-    if not _hold(results.running):
-        _refuse(f"another snakemake works on {results.root}; let it finish, then run again.")
-    refuse_beside_living(results, joins)
-
-
-def _hold(path: Path) -> bool:
-    """Lock a file for the life of this process; False where somebody else holds it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+b")  # noqa: SIM115 - it stays open, and with it the lock
-        _HELD.append(file)
+        results.running.parent.mkdir(parents=True, exist_ok=True)
+        file = open(results.running, "a+b")  # noqa: SIM115 - it stays open, and with it the lock
+        _locked.append(file)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        _refuse(f"another snakemake works on {results.root}; let it finish, then run again.")
     except OSError:
         pass  # a disk without locks: Snakemake's own lock of the working directory remains
-    return True
+    refuse_beside_living(results, joins)
 
 
 def _refuse(message: str) -> NoReturn:
     log.error(message)
-    sys.exit(75)
+    sys.exit(TryAgain.exit_code)
 
 
 def refuse_beside_living(results: Results, joins: str | None = None) -> None:
-    """End with 75 where jobs of an earlier run still wait or work on these results.
-
-    Parameters
-    ----------
-    joins
-        Digest of the plan whose arrays may live; None where none may.
-    """
-    joined = {row[1] for row in _rows(results.arrays) if joins and row[2:3] == [joins]}
-    for name, scheduler in SCHEDULERS.items():
-        noted = {row[1] for row in _rows(results.runs) + _rows(results.arrays) if row[0] == name}
+    """End with 75 where jobs of an earlier run still wait or work; `joins` as in `lock_results`."""
+    arrays = _rows(results.arrays)
+    joined = {row[1] for row in arrays if joins and row[2:3] == [joins]}
+    for title, scheduler in SCHEDULERS.items():
+        noted = {row[1] for row in _rows(results.runs) + arrays if row[0] == title}
         names = sorted(noted - joined)
         if names and shutil.which(scheduler.client):
             _refuse_beside(results, scheduler, names)
@@ -93,7 +74,7 @@ def refuse_beside_living(results: Results, joins: str | None = None) -> None:
         )
 
 
-def _refuse_beside(results: Results, scheduler: ModuleType, names: list[str]) -> None:
+def _refuse_beside(results: Results, scheduler: Scheduler, names: list[str]) -> None:
     """End with 75 where a scheduler knows living jobs of these names, or does not answer."""
     try:
         living = scheduler.living(names)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from shardwise.workflow.slurm import keeping
+from shardwise.workflow.slurm_executor import keeping
 
 
 class Executor:

@@ -1,15 +1,25 @@
 """A run in figures for people: counts, rate, time left, what each device does.
 
-Pure: an observation in, figures out. Standard library only.
+Pure: an observation in, figures out.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.observe import observation
-from shardwise.observe.observation import DONE, FAILED, RUNNING, STATES, WAITING, Device, Sighting
+from shardwise.observe.observation import (
+    DONE,
+    FAILED,
+    RUNNING,
+    STATES,
+    WAITING,
+    DeviceOfNode,
+    FailureReason,
+    Observation,
+    Sighting,
+    Verdict,
+)
 from shardwise.observe.verdict import verdict
 
 SCHEMA = 3
@@ -32,7 +42,7 @@ class Look:
     done_bytes, all_bytes
         Of input; what tasks at work have done counts as done.
     rate
-        Bytes of input a second over the last minutes; None where nothing was done in them.
+        Bytes of input per second over the last minutes; None where nothing was done in them.
     left
         Seconds until no shard is running or waiting; None where unknown, and ``why`` says why.
     devices
@@ -40,8 +50,8 @@ class Look:
         ``seconds`` are those of either, ``gauge`` is what the device does, as `Sighting.gauge`.
     """
 
-    seen: observation.Observation
-    verdict: observation.Verdict
+    seen: Observation
+    verdict: Verdict
     counts: Mapping[str, int]
     done_bytes: float
     all_bytes: int
@@ -96,23 +106,23 @@ class Look:
         }  # fmt: skip
 
 
-def look(seen: observation.Observation) -> Look:
+def look(seen: Observation) -> Look:
     """What an observation shows."""
     shards = list(seen.shards.values())
-    found = Counter(shard.state for shard in shards)
+    states = Counter(shard.state for shard in shards)
     rate = _rate(seen.at, shards)
     left, why = _time_left(shards, rate)
     done, planned = sum(one.bytes * _share(one) for one in shards), sum(one.bytes for one in shards)
-    counts = {state: found[state] for state in STATES}
+    counts = {state: states[state] for state in STATES}
     devices = _devices(seen.at, shards)
     return Look(seen, verdict(seen), counts, done, planned, rate, left, why, devices)
 
 
-def failures(seen: observation.Observation) -> list[tuple[str, Any]]:
+def failures(seen: Observation) -> list[tuple[str, FailureReason]]:
     """What failed and stands: shards by id, stages by rule; the newest first."""
-    found = [*seen.failures.items()]
-    found += [(s.shard, s.failure) for s in seen.shards.values() if s.failure is not None]
-    return sorted(found, key=lambda pair: -(pair[1].at or 0.0))
+    failed = [*seen.failures.items()]
+    failed += [(s.shard, s.failure) for s in seen.shards.values() if s.failure is not None]
+    return sorted(failed, key=lambda pair: -(pair[1].at or 0.0))
 
 
 def _share(shard: Sighting) -> float:
@@ -122,8 +132,8 @@ def _share(shard: Sighting) -> float:
     return shard.progress or 0.0 if shard.state == RUNNING else 0.0
 
 
-def _rate(at: float, shards: Iterable[Sighting]) -> float | None:
-    """Bytes a second over the last minutes, each shard's spread evenly over its time."""
+def _rate(at: float, shards: Sequence[Sighting]) -> float | None:
+    """Bytes per second over the last minutes, each shard's spread evenly over its time."""
     spans = []
     for shard in shards:
         end = shard.finished if shard.state == DONE else at if shard.state == RUNNING else None
@@ -148,10 +158,10 @@ def _time_left(shards: list[Sighting], rate: float | None) -> tuple[float | None
     if not shards:
         return None, "nothing is planned yet"
     states = {shard.state for shard in shards}
-    left = sum(s.bytes * (1 - _share(s)) for s in shards if s.state in (RUNNING, WAITING))
     if not states & {RUNNING, WAITING}:
         return 0.0, None
     if rate is not None:
+        left = sum(s.bytes * (1 - _share(s)) for s in shards if s.state in (RUNNING, WAITING))
         return left / rate, None
     if RUNNING in states:
         return None, "no shard has finished yet"
@@ -161,16 +171,15 @@ def _time_left(shards: list[Sighting], rate: float | None) -> tuple[float | None
 def _devices(at: float, shards: Sequence[Sighting]) -> list[dict[str, Any]]:
     """Devices at work, by node; then those that are idle since a short time, while shards wait."""
     busy = [shard for shard in shards if shard.state == RUNNING]
-    last: dict[Device, float] = {}
-    for shard in shards:
-        if shard.device is not None and shard.finished is not None:
-            last[shard.device] = max(last.get(shard.device, 0.0), shard.finished)
-    for shard in busy:
-        last.pop(shard.device, None)  # type: ignore[call-overload]
-    rows = [(shard.device, shard.shard, shard.progress, shard.started, shard.gauge)
-            for shard in sorted(busy, key=lambda one: (_order(one.device), one.shard))]  # fmt: skip
+    rows = [(one.device, one.shard, one.progress, one.started, one.gauge)
+            for one in sorted(busy, key=lambda one: (_order(one.device), one.shard))]  # fmt: skip
     if any(shard.state == WAITING for shard in shards):
-        rows += [(device, None, None, last[device], None) for device in sorted(last, key=_order)
+        last: dict[DeviceOfNode, float] = {}
+        for shard in shards:
+            if shard.device is not None and shard.finished is not None:
+                last[shard.device] = max(last.get(shard.device, 0.0), shard.finished)
+        idle = sorted(set(last) - {shard.device for shard in busy}, key=_order)
+        rows += [(device, None, None, last[device], None) for device in idle
                  if at - last[device] < _IDLE_SECONDS]  # fmt: skip
     return [
         {"name": device and device.name, "uuid": device and device.uuid,
@@ -181,5 +190,5 @@ def _devices(at: float, shards: Sequence[Sighting]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _order(device: Device | None) -> tuple[bool, str, str]:
+def _order(device: DeviceOfNode | None) -> tuple[bool, str, str]:
     return (False, device.node, device.key) if device else (True, "", "")

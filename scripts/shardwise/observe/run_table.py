@@ -5,7 +5,8 @@ usable times is left out, a number that cannot be is missing, and nothing is div
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ import pandas as pd
 
 from shardwise.observe.observation import DONE, RUNNING, Observation, Sighting
 from shardwise.records.timeline import PHASES, STAGES, Span, length, union
-from shardwise.units import inside, number, plain
+from shardwise.units import number, plain
 
 FEWEST_SHARDS, FEWEST_SECONDS = 3, 30.0
 """Of a shorter run nothing is called slow or late, and there is no advice: it would be chance."""
@@ -37,7 +38,7 @@ _COLUMNS = ["shard", "state", "key", "kind", "node", "uuid", "label", "begin", "
 
 
 @dataclass(frozen=True)
-class Run:
+class RunTable:
     """What a run's receipts say of its time.
 
     Attributes
@@ -73,14 +74,14 @@ class Run:
         return self.shards[self.shards.state == DONE]
 
     @cached_property
-    def told(self) -> pd.DataFrame:
+    def timed(self) -> pd.DataFrame:
         """The shards that are done and say where their time went."""
         return self.done.dropna(subset=_HELD)
 
     @property
     def enough(self) -> bool:
         """Whether enough was measured to call anything slow."""
-        return len(self.told) >= FEWEST_SHARDS and self.seconds >= FEWEST_SECONDS
+        return len(self.timed) >= FEWEST_SHARDS and self.seconds >= FEWEST_SECONDS
 
     @cached_property
     def typical(self) -> float:
@@ -105,7 +106,7 @@ class Run:
         rows = grouped[["label", "kind", "node", "uuid"]].first()
         rows["shards"] = grouped.size()
         rows["lanes"] = grouped.lane.max() + 1
-        rows["busy"] = [length(_joined(own)) for _, own in grouped]
+        rows["busy"] = [length(joined(own)) for _, own in grouped]
         for column in _HELD:
             rows[column] = grouped[column].sum()
         paces = {key: _pace(own) for key, own in self.done.groupby("key", sort=False)}
@@ -121,14 +122,10 @@ class Run:
 
     @cached_property
     def held(self) -> dict[str, float]:
-        """Seconds by phase, of all shards.
-
-        A shard that is read ahead waits for the one before it on its device. No time is lost by
-        that, so it is left out of the waiting.
-        """
-        held = {phase: float(self.told[f"held_{phase}"].sum()) for phase in PHASES}
-        spans = (length(_joined(own)) for _, own in self.told.groupby("key", sort=False))
-        ahead = float(self.told.seconds.sum()) - sum(spans)
+        """Seconds by phase, of all shards, without the waiting of those that are read ahead."""
+        held = {phase: float(self.timed[f"held_{phase}"].sum()) for phase in PHASES}
+        spans = (length(joined(own)) for _, own in self.timed.groupby("key", sort=False))
+        ahead = float(self.timed.seconds.sum()) - sum(spans)
         held["waiting"] -= min(held["waiting"], max(0.0, ahead))
         return held
 
@@ -139,14 +136,14 @@ class Run:
         seconds are added up, but to no more than the time in which the node (its disk), or each of
         its devices, had a shard: the true rate may be higher, never lower.
         """
-        own = self.told[self.told.node == node]
+        own = self.timed[self.timed.node == node]
         groups = [own] if stage in ("read", "write") else [rows for _, rows in own.groupby("key")]
-        spent = min(float(own[f"busy_{stage}"].sum()), sum(length(_joined(g)) for g in groups))
+        spent = min(float(own[f"busy_{stage}"].sum()), sum(length(joined(g)) for g in groups))
         work = float(own[f"work_{stage}"].sum())
         return work / spent if spent > 0 and work > 0 else None
 
 
-def of(seen: Observation) -> Run:
+def of(seen: Observation) -> RunTable:
     """The tables of what was observed."""
     rows = [row for own in seen.shards.values() if (row := _row(own, seen.at))]
     shards = pd.DataFrame(rows, columns=_COLUMNS)
@@ -155,9 +152,9 @@ def of(seen: Observation) -> Run:
     shards["seconds"] = shards.end - shards.begin
     shards = shards.sort_values(["node", "label", "key", "begin", "shard"], ignore_index=True)
     shards["lane"] = [lane for _, own in shards.groupby("key", sort=False) for lane in _lanes(own)]
-    timed = set(shards.shard)
-    untimed = any(own.attempts > (own.shard in timed) for own in seen.shards.values())
-    return Run(seen, shards, _stretches(_joined(shards)), untimed)
+    rowed = set(shards.shard)
+    untimed = any(own.attempts > (own.shard in rowed) for own in seen.shards.values())
+    return RunTable(seen, shards, _stretches(joined(shards)), untimed)
 
 
 def _row(own: Sighting, at: float) -> tuple[Any, ...] | None:
@@ -166,25 +163,19 @@ def _row(own: Sighting, at: float) -> tuple[Any, ...] | None:
     end = number(own.finished, _LATEST) if own.state == DONE else at
     if own.state not in (DONE, RUNNING) or begin is None or end is None:
         return None
-    device, told = own.device, own.timeline
-    held = [_amount(inside(told and told.held, phase)) for phase in PHASES]
-    if None in held:
-        held = [None] * len(held)
-    work = [_amount(inside(part, stage)) for part in (told and told.busy, told and told.work)
-            for stage in STAGES]  # fmt: skip
+    device, timing = own.device, own.timeline
+    amounts: list[float | None] = [None] * (len(PHASES) + 2 * len(STAGES))
+    if timing:
+        amounts = [*(timing.held[phase] for phase in PHASES),
+                   *(timing.busy[stage] for stage in STAGES),
+                   *(timing.work[stage] for stage in STAGES)]  # type: ignore[literal-required] # fmt: skip
     who = (device.key, device.name, device.node, device.uuid) if device else ("", "", "", None)
     label = plain(device.label if device else "unknown device")
     return (own.shard, own.state, *who, label, begin, max(begin, end), own.matrices, own.bytes,
-            own.attempts, own.process, *held, *work)  # fmt: skip
+            own.attempts, own.process, *amounts)  # fmt: skip
 
 
-def _amount(value: Any) -> float | None:
-    """A number from 0 on; None for anything else."""
-    found = number(value, 1e24)
-    return found if found is not None and found >= 0 else None
-
-
-def _joined(shards: pd.DataFrame) -> list[Span]:
+def joined(shards: pd.DataFrame) -> list[Span]:
     """The times of some shards, joined where they overlap."""
     return union(zip(shards.begin.tolist(), shards.end.tolist(), strict=True))
 
@@ -216,7 +207,7 @@ def _pace(done: pd.DataFrame) -> float | None:
 
     The median, so that one straggler makes no device slow, over the shards at work at once.
     """
-    spent = length(_joined(done))
+    spent = length(joined(done))
     if len(done) < 2 or spent <= 0:  # the first shard may have waited for the start
         return None
     return float((done.seconds / done.matrices).median()) * spent / float(done.seconds.sum())
@@ -238,11 +229,9 @@ def _against_the_others(paces: pd.Series) -> pd.Series:
 
 def throttled(shards: Sequence[Sighting]) -> dict[str, float]:
     """Seconds in which devices ran slower than they can, by reason."""
-    total: dict[str, float] = {}
+    total: Counter[str] = Counter()
     for own in shards:
-        reasons = inside(own.telemetry, "throttled_seconds")
-        for name, value in reasons.items() if isinstance(reasons, Mapping) else ():
-            if spent := _amount(value):
-                reason = plain(name)[:40].replace("_", " ")
-                total[reason] = total.get(reason, 0.0) + spent
-    return total
+        seconds = own.telemetry and own.telemetry["throttled_seconds"]
+        for name, spent in (seconds or {}).items():
+            total[name.replace("_", " ")[:40]] += spent  # type: ignore[assignment]
+    return {name: spent for name, spent in total.items() if spent}

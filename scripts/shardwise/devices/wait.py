@@ -1,0 +1,199 @@
+"""How a task waits for a device: until one is free, out of quarantine, and leased to it."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from shardwise.devices import leases
+from shardwise.devices.grants import Grant
+from shardwise.devices.nvml import Device
+from shardwise.errors import Quarantined, TryAgain
+from shardwise.units import human_bytes
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 3600.0
+"""How long a task waits while no lease changes hands: large shards take some minutes."""
+
+JOB_WAIT_SECONDS = 300.0
+"""The same in a job of a cluster, which asks for some minutes beside its work, and is killed after
+them without a word in its log."""
+
+POLL_SECONDS = 1.0
+"""Pause between two looks at the devices, on average; drawn anew each time, so that tasks that
+started together do not look together."""
+
+HOLD_SECONDS = 60.0
+"""How long a job keeps a device in quarantine that its scheduler has given it.
+
+A scheduler gives a device that was just returned to the next job in the queue. While this job has
+it, others get better ones; and tries are used up slowly.
+"""
+
+_SIGN_SECONDS = 5.0  # so long a device may be locked by somebody who does not say who he is
+_MESSAGE_SECONDS = 60.0
+
+_ENOUGH_SHARE = 0.5
+"""Of a device smaller than the plan's figure, so much must be free: tasks halve their batches."""
+
+_FREE_SHARE = 0.1
+"""Of any device, so much must be free: idle contexts and the driver take some hundred MiB."""
+
+
+def wait_seconds(job: str | None, holders: Iterable[leases.Holder | None] = ()) -> float:
+    """How long a task waits for a device where nobody says so.
+
+    Parameters
+    ----------
+    job
+        The scheduler's job that the task is of, if there is one.
+    holders
+        Who has the devices. Where a task of the same job is among them, this is a run of many
+        tasks within one job, whose own run time is not that of a task.
+    """
+    alone = job is not None and all(holder is None or holder.job != job for holder in holders)
+    return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
+
+
+def healthy(
+    devices: Sequence[Device], barred: Callable[[], Mapping[str, str]], hold: float
+) -> list[Device]:
+    """The devices that are not in quarantine; where all are, hold them for some seconds.
+
+    Raises
+    ------
+    Quarantined
+        Where all still are.
+    """
+    end = time.monotonic() + hold
+    while True:
+        out = barred()
+        left = [device for device in devices if device.uuid not in out]
+        if left or time.monotonic() >= end:
+            break
+        time.sleep(min(POLL_SECONDS, hold))
+    refuse_if_all(devices, out)
+    for device in devices:
+        if device.uuid in out:
+            log.info("left out, as in quarantine: %s", out[device.uuid])
+    return left
+
+
+def refuse_if_all(devices: Sequence[Device], barred: Mapping[str, str]) -> None:
+    """Raise `Quarantined` where all devices that there are for this task are in quarantine."""
+    if all(device.uuid in barred for device in devices):
+        reasons = "; ".join(barred[device.uuid] for device in devices)
+        raise Quarantined(
+            f"each device that this task may take is in quarantine for these results: {reasons}. "
+            "Until then another device has to do its work: a next try may be given one"
+        )
+
+
+def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
+    """Lease the device that the scheduler gave to this job; False where a task of the job has it.
+
+    The scheduler has decided, so no stranger makes the task wait.
+    """
+    end = time.monotonic() + _SIGN_SECONDS
+    try:
+        while not leases.take(device.uuid, job):
+            holder = leases.holder(device.uuid)
+            if holder is not None and holder.job == job:
+                return False
+            if holder is not None or time.monotonic() >= end:
+                log.warning("%s is ours by %s, but %s", device.uuid, grant, _holder(device.uuid))
+                break
+            time.sleep(0.1 * POLL_SECONDS)
+    except TryAgain as error:
+        log.warning("%s", error)
+    return True
+
+
+def for_lease(
+    usable: Sequence[Device],
+    lease: Callable[[Device], bool],
+    needed: int,
+    limit: float | None,
+    job: str | None,
+    listed: Callable[[], list[Device]],
+    order: Callable[[Sequence[Device]], list[Device]],
+) -> Device:
+    """Wait until one of some devices could be leased to this process; arguments as in `take`.
+
+    Raises
+    ------
+    TryAgain
+        Where no lease changed hands for too long; it says what keeps the task from each device.
+    """
+    uuids = [device.uuid for device in usable]
+
+    def look() -> list[Device]:
+        return [device for device in listed() if device.uuid in uuids]
+
+    holders, last_change, last_message = None, 0.0, float("-inf")
+    while True:
+        for device in order(usable):
+            if lease(device):
+                return device
+        now, current = time.monotonic(), _holders(uuids)
+        if current != holders:
+            holders, last_change = current, now
+        patience = wait_seconds(job, current.values()) if limit is None else limit
+        if now - last_change >= patience:
+            raise TryAgain(
+                f"no device became free, and no lease changed hands for {patience:.0f} s: "
+                f"{_situation(uuids, look(), needed)}; end what hangs (make doctor on this node "
+                "shows it), and run again. If shards do take so long, start only as many at once "
+                "as there are devices (snakemake --cores); by hand, --device-wait waits longer"
+            )
+        if now - last_message >= _MESSAGE_SECONDS:
+            log.warning("waiting for a free device: %s", _situation(uuids, look(), needed))
+            last_message = now
+        time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
+        # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
+        current = _holders(uuids)
+        usable = look() if current != holders or None in current.values() else []
+
+
+def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:
+    return {uuid: leases.holder(uuid) for uuid in uuids}
+
+
+def obstacle(device: Device, needed: int) -> str | None:
+    """Why a task should not compute on a device, its lease left aside; None where it may."""
+    if device.mode == "prohibited":
+        return "its compute mode prohibits all computing"
+    if device.mode.startswith("exclusive") and device.processes:
+        return f"it is in {device.mode} mode, and {_processes(device)} has it"
+    enough = max(min(needed, _ENOUGH_SHARE * device.memory), _FREE_SHARE * device.memory)
+    if device.free < enough:
+        return f"{_processes(device)} fills it: {human_bytes(round(enough))} should be free"
+    return None
+
+
+def _situation(uuids: Sequence[str], devices: Sequence[Device], needed: int) -> str:
+    """What keeps a task from each of some devices, for a message; not all may be listed still."""
+    listed = {device.uuid: device for device in devices}
+    parts = []
+    for uuid in uuids:
+        if (device := listed.get(uuid)) is None:
+            parts.append(f"{uuid} does not answer any more")
+            continue
+        free = f"{human_bytes(device.free)} of {human_bytes(device.memory)} free"
+        parts.append(f"{uuid} ({device.name}, {free}): {_holder(uuid, obstacle(device, needed))}")
+    return "; ".join(parts)
+
+
+def _holder(uuid: str, otherwise: str | None = None) -> str:
+    """Who leases a device; where nobody says so, what else keeps a task from it."""
+    holder = leases.holder(uuid)
+    if holder is None:
+        return otherwise or "locked by an unknown program, or free again"
+    return f"leased to {holder}"
+
+
+def _processes(device: Device) -> str:
+    """The processes on a device, by number; other containers' and users' may be hidden."""
+    pids = ", ".join(str(process.pid) for process in device.processes)
+    return f"process {pids}" if pids else "a process that NVML does not show"

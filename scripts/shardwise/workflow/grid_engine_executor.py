@@ -1,0 +1,325 @@
+"""One run under Grid Engine: submit its jobs, follow them, and leave none behind.
+
+A job leaves two files in the folder of the run: NAME.number when it starts, NUMBER.exit (0 or 1) at
+its end. So success depends on a file of the job alone, and not on the accounting, which comes late
+on some clusters and is not there on others. What Snakemake sees of this is the plugin
+`snakemake_executor_plugin_shardwise_grid_engine`.
+"""
+
+import atexit
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.dispatch.schedulers import grid_engine
+from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS
+from shardwise.dispatch.schedulers.grid_engine import AccountingRecord, Job, Queue
+from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
+from shardwise.files.paths import CACHE, Results
+from shardwise.workflow import earlier_runs, recipe
+
+PLUGIN = "shardwise-grid-engine"
+
+_AWAY_SECONDS = 600  # so long a submission waits for a qmaster that does not answer
+_PAUSE_SECONDS = 5
+_MESSAGE_SECONDS = 60
+_TRACE_SECONDS = 10  # so long a job's mark or record may take to arrive after it left the queue
+_NEVER_RAN_SECONDS = 3  # the same where not even its output is there, made before a job runs
+_KEPT_SECONDS = 10 * 24 * 3600
+
+_OWN_ERROR = re.compile(r"^[\d-]+ \S+ ERROR (?!ended by SIGTERM)", re.MULTILINE)
+
+_JOBSCRIPT = """\
+#!/bin/bash
+# Who has submitted this and got no answer finds its number here, although it may end at once.
+echo "$JOB_ID" >"$1/$JOB_NAME.number"
+(
+{script}
+)
+code=$?
+[ "$code" = 0 ] || code=1 # 99 and 100 would mean something to Grid Engine
+# The mark of the end, whole or not at all. Without it the job counts as killed.
+echo "$code" >"$1/$JOB_ID.part" && mv "$1/$JOB_ID.part" "$1/$JOB_ID.exit" || exit 1
+exit "$code"
+"""
+
+
+def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
+    """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
+
+    Parameters
+    ----------
+    needed
+        The jobs of Snakemake's that are to run.
+
+    Raises
+    ------
+    InputError
+        Where no job could be submitted from this working directory, or where Grid Engine does not
+        know what the profile asks for.
+    """
+    jobs = [job for job in needed if not job.is_local]
+    if not jobs or workflow.executor_plugin.name != PLUGIN:
+        return
+    if odd := sorted(set('"$`\\').intersection(os.getcwd())):
+        # Snakemake quotes names for a job's shell as Python does, which is not the same for these.
+        raise InputError(
+            f"the name of the working directory holds {' '.join(odd)}, which Snakemake cannot pass "
+            f"on to Grid Engine: {os.getcwd()}. Rename the folder, or work in another one"
+        )
+    # Else a wrong parallel environment for the reduce would show when all shards are done.
+    for rule, job in {job.rule.name: job for job in jobs}.items():
+        recipe.verify("uge", rule, job.resources)
+    os.environ.pop("SNAKEMAKE_PROFILE", None)  # of no use to a job, which may get all variables
+    submissions = Submissions(results, (CACHE / "uge" / os.urandom(3).hex()).absolute())
+    atexit.register(submissions.cancel)
+    workflow.scheduler.get_executor(jobs[0]).begin(submissions)
+
+
+@dataclass
+class Submission:
+    """A job's name, its log, and the file that takes what it prints.
+
+    `since` is a time before it was submitted, by the clock of the disk, as the log's is; `gone`
+    when it was first seen to have left the queue, by `time.monotonic`.
+    """
+
+    name: str
+    log: Path
+    output: Path
+    since: float
+    gone: float | None = None
+
+    def own_log(self) -> str:
+        """What the job has written into its log; empty where that is of an earlier attempt."""
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_mtime >= self.since:
+                return self.log.read_text(errors="replace")
+        return ""
+
+    def add_to_log(self, level: str, text: str) -> None:
+        """Write a line into the job's log, as the job itself would."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S,000')} {level} {text}\n")
+
+    def explain_early_end(self) -> None:
+        """Where the job ended before its own log began, log the last line that it printed."""
+        if not self.own_log():
+            printed = self.output.read_text(errors="replace") if self.output.exists() else ""
+            last = ["nothing", *filter(str.strip, printed.splitlines())][-1]
+            words = f"the job ended early and printed: {last} (all of it: {self.output})"
+            self.add_to_log("ERROR", words)
+
+
+class Submissions:
+    """The jobs of one run; the name of its folder is in all their names, and in ``runs.tsv``."""
+
+    refusals = ShardwiseError
+
+    def __init__(self, results: Results, folder: Path) -> None:
+        self._results, self._folder = results, folder
+        self._unended: set[str] = set()
+        self._asked = 0.0
+        self._silent: dict[str, float] = {}  # since when nothing is heard of a host
+        self._accounting_answers = True
+        self._last_said: dict[str, float] = {}
+
+    def wrapped(self, jobscript: str) -> str:
+        """Snakemake's template of a job's script, with the marks of begin and end around it."""
+        return _JOBSCRIPT.replace("{script}", jobscript)
+
+    def submit(self, job: Any, script: str) -> tuple[str, Submission]:
+        """Submit a job's script; the number it got, and what `look` needs to know of it.
+
+        Raises
+        ------
+        InputError
+            Where Grid Engine does not take it; the job's log has its words too.
+        TryAgain
+            Where it has not answered for ten minutes; a queue that is full has no such limit.
+        """
+        if not self._folder.exists():
+            earlier_runs.remember(self._results, "uge", self._folder.name)
+            self._folder.mkdir(parents=True)
+            _forget_old_runs(self._folder)
+        asked = {"rule": job.rule.name, "wildcards": job.wildcards_dict, "resources": job.resources}
+        name = grid_engine.job_name(self._folder.name, asked, job.attempt)
+        begun = self._folder / f"{name}.submitting"
+        begun.touch()
+        # A relative name: a colon in it would have a meaning of its own.
+        output = Path(os.path.relpath(self._folder / f"{name}.out"))
+        submission = Submission(name, Path(job.log[0]), output, begun.stat().st_mtime)
+        self._unended.add(name)
+        try:
+            exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
+            words = grid_engine.qsub_words(asked, name, str(output), exported)
+            return self._insist(name, [*words, script, str(self._folder)]), submission
+        except ShardwiseError as error:
+            submission.add_to_log("ERROR", f"Grid Engine did not take the job: {error}")
+            if isinstance(error, InputError):  # else it may still arrive
+                self._unended.discard(name)
+            raise
+
+    def _insist(self, name: str, words: list[str]) -> str:
+        """Submit; where qmaster does not answer, wait for it, and never submit twice.
+
+        A submission may have arrived although its answer did not, so the job is looked for first.
+        A full queue is waited for as long as it takes: qmaster is there, and jobs end.
+        """
+        end, unheard = time.monotonic() + _AWAY_SECONDS, False
+        while True:
+            try:
+                if unheard and (number := self._number_of(name)):
+                    return number
+                return grid_engine.submitted(grid_engine.call(words))
+            except QueueFull as error:
+                end = time.monotonic() + _AWAY_SECONDS
+                said = (
+                    f"the cluster takes no more jobs now ({error}); waiting until some have "
+                    "ended. --jobs sets how many of a run are in the queue"
+                )
+            except TryAgain as error:
+                unheard = True
+                if time.monotonic() > end:
+                    raise
+                said = f"Grid Engine does not take jobs now ({error}); trying again"
+            self._say("submission", said)
+            time.sleep(_PAUSE_SECONDS)
+
+    def _number_of(self, name: str) -> str | None:
+        """The number of a job that is in the queue, or that has been there and ran."""
+        queued = (job.number for job in grid_engine.query().jobs if job.name == name)
+        return next(queued, None) or self._mark(f"{name}.number")
+
+    def _mark(self, name: str) -> str | None:
+        """The number in a file that a job has left; None where there is none, or no whole one."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._folder / name).read_text().strip() or None
+        return None
+
+    def look(self, jobs: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+        """What Snakemake is to think of each job: ``running``, ``success`` or ``failed``.
+
+        What cannot be found out now, as when the disk is full, counts as ``running``.
+        """
+        queue = self._queue() if jobs else None
+        for job in jobs:
+            try:
+                state = self._state(job.external_jobid, job.aux["submission"], queue)
+            except Exception as error:
+                state = "running"
+                self._say(
+                    "fault",
+                    f"the state of job {job.external_jobid}, and maybe of others, cannot be found "
+                    f"({type(error).__name__}: {error}); they count as running. If this does not "
+                    "end by itself, see qstat; Ctrl-C deletes the jobs of this run",
+                )
+            yield job, state
+
+    def _queue(self) -> Queue | None:
+        """What is in the queue now; None where Grid Engine does not answer, as a message says."""
+        try:
+            queue = grid_engine.query()
+            # A network disk shows here what jobs have written once the folder changes.
+            (self._folder / "looked").touch()
+            (self._folder / "looked").unlink()
+        except (TryAgain, OSError) as error:
+            self._silent = {}  # after a restart of qmaster all hosts are, for half a minute
+            self._say("queue", f"Grid Engine does not answer ({error}); its jobs count as running")
+            return None
+        self._asked = time.monotonic()
+        self._silent = {host: self._silent.get(host, self._asked) for host in queue.unheard}
+        return queue
+
+    def _state(self, number: str, submission: Submission, queue: Queue | None) -> str:
+        code = self._mark(f"{number}.exit")
+        if code is None:
+            if queue is None or not self._has_failed(number, submission, queue.job(number)):
+                return "running"
+        elif code != "0":
+            submission.explain_early_end()
+        self._unended.discard(submission.name)
+        return "success" if code == "0" else "failed"
+
+    def _has_failed(self, number: str, submission: Submission, job: Job | None) -> bool:
+        """Judge a job without a mark of its end; one that failed leaves the queue, and a reason."""
+        reason = self._trouble(job) if job else self._how_it_left(number, submission)
+        if job:
+            submission.gone = None
+        if reason and job:
+            try:
+                grid_engine.delete([number])
+            except TryAgain as error:  # it may still be there: the next look deletes it
+                self._say("deletion", f"job {number} cannot be deleted now ({error}); trying again")
+                return False
+        if reason:
+            # What the job itself called an error is worth more than how it was ended.
+            level = "WARNING" if _OWN_ERROR.search(submission.own_log()) else "ERROR"
+            submission.add_to_log(level, f"the scheduler says: {reason}")
+        return bool(reason)
+
+    def _trouble(self, job: Job) -> str:
+        """Why a job in the queue will not end well; empty where it may."""
+        if "E" in job.state:
+            reason = grid_engine.error_reason(job.number)
+            return f"it cannot start, state {job.state}: {reason}"
+        silent = [since for host, since in self._silent.items() if host in job.hosts]
+        lost = bool(silent) and self._asked - min(silent) >= UNHEARD_SECONDS
+        return f"lost: its host {', '.join(job.hosts)} is not heard of" if lost else ""
+
+    def _how_it_left(self, number: str, submission: Submission) -> str:
+        """Why a job is not in the queue any more; empty while its mark may still arrive."""
+        now, ran = time.monotonic(), submission.output.exists()
+        submission.gone = submission.gone or now
+        waited = now - submission.gone >= (_TRACE_SECONDS if ran else _NEVER_RAN_SECONDS)
+        record = self._record(number, submission.name)
+        if record is not None and (waited or not record.well):
+            return grid_engine.describe(record)
+        if not waited:
+            return ""
+        if ran:
+            return "deleted or killed; the accounting does not know it"
+        return "deleted while it waited in the queue"
+
+    def _record(self, number: str, name: str) -> AccountingRecord | None:
+        """The accounting's entry; an accounting that was too slow once is not asked again."""
+        if self._accounting_answers:
+            try:
+                return grid_engine.record(number, name)
+            except TryAgain:
+                self._accounting_answers = False
+        return None
+
+    def _say(self, subject: str, text: str) -> None:
+        """A line on stderr, where the user sees it; at most once a minute on each subject."""
+        now = time.monotonic()
+        if now - self._last_said.get(subject, -_MESSAGE_SECONDS) >= _MESSAGE_SECONDS:
+            self._last_said[subject] = now
+            sys.stderr.write(f"shardwise: {text}\n")
+
+    def cancel(self) -> None:
+        """Have a process of its own delete all jobs of the run, where some were not seen to end."""
+        if self._unended:
+            self._unended.clear()
+            subprocess.Popen(
+                [sys.executable, "-m", "shardwise.dispatch.array", "uge", self._folder.name],
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+
+
+def _forget_old_runs(folder: Path) -> None:
+    """Remove the folders of runs that have not been written to for days: nobody follows them."""
+    for other in folder.parent.iterdir():
+        if folder.stat().st_mtime - other.stat().st_mtime > _KEPT_SECONDS:
+            shutil.rmtree(other, ignore_errors=True)

@@ -1,0 +1,69 @@
+"""Snakemake's executor for Grid Engine, ``executor: shardwise-grid-engine`` of profiles/uge.
+
+Snakemake imports every installed package of such a name as it starts. Which copy of ``shardwise``
+is used is decided by the Snakefile, which comes later; so `shardwise.workflow.grid_engine_executor`
+is given to it by `begin`, not imported.
+"""
+
+import shlex
+from collections.abc import AsyncIterator
+from typing import Any
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    auto_deploy_default_storage_provider=False,
+)
+
+
+class Executor(RemoteExecutor):
+    """Passes Snakemake's questions on to the submissions of one run."""
+
+    submissions: Any = None
+
+    def begin(self, submissions: Any) -> None:
+        """Take what submits and follows the jobs, before the first of them."""
+        self.submissions = submissions
+        self.jobscript = submissions.wrapped(self.jobscript)
+
+    def run_job(self, job: Any) -> None:
+        """Submit a job; where that fails, the job has failed."""
+        if self.submissions is None:
+            raise WorkflowError("this executor is for the Snakefile of Shardwise")
+        script, info = self.get_jobscript(job), SubmittedJobInfo(job)
+        self.write_jobscript(job, script)
+        try:
+            info.external_jobid, submission = self.submissions.submit(job, script)
+        except self.submissions.refusals as error:
+            return self.report_job_error(info, msg=f"{error}\n")
+        info.aux = {"submission": submission}
+        return self.report_job_submission(info)
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncIterator[SubmittedJobInfo]:
+        """Report the jobs that have ended, and yield the others."""
+        for info, state in self.submissions.look(active_jobs) if active_jobs else ():
+            if state == "running":
+                yield info
+            else:
+                (self.report_job_success if state == "success" else self.report_job_error)(info)
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Delete all jobs of the run: while they are looked at, Snakemake names only some here."""
+        if self.submissions is not None:
+            self.submissions.cancel()
+
+    def get_job_exec_prefix(self, job: Any) -> str:
+        """The folder in which a job's Snakemake starts."""
+        return f"cd {shlex.quote(self.workflow.workdir_init)}"
+
+    def get_job_exec_suffix(self, job: Any) -> str:
+        """The two ends that a job's script has."""
+        return "exit 0 || exit 1"

@@ -1,0 +1,460 @@
+"""A run under Grid Engine, whose commands are pretended: submission, states, the way out."""
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from shardwise.errors import InputError, TryAgain
+from shardwise.files.paths import Results
+from shardwise.workflow import earlier_runs
+from shardwise.workflow import grid_engine_executor as executor
+
+AWAY = 'error: unable to send message to qmaster using port 6444 on host "h": got send error'
+SILENT = f"echo '{AWAY}' >&2; exit 1"
+UNHEARD = "echo 'error: failed receiving gdi request response' >&2; exit 1"
+LOG = Path("results/logs/multiply/00007.log")
+NAME = "sw-3f2a1b-multiply-00007-2"
+
+# Each does what a file named after it says, once, and else what its last line does.
+CLIENT = """#!/bin/sh
+cd "{folder}"
+name=${{0##*/}}
+echo "$name $*" >>asked
+if [ -e "$name.once" ]; then mv "$name.once" once; . ./once; fi
+{otherwise}
+"""
+OTHERWISE = {
+    "qsub": 'echo 11; echo "$*" >words',
+    "qstat": 'case "$*" in -j*) cat reason ;; *) cat queue ;; esac',
+    "qacct": 'cat record 2>/dev/null || { echo "error: job id not found" >&2; exit 1; }',
+    "qdel": "empty=1; cp empty queue",
+}
+EMPTY = "<job_info><queue_info></queue_info><job_info></job_info></job_info>"
+
+
+def job(rule: str, local: bool = False, **resources: object) -> Any:
+    """A job of Snakemake's, at its second try."""
+    return SimpleNamespace(
+        rule=SimpleNamespace(name=rule), is_local=local, resources=resources, attempt=2,
+        wildcards_dict={"shard": "00007"}, log=[str(LOG)],
+    )  # fmt: skip
+
+
+class Grid:
+    """Grid Engine's commands, pretended, and one run in this folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        for name, otherwise in OTHERWISE.items():
+            (self.bin / name).write_text(CLIENT.format(folder=self.bin, otherwise=otherwise))
+            (self.bin / name).chmod(0o755)
+        for name in ("queue", "empty"):
+            (self.bin / name).write_text(EMPTY)
+        (self.bin / "asked").touch()
+        self.run = root / ".snakemake" / "uge" / "3f2a1b"
+        self.submissions = executor.Submissions(Results(Path("results")), self.run)
+        self.submitted: SimpleNamespace | None = None
+
+    def once(self, name: str, script: str) -> None:
+        """Let the next call of a command do this."""
+        (self.bin / f"{name}.once").write_text(script)
+
+    def asked(self, name: str) -> list[str]:
+        """The calls of a command, each as one line."""
+        return [
+            line for line in (self.bin / "asked").read_text().splitlines() if line.startswith(name)
+        ]
+
+    def queue(self, state: str, host: str = "", host_state: str = "") -> None:
+        """Let qstat know job 11 in a state, on a host."""
+        job = (
+            f"<job_list><JB_job_number>11</JB_job_number><state>{state}</state>"
+            f"<JB_name>{NAME}</JB_name></job_list>"
+        )
+        place = f"<Queue-List><name>q@{host}</name><state>{host_state}</state>{job}</Queue-List>"
+        (self.bin / "queue").write_text(
+            f"<job_info><queue_info>{place if host else ''}</queue_info>"
+            f"<job_info>{'' if host else job}</job_info></job_info>"
+        )
+
+    def submit(self) -> str:
+        """Submit the one job; the number it got."""
+        number, submission = self.submissions.submit(job("multiply", uge_gpu="-l gpu=1"), "job.sh")
+        self.submitted = SimpleNamespace(external_jobid=number, aux={"submission": submission})
+        return number
+
+    def look(self, jobs: int = 1) -> str:
+        """What Snakemake is told of the job, and of others like it."""
+        ((_, state), *rest) = self.submissions.look([self.submitted] * jobs)
+        assert {other for _, other in rest} <= {state}
+        return state
+
+    def log(self) -> str:
+        """What the job's own log says."""
+        return LOG.read_text() if LOG.exists() else ""
+
+
+@pytest.fixture
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
+    """A run in a fresh folder whose name has a space."""
+    root = tmp_path / "a b"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    made = Grid(root)
+    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
+    monkeypatch.setenv("SHARDWISE_CODE", "abc")
+    monkeypatch.setattr(executor, "_PAUSE_SECONDS", 0)
+    return made
+
+
+def test_a_submission(grid: Grid) -> None:
+    """A unique name, the site's words, a folder for marks; and the run is noted, once."""
+    assert grid.submit() == "11"
+    words = (grid.bin / "words").read_text()
+    assert f"-o .snakemake/uge/3f2a1b/{NAME}.out -N {NAME} -v " in words
+    assert "SHARDWISE_CODE" in words
+    assert words.endswith(f" -l gpu=1 job.sh {grid.run}\n")
+    grid.submit()
+    noted = Results(Path("results")).runs.read_text().splitlines()
+    assert [line.split("\t")[:2] for line in noted] == [["uge", "3f2a1b"]]
+
+
+def test_old_runs_are_forgotten(grid: Grid) -> None:
+    """What earlier runs have left goes after days; nothing of a run that is still followed."""
+    for name in ("aaaaaa", "bbbbbb"):
+        grid.run.with_name(name).mkdir(parents=True)
+    os.utime(grid.run.with_name("aaaaaa"), (1e9, 1e9))
+    grid.submit()
+    assert sorted(path.name for path in grid.run.parent.iterdir()) == ["3f2a1b", "bbbbbb"]
+
+
+def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
+    """It stands in the log of the job, too; and no such job is deleted at the end."""
+    grid.once("qsub", "echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1")
+    with pytest.raises(InputError, match=r'unknown resource "gpux"$'):
+        grid.submit()
+    assert "ERROR Grid Engine did not take the job: Unable to run job: unknown" in grid.log()
+    assert len(grid.asked("qsub")) == 1
+    assert not grid.submissions._unended
+
+
+@pytest.mark.fault("a submission that fails k times")
+@pytest.mark.parametrize(
+    ("answer", "arrived", "asked"),
+    [
+        pytest.param(SILENT, "", 2, id="away"),
+        pytest.param("echo; exit", "queue", 1, id="no-number"),
+        pytest.param("echo busy; exit", "queue", 1, id="rubbish"),
+        pytest.param(UNHEARD, "queue", 1, id="arrived"),
+        pytest.param(UNHEARD, "mark", 1, id="arrived-and-ended"),
+    ],
+)
+def test_a_submission_waits_for_qmaster_and_is_never_repeated(
+    grid: Grid, capsys: pytest.CaptureFixture[str], answer: str, arrived: str, asked: int
+) -> None:
+    """One that may have arrived is looked for, by its name in the queue or by its first mark."""
+    grid.run.mkdir(parents=True)
+    grid.once("qsub", answer)
+    if arrived == "queue":
+        grid.queue("qw")
+    if arrived == "mark":
+        (grid.run / f"{NAME}.number").write_text("11\n")
+    assert grid.submit() == "11"
+    assert len(grid.asked("qsub")) == asked
+    assert "Grid Engine does not take jobs now" in capsys.readouterr().err
+
+
+@pytest.mark.fault("a full queue")
+def test_a_submission_waits_for_room_in_the_queue(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long that takes, as qmaster is there; nothing has arrived that had to be sought."""
+    monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
+    grid.once("qsub", "echo 'job rejected: only 1 jobs are allowed per user' >&2; exit 25")
+    assert grid.submit() == "11"
+    assert (len(grid.asked("qsub")), grid.asked("qstat")) == (2, [])
+    said = "the cluster takes no more jobs now (job rejected: only 1 jobs are allowed per user)"
+    assert said in capsys.readouterr().err
+
+
+def test_a_qmaster_that_stays_away_fails_the_job(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After minutes the job's log says why it was never submitted; it may still arrive."""
+    monkeypatch.setattr(executor, "_AWAY_SECONDS", -1)
+    grid.once("qsub", SILENT)
+    with pytest.raises(TryAgain, match="got send error"):
+        grid.submit()
+    assert "got send error" in grid.log()
+    assert grid.submissions._unended == {NAME}
+
+
+@pytest.mark.parametrize(
+    ("code", "mark", "state"), [(0, "0", "success"), (3, "1", "failed"), (100, "1", "failed")]
+)
+def test_a_mark_decides_though_qmaster_is_away(
+    grid: Grid, code: int, mark: str, state: str
+) -> None:
+    """The wrapper leaves 0 or 1: 99 and 100 would mean something to Grid Engine."""
+    number = grid.submit()
+    script = grid.bin / "job.sh"
+    script.write_text(grid.submissions.wrapped(f"[ $JOB_ID = {number} ] && exit {code}"))
+    env = {**os.environ, "JOB_ID": number, "JOB_NAME": NAME}
+    done = subprocess.run(["bash", script, grid.run], env=env, check=False)
+    assert str(done.returncode) == mark
+    assert (grid.run / f"{NAME}.number").read_text() == f"{number}\n"
+    LOG.parent.mkdir(parents=True)
+    LOG.write_text("2026-01-02 03:04:05,678 ERROR bad input\n")
+    grid.once("qstat", SILENT)
+    assert grid.look() == state
+    assert grid.log().count("\n") == 1
+    assert not grid.submissions._unended
+
+
+def test_a_job_that_ended_before_its_log_began(grid: Grid) -> None:
+    """A set-up line that fails is shown, not the error of an earlier attempt."""
+    LOG.parent.mkdir(parents=True)
+    LOG.write_text("2026-01-02 03:04:05,678 ERROR of the first attempt\n")
+    os.utime(LOG, (1, 1))
+    number = grid.submit()
+    (grid.run / f"{NAME}.out").write_text("module: command not found\n\n")
+    (grid.run / f"{number}.exit").write_text("1\n")
+    assert grid.look() == "failed"
+    assert "ERROR the job ended early and printed: module: command not found (" in grid.log()
+
+
+@pytest.mark.parametrize("state", ["qw", "hqw", "t", "r", "dr", "s", "Rr"])
+def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
+    """One answer serves all jobs; a mark that is not whole yet is none."""
+    number = grid.submit()
+    (grid.run / f"{number}.exit").touch()
+    grid.queue(state, "n1" if "q" not in state else "")
+    assert grid.look(jobs=5) == "running"
+    assert len(grid.asked("qstat")) == 1
+    assert grid.asked("qdel") == []
+
+
+def test_a_job_that_cannot_start_fails_and_leaves(
+    grid: Grid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eqw is the end, once it is deleted; where qdel gets no answer, the next look asks again."""
+    grid.submit()
+    grid.queue("Eqw")
+    (grid.bin / "reason").write_text("error reason  1:  1/2/26 3:04:05 [0:1]: error: no folder\n")
+    grid.once("qdel", SILENT)
+    assert grid.look() == "running"
+    assert "job 11 cannot be deleted now (error: unable" in capsys.readouterr().err
+    assert grid.log() == ""
+    assert grid.look() == "failed"
+    assert "ERROR the scheduler says: it cannot start, state Eqw: error: no folder" in grid.log()
+    assert grid.asked("qdel") == ["qdel 11"] * 2
+
+
+@pytest.mark.parametrize("between", ["", "heard", "away"])
+def test_a_job_is_lost_when_its_host_stays_silent(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    """Its silence is counted from anew once it is heard, or after qmaster was away."""
+    monkeypatch.setattr(executor, "UNHEARD_SECONDS", 1e-9)
+    grid.submit()
+    grid.queue("r", "n1", "au")
+    assert grid.look() == "running"
+    if between == "away":
+        grid.once("qstat", SILENT)
+    if between:
+        grid.queue("r", "n1", "" if between == "heard" else "au")
+        assert grid.look() == "running"
+        grid.queue("r", "n1", "au")
+        assert grid.look() == "running"
+    assert grid.asked("qdel") == []
+    assert grid.look() == "failed"
+    assert "ERROR the scheduler says: lost: its host n1 is not heard of" in grid.log()
+    assert grid.asked("qdel") == ["qdel 11"]
+
+
+@pytest.mark.parametrize(
+    ("failed", "status", "waits", "reason"),
+    [
+        ("100 : x", 137, 0, "deleted or killed (failed 100 : x), killed by signal 9"),
+        ("0", 0, 1, "it ended well, but the mark of its end has not arrived"),
+        (None, 0, 1, "deleted or killed; the accounting does not know it"),
+    ],
+)
+def test_a_job_that_left_without_a_mark(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch,
+    failed: str | None, status: int, waits: int, reason: str,
+) -> None:  # fmt: skip
+    """The accounting says why at once; where it does not, some seconds are given to the disk."""
+    grid.submit()
+    (grid.run / f"{NAME}.out").touch()
+    if failed:
+        record = f"{'=' * 62}\njobname {NAME}\nfailed {failed}\nexit_status {status}\n"
+        (grid.bin / "record").write_text(record)
+    if waits:
+        assert grid.look() == "running"
+        monkeypatch.setattr(executor, "_TRACE_SECONDS", 0)
+    assert grid.look() == "failed"
+    assert f"ERROR the scheduler says: {reason}" in grid.log()
+
+
+def test_a_job_that_is_back_in_the_queue_has_not_left_it(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next time it leaves is the first; one that never ran was deleted while it waited."""
+    grid.submit()
+    assert grid.look() == "running"
+    grid.queue("r", "n1")
+    assert grid.look() == "running"
+    assert grid.submitted.aux["submission"].gone is None
+    grid.queue("qw")
+    (grid.bin / "queue").write_text(EMPTY)
+    monkeypatch.setattr(executor, "_NEVER_RAN_SECONDS", 0)
+    assert grid.look() == "failed"
+    assert "ERROR the scheduler says: deleted while it waited in the queue" in grid.log()
+
+
+def test_the_schedulers_word_does_not_hide_the_jobs_own(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that found an error and was ended before it could leave a mark keeps its error.
+
+    So does one that ended before qsub had returned.
+    """
+    monkeypatch.setattr(executor, "_NEVER_RAN_SECONDS", 0)
+    grid.once(
+        "qsub",
+        f"cd ..; mkdir -p {LOG.parent}; sleep 0.1; echo 11\n"
+        f"echo '2026-01-02 03:04:05,678 ERROR matrix 9 holds NaN' >{LOG}; sleep 0.1",
+    )
+    grid.submit()
+    assert grid.look() == "failed"
+    assert "WARNING the scheduler says: deleted" in grid.log()
+
+
+def test_no_job_fails_while_its_state_cannot_be_found(
+    grid: Grid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither without qmaster nor where a file of the run cannot be read: one line a minute."""
+    number = grid.submit()
+    grid.once("qstat", SILENT)
+    assert grid.look(jobs=3) == "running"
+    assert capsys.readouterr().err.count("Grid Engine does not answer") == 1
+    (grid.run / f"{number}.exit").mkdir()
+    assert [grid.look(jobs=2) for _ in range(2)] == ["running"] * 2
+    said = capsys.readouterr().err
+    assert said.count("the state of job 11, and maybe of others, cannot be found (IsADirecto") == 1
+
+
+def begin(*needed: Any, plugin: str = executor.PLUGIN) -> list[Any]:
+    """Begin a run of these jobs; what its executor is given."""
+    given: list[Any] = []
+    workflow = SimpleNamespace(
+        executor_plugin=SimpleNamespace(name=plugin),
+        scheduler=SimpleNamespace(get_executor=lambda _: SimpleNamespace(begin=given.append)),
+    )
+    executor.begin(Results(Path("results")), workflow, needed)
+    return given
+
+
+def test_a_run_begins_only_under_its_own_profile(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only where a job is to be submitted; at its end it leaves no job."""
+    left: list[Any] = []
+    monkeypatch.setattr(executor.atexit, "register", left.append)
+    assert begin(job("multiply"), plugin="slurm") == begin(job("all", local=True)) == []
+    (submissions,) = begin(job("multiply"))
+    assert left == [submissions.cancel]
+
+
+@pytest.mark.parametrize("name", ['a"b', "a$HOME", "a`b`", "a\\b"])
+def test_a_run_does_not_begin_where_a_shell_would_change_its_folders_name(
+    grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Snakemake writes it into the jobs' scripts."""
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    with pytest.raises(InputError, match=r"working directory holds .*Rename the folder"):
+        begin(job("multiply"))
+
+
+def test_what_grid_engine_does_not_know_is_refused_before_any_job(grid: Grid) -> None:
+    """One job of each rule is shown to qsub, which submits none; the profile's line is named."""
+    environment = job("reduce", tasks=2, uge_p="-pe nope {ranks}", uge_time="-l h_rt=1")
+    said = 'job rejected: the requested parallel environment "nope" does not exist'
+    grid.once("qsub", f"echo 'Unable to run job: {said}\nExiting.' >&2; exit 1")
+    expected = (
+        f"take the jobs of rule reduce: Unable to run job: {said} "
+        '(from uge_p: "-pe nope {ranks}"); change the block reduce in config.yaml of the profile'
+    )
+    with pytest.raises(InputError) as refused:
+        begin(environment, job("all", local=True), *[job("multiply", uge_gpu="-l gpu=1")] * 2)
+    assert expected in str(refused.value)
+    assert grid.asked("qsub") == ["qsub -b y -pe nope 2 -l h_rt=1 -w v /bin/true"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SILENT,
+        'echo \'Unable to run job: Job 1 (-l mem_free=1M) cannot run in queue "a" because job '
+        "requests unknown resource (mem_free)\nverification: no suitable queues' >&2; exit 1",
+        "echo 'verification: found suitable queue(s)'; exit 0",
+    ],
+)
+def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """Nor is a qmaster that is: the jobs wait for all of them."""
+    monkeypatch.setattr(executor.atexit, "register", lambda _: None)
+    grid.once("qsub", answer)
+    assert begin(job("multiply", uge_memory="-l mem_free=1M"))
+    assert len(grid.asked("qsub")) == 1
+
+
+def test_what_was_not_seen_to_end_is_deleted(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process of its own, once; after a good run nothing is asked."""
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        executor.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k))
+    )
+    grid.submissions.cancel()
+    assert not started
+    grid.submissions._unended.add(NAME)
+    grid.queue("qw")
+    grid.submissions.cancel()
+    grid.submissions.cancel()
+    (process,) = started
+    assert process.wait(timeout=60) == 0
+    assert grid.asked("qdel") == ["qdel 11"]
+
+
+@pytest.mark.parametrize("clients", ["uge", "away", "none"])
+def test_a_run_does_not_start_beside_jobs_in_the_queue(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clients: str
+) -> None:
+    """It names the command that deletes them; without an answer it does not start either."""
+    results = Results(Path("results"))
+    earlier_runs.remember(results, "uge", "000000")  # has left nothing
+    grid.submit()
+    grid.queue("qw")
+    if clients == "away":
+        grid.once("qstat", SILENT)
+    if clients == "none":
+        monkeypatch.setenv("PATH", "/nowhere")
+        return earlier_runs.refuse_beside_living(results)
+    with pytest.raises(SystemExit, match="75"):
+        earlier_runs.refuse_beside_living(results)
+    expected = {
+        "uge": "1 jobs of an earlier run still wait or work on results. Let them finish "
+        "(see: qstat -u '*'), or cancel them (qdel 11)",
+        "away": "qstat does not say whether jobs of an earlier run live",
+    }
+    assert expected[clients] in caplog.text
+    assert grid.asked("qstat") == ["qstat -f -ne -u * -xml"]  # a colleague's jobs as well
+    return None
