@@ -205,7 +205,8 @@ class Slurm:
         return number
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
-        return parse_tasks(_squeue(_FORMAT, runs))
+        # One a line: squeue joins those that wait, and their reasons: "Resources,JobHeldAdmin".
+        return parse_tasks(_squeue(_FORMAT, runs, "--array"))
 
     def fates(
         self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
