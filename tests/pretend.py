@@ -48,20 +48,11 @@ _ROLES = ("failed", "lost", "unknown", "damaged", "unproven", "slow", "old")
 
 @dataclass
 class Pretended:
-    """A results folder, and what was put there.
+    """A results folder as it is at a moment, the receipts of its shards, and devices' UUIDs.
 
-    Attributes
-    ----------
-    at
-        The moment at which it is as asked for.
-    roles
-        Ids of shards by what they are: ``done`` (which ``slow``, ``old`` and ``unproven`` are as
-        well), ``running``, ``failed`` (of which ``lost`` left no word), ``damaged`` (of which
-        ``unknown`` have a receipt of another schema) and ``waiting``.
-    receipts
-        Of the shards that are done, as they were written.
-    quarantined
-        UUIDs of devices.
+    ``roles`` has ids of shards by what they are: ``done`` (which ``slow``, ``old`` and ``unproven``
+    are as well), ``running``, ``failed`` (of which ``lost`` left no word), ``damaged`` (of which
+    ``unknown`` have a receipt of another schema) and ``waiting``.
     """
 
     plan: Plan
@@ -80,8 +71,8 @@ def run(
     folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
     failed: int = 0, lost: int = 0, running: int = 0, waiting: int = 0, old: int = 0,
     damaged: int = 0, unknown: int = 0, unproven: int = 0, quarantined: int = 0,
-    slow_device: bool = False, telemetry: bool = True, summed: bool = True,
-    matrices: int = 20_000, dim: int = 512, at: float = NOW, seed: int = 0, **config: Any,
+    slow_device: bool = False, summed: bool = True,
+    matrices: int = 20_000, dim: int = 512, at: float = NOW, **config: Any,
 ) -> Pretended:  # fmt: skip
     """Make a results folder, ``folder/results``.
 
@@ -102,8 +93,6 @@ def run(
         Whose receipt is cut off; is of another schema.
     slow_device
         Whether the last device computes at a third of the others' speed.
-    telemetry
-        Whether receipts of GPUs say what the device did meanwhile.
     summed
         Whether the ledger and the sum follow, where all shards are done.
     matrices, dim
@@ -111,7 +100,7 @@ def run(
     config
         Other keys of the config, such as ``keep`` or ``verify``.
     """
-    random = Random(seed)
+    random = Random(0)
     plan = factories.plan(folder, **{
         "materialize": False, "shards": shards, "backend": "auto" if devices else "numpy",
         "synthetic": {"matrices": matrices * shards, "dim": dim, "dtype": "float32", "seed": 0},
@@ -123,7 +112,7 @@ def run(
     for path in (plan.results.receipt(""), plan.results.starts(""), plan.results.live / "x"):
         path.parent.mkdir(parents=True, exist_ok=True)
     machines = _machines(devices, nodes)
-    _Writer(made, machines, slow_device, telemetry, random).write()
+    _Writer(made, machines, slow_device, random).write()
     if quarantined:
         made.quarantined = _write_quarantine(plan, machines[:quarantined], at)
     if summed and len(made.receipts) == shards:
@@ -198,11 +187,9 @@ class _Writer:
     """
 
     def __init__(
-        self, made: Pretended, machines: list[_Machine], slow_device: bool, telemetry: bool,
-        random: Random,
-    ) -> None:  # fmt: skip
+        self, made: Pretended, machines: list[_Machine], slow_device: bool, random: Random
+    ) -> None:
         self._made, self._plan, self._random = made, made.plan, random
-        self._telemetry = telemetry
         self._slow = machines[-1] if slow_device and len(machines) > 1 else None
         self._free = [(0.0, number, machine) for number, machine in enumerate(machines)]
         self._is = {role: set(some) for role, some in made.roles.items()}
@@ -286,16 +273,11 @@ class _Writer:
         results = self._plan.results
         _write(results.receipt(row.shard), text, finished)
         _sparse(results.product(row.shard), receipt["file"], finished)
-        _log(
-            results,
-            row.shard,
-            started,
-            [(finished, "INFO", f"{results.receipt(row.shard)} written")],
-            machine,
-        )
+        written = [(finished, "INFO", f"{results.receipt(row.shard)} written")]
+        _log(results, row.shard, started, written, machine)
 
     def _telemetry_of(self, machine: _Machine, held: Mapping[str, float]) -> dict[str, Any] | None:
-        if machine.uuid is None or not self._telemetry:
+        if machine.uuid is None:
             return None
         whole = math.fsum(held.values())
         at_work = held["compute"] / whole
@@ -336,15 +318,14 @@ class _Writer:
             "power_watts": 402.5, "temperature_celsius": 54, "clock_sm_hertz": 1_700_000_000,
             "clock_memory_hertz": 3_200_000_000, "pcie_received_bytes_per_second": 3_100_000_000,
             "pcie_sent_bytes_per_second": 2_800_000_000, "throttled": [], "ecc_uncorrected": 0,
-            "processes": 1,
-            "memory_unlisted_bytes": 0,
+            "processes": 1, "memory_unlisted_bytes": 0,
         }  # fmt: skip
         device = {key: machine.told()[key] for key in ("name", "uuid") if key in machine.told()}
         live = {
             "schema": 1, "shard": row.shard, "attempt": 1, "started": started, "at": at - 1.0,
             "node": machine.node, "process": 1000, "job": None, "device": device,
             "matrices": count, "done": int(count * done),
-            "gauge": gauge if gpu and self._telemetry else None,
+            "gauge": gauge if gpu else None,
         }  # fmt: skip
         _write(results.live / f"{row.shard}.json", json.dumps(live).encode(), at - 1.0)
 

@@ -197,7 +197,7 @@ def _devices(
     for device, own in _tried(present, ours, alone, computes, deadline, machine):
         usable = own[0].level == OK
         free += usable
-        tried |= "works" in own[0].facts and own[0].facts["works"] is not None
+        tried |= own[0].facts["works"] is not None
         yield replace(own[0], facts={**own[0].facts, "usable": usable})
         if alone and device in ours and (obstacle := wait.obstacle(device, 0)):
             yield note(_name(device), f"{obstacle}; a task does not wait for what is granted")

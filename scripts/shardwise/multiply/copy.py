@@ -110,14 +110,14 @@ def reference_of(plan: Plan, shard: Shard, every: int | None = None) -> referenc
 @lru_cache(maxsize=1)
 def _right_vector(sources: tuple[Source, ...], shape: tuple[int, int], dtype: str) -> np.ndarray:
     """``B r`` of the one B that serves all; a process takes it once."""
-    stack, found = StackReader(sources, shape, dtype), references.RightVector(shape, dtype)
+    stack, vector = StackReader(sources, shape, dtype), references.RightVector(shape, dtype)
     total = shape[0] * shape[1] * np.dtype(dtype).itemsize
     buffer = direct.aligned_empty(min(pieces.SLAB_BYTES, total) + SPARE_BYTES)
     with stack.inputs.unchanged(), direct.ExtentReader(opened=stack.inputs.compare) as files:
         for low in range(0, total, pieces.SLAB_BYTES):
             high = min(low + pieces.SLAB_BYTES, total)
-            found.update(low, stack.read_bytes(files, buffer, low, high))
-    return found.value()
+            vector.update(low, stack.read_bytes(files, buffer, low, high))
+    return vector.value()
 
 
 def _witness(plan: Plan, reference: references.Reference | None) -> dict[str, Any] | None:

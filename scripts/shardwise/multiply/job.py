@@ -65,16 +65,17 @@ class ShardJob:
             The device is busy or full: `DeviceFailed` where it is lost, `Quarantined` or
             `Disproven` where it is put into quarantine, `Misled` for a GPU's `WrongInput`.
         """
-        reading = self._reading or self.begin()._reading
+        if self._reading is None:
+            self.begin()
         attempt = receipts.note_start(self._plan.results.starts(self.shard.shard))
         with self._at_work(attempt, self._session.gauge) as beside:
             # Overflow is found and named by the checks of a batch.
-            with self._session.blame(self.shard.shard), reading, np.errstate(all="ignore"):
-                batches = self._take_memory(reading)
-                with self._result_file(reading, attempt) as file:
-                    writer = self._stream(reading, batches, file, on_read)
+            with self._session.blame(self.shard.shard), self._reading, np.errstate(all="ignore"):
+                batches = self._take_memory()
+                with self._result_file(attempt) as file:
+                    writer = self._stream(batches, file, on_read)
                     beside.release()
-                    proof = self._prove(reading, batches)
+                    proof = self._prove(batches)
                     checksum, identity = writer.checksum(), os.fstat(file.fileno())
             facts = {"file": self._file_facts(batches, writer, checksum), **proof}
             self._write_receipt(attempt, facts | {"telemetry": beside.telemetry()}, identity)
@@ -114,50 +115,49 @@ class ShardJob:
             copy.materialize(plan, shard.shard, self._session.lane, slabs, self.watch)
         return copy.existing_copy(plan, shard)
 
-    def _take_memory(self, reading: Reading) -> Batches:
+    def _take_memory(self) -> Batches:
         """Take the memory of the batches on the device."""
-        every = reading.reference.every if reading.reference else None
+        reference = self._reading.reference
+        every = reference.every if reference else None
         count = self.shard.stop - self.shard.start
         return Batches(self._session.lane, self._plan, self.shard.start, count, every)
 
     @contextmanager
-    def _result_file(self, reading: Reading, attempt: int) -> Iterator[BinaryIO]:
+    def _result_file(self, attempt: int) -> Iterator[BinaryIO]:
         """The file of the result, which gets its name where all in this context goes well."""
-        results, shard = self._plan.results, self.shard
+        results, shard, inputs = self._plan.results, self.shard, self._reading.inputs
         # Only an earlier attempt can have left something: else the folder need not be listed.
         with (
             commit(
                 results.product(shard.shard), sweep=attempt > 1,
                 receipt=results.receipt(shard.shard),
             ) as file,
-            reading.inputs.unchanged(),
-            blame.input_file(self._plan, shard, reading.inputs),
+            inputs.unchanged(),
+            blame.input_file(self._plan, shard, inputs),
         ):  # fmt: skip
             yield file
 
-    def _stream(
-        self, reading: Reading, batches: Batches, file: BinaryIO, on_read: Callable[[], None]
-    ) -> StackWriter:
+    def _stream(self, batches: Batches, file: BinaryIO, on_read: Callable[[], None]) -> StackWriter:
         """Take slabs through the device into the file."""
         if self._plan.problem.shared_right:
-            reading.share_right(batches)
+            self._reading.share_right(batches)
         lane, sink = self._session.lane, batches.sink
         shape = sink.shape(self.shard.stop - self.shard.start)
         with (
             StackWriter(file, shape, np.dtype(sink.dtype)) as writer,
             closing(Drain(lane, writer, self._write_slabs, self.watch)) as drain,
         ):
-            Stream(lane, self.shard, reading, batches, drain, self.watch).run(on_read)
+            Stream(lane, self.shard, self._reading, batches, drain, self.watch).run(on_read)
         return writer
 
-    def _prove(self, reading: Reading, batches: Batches) -> dict[str, Any]:
-        """Compare what was read, and what was multiplied, with what the receipts of both say."""
-        right = reading.right_checksum
+    def _prove(self, batches: Batches) -> dict[str, Any]:
+        """Compare what was read with its receipt, and what was multiplied with what was read."""
+        right = self._reading.right_checksum
         return {
-            "input_checksum": reading.checked_sum(),
+            "input_checksum": self._reading.checked_sum(),
             "right_checksum": right and right.hexdigest(),
             "proof": batches.operation.proof,
-            **witness.compare(self._plan, self.shard, reading, batches),
+            **witness.compare(self._plan, self.shard, self._reading, batches),
             "compute": batches.operation.compute,
         }
 

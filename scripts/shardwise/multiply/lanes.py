@@ -54,23 +54,23 @@ class _Slabs:
     """Host memory of a lane, in pieces that are taken once and used many times."""
 
     def __init__(self) -> None:
-        self._kept: list[np.ndarray] = []
+        self._spare: list[np.ndarray] = []
         self._lock = threading.Lock()
 
     def slab(self, nbytes: int) -> np.ndarray:
         """Host memory to read into or write from: so many bytes or more, from a page on."""
         with self._lock:
-            for i, slab in enumerate(self._kept):
+            for i, slab in enumerate(self._spare):
                 if slab.nbytes >= nbytes:
-                    return self._kept.pop(i)
-            if self._kept:
-                self._kept.pop()  # it is too small: a larger one takes its place
+                    return self._spare.pop(i)
+            if self._spare:
+                self._spare.pop()  # it is too small: a larger one takes its place
         return self._new_slab(nbytes)
 
     def keep(self, slab: np.ndarray) -> None:
         """Take a slab back for the next who asks; no copy from or to it is under way."""
         with self._lock:
-            self._kept.append(slab)
+            self._spare.append(slab)
 
     def _new_slab(self, nbytes: int) -> np.ndarray:
         raise NotImplementedError

@@ -47,7 +47,7 @@ class AtWork(AbstractContextManager):
         self._recorder, self._table = recorder, table
         self._words: SimpleQueue[str] = SimpleQueue()
         self._telemetry: dict[str, Any] | None = None
-        self._told = threading.Event()
+        self._sampled = threading.Event()
         self._temporary: Path | None = None
         self._gauge: Sample | None = None
         self._began, self._patience = time.monotonic(), _PATIENCE
@@ -78,7 +78,7 @@ class AtWork(AbstractContextManager):
         """What the receipt says of the device, once `release` was called; None where unknown."""
         if self._recorder is None:
             return None
-        if not self._told.wait(_PATIENCE):
+        if not self._sampled.wait(_PATIENCE):
             self._patience = 0.0  # it was waited for
         return self._telemetry
 
@@ -87,7 +87,7 @@ class AtWork(AbstractContextManager):
             self._work()
         except Exception as error:
             log.info("telemetry ends: %s", error)
-            self._told.set()
+            self._sampled.set()
 
     def _work(self) -> None:
         ticks, renewal, sampling = 0, 1, self._recorder is not None
@@ -111,7 +111,7 @@ class AtWork(AbstractContextManager):
                 self._recorder.sample(thorough=False)
                 self._telemetry = self._recorder.told(None)  # should the disk be as slow as that
                 self._telemetry = self._recorder.told(self._recorder.write(self._table))
-                self._told.set()
+                self._sampled.set()
             sampling, self._gauge = False, None
 
     def _until(self, tick: int) -> float:

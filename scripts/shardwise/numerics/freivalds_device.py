@@ -24,10 +24,10 @@ class _Device:
         self._xp, dtype, floor, group = xp, spec.dtype, spec.floor, spec.group
         (self._relative, self._absolute), self._close = spec.bound, spec.close
         left, summed = spec.left_weights(), spec.stored if spec.together else None
-        own = _module(xp, dtype, floor)
+        kernels = _module(xp, dtype, floor)
         names = ("rows_times", "columns_times", "largest", "mark", "take_row", "compare_row")
-        self._kernels = {name: own.get_function(name) for name in names}
-        other = own if summed in (None, dtype) else _module(xp, summed, floor)
+        self._kernels = {name: kernels.get_function(name) for name in names}
+        other = kernels if summed in (None, dtype) else _module(xp, summed, floor)
         self._kernels["compare"] = other.get_function("compare")
         self._together = group if summed else 0
         # As many threads as run at once at the registers these kernels take.
@@ -100,11 +100,11 @@ class _Device:
 
     def _forms(self, v: Any, n: int) -> Any:
         """The forms of n products, of the planes of A (B r) and of what `compare` has left."""
-        weighed, own = (
+        weighed, contribution = (
             (x.reshape(-1, x.shape[2]) @ self._left).reshape(n, -1, 2) for x in (v, self._own[:n])
         )
         reference, mass = weighed[:, VECTORS - 1 : -1 : VECTORS, 0], weighed[:, -1:, 1]
-        return self._xp.concatenate([own[:, :, 0], reference, mass], axis=1)
+        return self._xp.concatenate([contribution[:, :, 0], reference, mass], axis=1)
 
     def _round(
         self, steps: Steps, product: Any, ratio: Any, tops: list[Any], only: Any, spot: Any

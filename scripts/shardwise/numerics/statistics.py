@@ -72,7 +72,7 @@ def accumulators(
         lambda: _Spread(width, dtype, origin): {"std"},
         lambda: _Least(width, dtype): {"min", "argmin"},
         lambda: _Greatest(width, dtype): {"max", "argmax"},
-        lambda: _Product(width, dtype): {"prod"},
+        lambda: _TreeProduct(width, dtype): {"prod"},
         lambda: _Truth(width): {"all", "any"},
     }
     return [make() for make, given in makers.items() if wanted & given]
@@ -228,7 +228,7 @@ class _Greatest(_Extreme):
     _beats, _worst = np.greater, -np.inf
 
 
-class _Product:
+class _TreeProduct:
     """``prod``, on a binary tree over the matrices: a node is the product of its two halves.
 
     Which numbers are multiplied depends on the indices of the matrices alone. Integers are

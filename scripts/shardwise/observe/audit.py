@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -341,37 +342,46 @@ class _Auditor:
         """The receipt of a product, for what it says that the product was made from."""
         path, product = self._results.receipt(row.shard), self._results.product(row.shard)
         receipt = None
-        try:
-            receipt = judge.check_receipt(self._plan, row.shard)
+        with self._noting(seen.findings, path, row.shard):
+            try:
+                receipt = judge.check_receipt(self._plan, row.shard)
+            except (receipts.NoReceipt, judge.OtherPlan) as error:
+                why = "has no receipt" if product.exists() else "is missing"
+                if isinstance(error, judge.OtherPlan):
+                    why = "its receipt is of another plan"
+                seen.findings.append(self._finding(MISSING, product, why, row.shard))
+                return None
             self._compare(product, receipt.file)
             seen.line, seen.backend = ledger.format_line(receipt), receipt.backend
             seen.proven = receipt.proof is not None
-        except receipts.NoReceipt:
-            why = "has no receipt" if product.exists() else "is missing"
-            seen.findings.append(self._finding(MISSING, product, why, row.shard))
-        except judge.OtherPlan:
-            why = "its receipt is of another plan"
-            seen.findings.append(self._finding(MISSING, product, why, row.shard))
-        except (IntegrityError, OSError) as error:
-            seen.findings.append(self._finding(_kind(error), path, str(error), row.shard))
         return receipt
 
     def _copy(self, row: Shard, seen: _ShardAudit) -> str | None:
-        """The same of the receipt of a copy, of the copy itself; it may have been removed."""
+        """The checksum in the receipt of a copy; the copy itself may have been removed."""
         copy, path = self._results.shard(row.shard), self._results.shard_receipt(row.shard)
         receipt = None
-        try:
-            receipt = judge.check_copy(self._plan, row.shard)
+        with self._noting(seen.findings, path), suppress(receipts.NoReceipt):
+            try:
+                receipt = judge.check_copy(self._plan, row.shard)
+            except judge.OtherPlan:
+                why = "is a copy of an earlier plan"
+                left = [each for each in (copy, path) if each.exists()]
+                seen.findings += [self._finding(FOREIGN, each, why) for each in left]
+                return None
             if copy.exists():
                 self._compare(copy, receipt.file)
-        except receipts.NoReceipt:
-            pass
-        except judge.OtherPlan:
-            why = "is a copy of an earlier plan"
-            seen.findings += [self._finding(FOREIGN, p, why) for p in (copy, path) if p.exists()]
-        except (IntegrityError, OSError) as error:
-            seen.findings.append(self._finding(_kind(error), path, str(error)))
         return receipt and receipt.file.checksum
+
+    @contextmanager
+    def _noting(
+        self, findings: list[AuditFinding], path: Path, shard: str | None = None
+    ) -> Iterator[None]:
+        """Add what cannot be used to some findings, instead of ending there."""
+        try:
+            yield
+        except (IntegrityError, OSError) as error:
+            kind = UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED
+            findings.append(self._finding(kind, path, str(error), shard))
 
     def _compare(self, path: Path, facts: ArrayFile) -> None:
         """Compare every byte of a file of ours with its receipt, which the judge has taken."""
@@ -395,46 +405,39 @@ class _Auditor:
 
     def _summary(self) -> SumReceipt | None:
         """``summary.json``, where it is whole and of this plan."""
-        path = self._results.summary
-        try:
+        path, findings = self._results.summary, self._audit.findings
+        with self._noting(findings, path), suppress(receipts.NoReceipt):
             summary = receipts.read(path, SumReceipt)
-            judge.check_summary(self._plan, summary)
-        except receipts.NoReceipt:
-            return None
-        except judge.OtherPlan as error:
-            self._audit.findings += [
-                self._finding(STALE, path, str(error)),
-                self._finding(MISSING, path, "nothing is summed yet under this plan"),
-            ]
-            return None
-        except IntegrityError as error:
-            self._audit.findings.append(self._finding(_kind(error), path, str(error)))
-            return None
-        self._audit.summed = [f"{name}.npy" for name in summary.files]
-        self._known |= set(self._audit.summed)
-        return summary
+            try:
+                judge.check_summary(self._plan, summary)
+            except judge.OtherPlan as error:
+                missing = "nothing is summed yet under this plan"
+                findings += [self._finding(STALE, path, str(error)),
+                             self._finding(MISSING, path, missing)]  # fmt: skip
+                return None
+            self._audit.summed = [f"{name}.npy" for name in summary.files]
+            self._known |= set(self._audit.summed)
+            return summary
+        return None
 
     def _statistic(self, name: str, facts: ArrayFile) -> list[AuditFinding]:
+        findings: list[AuditFinding] = []
         path = self._results.statistic(name)
-        try:
+        with self._noting(findings, path):
             judge.check_statistic(self._plan, name, facts)
             self._compare(path, facts)
-        except (IntegrityError, OSError) as error:
-            return [self._finding(DAMAGED, path, str(error))]
-        return []
+        return findings
 
     # The input.
 
     def _stack_receipt(self) -> list[AuditFinding]:
         """The receipt of the synthetic stack; its matrices are compared shard by shard."""
-        path = self._results.synthetic_receipt
-        if not (self._synthetic and self._results.synthetic.exists()):
-            return []
-        try:
-            receipts.check_file(self._results.synthetic, receipts.read(path, StackReceipt).file)
-        except IntegrityError as error:
-            return [self._finding(_kind(error), path, str(error))]
-        return []
+        findings: list[AuditFinding] = []
+        stack, path = self._results.synthetic, self._results.synthetic_receipt
+        if self._synthetic and stack.exists():
+            with self._noting(findings, path):
+                receipts.check_file(stack, receipts.read(path, StackReceipt).file)
+        return findings
 
     def _read_factors(
         self, row: Shard, receipt: ProductReceipt | None, copied: str | None, seen: _ShardAudit
@@ -552,7 +555,3 @@ def _changed(source: Source) -> str | None:
         f"is {identity_of(status)} (size, times of the last write and the last change in ns, "
         f"inode), but {source.identity} was planned"
     )
-
-
-def _kind(error: BaseException) -> str:
-    return UNKNOWN if isinstance(error, receipts.UnknownSchema) else DAMAGED

@@ -79,15 +79,6 @@ def test_a_gauge_speaks_in_base_units(driver):
     assert Gauge(WHOLE).sample() == Sample(**TOLD)
 
 
-def test_nvml_is_started_once(driver):
-    """However often a gauge is read."""
-    gauge = Gauge(WHOLE)
-    for _ in range(3):
-        gauge.open()
-        gauge.sample()
-    assert driver.asked.count("init") == 1
-
-
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_refusal_is_of_one_quantity_and_for_ever(driver, name):
     """The others go on, and nobody asks in vain again."""
@@ -125,14 +116,6 @@ def test_an_instance_has_no_power_of_its_own(driver):
     assert found.power_watts is found.energy_joules is None
     assert found.pcie_received_bytes_per_second is found.pcie_sent_bytes_per_second is None
     assert found.memory_bytes == 3000
-
-
-def test_the_link_is_only_measured_where_there_is_time(driver):
-    """It takes 40 ms: a sample without it may be followed by one with it."""
-    gauge = Gauge(WHOLE)
-    assert gauge.sample(thorough=False).pcie_sent_bytes_per_second is None
-    assert "GetPcieThroughput" not in driver.asked
-    assert gauge.sample().pcie_sent_bytes_per_second == 8_000_000
 
 
 def test_memory_that_no_process_has_is_told(driver):
@@ -322,21 +305,6 @@ def test_a_long_shard_has_a_short_file(tmp_path, monkeypatch):
 
 
 # A run.
-
-
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        ([{"energy_joules": 1.5}, {"energy_joules": 2}], (3.5, 2)),
-        ([None, {"energy_joules": 2}], (2.0, 1)),
-        ([None, None], (None, 0)),
-        ([{"energy_joules": None}], (None, 0)),
-    ],
-)  # fmt: skip
-def test_the_energy_of_a_run_is_that_of_its_shards(told, expected):
-    """Those that tell one, and how many these are."""
-    found = telemetry.energy(SimpleNamespace(telemetry=one) for one in told)
-    assert (found["energy_joules"], found["energy_shards"]) == expected
 
 
 def on_a_device(monkeypatch, driver):

@@ -209,18 +209,6 @@ def test_no_observation_is_too_odd(shards: list, keep: str) -> None:
     assert math.isfinite(odd.seconds)
 
 
-def test_ten_thousand_shards_take_a_moment() -> None:
-    """However many CPUs have computed them, the slow one is found."""
-    seen = run(plan(shards=10_000, matrices=3), devices=1, cpu=True)
-    some = {
-        n: replace(s, device=DeviceOfNode("CPU", None, f"n{int(n) // 4}"))
-        for n, s in seen.shards.items()
-    }
-    late = {n: replace(some[n], finished=some[n].finished + 90) for n in list(some)[400:404]}
-    said = of(advice.slow_device, replace(seen, shards=some | late))
-    assert "n100" in said.words
-
-
 def test_a_results_folder_is_advised_on(tmp_path: Path) -> None:
     """From receipts on disk to sentences: a slow device, and a disk that limits."""
     made = pretend.run(tmp_path, shards=40, nodes=4, slow_device=True)

@@ -157,21 +157,6 @@ def test_the_last_error_of_a_log_is_why_a_shard_failed(tmp_path):
     assert (made.root / one.failure.log).is_file()
 
 
-def test_what_the_scheduler_wrote_last_is_why_a_task_was_lost(tmp_path):
-    """Without an error of ours, the last line of somebody else's says why."""
-    made = undone(tmp_path)
-    start(made, NOW - 500)
-    log(made, "2026-11-18 10:00:00,000 INFO on n\nslurmstepd: error: oom-kill\n", NOW - 400)
-    assert look(made).shards["00000"].failure.reason == "slurmstepd: error: oom-kill"
-
-
-def test_a_task_that_fails_before_its_start_has_failed(tmp_path):
-    """A task that found no device has an error in its log, and no line in the journal."""
-    made = undone(tmp_path)
-    log(made, "2026-11-18 10:00:00,000 ERROR no free device\n", NOW - 800)
-    assert look(made).shards["00000"].failure.reason == "no free device"
-
-
 def test_a_shard_whose_copy_failed_has_failed(tmp_path):
     """An error in copying a shard's matrices is told of that shard."""
     made = undone(tmp_path)
@@ -279,42 +264,6 @@ def test_a_damaged_shard_that_is_begun_again_is_running(tmp_path):
     assert state(look(made)) == DAMAGED
     start(made, NOW - 1)
     assert state(look(made)) == RUNNING
-
-
-def test_a_receipt_of_another_version_is_named_with_it(tmp_path):
-    """A receipt of another schema is damaged, and its schema is told."""
-    made = pretend.run(tmp_path, shards=3, unknown=1, devices=1)
-    seen = look(made)
-    assert state(seen, made.roles["unknown"][0]) == DAMAGED
-    assert "of schema 7" in seen.problems[0]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [None, "x", 7, [{}], {"held": []}, 10**400, -1, {"mean": "x", "max": {}}],
-)
-def test_foreign_values_in_a_receipt_are_left_out(tmp_path, value):
-    """Whatever type a value has, a look succeeds, and what is told is a figure or nothing."""
-    made = pretend.run(tmp_path, shards=2, devices=1)
-    path = made.plan.results.receipt("00000")
-    said = json.loads(path.read_bytes())
-    keys = ("device", "started", "finished", "attempt", "node", "backend", "timeline", "telemetry")
-    for change in (
-        dict.fromkeys(keys, value),
-        {"timeline": {key: dict.fromkeys(PHASES, value) for key in ("held", "busy", "work")}},
-        {"telemetry": dict.fromkeys(said["telemetry"], value), "file": said["file"]},
-    ):
-        factories.rewritten(path, **change)
-        seen = look(made)
-        one = seen.shards["00000"]
-        assert one.seconds is None or one.seconds >= 0
-        assert one.timeline is None or value == 7
-        verdict(seen)
-        if one.telemetry is not None:
-            assert one.telemetry["file"] is None
-            assert all(figure is None or isinstance(figure, int | float)
-                       for pair in ("power_watts", "utilisation")
-                       for figure in (one.telemetry[pair] or {}).values())  # fmt: skip
 
 
 @pytest.mark.parametrize(

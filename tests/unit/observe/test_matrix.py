@@ -77,17 +77,6 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         matrix.read(factories.save(tmp_path / "stack.npy", np.ones((2, 2, 2))))
 
 
-def test_an_outlier_leaves_the_colours_to_the_others() -> None:
-    """One number a billion times as large hardly moves the scale."""
-    cells = np.random.default_rng(0).standard_normal((100, 100))
-    before, _ = plots.colour_scale(cells.ravel())
-    cells[5, 5] = 1e9
-    after, colours = plots.colour_scale(cells.ravel())
-    assert after.vmax == pytest.approx(before.vmax, rel=0.1)
-    assert after.vmin == -after.vmax
-    assert colours == "RdBu_r"
-
-
 @pytest.mark.parametrize("make", [
     lambda r: r.standard_normal((20, 20)), lambda r: r.random((20, 20)),
     lambda r: -r.random((20, 20)), lambda r: np.exp(8 * r.standard_normal((20, 20))),

@@ -102,23 +102,6 @@ def test_bars_tell_the_numbers_of_the_receipts(tmp_path: Path) -> None:
         assert bars[shard].split("\n") == [took, *told]
 
 
-def test_segments_of_a_bar_are_as_wide_as_their_phases(tmp_path: Path) -> None:
-    """The widths that are drawn are in the ratio of the seconds."""
-    made = pretend.run(tmp_path, shards=1, devices=1, nodes=1)
-    (receipt,) = made.receipts.values()
-    drawn = {
-        int(phase): float(right) - float(left)
-        for left, right, phase in re.findall(
-            r'd="M ([\d.]+) [\d.]+ ?\s*L ([\d.]+) [^"]*" style="fill: var\(--p(\d)\)',
-            plots.timeline(run_table.of(look(made))).pictures[0],
-        )
-    }
-    held = receipt["timeline"]["held"]
-    scale = sum(drawn.values()) / sum(held.values())
-    for number, phase in enumerate(PHASES):
-        assert drawn.get(number, 0) == pytest.approx(held[phase] * scale, abs=0.3)
-
-
 def test_questions_are_answered_at_once(tmp_path: Path) -> None:
     """The right number, what failed, the time, the slow device, what to change: by name."""
     made = pretend.run(tmp_path, shards=24, devices=3, slow_device=True)
@@ -335,16 +318,6 @@ def test_a_break_between_runs_is_left_out(tmp_path: Path) -> None:
         [0, end - run.begin, end - run.begin, run.seconds]
     )
     assert "breaks between runs" in page.render(replace(seen, shards=shards))
-
-
-def test_shards_that_overlap_have_lanes(tmp_path: Path) -> None:
-    """Two shards of one device at once are drawn below each other, and its time counts once."""
-    seen = look(pretend.run(tmp_path, shards=2, devices=1, nodes=1))
-    one, two = seen.shards.values()
-    two = replace(two, started=one.started + 0.25 * one.seconds)
-    run = run_table.of(replace(seen, shards={one.shard: one, two.shard: two}))
-    assert sorted(run.shards.lane) == [0, 1]
-    assert run.devices.busy.tolist() == pytest.approx([run.seconds])
 
 
 def test_colours_can_be_told_from_the_page(tmp_path: Path) -> None:

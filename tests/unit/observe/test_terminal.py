@@ -248,19 +248,6 @@ def test_a_run_that_is_done_gives_0(whole: Path, words: list[str], encoding: str
     assert "4 done" in done.stdout or "4 of 4 shards done" in done.stdout
 
 
-def test_once_says_by_its_code_what_to_do(going_on: Path, tmp_path: Path) -> None:
-    """3 where something failed; 75 where nothing is planned yet; 2 where there is no folder."""
-    failed = factories.run("watch", going_on, "--once", "--json")
-    assert failed.returncode == 3, failed.stderr
-    found = json.loads(failed.stdout)
-    assert found["shards"]["done"] == 5
-    assert found["code"] == 3
-    assert factories.run("watch", tmp_path, "--once").returncode == 75
-    missing = factories.run("watch", tmp_path / "none", "--once")
-    assert missing.returncode == 2
-    assert "there is no such folder" in missing.stderr
-
-
 def test_a_reader_that_leaves_is_no_failure(going_on: Path) -> None:
     """As in `watch … | head -1`: no traceback, and Python does not complain either."""
     command = f"{sys.executable} {factories.SCRIPTS / 'watch.py'} {going_on} --once --json"
@@ -271,14 +258,6 @@ def test_a_reader_that_leaves_is_no_failure(going_on: Path) -> None:
     assert "Traceback" not in done.stderr
     assert "Broken" not in done.stderr
     assert re.search(r"^code [03]", done.stderr, re.MULTILINE)
-
-
-@pytest.mark.parametrize("text", ["x", "h:", "70000", "1:2:x"])
-def test_an_address_that_is_none_is_refused(going_on: Path, text: str) -> None:
-    """With an example of one that is."""
-    done = factories.run("watch", going_on, "--listen", text)
-    assert done.returncode == 2
-    assert "is not PORT or HOST:PORT" in done.stderr
 
 
 def test_it_serves_the_metrics_until_it_is_ended(whole: Path) -> None:

@@ -89,14 +89,6 @@ def test_the_time_left_is_the_bytes_left_over_the_rate_of_the_last_minutes() -> 
     assert status.look(observation()).why == "nothing is planned yet"
 
 
-def test_nothing_is_foretold_where_nothing_was_done_lately() -> None:
-    """A run that stands still since yesterday has no rate, and so no end."""
-    seen = observation("done", "waiting")
-    shard = replace(seen.shards["00000"], started=AT - 90_000, finished=AT - 89_000)
-    look = status.look(replace(seen, shards={**seen.shards, "00000": shard}))
-    assert (look.left, look.why) == (None, "no task is at work")
-
-
 def test_an_idle_device_is_listed_after_those_at_work() -> None:
     """It had a shard lately, and has none now."""
     rows = busy().devices
@@ -197,24 +189,6 @@ def barred(count: int) -> tuple[Entry, ...]:
         Entry(AT, "node01", f"GPU-{n:08}", "multiplied wrongly", "00003", AT + 3600)
         for n in range(count)
     )
-
-
-def test_a_narrow_picture_keeps_what_matters() -> None:
-    """At 40 columns devices have their shard and how far it is; memory and power give way."""
-    shown = text(busy(), 39)
-    assert "  node01 GPU-00000000  00010  50 % 5 s\n" in shown
-    assert "░ 8 waiting" in shown
-    assert "out of memory" in shown
-
-
-def test_a_low_terminal_shortens_the_longest_list() -> None:
-    """Every section keeps at least one entry, and says how many are left out."""
-    shown = text(busy(quarantined=barred(30)), 79, 24)
-    assert len(shown.split("\n")) <= 24
-    assert "Devices" in shown
-    assert re.search(r"GPU-00000000 of node01 until .*: multiplied wrongly", shown)
-    assert re.search(r"and \d+ more", shown)
-    assert "00012  out of memory" in shown
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202eevil\x9b31m\udc80"

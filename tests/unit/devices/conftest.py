@@ -1,0 +1,20 @@
+"""Leases and the device of one test alone."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shardwise.devices import choose, leases
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder of leases of the test's own, and a process that has no device yet."""
+    monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "leases"))
+    held: dict[Path, int] = {}
+    monkeypatch.setattr(leases, "_HELD", held)
+    monkeypatch.setattr(choose, "_taken", [])
+    yield
+    for descriptor in held.values():
+        os.close(descriptor)
