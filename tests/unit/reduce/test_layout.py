@@ -84,21 +84,6 @@ def test_batches_are_whole_units_and_bounded(made, most):
         assert at == made.units
 
 
-@given(LAYOUTS)
-def test_pieces_of_the_checksum_are_numbered_in_the_files_order(made):
-    """What a unit and a stripe have in common begins at a piece; pieces count up in the file."""
-    for shard, rows in enumerate(made.rows):
-        numbers = []
-        step = 1 if made.stripes > 1 else made.unit_rows
-        for row in range(0, rows, step):
-            numbers += [made.piece(row, made.bounds(stripe)[0]) for stripe in range(made.stripes)]
-        total = rows * made.numbers * made.item
-        per_row = -(-made.row_bytes // made.piece_bytes)
-        full, rest = divmod(total, made.row_bytes)
-        count = full * per_row + -(-rest // made.piece_bytes)
-        assert numbers == list(range(count)), shard
-
-
 @pytest.mark.parametrize(
     ("stripes", "ranks", "count"),
     [(1, 4, 1), (64, 2, 2), (64, 4, 4), (3, 2, 1), (4, 2, 2), (1000, 7, 7), (0, 3, 1)],
