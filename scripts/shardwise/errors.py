@@ -4,14 +4,16 @@ import errno
 import logging
 import reprlib
 import signal
-from collections.abc import (
-    Iterable,
-    Iterator,
-)
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+log = logging.getLogger("shardwise")
+
+FAULT = 1
+"""The exit code of what no stage raises on purpose."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says where a disk, or a user's share of it, has no room."""
@@ -141,9 +143,6 @@ def writing(path: Path | str) -> Iterator[None]:
         raise
 
 
-log = logging.getLogger(__name__)
-
-
 def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     """The exceptions by which cupy tells that a device is lost, busy or full; none of NumPy."""
     if not hasattr(xp, "cuda"):
@@ -154,12 +153,6 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
         xp.cuda.driver.CUDADriverError,
         xp.cuda.cublas.CUBLASError,
     )
-
-
-log = logging.getLogger("shardwise")
-
-FAULT = 1
-"""The exit code of what no stage raises on purpose."""
 
 
 def verdict(error: BaseException) -> tuple[int, str]:

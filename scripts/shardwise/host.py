@@ -1,11 +1,10 @@
-"""Which code computes: the commit, where the project is a clone of a git repository.
+"""Where and by what code this process computes: node, job, versions, and the commit of a clone.
 
-The main process looks once, and tells all jobs of its run by a variable of the environment, which
-every executor and scheduler here passes on. A stage that is run by hand knows no commit. Nothing is
-computed again because of it: what counts for that is `shardwise.ALGORITHM`.
+The main process asks git once, and tells all jobs of its run by a variable of the environment. A
+stage that is run by hand knows no commit. Nothing is computed again because of it: what counts for
+that is `shardwise.ALGORITHM`.
 """
 
-import logging
 import os
 import platform
 import socket
@@ -17,6 +16,8 @@ from pathlib import Path
 from shardwise import __version__
 
 VARIABLE = "SHARDWISE_CODE"
+
+_PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
 
 _ROOT = Path(__file__).parents[2]
 _SECONDS = 10
@@ -54,9 +55,6 @@ def _git(root: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-_PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
-
-
 def job_number() -> str | None:
     """The scheduler's number of the job that this process is of; None where there is none."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("JOB_ID")
@@ -70,9 +68,6 @@ def loaded() -> dict[str, str]:
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     known = {name: version for name, version in found.items() if version}
     return {"shardwise": __version__, "python": platform.python_version(), **known}
-
-
-log = logging.getLogger(__name__)
 
 
 def node() -> str:

@@ -140,14 +140,6 @@ def test_a_config_that_is_no_mapping_is_bad_input(tmp_path, text):
     assert "Traceback" not in done.stderr
 
 
-def test_config_files_are_merged(tmp_path):
-    """Later files win over earlier ones."""
-    (tmp_path / "more.yaml").write_text("shards: 3\nsynthetic: {matrices: 7, dim: 2}\n")
-    done = planned(tmp_path, "--configfile", "config.yaml", "more.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "7 matrices (2, 2) of float32, A @ A, in 3 shards" in done.stderr
-
-
 def test_a_bad_input_is_bad_input(tmp_path):
     """An input that is no array ends with 2 and its name."""
     (tmp_path / "a.npy").write_text("no array")
@@ -211,7 +203,7 @@ def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
     assert not made.results.product("00001").exists()
 
 
-def test_an_allowed_overflow_says_nothing_of_python(tmp_path):
+def test_a_nan_is_bad_input(tmp_path):
     """A NaN in the input ends with 2 and one message, no traceback."""
     left = stack((4, 3, 3))
     left[3, 0, 0] = np.nan

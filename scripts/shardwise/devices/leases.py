@@ -62,15 +62,8 @@ def folder() -> Path:
 def take(uuid: str, job: str | None = None) -> bool:
     """Lease a device to this process; False where another one holds it.
 
-    Parameters
-    ----------
-    job
-        The scheduler's job that this process belongs to; others can read it in the lease.
-
-    Raises
-    ------
-    TryAgain
-        Where the folder cannot be shared safely, or cannot be used.
+    Others can read the scheduler's `job` in the lease. `TryAgain` is raised where the folder cannot
+    be shared safely, or cannot be used.
     """
     path = _path(uuid)
     if path in _HELD:
@@ -124,27 +117,16 @@ def _locked(path: Path) -> int | None:
             with contextlib.suppress(FileExistsError), _open_to_all():
                 os.mkdir(path.parent, 0o1777)
             continue
-        if not _lock(descriptor):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                return descriptor
+        except BlockingIOError:
             os.close(descriptor)
             return None
-        if _is_at(path, descriptor):
-            return descriptor
+        except FileNotFoundError:
+            pass
         os.close(descriptor)  # another task may have made and locked a new one by now
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 def check_folder(place: Path) -> None:

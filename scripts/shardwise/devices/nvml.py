@@ -197,7 +197,7 @@ def unlisted(used: int, listed: Iterable[Process]) -> int | None:
 
 
 def _others(nvml: Any, handle: Any) -> tuple[Process, ...]:
-    """Those that draw, or compute by MPS."""
+    """Processes that draw, or compute by MPS."""
     return (
         *_processes(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
         *_processes(nvml, nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
