@@ -66,9 +66,10 @@ $(LOOKERS):
 	@test -x $(BIN)/python || { echo "there is no .venv here yet: run make install first" >&2; exit 2; }
 	@$(BIN)/python scripts/$@.py $(ARGS)
 
-# Three files of tests at a time, in the order of pyproject.toml; those of schedulers mostly wait.
+# Four files of tests at a time, from both ends of the order in pyproject.toml: those of schedulers,
+# which mostly wait, beside those that compute.
 test: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: .venv/.test-$(CUDA)
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit/files tests/unit/plan tests/unit/records \
@@ -79,7 +80,7 @@ nightly: .venv/.test-$(CUDA)
 	$(BIN)/pytest -m nightly $(ARGS)
 
 faults: .venv/.test-$(CUDA)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "fault and not nightly" $(ARGS)
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "fault and not nightly" $(ARGS)
 
 errors: .venv/.test-$(CUDA)
 	$(BIN)/python -m tests.hostile.bad_inputs

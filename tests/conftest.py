@@ -6,6 +6,7 @@ import re
 import pytest
 from shardwise.devices import leases
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests.factories import SCRIPTS
 from tests.faults.table import (  # noqa: F401 - pytest finds them here
@@ -16,9 +17,10 @@ from tests.faults.table import (  # noqa: F401 - pytest finds them here
 
 
 class ByFileAndSite(LoadFileScheduling):
-    """A process takes all tests of a file; of tests/clusters those of one scheduler and dispatch.
+    """A worker takes all tests of a file; of tests/clusters those of one scheduler and dispatch.
 
-    They are the longest, and start a cluster only once in each process.
+    They are the longest, and start a cluster only once in each worker. They mostly wait, so every
+    second worker begins at the other end of the list, with tests that compute.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -27,6 +29,11 @@ class ByFileAndSite(LoadFileScheduling):
             return file
         own = {"slurm", "grid_engine", "pool", "mpi"} & set(re.split(r"[\[\]-]", test))
         return " ".join([file, *sorted(own)])
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if int(node.gateway.id.removeprefix("gw")) % 2:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)

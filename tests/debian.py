@@ -4,8 +4,6 @@ Nothing is installed and no root is needed: apt keeps its lists and downloads in
 and ``dpkg-deb -x`` only unpacks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging
@@ -36,29 +34,7 @@ def unpacked(
     packages: Sequence[str],
     finish: Callable[[Path], None],
 ) -> Path:
-    """Return a folder holding packages and the libraries they need, unpacked by the first call.
-
-    Parameters
-    ----------
-    folder : Path
-        Where to keep it. Any number of processes may ask for the same folder at once.
-    prefix_name : str
-        The name of what is unpacked, in `folder`; another one for another recipe.
-    packages : sequence of str
-        The packages. What they need beside is taken where this host lacks it.
-    finish : callable
-        What is left to be done with the unpacked prefix.
-
-    Returns
-    -------
-    Path
-        The prefix: ``usr/bin``, ``usr/lib`` and so on lie below it.
-
-    Raises
-    ------
-    PackagesError
-        Without apt, without a reachable package index, or where the index lacks a package.
-    """
+    """Return a folder holding packages and the libraries they need, unpacked by the first call."""
     folder = folder.resolve()
     prefix = folder / prefix_name
     if prefix.is_dir():

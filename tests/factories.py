@@ -69,15 +69,7 @@ def save(path: Path, array: np.ndarray) -> Path:
 
 
 def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan:
-    """A plan on disk in ``folder/results``, with its input beside it.
-
-    Parameters
-    ----------
-    left, right
-        Arrays to save as the input and as B, or None.
-    over
-        Config keys.
-    """
+    """A plan on disk in ``folder/results``, with its input beside it."""
     if left is not None:
         over["input"] = str(save(folder / "input.npy", left))
     if right is not None:

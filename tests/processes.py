@@ -1,7 +1,5 @@
 """Find and end processes by what /proc says of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -132,13 +130,7 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def kill_all(find: Callable[[], set[int]], timeout_s: float = 60) -> None:
-    """Kill what `find` returns until it returns nothing: a process may fork while we look.
-
-    Raises
-    ------
-    TimeoutError
-        When some are still there after `timeout_s` seconds.
-    """
+    """Kill what `find` returns until it returns nothing: a process may fork while we look."""
     deadline = time.monotonic() + timeout_s
     while pids := find():
         kill(pids)

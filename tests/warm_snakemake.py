@@ -42,13 +42,7 @@ class WarmSnakemake:
     def run(
         self, words: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command line of Snakemake, as `subprocess.run` does with captured output.
-
-        Raises
-        ------
-        subprocess.TimeoutExpired
-            When it takes too long; it is killed.
-        """
+        """Run a command line of Snakemake, as `subprocess.run` does with captured output."""
         pipes = [os.pipe(), os.pipe()]
         request = json.dumps([list(words), str(cwd), dict(env)]).encode()
         late = threading.Event()

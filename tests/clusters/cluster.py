@@ -3,8 +3,6 @@
 A third scheduler is one more class like `slurm.cluster.Slurm`, named in `conftest.KINDS`.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import fcntl
@@ -43,21 +41,7 @@ class ClusterError(RuntimeError):
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job of ours, or a task of an array, that the scheduler has accepted.
-
-    Attributes
-    ----------
-    what
-        What it computes: ``rule``, ``rule shard``, or the shard of a task.
-    state
-        ``waiting``, ``running`` or ``ended``; else what the scheduler calls it.
-    handle
-        What cancels it.
-    node
-        Where it runs.
-    job
-        The number of the job; tasks of one array have the same.
-    """
+    """A job of ours, or a task of an array, that the scheduler has accepted."""
 
     what: str
     state: str
@@ -68,17 +52,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Reduce:
-    """A way to start the ranks of a reduce in a job.
-
-    Attributes
-    ----------
-    options
-        Those of the command that submits.
-    ranks
-        How many each node has, most first.
-    launcher
-        A word for ``--launcher``.
-    """
+    """A way to start the ranks of a reduce in a job."""
 
     options: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -87,15 +61,7 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Placement:
-    """A way to spread ranks that compute shards over nodes.
-
-    Attributes
-    ----------
-    options
-        Those of the command that submits.
-    devices
-        How many devices compute on each node, fewest first.
-    """
+    """A way to spread ranks that compute shards over nodes."""
 
     options: tuple[str, ...]
     devices: tuple[int, ...]
@@ -108,16 +74,16 @@ class Cluster(abc.ABC):
 
     Attributes
     ----------
-    profile
-        The profile's name.
+    title, profile
+        The names of the scheduler and of its profile.
     quick
         Options with which snakemake looks at its jobs more often than it should on a real site.
     variables
         Variables for snakemake, to the same end.
     clients
         The scheduler's commands.
-    submits, looks, settings
-        Which of them submits, tells of jobs, and tells the cluster's settings.
+    submits, looks
+        Which of them submits, and tells of jobs.
     silence
         What all say when nobody answers.
     full
@@ -136,13 +102,13 @@ class Cluster(abc.ABC):
         How many shards `spoil` needs, and one more.
     """
 
+    title: str
     profile: str
     quick: tuple[str, ...]
     variables: Mapping[str, str] = {}
     clients: tuple[str, ...]
     submits: str
     looks: str
-    settings: str
     silence: str
     full: str
     no_scheduler: frozenset[str] = frozenset()
@@ -184,11 +150,6 @@ class Cluster(abc.ABC):
         """Start all daemons in `run_dir` and return once the cluster takes jobs.
 
         What an earlier cluster left there, running daemons included, is cleared away first.
-
-        Raises
-        ------
-        ClusterError
-            When a daemon ends, or the cluster is not ready in time; with the ends of the logs.
         """
         if self._layout is not None:
             raise ClusterError(f"this cluster runs in {self._layout.run_dir} already")
@@ -235,13 +196,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def call(self, command: str, *arguments: str, check: bool = True) -> str:
-        """Run one of the scheduler's commands in the run folder and return what it printed.
-
-        Raises
-        ------
-        ClusterError
-            When it takes too long, or fails and `check` is true.
-        """
+        """Run one of the scheduler's commands in the run folder and return what it printed."""
 
     def enter(self, folder: Path) -> list[str]:
         """Return what stands before a command so that it runs in a folder on a login node."""
@@ -284,8 +239,24 @@ class Cluster(abc.ABC):
         """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
 
     @abc.abstractmethod
-    def small_arrays(self) -> str:
-        """Return what the cluster's settings are, but for arrays of four tasks at most."""
+    def kill_controller(self) -> None:
+        """Kill the controller by -9: no command is answered, and jobs go on."""
+
+    @abc.abstractmethod
+    def start_controller(self) -> None:
+        """Start the controller, which reads what it saved, and wait until it answers."""
+
+    def saved_since(self, moment: float) -> bool:
+        """Whether a new controller would know what was submitted before this time."""
+        return True
+
+    @abc.abstractmethod
+    def wait_idle(self, timeout_s: float = 120) -> None:
+        """Wait until no job waits or runs."""
+
+    @abc.abstractmethod
+    def check_doctor(self, findings: list[dict[str, Any]]) -> None:
+        """Check what the doctor finds out about this idle cluster."""
 
     @abc.abstractmethod
     def crash(self, node: str) -> None:
@@ -299,15 +270,7 @@ class Cluster(abc.ABC):
     def spoil(
         self, jobs: Sequence[Submitted], release: Callable[[], None]
     ) -> dict[Submitted, tuple[str, ...]]:
-        """Let jobs fail in the ways of this scheduler, and return what users are told of each.
-
-        Parameters
-        ----------
-        jobs
-            Jobs of one shard each, which wait or run.
-        release
-            Makes a device free.
-        """
+        """Let jobs fail in the ways of this scheduler, and return what users are told of each."""
 
     @abc.abstractmethod
     def _report(self) -> str:

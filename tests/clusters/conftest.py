@@ -34,24 +34,25 @@ def nodes(site: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def night(site: Cluster, tmp_path: Path) -> Iterator[Night]:
-    """A fresh workspace on an idle cluster."""
-    night = Night(site, tmp_path / "with a space")
-    yield night
-    night.stop()
+def idle(site: Cluster) -> Iterator[Cluster]:
+    """A running cluster where the test leaves no job."""
+    yield site
+    site.cancel_all()
 
 
-@pytest.fixture
-def night_of_nodes(nodes: Cluster, tmp_path: Path) -> Iterator[Night]:
-    """A fresh workspace on an idle cluster of several nodes."""
-    night = Night(nodes, tmp_path / "with a space")
-    yield night
-    night.stop()
+def _workspace(kind: type[Night], name: str) -> object:
+    """A fixture: a fresh workspace on an idle cluster, which the fixture `name` gives."""
+
+    @pytest.fixture
+    def night(request: pytest.FixtureRequest, site: Cluster, tmp_path: Path) -> Iterator[Night]:
+        found = kind(request.getfixturevalue(name), tmp_path / "with a space")
+        yield found
+        found.stop()
+
+    return night
 
 
-@pytest.fixture
-def array_night(site: Cluster, tmp_path: Path) -> Iterator[ArrayNight]:
-    """A fresh workspace under `dispatch: array` on an idle cluster."""
-    night = ArrayNight(site, tmp_path / "with a space")
-    yield night
-    night.stop()
+night = _workspace(Night, "site")
+night_of_nodes = _workspace(Night, "nodes")
+array_night = _workspace(ArrayNight, "site")
+array_night_of_nodes = _workspace(ArrayNight, "nodes")

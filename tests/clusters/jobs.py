@@ -10,13 +10,7 @@ from tests.spread import Spread
 
 
 class SpreadJobs:
-    """Jobs that compute what is missing of one plan.
-
-    Attributes
-    ----------
-    spread
-        What they compute.
-    """
+    """Jobs that compute what is missing of one plan."""
 
     def __init__(self, cluster: Cluster, dispatch: str, folder: Path) -> None:
         self.cluster, self._dispatch = cluster, dispatch

@@ -36,9 +36,6 @@ FAULTY_SHARDS = 6
 SHIM = """\
 #!/bin/sh
 if [ -e {folder}/away ]; then echo '{words}' >&2; exit 1; fi
-if [ -e {folder}/{command}.says ]; then
-  case "$*" in *conf*) exec cat {folder}/{command}.says ;; esac
-fi
 case " $* " in *" --test-only "* | *" -w v "*) exec {real} "$@" ;; esac
 if [ -s {folder}/{command}.next ]; then
   answer=$(flock {folder} sh -c 'head -n 1 "$0"; sed -i 1d "$0"' {folder}/{command}.next)
@@ -180,11 +177,6 @@ class Night:
 
         One kills its process as often as it is computed, until there is a file ``poison.over``;
         one finds no memory at the first try, one is killed at the first.
-
-        Returns
-        -------
-        str
-            The product to configure.
         """
         first = len(stack) // FAULTY_SHARDS
         for number, corner in enumerate((101, 102, 103), 1):
@@ -201,10 +193,10 @@ class Night:
     def shim(self) -> Path:
         """Put scripts in front of the scheduler's commands, and return the folder that steers them.
 
-        A file ``away`` there silences all commands, ``COMMAND.says`` is what one says of settings,
-        and ``COMMAND.mute`` loses its next answer, once it has done its work. (A question whether
-        the cluster would take a job does no work.) ``COMMAND.next`` has a line an answer, of an
-        exit code and a text; of ``UNKNOWN`` the jobs are told, but not how they are.
+        A file ``away`` there silences all commands; ``COMMAND.mute`` loses its next answer, once it
+        has done its work. (A question whether the cluster would take a job does no work.)
+        ``COMMAND.next`` has a line an answer, of an exit code and a text; of ``UNKNOWN`` the jobs
+        are told, but not how they are.
         """
         folder = self.workspace.root / "shims"
         folder.mkdir()

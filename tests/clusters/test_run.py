@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from tests import factories
+from tests.clusters.cluster import Cluster
 from tests.clusters.night import FAULTY_SHARDS, Night, sum_of_squares
 
 pytestmark = pytest.mark.timeout(600)
@@ -195,25 +198,72 @@ def test_many_faults_at_once(night: Night) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
-def test_bad_input_submits_nothing(night: Night) -> None:
-    """A config that cannot work ends with 2 before any job is submitted."""
-    night.workspace.configure(input="nowhere.npy")
-    done = night.run()
-    assert done.code == 2
-    assert "nowhere.npy does not exist" in done.output
-    assert not night.starts()
-
-
 def test_bad_input_in_a_shard_is_tried_once(night: Night) -> None:
-    """Its failure is final: no further try is submitted; the next run tries it again, once."""
+    """Its failure is final: no further try is submitted."""
     night.folder_of(2)
     np.save(night.matrix(1), np.full((5, 5), np.nan))
     night.workspace.configure(input="stack", shards=2, materialize=False)
-    for tries in (1, 2):
-        done = night.run()
-        assert done.code != 0
-        assert "matrix 1 holds NaN or Inf" in done.output
-        assert night.starts() == Counter({"multiply 00000": 1, "multiply 00001": tries})
+    done = night.run()
+    assert done.code != 0
+    assert "matrix 1 holds NaN or Inf" in done.output
+    assert night.starts() == Counter({"multiply 00000": 1, "multiply 00001": 1})
+
+
+WAITING_PRODUCT = """
+import time
+from pathlib import Path
+
+def square(xp, block):
+    # Not as it is tried: then there is no plan.
+    while Path("results/default/plan.tsv").exists() and not Path("go").exists():
+        time.sleep(0.1)
+    return block @ block
+"""
+
+
+@pytest.mark.fault("a scheduler that answers nothing")
+def test_a_controller_that_is_killed_and_started_again_costs_nothing(night: Night) -> None:
+    """Shards end while nobody answers, another is submitted later: none is lost or done twice."""
+    stack = night.folder_of(4)
+    (night.workspace.root / "mine.py").write_text(WAITING_PRODUCT)
+    own = {"input": "stack", "product": "mine.py:square", "shards": 4, "materialize": False}
+    night.workspace.configure(**own)
+    run = night.start("--jobs", "3", "--retries", "3")
+    night.wait_for("three shards work", lambda: len(night.journal()) == 3)
+    at_work = time.time()
+    night.wait_for("its jobs are saved", lambda: night.cluster.saved_since(at_work))
+    night.cluster.kill_controller()
+    try:
+        (night.workspace.root / "go").touch()
+        silent = f"shardwise: {night.cluster.title} does not answer"
+        night.wait_for("it is said", lambda: silent in night.output())
+    finally:
+        night.cluster.start_controller()
+    assert run.wait(timeout=280) == 0, night.output()
+    assert set(night.journal().values()) == {1}
+    once = Counter([*(f"multiply {i:05}" for i in range(4)), "reduce"])
+    assert night.starts() == once + refused(night)
+    assert np.array_equal(night.sum(), sum_of_squares(stack))
+
+
+def refused(night: Night) -> Counter[str]:
+    """How often Slurm has refused to begin a task that it had accepted, by ``rule shard``.
+
+    A new controller has no devices of a node before that has told it of them.
+    """
+    logs = (night.workspace.root / ".snakemake/slurm_logs/rule_multiply").glob("*/*.log")
+    said = "Unable to create step for job"
+    return Counter(f"multiply {log.parent.name}" for log in logs if said in log.read_text())
+
+
+def test_the_doctor_names_the_gpus(idle: Cluster, tmp_path: Path) -> None:
+    """By kind and node, with the ways to start ranks, and how to look at a node."""
+    idle.wait_idle()
+    done = factories.run("doctor", "--json", "--time-limit", 60, cwd=tmp_path, env=idle.env())
+    told = json.loads(done.stdout)
+    assert done.returncode == told["verdict"]["exit_code"]
+    own = [finding for finding in told["findings"] if finding["section"] == idle.title.lower()]
+    idle.check_doctor(own)
 
 
 def test_a_dry_run_asks_no_scheduler(night: Night, tmp_path: Path) -> None:

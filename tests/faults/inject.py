@@ -34,19 +34,7 @@ RENAMES = ("replace", "rename")
 
 @dataclass
 class Call:
-    """One call that changes a file.
-
-    Attributes
-    ----------
-    path
-        The file; of a rename, its new name.
-    do, half
-        Do it, or, of a write, the first half of it.
-    span
-        Of a write: its first byte in the file, and its length.
-    source
-        Of a rename: the old name.
-    """
+    """One call that changes a file."""
 
     kind: str
     path: str
@@ -267,15 +255,6 @@ class Power:
 
     Bytes that were written since the last fsync of their file read as zeros. Names that were made,
     changed or removed since the last fsync of their folder are as they were before.
-
-    Parameters
-    ----------
-    at
-        The number of the call.
-    folder
-        What is watched.
-    aside
-        A folder on the same disk, apart from the one that is watched.
     """
 
     def __init__(self, at: int, folder: Path, aside: Path) -> None:

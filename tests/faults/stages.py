@@ -178,13 +178,7 @@ def _steady(facts: dict) -> dict:
 
 
 def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
-    """Whatever looks finished to a reader and is not.
-
-    Parameters
-    ----------
-    allowed
-        What each file may hold: its content before the stage, and after it.
-    """
+    """Whatever looks finished to a reader and is not."""
     try:
         found = state(folder)
     except ValueError as error:

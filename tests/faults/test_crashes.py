@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.factories import nightly
 from tests.faults.conftest import Program
 
 NAMES = {
@@ -31,24 +32,15 @@ def test_each_stage_is_killed_at_each_call(program: Program, tried):
     check(program("crash_program", "kill", 1), tried)
 
 
-EVERY = 4
-
-
 @pytest.mark.fault("power loss at a call to the disk")
-@pytest.mark.timeout(600)
-def test_each_stage_loses_power_at_some_calls(program: Program, tried):
-    """What no fsync has covered is gone: at every fourth point, the first one by a fixed choice."""
-    check(program("crash_program", "power", EVERY), tried, EVERY)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("every", [4, nightly(1)])
+def test_each_stage_loses_power(program: Program, tried, every):
+    """What no fsync has covered is gone: at every fourth point, or at all."""
+    check(program("crash_program", "power", every), tried, every)
 
 
 @pytest.mark.fault("SIGTERM at 30 moments")
 def test_a_stage_is_asked_to_end(program: Program, tried):
     """143, or 0 where it was as good as done; no temporary file; and a rerun does the rest."""
     check(program("crash_program", "term", 1, *TERMINATED), tried, names=TERMINATED)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-def test_each_stage_loses_power_at_each_call(program: Program, tried):
-    """The same at all points."""
-    check(program("crash_program", "power", 1), tried)

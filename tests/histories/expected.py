@@ -1,7 +1,5 @@
 """What a results folder must hold: by NumPy where the numbers are exact, else by a fresh run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -62,17 +60,7 @@ def _integers(draw: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 @dataclass
 class Expected:
-    """The results of a config: what is not known is left out.
-
-    Parameters
-    ----------
-    statistics
-        Each array by its name, those that the config does not ask for, too.
-    products
-        The products of all matrices, in their order.
-    files
-        The bytes of each product file, by its shard.
-    """
+    """The results of a config: what is not known is left out."""
 
     statistics: dict[str, np.ndarray] = field(default_factory=dict)
     products: np.ndarray | None = None
@@ -122,15 +110,7 @@ def _products(place: Path, config: Config, left: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Fresh:
-    """Runs in empty folders, each made once per config and input.
-
-    Parameters
-    ----------
-    warmed
-        A copy of the project without results.
-    folder
-        Where runs take place.
-    """
+    """Runs in empty folders, each made once per config and input."""
 
     warmed: Workspace
     folder: Path

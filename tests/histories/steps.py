@@ -1,17 +1,10 @@
 """What may happen to a results folder, as bash; and histories drawn from that by a seed."""
 
-from __future__ import annotations
-
-import functools
-import subprocess
-import sys
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import yaml
-
-from tests.workspace import REPO
 
 Config = dict[str, Any]
 
@@ -72,24 +65,7 @@ LOST = (
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that somebody does.
-
-    Parameters
-    ----------
-    what
-        In words.
-    script
-        The same for bash, in the folder of the history.
-    config
-        What the step computes; None where it computes nothing.
-    place
-        The working folder.
-    check
-        What must hold where it ends with 0: ``done`` for all that a run promises, ``hand`` for the
-        results alone, ``products`` for products only, nothing for ``none``.
-    excuse
-        Whether it may make a later run refuse to go on before the user has done something.
-    """
+    """One thing that somebody does."""
 
     what: str
     script: str
@@ -122,21 +98,8 @@ def changed(config: Config, random: Random) -> Config:
     return new
 
 
-@functools.cache
-def replaces() -> bool:
-    """Whether a plan by hand must be told that it may replace one of another config."""
-    words = [sys.executable, str(REPO / "scripts" / "plan.py"), "--help"]
-    return "--replace" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
-
-
 class History:
-    """A history that is being drawn.
-
-    Parameters
-    ----------
-    seed
-        Decides on everything.
-    """
+    """A history that is being drawn."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -219,7 +182,7 @@ class History:
         place, config = self.chosen()
         end = self.random.choices(["multiply", "ledger", "reduce"], [2, 1, 5])[0]
         one_by_one, dispatch = self.random.random() < 0.5, self.random.choice(("pool", "mpi"))
-        replace = self.random.random() < 0.7 and replaces()
+        replace = self.random.random() < 0.7
         plan = '--plan "$RESULTS"/plan.tsv'
         each = 'for s in $(tail -n +2 "$RESULTS"/plan.tsv | cut -f1)'
         lines = [f"{_PLAN}{' --replace' * replace}"]

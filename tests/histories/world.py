@@ -1,7 +1,5 @@
 """Histories are played here, and each "done" is compared with a fresh run in an empty folder."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -36,17 +34,7 @@ _CURES = (
 
 
 class DifferenceError(Exception):
-    """A history that did not keep what the product promises.
-
-    Parameters
-    ----------
-    kind
-        Which promise, in a few words.
-    text
-        What was found.
-    output
-        Of the command that was run last; its end is shown.
-    """
+    """A history that did not keep what the product promises."""
 
     def __init__(self, kind: str, text: str, output: str = "") -> None:
         super().__init__(f"{kind}: {text}\n{output[-4000:]}")
@@ -54,46 +42,24 @@ class DifferenceError(Exception):
 
 
 class Stage:
-    """Where histories are played: a copy of the project, whose clones each begin anew.
-
-    Parameters
-    ----------
-    folder
-        An empty folder of ours.
-    """
+    """Where histories are played: a copy of the project, whose clones each begin anew."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         env = os.environ | {"OMP_NUM_THREADS": "1", "SHARDWISE_LEASES": str(folder / "leases")}
-        self.pristine = Workspace.create(folder / "pristine", env)
-        warm = self.pristine.clone(folder / "warm")  # what it compiles, all later ones take over
+        warm = Workspace.create(folder / "warm", env)  # what it compiles, all later ones take over
         prepare(warm, 0)
         for keep in ("products", "sum"):
             config = {"input": "in.npy", "shards": 2, "keep": keep, "materialize": True}
             warm.configure(**config, results=f"results_{keep}", reduce={"ranks": 1})
             done = warm.run("--cores", "1")
             assert done.code == 0, done.output
-        code = Path("scripts", "shardwise")
-        for cache in (warm.root / code).rglob("__pycache__"):
-            target = self.pristine.root / cache.relative_to(warm.root)
-            shutil.copytree(cache, target, dirs_exist_ok=True)
         shutil.rmtree(warm.root)
-        self.pristine = self._moved(warm.root)
+        self.pristine = Workspace.create(folder / "pristine", env)
         self.fresh = Fresh(self.pristine, folder)
 
-    def _moved(self, compiled_at: Path) -> Workspace:
-        """The copy under the path that its loops were compiled for: clones ask for them there."""
-        self.pristine.root.rename(compiled_at)
-        return Workspace(compiled_at, self.pristine.env)
-
     def play(self, steps: Sequence[Step], *, keep: bool = False) -> None:
-        """Play a history in folders of its own.
-
-        Raises
-        ------
-        DifferenceError
-            Where something does not hold.
-        """
+        """Play a history in folders of its own."""
         root = self.folder / "played"
         shutil.rmtree(root, ignore_errors=True)
         play = Play(self, root)
@@ -120,15 +86,7 @@ class Stage:
 
 
 class Play:
-    """One history under way.
-
-    Parameters
-    ----------
-    stage
-        Where it is played.
-    root
-        Its folder, with the working folders ``a`` and ``b`` in it.
-    """
+    """One history under way."""
 
     def __init__(self, stage: Stage, root: Path) -> None:
         self.root, self._fresh, self._at = root, stage.fresh, ""

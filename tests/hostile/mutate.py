@@ -42,13 +42,7 @@ _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 
 
 def mutated(raw: bytes, random: Random, others: Sequence[bytes]) -> bytes:
-    """A file after one to four damages.
-
-    Parameters
-    ----------
-    others
-        Other files of its kind, of which it may get a part.
-    """
+    """A file after one to four damages."""
     for _ in range(random.choice((1, 1, 1, 2, 2, 3, 4))):
         raw = random.choice(OPERATIONS)(raw, random, others)[:MOST_BYTES]
     return raw

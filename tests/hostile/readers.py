@@ -65,28 +65,7 @@ class Hang(BaseException):
 
 
 class Reader:
-    """One kind of file and its reader.
-
-    Parameters
-    ----------
-    folder
-        An empty folder of its own.
-
-    Attributes
-    ----------
-    file
-        The file that is damaged.
-    seeds
-        Whole files of that kind.
-    writes
-        Folders and files that the reader may write to.
-    memory
-        Bytes that it may take.
-    most
-        Bytes of its longest case.
-    refuses
-        The errors with which it may end.
-    """
+    """One kind of file and its reader."""
 
     file: Path
     seeds: list[bytes]
@@ -123,13 +102,7 @@ class Reader:
         return mutated(random.choice(self.seeds), random, self.seeds)[: self.most]
 
     def check(self, raw: bytes) -> bool:
-        """Read a case; whether it was accepted.
-
-        Raises
-        ------
-        AssertionError
-            Where something else happens than a right result or a refusal that names the file.
-        """
+        """Read a case; whether it was accepted."""
         TRIED[type(self).__name__] += 1
         self.place(raw)
         try:
@@ -613,25 +586,6 @@ class Runs(Reader):
             row[1].encode()
 
 
-class Starts(Reader):
-    """The journal of a shard's starts: lines are counted, whatever they say."""
-
-    refuses = ()
-
-    def prepare(self) -> None:
-        self.file = self.folder / "00000.starts"
-        receipts.note_start(self.file)
-        receipts.note_start(self.file)
-        self.seeds = [self.file.read_bytes()]
-        self.writes = (self.folder,)
-
-    def read(self) -> Any:
-        return receipts.note_start(self.file)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert found == raw.count(b"\n") + 1
-
-
 class Seen(Reader):
     """A receipt with a time line and telemetry, as who shows a run looks at it.
 
@@ -722,7 +676,7 @@ READERS = {
     kind.__name__.lower(): kind
     for kind in (
         Header, Receipt, Standing, Table, Facts, Forged, Ledger, Sheet, Cache, Record, Config,
-        Arrays, Runs, Starts, Seen, Live, Summed, Logged,
+        Arrays, Runs, Seen, Live, Summed, Logged,
     )
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Let snakemake look at its jobs every LOOK_SECONDS, or more often."""
+"""Let snakemake look at its jobs every second, or more often."""
 
 import importlib.abc
 import importlib.util
@@ -30,8 +30,8 @@ async def _sleep(executor):
     import asyncio
 
     wanted = executor.next_seconds_between_status_checks
-    await asyncio.sleep(min(wanted, float(os.environ["LOOK_SECONDS"])))
+    await asyncio.sleep(min(wanted, 1.0))
 
 
-if "LOOK_SECONDS" in os.environ:
+if "IMPATIENT" in os.environ:
     sys.meta_path.insert(0, _Patch())

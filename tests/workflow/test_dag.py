@@ -87,27 +87,19 @@ def test_a_finished_run_has_nothing_to_do(workspace: Workspace) -> None:
 
 
 def test_a_product_or_receipt_removed_by_hand_is_made_again(workspace: Workspace) -> None:
-    """Only those shards are multiplied again, then the sum."""
+    """Those shards alone, then the sum; who asks for no more gets no page."""
     workspace.file("products/00002.npy").unlink()
     workspace.file("products/00003.json").unlink()
     assert workspace.dry_run() == {"multiply 00002", "multiply 00003"} | SUM_UP
-    before = workspace.file("products/00001.npy").stat().st_mtime_ns
-    assert workspace.run().code == 0
-    assert workspace.file("products/00001.npy").stat().st_mtime_ns == before
-    assert workspace.dry_run() == set()
+    assert workspace.dry_run("--until", "reduce") == {
+        "multiply 00002", "multiply 00003", "ledger", "reduce",
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["report.html", nightly("metrics.prom")])
-def test_results_without_a_page_get_one(workspace: Workspace, name: str) -> None:
+def test_results_without_a_page_get_one(workspace: Workspace) -> None:
     """Whether it was removed or the results are older than pages: nothing is computed again."""
-    workspace.file(name).unlink()
+    workspace.file("report.html").unlink()
     assert workspace.dry_run() == {"report"}
-
-
-def test_a_run_up_to_the_sum_makes_no_page(workspace: Workspace) -> None:
-    """Who asks for the sum alone gets that alone."""
-    workspace.file("products/00002.json").unlink()
-    assert workspace.dry_run("--until", "reduce") == {"multiply 00002", "ledger", "reduce"}
 
 
 def test_snakemakes_own_report_holds_the_page(
@@ -137,9 +129,6 @@ def test_a_changed_input_file_reruns_its_shard_only(workspace: Workspace) -> Non
     """One file of a folder changes one shard."""
     change(workspace.root / "stack" / "5.npy")
     assert workspace.dry_run() == {"plan", "shard 00002", "multiply 00002"} | SUM_UP
-    assert workspace.run().code == 0
-    stack = np.stack([np.load(workspace.root / "stack" / f"{i}.npy") for i in range(8)])
-    assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
 def test_a_changed_product_keeps_the_shards(workspace: Workspace) -> None:
@@ -175,30 +164,11 @@ def test_a_raised_algorithm_version_reruns_what_it_computes(workspace: Workspace
     assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
 
 
-def test_nothing_is_copied_without_materialize(tmp_path: Path) -> None:
-    """With materialize false there are no shard jobs and no copies."""
-    workspace = Workspace.create(tmp_path / "w")
-    workspace.configure(materialize=False, shards=4)
-    assert workspace.dry_run() == {"plan", "synthesize"} | each("multiply") | SUM_UP
-
-
 def test_a_changed_config_is_noticed_without_snakemakes_history(workspace: Workspace) -> None:
     """With .snakemake gone, as in another clone, a results folder still follows its config."""
     (workspace.root / ".snakemake").rename(workspace.root / "forgotten")
     workspace.configure(input="stack", shards=4, product="A.T @ A")
     assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
-    assert workspace.run().code == 0
-    stack = np.stack([np.load(workspace.root / "stack" / f"{i}.npy") for i in range(8)])
-    expected = (stack.transpose(0, 2, 1) @ stack).sum(axis=0)
-    assert np.array_equal(workspace.load("sum.npy"), expected)
-
-
-def test_a_config_that_was_only_looked_at_changes_nothing(workspace: Workspace) -> None:
-    """A dry run of another config leaves the finished results as finished as before."""
-    workspace.configure(input="stack", shards=4, product="A.T @ A")
-    assert workspace.dry_run() != set()
-    workspace.configure(input="stack", shards=4)
-    assert workspace.dry_run() == set()
 
 
 POOL = {"input": "stack", "shards": 4, "dispatch": "pool"}
@@ -246,26 +216,9 @@ def test_another_dispatch_of_a_finished_run_has_nothing_to_do(
             assert "Nothing to be done" in done.output
 
 
-def test_the_one_job_makes_again_what_is_lost(pool: Workspace) -> None:
-    """A product and another's receipt that were removed: those shards alone, then the sum."""
-    pool.file("products/00002.npy").unlink()
-    pool.file("products/00003.json").unlink()
-    before = pool.file("products/00001.npy").stat().st_mtime_ns
-    done = pool.run("--dry-run")
-    assert done.jobs == {"pool"} | SUM_UP
-    assert "2 of 4 shards have no products yet" in done.output
-    assert pool.run().code == 0
-    assert pool.file("products/00001.npy").stat().st_mtime_ns == before
-    assert pool.dry_run() == set()
-
-
-@pytest.mark.parametrize("forgotten", [nightly(False), True])
-def test_a_changed_input_file_recomputes_its_shard_under_pool(
-    pool: Workspace, forgotten: bool
-) -> None:
+def test_a_changed_input_file_recomputes_its_shard_under_pool(pool: Workspace) -> None:
     """A receipt that is newer than the plan is found stale, also without Snakemake's history."""
-    if forgotten:
-        (pool.root / ".snakemake").rename(pool.root / "forgotten")
+    (pool.root / ".snakemake").rename(pool.root / "forgotten")
     change(pool.root / "stack" / "5.npy")
     later(pool.file("products/00002.json"))
     assert pool.dry_run() == {"plan", "pool"} | SUM_UP
@@ -286,10 +239,7 @@ def test_what_pool_computed_is_not_computed_again_by_jobs(workspace: Workspace) 
     assert workspace.dry_run() == set()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--forceall"], nightly(["-R", "pool"]), nightly(["-f", "pool"])],
-)
+@pytest.mark.parametrize("words", [["--forceall"], nightly(["-R", "pool"])])
 def test_what_is_forced_is_computed_again(pool: Workspace, words: list[str]) -> None:
     """All products, with the same bits; a dry run and --touch only speak of it."""
     before = {path: path.stat().st_mtime_ns for path in pool.file("products").glob("*.json")}

@@ -13,13 +13,6 @@ from tests import processes
 from tests.factories import SCRIPTS, nightly
 from tests.workspace import Workspace
 
-FUNCTION = """
-def own(xp, block):
-    if (block == 7).any():
-        raise ValueError("seven")
-    return block + 1
-"""
-
 
 def test_the_seismic_example(workspace: Workspace) -> None:
     """Its records are the propagator's, and an edited file computes all of them again, once."""
@@ -79,7 +72,7 @@ def own(xp, block):
 """
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool", nightly("mpi")])
+@pytest.mark.parametrize("dispatch", ["jobs", *map(nightly, ("pool", "mpi"))])
 def test_whatever_a_function_leaves_the_run_ends_well(workspace: Workspace, dispatch: str) -> None:
     """Threads, children, another folder: the sum is right, in its place, and nothing lives on."""
     stack = np.arange(24.0).reshape(4, 2, 3)
@@ -106,30 +99,22 @@ def test_whatever_a_function_leaves_the_run_ends_well(workspace: Workspace, disp
 
 
 ENDS = """
-import os, sys
+import os
 
 def own(xp, block):
     if (block == 7).any():
-        {ends}
+        os._exit(0)
     return block + 1
 """
 
 
-@pytest.mark.parametrize(
-    ("ends", "told"),
-    [
-        ("os._exit(0)", "ended its process with os._exit(0)"),
-        nightly("sys.exit(0)", "called sys.exit(0)"),
-    ],
-)
-def test_a_function_that_ends_the_process_is_never_a_success(
-    workspace: Workspace, ends: str, told: str
-) -> None:
+def test_a_function_that_ends_the_process_is_never_a_success(workspace: Workspace) -> None:
     """In its trial nothing starts; in a job that shard fails at once, under jobs as under pool."""
+    told = "ended its process with os._exit(0)"
     stack = np.zeros((6, 2, 3))
     stack[0] = 7
     np.save(workspace.root / "stack.npy", stack)
-    (workspace.root / "mine.py").write_text(ENDS.format(ends=ends))
+    (workspace.root / "mine.py").write_text(ENDS)
     own = {"input": "stack.npy", "product": "mine.py:own", "shards": 3, "materialize": False}
     workspace.configure(**own)
     refused = workspace.run()
@@ -177,27 +162,3 @@ def test_only_what_may_pass_is_tried_again(workspace: Workspace) -> None:
     assert done.code == 1
     assert done.output.count("Error in rule reduce") == 1
     assert "Trying to restart job" not in done.output
-
-
-def test_a_function_that_fails_costs_its_shard(workspace: Workspace) -> None:
-    """On the first matrix nothing starts; on a later one the last words say where and why."""
-    stack = np.zeros((6, 2, 3))
-    stack[[0, 3]] = 7
-    np.save(workspace.root / "stack.npy", stack)
-    (workspace.root / "mine.py").write_text(FUNCTION)
-    workspace.configure(input="stack.npy", product="mine.py:own", shards=3, keep="sum")
-    refused = workspace.run()
-    assert refused.code == 2
-    assert "product: mine.py:own failed on matrix 0: ValueError: seven" in refused.output
-    assert "shardwise/plan/user_function.py" not in refused.output
-    assert not workspace.file("").exists()
-
-    stack[0] = 0
-    np.save(workspace.root / "stack.npy", stack)
-    done = workspace.run("--retries", "2")
-    assert done.code == 1
-    assert starts(workspace) == [1, 1, 1]  # what would fail again is not tried again
-    words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
-    why = "product: mine.py:own failed on matrices 2 to 3: ValueError: seven"
-    assert f"failed: multiply 00001: {why}" in words
-    assert 'mine.py", line 4, in own' in done.output

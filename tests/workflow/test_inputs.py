@@ -22,7 +22,7 @@ def f(xp, block):
 """
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool", nightly("mpi")])
+@pytest.mark.parametrize("dispatch", ["jobs", *map(nightly, ("pool", "mpi"))])
 def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) -> None:
     """The function edits the input in place while it is read: nothing is committed, no sum."""
     save(workspace.root / "input.npy", stack((6, 8, 8)))
@@ -66,9 +66,14 @@ def test_files_that_change_places_are_computed_again(workspace: Workspace, dispa
         np.testing.assert_array_equal(product, matrix @ matrix)
 
 
+LYING = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000, 1000)}".ljust(117)
+
+
 def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
-    """A pipe as function, a link to itself as results, a name that is not UTF-8: 2, no job."""
+    """One clear message, exit code 2, no job; docs/errors.md has all that can be wrong."""
     save(workspace.root / "input.npy", stack((4, 4, 4)))
+    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + f"{LYING}\n".encode()
+    (workspace.root / "lying.npy").write_bytes(header)
     os.mkfifo(workspace.root / "pipe.py")
     (workspace.root / "loop").symlink_to("loop")
     save(workspace.root / "in" / "0.npy", stack((4, 4)))
@@ -78,6 +83,8 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
         ({"results": "loop/r"}, "results: 'loop/r' cannot be used: Too many levels of"),
         ({"results": "r/" * 1500 + "r"}, "choose a shorter path"),
         ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
+        ({"input": "lying.npy"}, "its header says shape (1000000, 1000, 1000) of float32"),
+        ({"shard": 4}, "shard: unknown key; did you mean shards?"),
         ({"input": "none.npy"}, f"none.npy does not exist; looked for {workspace.root}/none.npy"),
     ):
         workspace.configure(**{"input": "input.npy", **over})

@@ -16,24 +16,6 @@ from tests.processes import until
 from tests.uses import one_at_a_time
 from tests.workspace import Workspace
 
-SMALL = {"shards": 2, "synthetic": {"matrices": 4, "dim": 4}}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A workspace that has run `SMALL` to its end."""
-    workspace = Workspace.create(tmp_path_factory.mktemp("finished") / "w")
-    workspace.configure(**SMALL)
-    done = workspace.run()
-    assert done.code == 0, done.output
-    return workspace
-
-
-@pytest.fixture
-def small(finished: Workspace, tmp_path: Path) -> Workspace:
-    """A copy of it."""
-    return finished.clone(tmp_path / "w")
-
 
 def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
     """Small whole matrices: every sum over their products is exact."""
@@ -41,7 +23,7 @@ def whole_numbers(count: int, rows: int = 4, columns: int = 4) -> np.ndarray:
     return np.random.default_rng(3).integers(-9, 9, shape).astype(np.float64)
 
 
-@pytest.mark.parametrize(("shards", "all_ranks"), [(1, [2]), (7, [1, 3]), nightly(16, [3])])
+@pytest.mark.parametrize(("shards", "all_ranks"), [(7, [1, 3]), nightly(16, [3])])
 def test_digits_have_the_bits_of_a_plain_sum(
     workspace: Workspace, shards: int, all_ranks: list[int]
 ) -> None:
@@ -74,7 +56,7 @@ def test_what_this_machine_cannot_hold_is_refused_before_any_job(
     assert not workspace.file("plan.tsv").exists()
 
 
-@pytest.mark.parametrize(("keep", "materialize"), [("products", True), ("sum", False)])
+@pytest.mark.parametrize(("keep", "materialize"), [nightly("products", True), ("sum", False)])
 def test_a_product_of_two_stacks(workspace: Workspace, keep: str, materialize: bool) -> None:
     """A @ B with sum and mean, whatever is kept and whether or not shards are copied."""
     left, right = whole_numbers(9, 3, 5), whole_numbers(9, 5, 2)
@@ -101,20 +83,19 @@ def test_a_product_of_two_stacks(workspace: Workspace, keep: str, materialize: b
     assert int(told[1]) == -(-planned // 2**20)
 
 
-def test_a_failed_shard_costs_that_shard(workspace: Workspace) -> None:
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_a_failed_shard_costs_that_shard(workspace: Workspace, dispatch: str) -> None:
     """The others finish; the last words say what failed, why, and how to go on; that heals."""
     stack = whole_numbers(6)
     folder = workspace.root / "stack"
     folder.mkdir()
     for i, matrix in enumerate(stack):
         np.save(folder / f"{i}.npy", matrix if i != 3 else np.full((4, 4), np.inf))
-    workspace.configure(input="stack", shards=3)
-    done = workspace.run()
+    workspace.configure(input="stack", shards=3, dispatch=dispatch)
+    done = workspace.run("--retries", "2")
     assert done.code == 1
-    assert sorted(p.name for p in workspace.file("products").glob("*.json")) == [
-        "00000.json",
-        "00002.json",
-    ]
+    receipts = {path.stem for path in workspace.file("products").glob("*.json")}
+    assert receipts == {"00000", "00002"}
     words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
     assert "failed: multiply 00001: input: matrix 3 holds NaN or Inf" in words
     assert "log: results/default/logs/multiply/00001.log" in words
@@ -126,10 +107,11 @@ def test_a_failed_shard_costs_that_shard(workspace: Workspace) -> None:
     page = workspace.file("report.html").stat().st_mtime_ns
 
     np.save(folder / "3.npy", stack[3])
+    before = workspace.file("products/00000.npy").stat().st_mtime_ns
     healed = workspace.run()
     assert healed.code == 0, healed.output
     assert workspace.file("report.html").stat().st_mtime_ns > page
-    assert {job for job in healed.jobs if "multiply" in job} == {"multiply 00001"}
+    assert workspace.file("products/00000.npy").stat().st_mtime_ns == before
     assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
@@ -144,30 +126,6 @@ def test_one_job_for_all_gives_the_same_bits(workspace: Workspace, dispatch: str
     assert workspace.load("sum.npy").tobytes() == (digits @ digits).sum(axis=0).tobytes()
     assert "multiply: 7 of 7 shards done; then ledger, reduce, report" in done.output
     assert workspace.file("shards/00006.npy").exists()
-
-
-def test_a_shard_that_fails_under_pool_is_named(workspace: Workspace) -> None:
-    """As under jobs: the others finish, the last words name it, its reason and its own log."""
-    stack = whole_numbers(6)
-    folder = workspace.root / "stack"
-    folder.mkdir()
-    for i, matrix in enumerate(stack):
-        np.save(folder / f"{i}.npy", matrix if i != 3 else np.full((4, 4), np.inf))
-    workspace.configure(input="stack", shards=3, dispatch="pool")
-    done = workspace.run("--retries", "2")
-    assert done.code == 1
-    assert "Trying to restart job" not in done.output
-    words = done.output[done.output.index("shardwise: not finished: 2 of 3 shards") :]
-    assert "failed: multiply 00001: input: matrix 3 holds NaN or Inf" in words
-    assert "log: results/default/logs/multiply/00001.log" in words
-    assert "multiply: 2 of 3 shards done, 1 failed so far" in done.output
-
-    np.save(folder / "3.npy", stack[3])
-    before = workspace.file("products/00000.npy").stat().st_mtime_ns
-    healed = workspace.run()
-    assert healed.code == 0, healed.output
-    assert workspace.file("products/00000.npy").stat().st_mtime_ns == before
-    assert np.array_equal(workspace.load("sum.npy"), (stack @ stack).sum(axis=0))
 
 
 # Waits for a file `go`, but not as it is tried, before there is a plan.
@@ -241,7 +199,7 @@ def test_leases_throttle_the_shards_to_one_a_device(
     fake = fake_devices.environment(2, tmp_path / "leases")
     workspace = Workspace.create(tmp_path / "w", os.environ | fake | scheduler)
     # Integers have no fast product in NumPy: a shard takes long enough to meet another.
-    recipe = {"matrices": 6, "dim": 640, "dtype": "int64"}
+    recipe = {"matrices": 6, "dim": 512, "dtype": "int64"}
     workspace.configure(synthetic=recipe, shards=6, materialize=False)
     done = workspace.run("--cores", "4")
     assert done.code == 0, done.output
@@ -254,25 +212,6 @@ def test_leases_throttle_the_shards_to_one_a_device(
 
 
 HOSTILE = "a b'c\"$(touch pwned);`touch pwned`&"
-
-
-def test_a_changed_plan_reruns_once(small: Workspace) -> None:
-    """After a change has been computed, there is nothing to do."""
-    for change in ({"product": "A.T @ A"}, {"materialize": False, "keep": "sum"}):
-        small.configure(**SMALL, **change)
-        assert small.run().code == 0
-        assert small.dry_run() == set(), change
-
-
-def test_what_is_lost_is_made_again(small: Workspace) -> None:
-    """Without plan.json there is no plan, and without its receipt a copy of a shard is none."""
-    before = small.load("sum.npy")
-    for name in ("plan.json", "shards/00001.json", "products/00001.json", "sum.npy"):
-        small.file(name).unlink()
-    done = small.run()
-    assert done.code == 0, done.output
-    assert np.array_equal(small.load("sum.npy"), before)
-    assert small.dry_run() == set()
 
 
 def test_a_file_of_the_users_is_never_removed(workspace: Workspace) -> None:
@@ -324,33 +263,3 @@ def test_two_runs_never_share_a_results_folder(workspace: Workspace, tmp_path: P
     assert run.wait(timeout=120) == 0
     starts = (tmp_path / "shared" / "logs" / "multiply").glob("*.starts")
     assert [path.read_text().count("\n") for path in starts] == [1, 1]
-
-
-LYING = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000, 1000)}".ljust(117)
-BAD_CONFIGS = [
-    ({"input": "none.npy"}, "input: none.npy does not exist"),
-    (
-        {"input": "lying.npy"},
-        "is truncated: its header says shape (1000000, 1000, 1000) of float32",
-    ),
-    ({"shards": 5}, "shards: 5 is more than the 4 matrices"),
-    ({"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number"),
-    ({"shard": 4}, "shard: unknown key; did you mean shards?"),
-    ({"results": "."}, "good.npy lies where the run writes its own files"),
-    ({"results": "{x}"}, "{x}: file names with braces cannot be used"),
-]
-"""One for each kind of check; docs/errors.md, which has its own test, has all that can be wrong."""
-
-
-def test_bad_input_ends_with_2_before_any_job(workspace: Workspace) -> None:
-    """One clear message, exit code 2, and nothing written; a dry run says the same."""
-    np.save(workspace.root / "good.npy", np.ones((4, 3, 3)))
-    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + f"{LYING}\n".encode()
-    (workspace.root / "lying.npy").write_bytes(header)
-    for config, message in BAD_CONFIGS:
-        workspace.configure(**{"input": "good.npy", "shards": 1, **config})
-        done = workspace.run("--dry-run")
-        assert done.code == 2, done.output
-        assert message in done.output
-        assert "Traceback" not in done.output
-        assert not (workspace.root / "results").exists()

@@ -40,6 +40,15 @@ def workspace(finished: Workspace, tmp_path: Path) -> Workspace:
     return finished.clone(tmp_path / "w")
 
 
+@pytest.fixture(scope="module")
+def both(finished: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that has run X, and Y in the folder ``out/y``."""
+    workspace = finished.clone(tmp_path_factory.mktemp("both") / "w")
+    workspace.configure(**Y | {"results": "out/y"})
+    run(workspace)
+    return workspace
+
+
 def run(workspace: Workspace, *arguments: str) -> Finished:
     """Run snakemake, which succeeds."""
     done = workspace.run(*arguments)
@@ -107,53 +116,44 @@ def test_results_made_by_hand_for_another_config_are_made_again(
 
 
 def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) -> None:
-    """Inputs of the same name, one absolute results folder: one, two, one."""
+    """Inputs of the same name and time stamp, one absolute results folder."""
     shared = str(workspace.root / "shared")
     other = workspace.clone(workspace.root.with_name("two"))
     replace_stack(other, 2 * STACK)
     stamp = (workspace.root / "stack.npy").stat().st_mtime_ns
     os.utime(other.root / "stack.npy", ns=(stamp, stamp))
-    for folder, factor in ((workspace, 1), (other, 4), (workspace, 1)):
+    for folder, factor in ((workspace, 1), (other, 4)):
         folder.configure(**X | {"results": shared})
         run(folder)
         assert np.array_equal(np.load(Path(shared, "sum.npy")), factor * SUM_X)
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
-def test_folders_that_change_places_are_noticed(workspace: Workspace, dispatch: str) -> None:
+def test_folders_that_change_places_are_noticed(both: Workspace, tmp_path: Path) -> None:
     """The results of X under the name of Y, and the other way round."""
+    workspace = both.clone(tmp_path / "w")
     folder = workspace.root / "out"
-    workspace.configure(**Y | {"results": "out/y", "dispatch": dispatch})
-    run(workspace)
     (folder / "x").rename(folder / "z")
     (folder / "y").rename(folder / "x")
     (folder / "z").rename(folder / "y")
     run(workspace)
     assert np.array_equal(np.load(folder / "y" / "sum.npy"), SUM_Y)
-    workspace.configure(**X, dispatch=dispatch)
-    run(workspace)
-    assert np.array_equal(total(workspace), SUM_X)
+    workspace.configure(**X)
+    assert workspace.dry_run() != set()
 
 
 @pytest.mark.parametrize(
     "name", ["sum.npy", *map(nightly, ("ledger.tsv", "summary.json", "plan.json"))]
 )
-def test_a_single_file_of_another_run_is_noticed(workspace: Workspace, name: str) -> None:
+def test_a_single_file_of_another_run_is_noticed(
+    both: Workspace, tmp_path: Path, name: str
+) -> None:
     """It has the right size, and a time stamp like any other."""
-    workspace.configure(**Y | {"results": "out/y"})
-    run(workspace)
+    workspace = both.clone(tmp_path / "w")
     shutil.copy2(workspace.root / "out" / "y" / name, out(workspace, name))
     workspace.configure(**X)
     assert workspace.dry_run() != set()
     run(workspace)
     assert np.array_equal(total(workspace), SUM_X)
-
-
-def test_a_changed_stack_reruns_everything(workspace: Workspace) -> None:
-    """Another file in the place of the one input reaches every shard."""
-    replace_stack(workspace, STACK)
-    each = {f"{rule} {shard}" for rule in ("shard", "multiply") for shard in ("00000", "00001")}
-    assert workspace.dry_run() == {"plan", "ledger", "reduce", "report"} | each
 
 
 def test_touch_makes_no_old_sum_a_new_one(workspace: Workspace) -> None:
@@ -166,19 +166,21 @@ def test_touch_makes_no_old_sum_a_new_one(workspace: Workspace) -> None:
 
 def test_the_synthetic_stack_is_of_this_recipe(workspace: Workspace) -> None:
     """A stack of another seed, same size, put in place by hand."""
+    folder = workspace.root / "out"
     recipe = {"matrices": 6, "dim": 3, "dtype": "float64"}
     own = {"input": None, "shards": 1, "backend": "numpy"}
-    sums = []
-    for seed in (1, 2):
-        workspace.configure(**own, results=f"out/{seed}", synthetic=recipe | {"seed": seed})
-        run(workspace)
-        sums.append(np.load(workspace.root / "out" / str(seed) / "sum.npy"))
-    for name in ("input.npy", "input.json"):
-        shutil.copy2(workspace.root / "out" / "1" / name, workspace.root / "out" / "2" / name)
-    shutil.rmtree(workspace.root / "out" / "2" / "products")
-    shutil.rmtree(workspace.root / "out" / "2" / "shards")
+    workspace.configure(**own, results="out/1", synthetic=recipe | {"seed": 1})
+    assert by_hand(workspace, "plan", "--configfile", "mine.yaml").returncode == 0
+    assert by_hand(workspace, "synthesize", "--plan", "out/1/plan.tsv").returncode == 0
+    workspace.configure(**own, results="out/2", synthetic=recipe | {"seed": 2})
     run(workspace)
-    assert np.array_equal(np.load(workspace.root / "out" / "2" / "sum.npy"), sums[1])
+    before = np.load(folder / "2" / "sum.npy")
+    for name in ("input.npy", "input.json"):
+        shutil.copy2(folder / "1" / name, folder / "2" / name)
+    shutil.rmtree(folder / "2" / "products")
+    shutil.rmtree(folder / "2" / "shards")
+    run(workspace)
+    assert np.array_equal(np.load(folder / "2" / "sum.npy"), before)
 
 
 def test_a_new_cut_leaves_no_products_of_the_old_one(workspace: Workspace) -> None:
@@ -234,17 +236,14 @@ def test_a_prefix_of_a_module_is_refused(workspace: Workspace) -> None:
     assert "prefix: 'elsewhere/' of the module cannot be used" in done.output
 
 
-@pytest.mark.parametrize(
-    "quiet", [["-q"], nightly(["--quiet", "progress"]), nightly(["--quiet", "all"])]
-)
-def test_a_quiet_run_ends_with_the_truth(workspace: Workspace, quiet: list[str]) -> None:
+def test_a_quiet_run_ends_with_the_truth(workspace: Workspace) -> None:
     """The last words come from the files, and refusals are always heard."""
     out(workspace, "products/00001.json").unlink()
-    done = run(workspace, *quiet)
+    done = run(workspace, "-q")
     assert "shardwise: done: out/x/sum.npy" in done.output
     assert "not finished" not in done.output
     workspace.configure(**X | {"product": "A @ C"})
-    done = workspace.run(*quiet)
+    done = workspace.run("--quiet", "all")
     assert done.code == 2
     assert "unknown product" in done.output
 
@@ -282,60 +281,31 @@ def test_a_quiet_run_says_that_the_folder_is_locked(workspace: Workspace) -> Non
     assert "--unlock" in done.output
 
 
-def test_a_quiet_failure_names_the_shard(workspace: Workspace) -> None:
-    """Why it failed, and how to go on."""
-    bad = STACK.copy()
-    bad[3, 1, 2] = np.nan
-    replace_stack(workspace, bad)
-    done = workspace.run("--quiet", "all")
-    assert done.code == 1
-    assert "not finished: 1 of 2 shards have their products" in done.output
-    assert "failed: multiply 00001: " in done.output
-
-
-STRANGE = {
-    "partial/stack.npy": {"input": "partial/stack.npy"},
-    "partial/notes.txt": {},
-    "summary.json": {},
-    "report.html": {},
-    "products/mine.npy": {},
-    "sum.npy": {},
-}
-
-
-@pytest.mark.parametrize(
-    "name", ["partial/stack.npy", *map(nightly, [name for name in STRANGE if "stack" not in name])]
-)
-def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, name: str) -> None:
-    """`results: .` where files of our names lie: nothing is removed, overwritten or made."""
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """`results: .` where a file of our names lies: nothing is removed, overwritten or made."""
     workspace = Workspace.create(tmp_path / "w")
-    (workspace.root / "mine").mkdir()
-    np.save(workspace.root / "mine" / "stack.npy", STACK)
-    path = workspace.root / name
-    path.parent.mkdir(exist_ok=True)
-    np.save(path.with_name("x.npy"), STACK)
-    path.with_name("x.npy").rename(path)
+    path = workspace.root / "partial" / "stack.npy"
+    path.parent.mkdir()
+    np.save(path, STACK)
     before = path.read_bytes()
-    workspace.configure(**X | {"results": ".", "input": "mine/stack.npy"} | STRANGE[name])
+    workspace.configure(**X | {"results": ".", "input": "partial/stack.npy"})
     done = workspace.run()
     assert done.code == 2, done.output
-    assert name.split("/", maxsplit=1)[0] in done.output
+    assert "partial" in done.output
     assert path.read_bytes() == before
-    done = by_hand(workspace, "plan", "--configfile", "mine.yaml")
-    assert done.returncode == 2
+    assert by_hand(workspace, "plan", "--configfile", "mine.yaml").returncode == 2
     assert not (workspace.root / "plan.tsv").exists()
 
 
 def test_the_working_folder_may_be_the_results_folder(tmp_path: Path) -> None:
-    """Where nothing has our names, a run marks it as its own and goes on later."""
+    """Where nothing has our names, a run marks it as its own."""
     workspace = Workspace.create(tmp_path / "w")
     (workspace.root / "mine").mkdir()
     np.save(workspace.root / "mine" / "stack.npy", STACK)
     workspace.configure(**X | {"results": ".", "input": "mine/stack.npy"})
     run(workspace)
     assert np.array_equal(np.load(workspace.root / "sum.npy"), SUM_X)
-    (workspace.root / "plan.json").unlink()
-    run(workspace)
+    assert workspace.dry_run() == set()
 
 
 def test_an_interrupt_is_one_line(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
     TryAgain
         Where a signal has.
     """
-    ending = contain.run(partial(_told, partial(compute, plan.anchored(Path.cwd()))))
+    ending = contain.run(partial(_end_of, partial(compute, plan.anchored(Path.cwd()))))
     if ending.result is None:
         words = f"product: your function {plan.problem.product} {contain.words(ending.status)}"
         raise (InputError if (ending.status or 0) >= 0 else TryAgain)(words)
@@ -42,11 +42,11 @@ def run(plan: Plan, compute: Callable[[Plan], None]) -> int:
     return code
 
 
-def _told(compute: Callable[[], None]) -> tuple[int, str]:
+def _end_of(compute: Callable[[], None]) -> tuple[int, str]:
     try:
         compute()
     except BaseException as error:
         code, words = errors.verdict(error)
-        told = f"{words}\n{traceback.format_exc()}" if code == errors.FAULT else words
-        return code, told[:_WORDS_LETTERS]
+        report = f"{words}\n{traceback.format_exc()}" if code == errors.FAULT else words
+        return code, report[:_WORDS_LETTERS]
     return 0, ""

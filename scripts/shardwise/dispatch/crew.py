@@ -226,8 +226,8 @@ class Crew(AbstractContextManager):
         if self._function and shard and code is not None and code >= 0:
             words = f"product: your function {self._function} {contain.words(code)}"
             return Event(worker, "died", shard, InputError.exit_code, words, member.device)
-        own = f", which runs your function {self._function}," if self._function else ""
-        return _death(member, worker, shard, f"its process{own} {_ending(code)}")
+        runs = f", which runs your function {self._function}," if self._function else ""
+        return _death(member, worker, shard, f"its process{runs} {_ending(code)}")
 
 
 def _death(member: _Member, worker: int, shard: str | None, reason: str) -> Event:

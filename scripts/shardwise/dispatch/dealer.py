@@ -69,9 +69,9 @@ class Dealer:
 
     def leave(self, worker: Hashable) -> list[str]:
         """Forget a worker; each of the shards that it had needs an `again` or a `drop`."""
-        own = self._workers.pop(worker)
-        self._count(own, -1)
-        return list(own.shards)
+        load = self._workers.pop(worker)
+        self._count(load, -1)
+        return list(load.shards)
 
     def ask(self, worker: Hashable, now: float) -> str | None:
         """The next shard of a worker, or None where nothing is for it now.
@@ -81,31 +81,31 @@ class Dealer:
         """
         if self.empty:
             return None
-        own = self._workers[worker]
+        load = self._workers[worker]
         shard = self._waiting[-1] if self._waiting else self._behind[0]
-        if own.shards and not self._may_ask_ahead(own, shard, now):
+        if load.shards and not self._may_ask_ahead(load, shard, now):
             return None
-        if not own.shards and self._held_back(own, shard, now):
+        if not load.shards and self._held_back(load, shard, now):
             return None
         (self._waiting.pop if self._waiting else self._behind.popleft)()
         self._cost -= self._costs[shard]
-        if not own.shards:
-            own.since = now
-        own.shards.append(shard)
-        self._away[shard] = own
+        if not load.shards:
+            load.since = now
+        load.shards.append(shard)
+        self._away[shard] = load
         return shard
 
     def done(self, worker: Hashable, shard: str, now: float) -> None:
         """Note that a worker has ended a shard, and learn its speed from that."""
-        own = self._workers[worker]
+        load = self._workers[worker]
         del self._away[shard]
-        own.shards.remove(shard)
-        if own.since is not None:
-            self._count(own, -1)
-            own.cost = _FADES * own.cost + self._costs[shard]
-            own.seconds = _FADES * own.seconds + now - own.since
-            self._count(own, 1)
-        own.since = now
+        load.shards.remove(shard)
+        if load.since is not None:
+            self._count(load, -1)
+            load.cost = _FADES * load.cost + self._costs[shard]
+            load.seconds = _FADES * load.seconds + now - load.since
+            self._count(load, 1)
+        load.since = now
 
     def again(self, shard: str, last: bool = True) -> None:
         """Let a shard that was dealt wait once more: behind all others, or in its place."""
@@ -124,57 +124,57 @@ class Dealer:
         """Large shards last, and equal ones in the order of the plan, from its end."""
         return self._costs[shard], -self._places[shard]
 
-    def _count(self, own: _Workload, sign: int) -> None:
+    def _count(self, load: _Workload, sign: int) -> None:
         """Add a worker's speed to the sum, or take it off."""
-        if own.speed is not None:
+        if load.speed is not None:
             self._known += sign
-            self._speeds += sign * own.speed
+            self._speeds += sign * load.speed
 
     def _take_back(self, shard: str) -> None:
-        own = self._away.pop(shard)
-        if own.shards and own.shards[0] == shard:
-            own.since = None  # of the next one, nobody has seen the start
-        own.shards.remove(shard)
+        load = self._away.pop(shard)
+        if load.shards and load.shards[0] == shard:
+            load.since = None  # of the next one, nobody has seen the start
+        load.shards.remove(shard)
 
-    def _may_ask_ahead(self, own: _Workload, shard: str, now: float) -> bool:
+    def _may_ask_ahead(self, load: _Workload, shard: str, now: float) -> bool:
         """Whether this worker would have ended one more before half of what waits is done."""
-        if own.speed is None:
+        if load.speed is None:
             return False
         if len(self._workers) == 1:
             return True  # nobody else could run short
-        speeds = self._speeds + (len(self._workers) - self._known) * own.speed
+        speeds = self._speeds + (len(self._workers) - self._known) * load.speed
         # Half, as costs may be wrong: a shard that is promised too early waits for its worker.
-        return self._end(own, shard, now) <= now + self._cost / speeds / 2
+        return self._end(load, shard, now) <= now + self._cost / speeds / 2
 
-    def _held_back(self, own: _Workload, shard: str, now: float) -> bool:
+    def _held_back(self, load: _Workload, shard: str, now: float) -> bool:
         """Whether the others are sure to end all that waits before this worker ends this shard."""
-        if own.speed is None:
+        if load.speed is None:
             return False
-        end = self._end(own, shard, now)
+        end = self._end(load, shard, now)
         if (end - now) * self._speeds <= self._cost:
             return False  # all of them together would take longer: no need to look at each
         # Each shard counts as large as the largest, and whose speed is not known as nobody.
         largest = max(self._costs[waiting] for waiting in (shard, *self._behind))
         missing = len(self._waiting) + len(self._behind)
-        for other in self._known_others(own):
+        for other in self._known_others(load):
             seconds = end - self._free(other, now)
             missing -= max(0, math.floor(_SURE * seconds * other.speed / largest))
             if missing <= 0:
                 return True
         return False
 
-    def _known_others(self, own: _Workload) -> Iterator[_Workload]:
-        return (w for w in self._workers.values() if w is not own and w.speed is not None)
+    def _known_others(self, load: _Workload) -> Iterator[_Workload]:
+        return (w for w in self._workers.values() if w is not load and w.speed is not None)
 
-    def _end(self, own: _Workload, shard: str, now: float) -> float:
+    def _end(self, load: _Workload, shard: str, now: float) -> float:
         """When a worker of known speed would end one shard more."""
-        return self._free(own, now) + self._costs[shard] / own.speed
+        return self._free(load, now) + self._costs[shard] / load.speed
 
-    def _free(self, own: _Workload, now: float) -> float:
+    def _free(self, load: _Workload, now: float) -> float:
         """When a worker of known speed has ended what it has."""
-        if not own.shards:
+        if not load.shards:
             return now
-        first, *others = (self._costs[shard] / own.speed for shard in own.shards)
-        end = (now if own.since is None else own.since) + first
+        first, *others = (self._costs[shard] / load.speed for shard in load.shards)
+        end = (now if load.since is None else load.since) + first
         # Who is late is taken to be as late again, so that nobody waits for a worker that hangs.
         return max(end, 2 * now - end) + math.fsum(others)

@@ -49,19 +49,19 @@ def noted(results: Results) -> list[Array]:
         lines = results.arrays.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    found = []
+    arrays = []
     for number, line in enumerate(lines[1:], 2):
         fields = line.split(b"\t")
         if len(fields) == len(_FIELDS):
             try:
-                found.append(_array(*(field.decode("ascii") for field in fields[:-1])))
+                arrays.append(_array(*(field.decode("ascii") for field in fields[:-1])))
             except ValueError as error:
                 raise IntegrityError(
                     f"{results.arrays}, line {number}: is damaged ({error!s:.200}); see whether "
                     "tasks of an earlier run live (squeue --me, qstat), end them, and remove "
                     "the line"
                 ) from error
-    return found
+    return arrays
 
 
 def _array(
@@ -71,7 +71,7 @@ def _array(
         raise ValueError("what names the array is no name")
     if not (attempt.isdigit() and first.isdigit()):
         raise ValueError("the attempt or the first shard is no number")
-    known = tuple(islice(numbers(text), MAX_SHARDS + 1))
-    if len(known) > MAX_SHARDS:
+    shards = tuple(islice(numbers(text), MAX_SHARDS + 1))
+    if len(shards) > MAX_SHARDS:
         raise ValueError(f"more than {MAX_SHARDS} shards")
-    return Array(scheduler, run, digest, name, int(attempt), int(first), known)
+    return Array(scheduler, run, digest, name, int(attempt), int(first), shards)

@@ -122,7 +122,7 @@ def _views(comm: Any, plan: Plan) -> list[View]:
     return comm.allgather(View(number, host.node(), devices, granted, trouble))
 
 
-def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:
+def _lead(wire: "Wire", crew: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:
     """Rank 0: hand out the missing shards until each is whole or has failed for good."""
     # With signs of life: the others say nothing else before they begin.
     shards = list_missing(plan, meanwhile=wire.received)
@@ -135,16 +135,16 @@ def _lead(wire: "Wire", own: Crew, seats: Sequence[Seat], plan: Plan, retries: i
         for worker in range(seat.workers):
             leader.expect((rank, worker), seat.host)
     wire.tell_all("begin")
-    with own:
-        lead(_Crews(wire, own), leader, tally)
+    with crew:
+        lead(_Crews(wire, crew), leader, tally)
     leader.finish()
 
 
-def _follow(wire: "Wire", own: Crew) -> None:
+def _follow(wire: "Wire", crew: Crew) -> None:
     """Any other rank: do what rank 0 says until it says how all has ended, and end like it."""
     try:
         with ExitStack() as stack:
-            code, text = _serve(wire, own, stack)
+            code, text = _serve(wire, crew, stack)
     except (ShardwiseError, OSError) as error:
         wire.send(0, "failed", *errors.verdict(error))
         code, text = _end(wire)
@@ -154,22 +154,22 @@ def _follow(wire: "Wire", own: Crew) -> None:
         raise of_code(code, text)
 
 
-def _serve(wire: "Wire", own: Crew, stack: ExitStack) -> tuple[int, str]:
+def _serve(wire: "Wire", crew: Crew, stack: ExitStack) -> tuple[int, str]:
     """Carry words between the workers and rank 0; what it says at the end."""
     pause, restarts = _Pause(), Counter[int]()  # of the process of each worker
     while True:
-        events = own.poll(pause.seconds())
+        events = crew.poll(pause.seconds())
         for event in events:
             words = dataclasses.asdict(event)
             wire.send(0, "event", restarts[event.worker], words)
         messages = wire.received()
         for _, (kind, *words) in messages:
             if kind == "begin":
-                stack.enter_context(own)
+                stack.enter_context(crew)
             elif kind == "order":
                 order = Order(*words)
                 restarts[order.worker] += order.kind == "restart"
-                own.obey(order)
+                crew.obey(order)
             elif kind == "end":
                 return words[0], words[1]
         if events or messages:
@@ -188,8 +188,8 @@ def _end(wire: "Wire") -> tuple[int, str]:
 class _Crews:
     """The workers of all ranks, as one crew; a worker's name is its rank and its number there."""
 
-    def __init__(self, wire: "Wire", own: Crew) -> None:
-        self._wire, self._own = wire, own
+    def __init__(self, wire: "Wire", crew: Crew) -> None:
+        self._wire, self._crew = wire, crew
         self._restarts = Counter[tuple[int, int]]()
         self._pause = _Pause()
 
@@ -199,7 +199,7 @@ class _Crews:
         while True:
             left = max(0.0, end - time.monotonic())
             events = [
-                _of_rank(0, event) for event in self._own.poll(min(left, self._pause.seconds()))
+                _of_rank(0, event) for event in self._crew.poll(min(left, self._pause.seconds()))
             ]
             messages = self._wire.received()
             for rank, (kind, *words) in messages:
@@ -222,7 +222,7 @@ class _Crews:
         rank, number = order.worker
         own_order = dataclasses.replace(order, worker=number)
         if not rank:
-            self._own.obey(own_order)
+            self._crew.obey(own_order)
             return
         self._restarts[order.worker] += order.kind == "restart"
         self._wire.send(rank, "order", *dataclasses.astuple(own_order))
@@ -321,14 +321,14 @@ class Wire:
         """The messages that have come, each with the rank that sent it."""
         from mpi4py import MPI
 
-        found, status, now = [], MPI.Status(), time.monotonic()
+        messages, status, now = [], MPI.Status(), time.monotonic()
         while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
             raw, source = bytearray(status.Get_count(MPI.BYTE)), status.Get_source()
             self._comm.Recv([raw, MPI.BYTE], source, _TAG)
             self._heard[source] = now
-            found.append((source, json.loads(raw)))
+            messages.append((source, json.loads(raw)))
         self._live(now)
-        return [(source, message) for source, message in found if message != ["alive"]]
+        return [(source, message) for source, message in messages if message != ["alive"]]
 
     def _live(self, now: float) -> None:
         """Give a sign of life, and miss those of others."""

@@ -45,14 +45,16 @@ def shard(plan: Plan, number: int) -> str:
 
 def _index(environ: Mapping[str, str]) -> int:
     """The index of this task, counted from 0 on."""
-    found = {name: environ[name] for name in _FIRST if name in environ}
-    for name, text in found.items():
+    variables = {name: environ[name] for name in _FIRST if name in environ}
+    for name, text in variables.items():
         if text.isdecimal():
             return int(text) - _FIRST[name]
-    said = ", ".join(f"{name}={text}" for name, text in found.items()) or "none of them is set"
+    values = (
+        ", ".join(f"{name}={text}" for name, text in variables.items()) or "none of them is set"
+    )
     raise InputError(
         f"--array-task: no task of an array job here: {' or '.join(_FIRST)} must be a number "
-        f"({said}); submit with sbatch --array or qsub -t, or name a shard with --shard"
+        f"({values}); submit with sbatch --array or qsub -t, or name a shard with --shard"
     )
 
 

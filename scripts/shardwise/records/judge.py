@@ -1,8 +1,7 @@
 """The judge: decides what a receipt is worth under a plan. Nobody else does.
 
-Ledger and reduce, watch, page, metrics and audit all ask it about products, and tasks about copies,
-so that none of them takes what another refuses. It looks at receipts, headers and sizes, and leaves
-the elements to whoever reads them anyway. The receipts that it returns need no further checks.
+Ledger, reduce, watch, page, metrics and audit all ask it, so that none takes what another refuses.
+It looks at receipts, headers and sizes, and leaves the elements to whoever reads them anyway.
 `shardwise.records.missing` has a quicker look, which passes no receipt that the judge refuses.
 """
 

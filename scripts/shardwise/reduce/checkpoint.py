@@ -13,17 +13,19 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import xxhash
+from msgspec import Meta
 
 from shardwise.errors import IntegrityError
 from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import commit
 from shardwise.files.partial import _SUFFIX, _entries, _written
+from shardwise.records.receipts import Whole
 from shardwise.reduce.layout import Run, overlap
 from shardwise.reduce.peers import allocate_arrays, describe_arrays
 
@@ -48,7 +50,17 @@ class Checkpoint:
 
     def arrays(self) -> list[np.ndarray]:
         """The states, and what else was saved."""
-        return _loaded(self.path)[1]
+        return _load(self.path)[1]
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    """The first line of a checkpoint's file."""
+
+    digest: str
+    checksum: str
+    runs: list[tuple[Whole, Whole]]
+    stripe: Annotated[int, Meta(ge=-1)]
+    finished: list[Whole]
 
 
 class CheckpointFolder:
@@ -83,10 +95,12 @@ class CheckpointFolder:
         found, taken = [], []
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             try:
-                facts, _ = _loaded(path)
-                if facts["digest"] != self._digest:
+                header, _ = _load(path)
+                if header.digest != self._digest:
                     raise IntegrityError("is of another plan, or of other products")
-                found.append(_record(facts, path))
+                if any(first >= last for first, last in header.runs):
+                    raise IntegrityError("holds no units and no stripes")
+                found.append(Checkpoint(header.runs, header.stripe, header.finished, path))
             except _UNUSABLE as error:
                 log.info("reduce: %s is not used: %s", path, error)
                 path.unlink(missing_ok=True)
@@ -107,17 +121,6 @@ class CheckpointFolder:
             self.folder.rmdir()
 
 
-def _record(facts: dict[str, Any], path: Path) -> Checkpoint:
-    """A record that says what one can say."""
-    runs = [(a, b) for a, b in facts["runs"]]
-    stripe, numbers = facts["stripe"], [*chain(*runs), *facts["finished"]]
-    right = type(stripe) is int  # true + 1 is a whole number
-    right = right and all(type(n) is int and n >= 0 for n in (stripe + 1, *numbers))
-    if not right or any(a >= b for a, b in runs):
-        raise IntegrityError("holds no units and no stripes")
-    return Checkpoint(runs, facts["stripe"], facts["finished"], path)
-
-
 def _size(record: Checkpoint) -> tuple[int, int]:
     return len(record.finished), sum(last - first for first, last in record.runs)
 
@@ -130,15 +133,15 @@ def _twice(one: Checkpoint, other: Checkpoint) -> bool:
     return one.stripe == other.stripe and overlap(one.runs, other.runs)
 
 
-def _loaded(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """What stands in a record's file."""
+def _load(path: Path) -> tuple[_Header, list[np.ndarray]]:
     checksum = xxhash.xxh3_128()
     with open(path, "rb") as file:
-        facts, text = json.loads(file.readline()), file.readline().decode()
+        header = msgspec.json.decode(file.readline(), type=_Header)
+        text = file.readline().decode()
         arrays = allocate_arrays(text, os.fstat(file.fileno()).st_size - file.tell())
         for array in arrays:
             file.readinto(raw_bytes(array))
             checksum.update(raw_bytes(array))
-    if checksum.hexdigest() != facts["checksum"]:
+    if checksum.hexdigest() != header.checksum:
         raise IntegrityError("is damaged")
-    return facts, arrays
+    return header, arrays

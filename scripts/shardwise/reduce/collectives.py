@@ -1,13 +1,10 @@
 """Collectives for data-parallel work, on Allreduce and Bcast of buffers.
 
-The first argument is an intracommunicator of mpi4py, and every rank of it makes the same calls in
-the same order, with arrays of the same shapes and dtypes. Where these differ, all ranks raise
-:class:`~shardwise.errors.InputError`, and none is left waiting.
-
-*Arrays* are NumPy's, of any memory order, or cupy's, which travel through the host. The dtype
-stays: floats are added in float64 (complex128 for complex numbers) and rounded once; sums of
-integers are exact, or refused. All ranks hold the same bits, as MPI requires of Allreduce; another
-MPI library, or other places of the ranks, may change the last ones.
+Every rank of ``comm`` makes the same calls in the same order, with arrays of the same shapes and
+dtypes; where these differ, all ranks raise `InputError`, and none is left waiting. Arrays are
+NumPy's or cupy's, which travel through the host. The dtype stays: floats are added in float64
+(complex128 for complex numbers) and rounded once; sums of integers are exact, or refused. All ranks
+hold the same bits; another MPI library, or other places of the ranks, may change the last ones.
 """
 
 from collections.abc import Sequence
@@ -26,14 +23,7 @@ _LOW = 0xFFFFFFFF
 
 
 def total(comm: Comm, array: Any) -> Any:
-    """The sum over all ranks, element by element, as a new array of the same kind and dtype.
-
-    Raises
-    ------
-    InputError
-        On every rank: where ranks differ, the dtype is another one, or a sum of integers does not
-        fit it.
-    """
+    """The sum over all ranks, element by element, as a new array of the same kind and dtype."""
     host = _host(array)
     _agree(comm, "total", [host], FLOATS + INTEGERS)
     if host.dtype.kind in "iu":
@@ -42,23 +32,11 @@ def total(comm: Comm, array: Any) -> Any:
 
 
 def average(comm: Comm, arrays: Sequence[Any], count: int = 1) -> list[Any]:
-    """Average arrays over all ranks, such as gradients: their sums, divided by the sum of counts.
+    """Average floats or complex numbers over all ranks: their sums, divided by the sum of counts.
 
-    All arrays travel in one buffer, of 8 bytes per number.
-
-    Parameters
-    ----------
-    arrays
-        Arrays of floats or complex numbers.
-    count
-        How many samples this rank's arrays are the *sums* over; 0 is allowed. With sums of
-        gradients the result is the gradient of the mean loss over the samples of all ranks, also
-        where the ranks have unequal numbers of them. With 1 on every rank it is the plain average.
-
-    Raises
-    ------
-    InputError
-        On every rank: where ranks differ, a dtype is another one, or counts are negative or all 0.
+    ``count`` is how many samples this rank's arrays are the *sums* over; 0 is allowed. With sums of
+    gradients the result is the gradient of the mean loss over the samples of all ranks, also where
+    the ranks have unequal numbers of them. All arrays travel in one buffer.
     """
     hosts = [_host(array) for array in arrays]
     fault = "" if count >= 0 else f"count is {count}; it must be 0 or more"
@@ -70,14 +48,7 @@ def average(comm: Comm, arrays: Sequence[Any], count: int = 1) -> list[Any]:
 
 
 def broadcast(comm: Comm, arrays: Sequence[Any], root: int = 0) -> None:
-    """Overwrite arrays, such as parameters, with those of one rank; bit for bit.
-
-    Raises
-    ------
-    InputError
-        On every rank, with nothing changed: where ranks differ, a dtype is another one, there is no
-        such root, or an array cannot be written to.
-    """
+    """Overwrite arrays, such as parameters, with those of one rank; bit for bit, or not at all."""
     hosts = [_host(array) for array in arrays]
     fault = "" if 0 <= root < comm.size else f"root is {root}; it must be 0 to {comm.size - 1}"
     for number, array in enumerate(arrays):

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shardwise.dispatch import journal
@@ -40,26 +41,12 @@ _JOB_NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-\d+)?")
 
 
 class GridEngine(Cluster):
-    """One master and one queue on all hosts, with parallel environments and counted GPUs.
+    """One master and one queue on all hosts, with parallel environments and counted GPUs."""
 
-    Parameters
-    ----------
-    prefix : Path, optional
-        Grid Engine as unpacked by `packages.ensure`, which is asked for it by default.
-    machines : ThisMachine or TwoHosts, optional
-        The hosts; the first of them runs the master and the commands.
-
-    Examples
-    --------
-    >>> with GridEngine().start(tmp_path) as uge:
-    ...     job = uge.submit("nvidia-smi", "-l", "gpu=1")
-    ...     (record,) = uge.wait_for(job)
-    """
-
-    profile = "uge"
+    title, profile = "Grid Engine", "uge"
     quick = ("--seconds-between-status-checks", "1")
     clients = ("qsub", "qstat", "qdel", "qacct", "qconf", "qalter", "qhost", "qmod", "qrsh")
-    submits, looks, settings = "qsub", "qstat", "qconf"
+    submits, looks = "qsub", "qstat"
     silence = "error: commlib error: got select error (Connection refused)"
     full = "25 job rejected: only 4 jobs are allowed per user"
     lost_node = "n2"
@@ -91,18 +78,15 @@ class GridEngine(Cluster):
 
     @classmethod
     def of_several_nodes(cls) -> GridEngine:
-        """A cluster of two hosts; it is not started."""
         if reason := TwoHosts.missing():
             pytest.skip(f"no two hosts on this machine: {reason}")
         return cls(machines=TwoHosts())
 
     def _lay_out(self, run_dir: Path) -> config.Layout:
-        """Return where the cluster will keep its files."""
         self._ports = free_ports(2)
         return config.Layout(run_dir)
 
     def _start_daemons(self) -> None:
-        """Start the daemons and wait until all hosts take jobs."""
         self.start_controller()
         self._configure()
         for host in self.machines.hosts:
@@ -110,12 +94,10 @@ class GridEngine(Cluster):
         self._await(lambda: set(self.queues().values()) == {""})
 
     def stop(self) -> None:
-        """End the daemons, all jobs and all waiting clients; the logs stay, to be read."""
         super().stop()
         self.machines.stop()
 
     def env(self) -> dict[str, str]:
-        """Return this process's environment, with the cluster's commands first in ``PATH``."""
         env = {
             key: value
             for key, value in os.environ.items()
@@ -131,33 +113,24 @@ class GridEngine(Cluster):
         }
 
     def call(self, command: str, *arguments: str, check: bool = True) -> str:
-        """Run one of Grid Engine's commands in the run folder and return what it printed."""
         return self._run(self._command(command, *arguments), self.layout.run_dir, check)
 
     def submit(self, command: str, *options: str) -> int:
-        """Submit a shell command as a job, with ``qsub``'s `options`; return its number."""
         output = str(self.layout.job_output("$JOB_ID"))
         line = self._command("qsub", "-terse", "-cwd", "-j", "y", "-o", output, *options)
         answer = self._run(line, self.layout.run_dir, True, stdin=f"{command}\n")
         return int(answer.partition(".")[0])
 
     def finish(self, job: int) -> int:
-        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
         return self.wait_for(job, timeout_s=180)[0].exit_status
 
     def cancel(self, *handles: object) -> None:
-        """Cancel jobs or tasks."""
         self.call("qdel", *map(str, handles))
 
     def newest(self) -> int:
-        """Return the largest number that a job has so far."""
         return max((job.job_id for job in [*self.jobs(), *self.all_records()]), default=0)
 
     def submitted(self, after: int) -> list[Submitted]:
-        """Return the jobs of snakemake with larger numbers, those that have ended too.
-
-        A job that was deleted before it started is not known any more.
-        """
         found = [
             Submitted(what(job), _STATES.get(job.state, job.state), str(job.job_id),
                       job.queue.rpartition("@")[2], job.job_id)
@@ -171,7 +144,6 @@ class GridEngine(Cluster):
         ]
 
     def tasks(self, results: Results, after: int) -> list[Submitted]:
-        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
         arrays = {array.name: array for array in journal.noted(results)}
 
         def shard(job: Job | Record) -> str:
@@ -196,7 +168,6 @@ class GridEngine(Cluster):
     def spoil(
         self, jobs: Sequence[Submitted], release: Callable[[], None]
     ) -> dict[Submitted, tuple[str, ...]]:
-        """Delete one that runs and one that waits; of two others the folder or the time ends."""
         deleted = next(job for job in jobs if job.state == "running")
         dropped, homeless, short = [job for job in jobs if job.state == "waiting"][:3]
         self.cancel(deleted.handle, dropped.handle)
@@ -210,10 +181,6 @@ class GridEngine(Cluster):
             homeless: ("/nowhere",),
             short: ("limit of run time",),
         }
-
-    def small_arrays(self) -> str:
-        """Return what the cluster's settings are, but for arrays of four tasks at most."""
-        return re.sub(r"(max_aj_tasks\s+)\d+", r"\g<1>4", self.call("qconf", "-sconf"))
 
     def jobs(self) -> list[Job]:
         """Return all jobs and array tasks that wait or run."""
@@ -232,13 +199,7 @@ class GridEngine(Cluster):
         return parse_records(self.call("qacct", "-j", "*", check=False))
 
     def wait_for(self, job_id: int, timeout_s: float = 120) -> list[Record]:
-        """Wait until a job has ended, with all its tasks, and return its records.
-
-        Raises
-        ------
-        ClusterError
-            When it has not within `timeout_s` seconds.
-        """
+        """Wait until a job has ended, with all its tasks, and return its records."""
         found: list[Record] = []
 
         def ended() -> bool:
@@ -250,29 +211,29 @@ class GridEngine(Cluster):
         self._await(ended, timeout_s)
         return found
 
-    def wait_state(self, job_id: int, state: str = "r", timeout_s: float = 120) -> None:
-        """Wait until a job, or one task of an array, is in `state`."""
-        wanted = (job_id, state)
-        self._await(lambda: wanted in {(job.job_id, job.state) for job in self.jobs()}, timeout_s)
-
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
         """Wait until something holds; raise `ClusterError`, with what is known, after a time."""
         self._await(condition, timeout_s)
 
     def wait_idle(self, timeout_s: float = 120) -> None:
-        """Wait until no job waits or runs; raise `ClusterError` after `timeout_s`."""
         self._await(lambda: not self.jobs(), timeout_s)
 
+    def check_doctor(self, findings: list[dict[str, Any]]) -> None:
+        gpus = {f["facts"]["complex"]["name"]: f for f in findings if f["name"] == "gpus"}
+        assert gpus["gpu"]["text"].startswith("gpu (INT, counted once a job); free: ")
+        assert list(gpus["gpu"]["facts"]["hosts"].values()) == ["4"]
+        assert "counted for each slot" in gpus["gpuslot"]["text"]
+        found = {finding["name"]: finding for finding in findings}
+        assert set(found["environments"]["facts"]["names"]) == set(config.PARALLEL)
+        assert found["environments"]["level"] == "ok"
+        assert found["grid engine"]["facts"]["version"].startswith("SGE ")
+        assert found["nodes"]["cure"].startswith("qrsh -cwd -l gpu=1 ")
+
     def cancel_all(self, timeout_s: float = 120) -> None:
-        """Delete every job and wait until all have gone."""
         self.call("qdel", "-u", user_name(), check=False)  # fails where there is none
         self.wait_idle(timeout_s)
 
     def own_processes(self) -> set[int]:
-        """Return all processes of the cluster in this folder, an earlier one's included.
-
-        All were started with its settings, or descend from a process that was.
-        """
         root = str(self.layout.root)
         started = {
             pid for pid in processes.running() if processes.environment(pid).get("SGE_ROOT") == root
@@ -280,7 +241,6 @@ class GridEngine(Cluster):
         return started | processes.descendants(started)
 
     def enter(self, folder: Path) -> list[str]:
-        """Return what stands before a command so that it runs in a folder on the master's host."""
         return self.machines.enter(self._master, folder)
 
     def kill_controller(self) -> None:
@@ -293,17 +253,12 @@ class GridEngine(Cluster):
         self._await(lambda: bool(self.call("qconf", "-sh", check=False)))
 
     def crash(self, node: str) -> None:
-        """Crash a host other than the master's: all on it ends at once, and nobody is told.
-
-        The daemon goes first and the shepherds second, as each would report the end of the next.
-        """
         shepherds = processes.children(self._daemons[f"sge_execd.{node}"].pid)
         self._kill(f"sge_execd.{node}")
         processes.kill(shepherds)
         processes.kill_all(lambda: self.machines.processes(node))
 
     def restore(self, node: str) -> None:
-        """Start a crashed host again, and wait until it takes jobs."""
         queue = f"{config.QUEUE}@{node}"
         self._start("sge_execd", node)
         self._await(lambda: "u" not in self.queues()[queue])
@@ -328,7 +283,6 @@ class GridEngine(Cluster):
         return [*self.enter(self.layout.run_dir), str(program), *arguments]
 
     def _clear(self) -> None:
-        """Remove what an earlier cluster left in the run folder, and nothing else."""
         layout = self.layout
         layout.run_dir.mkdir(parents=True, exist_ok=True)
         temporary = layout.run_dir / "tmp"
@@ -339,7 +293,6 @@ class GridEngine(Cluster):
             output.unlink()
 
     def _write_files(self) -> None:
-        """Write the cell, its first settings and the links to the programs."""
         layout = self.layout
         folders = (layout.common, layout.settings, layout.master_spool / "job_scripts")
         for folder in (*folders, layout.host_spool):
@@ -403,7 +356,6 @@ class GridEngine(Cluster):
         self._launch(name, command, self.env() | {"SGE_ND": "1"}, self.layout.output(name))
 
     def _report(self) -> str:
-        """Return the queue, why jobs wait, and the ends of the logs, for a message."""
         master = self._daemons.get(f"sge_qmaster.{self._master}")
         asked = master is not None and master.poll() is None
         said = [self.call("qstat", "-f", "-u", "*", check=False)] if asked else []

@@ -1,7 +1,5 @@
 """The test cluster's settings, as text: hosts with slots and pretended GPUs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,12 +37,10 @@ class Layout:
 
     @property
     def common(self) -> Path:
-        """The cell's files that every command reads."""
         return self.root / CELL / "common"
 
     @property
     def master_spool(self) -> Path:
-        """The master's saved state."""
         return self.run_dir / "spool" / "qmaster"
 
     @property
@@ -65,15 +61,12 @@ class Layout:
         return self.run_dir / "tmp" / host
 
     def output(self, daemon: str) -> Path:
-        """Return what takes a daemon's prints."""
         return self.run_dir / f"{daemon}.out"
 
     def job_output(self, job_id: int | str) -> Path:
-        """Return what takes a job's prints where its options name no other file."""
         return self.run_dir / f"job-{job_id}.out"
 
     def logs(self) -> list[Path]:
-        """Return what the daemons printed and logged so far."""
         prints = self.run_dir.glob("sge_*.out")
         return sorted([*prints, *self.run_dir.glob("spool/**/messages")])
 
@@ -91,13 +84,7 @@ def text(settings: dict[str, str]) -> str:
 
 
 def bootstrap(layout: Layout, admin: str) -> str:
-    """Return the file that daemons and commands read first.
-
-    Parameters
-    ----------
-    admin : str
-        Who owns the files; ``none`` where the daemons run as root and change to nobody.
-    """
+    """Return the file that daemons and commands read first."""
     spool = layout.master_spool
     return text(
         {

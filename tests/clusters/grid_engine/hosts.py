@@ -1,7 +1,5 @@
 """Hosts for a cluster: this machine, or two that are made of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

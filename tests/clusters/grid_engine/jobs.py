@@ -1,7 +1,5 @@
 """Jobs as ``qstat`` shows them, and what the accounting keeps of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from xml.etree import ElementTree
 

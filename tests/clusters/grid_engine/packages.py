@@ -1,7 +1,5 @@
 """Grid Engine out of Debian's or Ubuntu's own packages, made to run from any folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

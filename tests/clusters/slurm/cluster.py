@@ -5,21 +5,20 @@ listen on the loopback interface only, but believe whoever asks there: not for a
 shared with people you do not trust.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re
 import shutil
 import socket
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from shardwise.files.paths import Results
 
 from tests import impatient, processes
 from tests.clusters.cluster import (
-    START_LIMIT_S,
     Cluster,
     ClusterError,
     Placement,
@@ -59,25 +58,13 @@ _TWO_NODES = ("-p", "gpu", "-N2", "-n3", "--ntasks-per-node=2")
 
 
 class Slurm(Cluster):
-    """One controller, and a slurmd for each of `config.NODES`.
+    """One controller, and a slurmd for each of `config.NODES`."""
 
-    Parameters
-    ----------
-    prefix : Path, optional
-        Slurm as unpacked by `packages.ensure`, which is asked for it by default.
-
-    Examples
-    --------
-    >>> with Slurm().start(tmp_path) as slurm:
-    ...     job = slurm.submit("nvidia-smi", "--gres=gpu:1")
-    ...     slurm.wait_for(job)
-    """
-
-    profile = "slurm"
-    quick = ("--slurm-init-seconds-before-status-checks", "2")
+    title, profile = "Slurm", "slurm"
+    quick = ("--slurm-init-seconds-before-status-checks", "1")
     variables = impatient.environment()
     clients = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
-    submits, looks, settings = "sbatch", "squeue", "scontrol"
+    submits, looks = "sbatch", "squeue"
     silence = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     no_scheduler = frozenset({"scontrol", "sacct"})  # the plugin asks them as it is loaded
@@ -114,59 +101,40 @@ class Slurm(Cluster):
         self._ports: dict[str, int] = {}
 
     def _lay_out(self, run_dir: Path) -> config.Layout:
-        """Return where the cluster will keep its files."""
         if len(str(run_dir)) > LONGEST_RUN_DIR:
             raise ClusterError(f"{run_dir}: give a path of at most {LONGEST_RUN_DIR} characters")
         return config.Layout(run_dir)
 
     def _start_daemons(self) -> None:
-        """Start the daemons and wait until all nodes are idle."""
         self.start_controller()
         for node in config.NODES:
             self._launch_node(node.name)
         self._await(lambda: set(self.nodes().values()) == {"IDLE"})
 
     def env(self) -> dict[str, str]:
-        """Return this process's environment, with the cluster's commands first in ``PATH``.
-
-        Nothing else is set: the commands know their cluster themselves. A Snakemake job drops all
-        ``SLURM_*`` variables, so ``SLURM_CONF`` would not reach an ``srun`` inside a rule.
-        """
         env = {key: value for key, value in os.environ.items() if not key.startswith(STEERING)}
         env["PATH"] = f"{self.layout.bin}:{env.get('PATH', os.defpath)}"
         return env
 
     def call(self, command: str, *arguments: str, check: bool = True) -> str:
-        """Run one of Slurm's commands in the run folder and return what it printed.
-
-        Raises
-        ------
-        ClusterError
-            When it takes too long, or fails and `check` is true.
-        """
         return self._run([self.layout.bin / command, *arguments], self.layout.run_dir, check)
 
     def submit(self, command: str, *options: str) -> int:
-        """Submit a shell command as a job, with ``sbatch``'s `options`; return its number."""
         answer = self.call("sbatch", "--parsable", *options, f"--wrap={command}")
         return int(answer.partition(";")[0])
 
     def finish(self, job: int) -> int:
-        """Wait for the end of a job; return its exit code, that of a signal as a shell has it."""
         self.wait_for(job, timeout_s=180)
         code, signal = map(int, self.show_job(job)["ExitCode"].split(":"))
         return 128 + signal if signal else code
 
     def cancel(self, *handles: object) -> None:
-        """Cancel jobs or tasks."""
         self.call("scancel", *map(str, handles))
 
     def newest(self) -> int:
-        """Return the largest number that a job has so far."""
         return max((job.job_id for job in self.jobs()), default=0)
 
     def submitted(self, after: int) -> list[Submitted]:
-        """Return the jobs of snakemake with larger numbers, those that have ended too."""
         return [
             Submitted(
                 job.comment.removeprefix("rule_").replace("_wildcards_", " "),
@@ -180,7 +148,6 @@ class Slurm(Cluster):
         ]
 
     def tasks(self, results: Results, after: int) -> list[Submitted]:
-        """Return the tasks of arrays with larger numbers, as far as the scheduler knows them."""
         return [
             Submitted(
                 f"{job.task:05}",
@@ -196,23 +163,14 @@ class Slurm(Cluster):
     def spoil(
         self, jobs: Sequence[Submitted], release: Callable[[], None]
     ) -> dict[Submitted, tuple[str, ...]]:
-        """Cancel one that runs."""
         cancelled = next(job for job in jobs if job.state == "running")
         self.cancel(cancelled.handle)
         return {cancelled: ("the scheduler says CANCELLED",)}
 
-    def small_arrays(self) -> str:
-        """Return what the cluster's settings are, but for arrays of four tasks at most."""
-        said = self.call("scontrol", "show", "config")
-        return re.sub(r"(MaxArraySize\s*=) \d+", r"\1 4", said)
-
-    def squeue(self, fmt: str) -> list[str]:
-        """Return a line in ``squeue``'s format for each job and array task, finished or not."""
-        return self.call("squeue", "-h", "-r", "-t", "all", "-o", fmt).splitlines()
-
     def jobs(self) -> list[Job]:
         """Return all jobs and array tasks since the start, in order, finished ones included."""
-        return parse_jobs(self.squeue(JOB_FORMAT))
+        lines = self.call("squeue", "-h", "-r", "-t", "all", "-o", JOB_FORMAT).splitlines()
+        return parse_jobs(lines)
 
     def show_job(self, job_id: int) -> dict[str, str]:
         """Return the fields of ``scontrol show job``, such as ``ExitCode`` and ``Restarts``."""
@@ -222,13 +180,7 @@ class Slurm(Cluster):
     def wait_for(
         self, job_id: int, states: Collection[str] = FINAL_STATES, timeout_s: float = 120
     ) -> list[Job]:
-        """Wait until a job, or all tasks of an array, are in one of `states`; return them.
-
-        Raises
-        ------
-        ClusterError
-            When they are not within `timeout_s` seconds.
-        """
+        """Wait until a job, or all tasks of an array, are in one of `states`; return them."""
         rows: list[Job] = []
 
         def reached() -> bool:
@@ -243,7 +195,6 @@ class Slurm(Cluster):
         self._await(lambda: not self.call("squeue", "-h"), timeout_s)
 
     def cancel_all(self, timeout_s: float = 120) -> None:
-        """Cancel every job and wait until all have gone."""
         self.call("scancel", f"--user={user_name()}")
         self.wait_idle(timeout_s)
 
@@ -253,67 +204,55 @@ class Slurm(Cluster):
         return dict(re.findall(r"NodeName=(\S+).*? State=(\S+)", shown))
 
     def kill_controller(self) -> None:
-        """Kill slurmctld by -9: no command is answered, and jobs go on."""
         controller = self._daemons.pop("slurmctld")
         controller.kill()
         controller.wait()
 
     def start_controller(self) -> None:
-        """Start slurmctld, which reads what it saved before, and wait until it answers."""
         self._start("slurmctld", "slurmctld", "-D")
         self._await(lambda: "is UP" in self.call("scontrol", "ping", check=False))
 
-    def set_down(self, name: str) -> None:
-        """Declare a node down, as an operator does: Slurm ends or requeues its jobs at once.
+    def saved_since(self, moment: float) -> bool:
+        saved = (self.layout.state / "job_state").stat().st_mtime
+        return max(saved, time.time() - 6) > moment  # every five seconds, if there is anything new
 
-        A slurmd that lives would take the node back into service by itself; draining it too makes
-        the state last until `resume`.
+    def check_doctor(self, findings: list[dict[str, Any]]) -> None:
+        found = {finding["name"]: finding for finding in findings}
+        assert {f["level"] for name, f in found.items() if name != "nodes"} == {"ok"}
+        nodes = {(row["name"], row["gres"]) for row in found["gpus"]["facts"]["nodes"]}
+        assert nodes == {("gpu1", "gpu:a100:4"), ("gpu2", "gpu:h200:2")}
+        assert "gpu:a100:4 on 1 node (1 idle)" in found["gpus"]["text"]
+        assert "pmi2" in found["mpi types"]["facts"]["types"]
+        assert found["nodes"]["cure"].startswith("srun --gres=gpu:1 ")
+
+    def crash(self, node: str) -> None:
+        """Crash a node, and declare it down, as else Slurm waits for it.
+
+        slurmd goes first and the step daemons second: either would report the end of a job's
+        processes, and the job would read FAILED in place of NODE_FAIL. Slurm would take a node
+        whose slurmd lives back into service by itself, but for the drain.
         """
-        for state in ("DRAIN", "DOWN"):
-            self.call("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=test")
-
-    def resume(self, name: str, timeout_s: float = START_LIMIT_S) -> None:
-        """Take back `set_down`, and wait until the node takes jobs."""
-        self.call("scontrol", "update", f"NodeName={name}", "State=RESUME")
-        self._await(lambda: self.nodes()[name] in UP_STATES, timeout_s)
-
-    def kill_node(self, name: str) -> None:
-        """Crash a node: everything on it ends at once, and the controller is told nothing.
-
-        slurmd goes first and the step daemons second, since either of them would report the end
-        of a job's processes, and the job would read FAILED in place of NODE_FAIL.
-        """
-        if name not in self._daemons:
-            raise ClusterError(f"node {name} does not run; running: {', '.join(self._daemons)}")
-        slurmd = self._daemons.pop(name)
+        slurmd = self._daemons.pop(node)
         slurmd.kill()
         slurmd.wait()
-        steps = processes.holders(self.layout.log(name))
+        steps = processes.holders(self.layout.log(node))
         orphans = processes.descendants(steps)  # once their daemon is gone nothing links them
         processes.kill(steps)
         processes.kill(orphans)
-        processes.kill_all(lambda: self._started_here(name))
-
-    def crash(self, node: str) -> None:
-        """Crash a node, and declare it down, as else Slurm waits for it."""
-        self.kill_node(node)
-        self.set_down(node)
+        processes.kill_all(lambda: self._started_here(node))
+        for state in ("DRAIN", "DOWN"):
+            self.call("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=test")
 
     def restore(self, node: str) -> None:
-        """Start a crashed node again and wait until it takes jobs."""
-        self.restore_node(node)
-
-    def restore_node(self, name: str, timeout_s: float = START_LIMIT_S) -> None:
-        """Start a crashed node again, take back `set_down`, and wait until it takes jobs."""
-        self._launch_node(name)
+        self._launch_node(node)
         # Soon after a crash the controller still believes in the node: look for ourselves as well.
         wanted = UP_STATES | {f"{state}+DRAIN" for state in UP_STATES}
-        self._await(lambda: _listens(self._ports[name]) and self.nodes()[name] in wanted, timeout_s)
-        if self.nodes()[name] not in UP_STATES:
-            self.resume(name, timeout_s)
+        self._await(lambda: _listens(self._ports[node]) and self.nodes()[node] in wanted)
+        if self.nodes()[node] not in UP_STATES:
+            self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+            self._await(lambda: self.nodes()[node] in UP_STATES)
 
     def _clear(self) -> None:
-        """Remove what an earlier cluster left in the run folder, and nothing else."""
         layout = self.layout
         layout.run_dir.mkdir(parents=True, exist_ok=True)
         spools = [layout.spool(node.name) for node in config.NODES]
@@ -327,7 +266,6 @@ class Slurm(Cluster):
             output.unlink()
 
     def _write_files(self) -> None:
-        """Write the configuration, the devices and the command wrappers."""
         layout = self.layout
         for folder in (layout.bin, layout.state, layout.devices):
             folder.mkdir()
@@ -365,18 +303,12 @@ class Slurm(Cluster):
         self._launch(name, command, env, self.layout.output(name))
 
     def _report(self) -> str:
-        """Return the queue, the nodes and the ends of what the daemons printed, for a message."""
         controller = self._daemons.get("slurmctld")
         asked = ("sinfo", "squeue") if controller and controller.poll() is None else ()
         parts = [self.call(name, check=False) for name in asked]
         return "\n".join((*parts, tails([self.layout.output(name) for name in DAEMONS])))
 
     def own_processes(self) -> set[int]:
-        """Return all processes of the cluster in this folder, an earlier one's included.
-
-        The daemons have a log open, most others were started with the cluster's settings, and
-        what remains (a job that cleared its environment) descends from a daemon.
-        """
         daemons: set[int] = set()
         for name in DAEMONS:
             daemons |= processes.holders(self.layout.log(name))

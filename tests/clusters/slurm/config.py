@@ -1,7 +1,5 @@
 """The test cluster's configuration files, as text: three virtual nodes on one machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +28,6 @@ class Layout:
 
     @property
     def bin(self) -> Path:
-        """The client commands, as wrappers."""
         return self.run_dir / "bin"
 
     @property
@@ -40,7 +37,6 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """The controller's saved state."""
         return self.run_dir / "state"
 
     def log(self, daemon: str) -> Path:
@@ -48,11 +44,9 @@ class Layout:
         return self.run_dir / f"{daemon}.log"
 
     def output(self, daemon: str) -> Path:
-        """Return what takes a daemon's prints, also those from before there is a log."""
         return self.run_dir / f"{daemon}.out"
 
     def job_output(self, job_id: int | str) -> Path:
-        """Return what takes a job's prints where it names no file: ``sbatch``'s default."""
         return self.run_dir / f"slurm-{job_id}.out"
 
     def spool(self, node: str) -> Path:
@@ -61,11 +55,9 @@ class Layout:
 
     @property
     def devices(self) -> Path:
-        """The files that stand for GPUs."""
         return self.run_dir / "dev"
 
     def device(self, node: str, index: int) -> Path:
-        """Return the file that stands for one GPU."""
         return self.devices / f"{node}-{index}"
 
 

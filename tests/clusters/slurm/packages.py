@@ -1,7 +1,5 @@
 """Slurm out of Debian's or Ubuntu's own packages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests import debian

@@ -1,7 +1,5 @@
 """Slurm's programs in an unpacked prefix, and what it takes to run them from there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -218,8 +218,8 @@ def _add(jobs: dict[tuple[str, ...], Job], element: "Element", *hosts: str) -> N
     """Add a job; one that has slots on several hosts is listed at each of them."""
     number, tasks = element.findtext("JB_job_number") or "", element.findtext("tasks") or ""
     name, state = element.findtext("JB_name") or "", element.findtext("state") or ""
-    known = jobs.get((number, tasks, state))
-    hosts = (*known.hosts, *hosts) if known else hosts
+    listed_before = jobs.get((number, tasks, state))
+    hosts = (*listed_before.hosts, *hosts) if listed_before else hosts
     jobs[number, tasks, state] = Job(number, name, state, hosts, tasks)
 
 
@@ -228,7 +228,7 @@ def parse_record(text: str, name: str) -> AccountingRecord | None:
 
     A job on several hosts may have one record for each of them: the newest that failed, if any.
     """
-    found = None
+    newest = None
     for block in re.split(r"^={20,}$", text, flags=re.MULTILINE):
         lines = (line.split(maxsplit=1) for line in block.splitlines())
         fields = {line[0]: line[1].strip() for line in lines if len(line) == 2}
@@ -238,9 +238,9 @@ def parse_record(text: str, name: str) -> AccountingRecord | None:
         if fields.get("jobname") != name or failed is None or status is None:
             continue  # another job, or a record that was cut off
         record = AccountingRecord(re.sub(r"\s+", " ", fields["failed"]), int(status[0]))
-        if found is None or found.well or not record.well:
-            found = record
-    return found
+        if newest is None or newest.well or not record.well:
+            newest = record
+    return newest
 
 
 def parse_error(text: str) -> str:
@@ -308,9 +308,9 @@ def verify(resources: Mapping[str, Any]) -> None:
             raise InputError(f"{error}{_guilty(resources, str(error))}") from None
 
 
-def _guilty(resources: Mapping[str, Any], said: str) -> str:
+def _guilty(resources: Mapping[str, Any], answer: str) -> str:
     """The lines of the profile that hold what an error names."""
-    named = re.findall(r'"([^"]+)"', said)
+    named = re.findall(r'"([^"]+)"', answer)
     lines = [
         f'{name}: "{text}"'
         for name, text in resources.items()
@@ -355,11 +355,11 @@ def delete(numbers: Iterable[str]) -> None:
             call(["qdel", *words])
 
 
-def submitted(said: str) -> str:
+def submitted(answer: str) -> str:
     """The number of a job, or of an array: the last word that ``qsub -terse`` printed."""
-    match = re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", said)
+    match = re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", answer)
     if match is None:
-        raise TryAgain(f"qsub answered {said.strip()!r}, not the number of a job")
+        raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
     return match[1]
 
 

@@ -113,17 +113,19 @@ def verify(words: Sequence[str]) -> None:
 
 def parse_tasks(lines: Iterable[str]) -> list[Tasks]:
     """Read what squeue printed; where it is nothing that was asked for: `TryAgain`."""
-    found = []
-    for number, known, name, state, reason, nodes in map(_row, lines):
+    listed = []
+    for number, indices, name, state, reason, nodes in map(_row, lines):
         if state not in _WAITING:
             where, ending = nodes or state.lower(), state == "COMPLETING"
-            found.append(Tasks(number, name, known, where, ending=ending))
+            listed.append(Tasks(number, name, indices, where, ending=ending))
             continue
         misfired = reason.replace("_", " ").lower() in _MISFIRED
         trouble = f"{state} ({reason})" if misfired or reason in _HOPELESS else ""
         held = reason == "JobHeldUser"
-        found.append(Tasks(number, name, known, "", trouble, bool(trouble) and not misfired, held))
-    return found
+        listed.append(
+            Tasks(number, name, indices, "", trouble, bool(trouble) and not misfired, held)
+        )
+    return listed
 
 
 def _row(line: str) -> tuple[str, tuple[int, ...], str, str, str, str]:
@@ -137,13 +139,13 @@ def _row(line: str) -> tuple[str, tuple[int, ...], str, str, str, str]:
 
 def parse_fates(lines: Iterable[str]) -> dict[tuple[str, int], Fate]:
     """Read what squeue printed of all tasks, ended ones too; errors are those of `parse_tasks`."""
-    found = {}
-    for _, known, name, state, reason, nodes in map(_row, lines):
+    fates = {}
+    for _, indices, name, state, reason, nodes in map(_row, lines):
         words = state + (f" on {nodes}" if nodes else "")
         words += f" ({reason})" if reason not in ("", "None") else ""
-        for index in known:
-            found[name, index] = Fate(words, state in _ENDED_BY_SLURM, state == "COMPLETED")
-    return found
+        for index in indices:
+            fates[name, index] = Fate(words, state in _ENDED_BY_SLURM, state == "COMPLETED")
+    return fates
 
 
 def _scancel(what: list[str]) -> None:
@@ -162,10 +164,12 @@ class Slurm:
     client = "squeue"
 
     def limits(self) -> tuple[int, int]:
-        said = call(["scontrol", "show", "config"], _QUERY_SECONDS)
-        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+        settings = call(["scontrol", "show", "config"], _QUERY_SECONDS)
+        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", settings, re.MULTILINE)
         reach = int(size[1]) if size else _MAX_ARRAY_SIZE
-        fewer = re.search(r"^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)", said, re.MULTILINE)
+        fewer = re.search(
+            r"^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)", settings, re.MULTILINE
+        )
         most = min(reach, int(fewer[1])) if fewer else reach
         if not most:
             raise InputError(
@@ -201,7 +205,8 @@ class Slurm:
         return number
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
-        return parse_tasks(_squeue(_FORMAT, runs))
+        # One a line: squeue joins those that wait, and their reasons: "Resources,JobHeldAdmin".
+        return parse_tasks(_squeue(_FORMAT, runs, "--array"))
 
     def fates(
         self, runs: Iterable[str], gone: Mapping[str, tuple[str, Sequence[int]]]
@@ -221,10 +226,10 @@ class Slurm:
         return bool(left)
 
     def living(self, names: Iterable[str]) -> list[str]:
-        found = _squeue("%i", names)
-        if strange := [line for line in found if not re.fullmatch(r"\d+(_.*)?", line)]:
+        jobs = _squeue("%i", names)
+        if strange := [line for line in jobs if not re.fullmatch(r"\d+(_.*)?", line)]:
             raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
-        return found
+        return jobs
 
     def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
         return f"squeue -j {','.join(numbers)}", f"scancel {' '.join(numbers)}"
