@@ -2,7 +2,7 @@
 
 Pure: an observation in, sentences out, the one that saves most first. Each rule looks for one cause
 of lost time and is silent where it does not find it; of a short run nothing is said. Only rules
-that were right in practice are here (docs/advice.md). Seconds saved are estimates that rank them.
+that were right in practice are here (docs/report.md). Seconds saved are estimates that rank them.
 """
 
 from collections.abc import Callable, Sequence
