@@ -50,7 +50,7 @@ class Taken:
     granted: str | None
 
 
-def own() -> str | None:
+def taken_uuid() -> str | None:
     """The UUID of the device that this process has taken; None before."""
     return _taken[0].device.uuid if _taken else None
 
@@ -87,19 +87,15 @@ def fault(error: BaseException, uuid: str | None) -> str | None:
 
     A device that is busy, or out of memory, has no fault.
 
-    Parameters
-    ----------
-    error
-        By which the task failed: of cupy, or one that was raised from it, or a `WrongProduct`.
-    uuid
-        Of the device of this process; None for the CPU.
+    `error` is of cupy, or raised from one of it, or a `WrongProduct`; `uuid` is of the device
+    of this process, None for the CPU.
     """
-    said = _BROKEN.get(getattr(error.__cause__ or error, "status", 0))
-    if said is None and uuid is not None:
-        said = _symptom(uuid)
-    if said is None and isinstance(error, WrongProduct):
-        said = "a product failed its proof"
-    return said
+    reason = _BROKEN.get(getattr(error.__cause__ or error, "status", 0))
+    if reason is None and uuid is not None:
+        reason = _symptom(uuid)
+    if reason is None and isinstance(error, WrongProduct):
+        reason = "a product failed its proof"
+    return reason
 
 
 def _symptom(uuid: str) -> str | None:

@@ -61,7 +61,7 @@ class _Trace:
         self._at, self.last, self.top = at, value, max(self.top, value)
         self._sum, self._count = self._sum + value, self._count + 1
 
-    def told(self) -> dict[str, float] | None:
+    def mean_and_max(self) -> dict[str, float] | None:
         """Its mean and its maximum; None where nothing is known."""
         if self.last is None:
             return None
@@ -120,7 +120,7 @@ class Recorder:
             self._throttled.update(dict.fromkeys(names, seconds / 2))
         self._before = found
 
-    def told(self, file: str | None) -> dict[str, Any]:
+    def summarize(self, file: str | None) -> dict[str, Any]:
         """What the receipt says, and the name of the file with the samples."""
         throttled = None
         if self._throttled is not None:
@@ -129,7 +129,7 @@ class Recorder:
             "file": file,
             "samples": self._samples,
             "seconds": round(self._last - self._first, _DIGITS),
-            **{name: self._traces[name].told() for name in SUMMED},
+            **{name: self._traces[name].mean_and_max() for name in SUMMED},
             "memory_total_bytes": self._total,
             "throttled_seconds": throttled,
             "ecc_corrected": self._traces["ecc_corrected"].risen(),

@@ -132,25 +132,25 @@ def look(options: dict[str, Any], before: Iterable[Finding] = ()) -> Report:
     line = [sys.executable, "-P", "-m", "shardwise.doctor"]
     lines = [[*line, name, json.dumps(options)] for name in _RUN]
     answers = ask_all(lines, deadline, environment(), _END_SECONDS)
-    found = [*before]
+    results = [*before]
     for name, answer in zip(_RUN, answers, strict=True):
-        found += read(name, answer)
-    return Report(found)
+        results += read(name, answer)
+    return Report(results)
 
 
 def read(name: str, answer: Reply) -> list[Finding]:
     """The findings of a section, with one more where it did not come to its end."""
-    found = [Finding(**line) for line in answer.said()]
+    results = [Finding(**line) for line in answer.said()]
     if answer.code is None:
         text = "this hangs: there was no answer in time"
         cure = "try again with --time-limit 60; where it lasts, tell the admin"
         hangs = note("check", text, cure) if name in _SCHEDULERS else fault("check", text, cure, 75)
-        found.append(replace(hangs, section=name))
+        results.append(replace(hangs, section=name))
     elif answer.code:
         text = f"this could not be looked at: {answer.reason} (exit code {answer.code})"
         cure = "a fault of the doctor, please report it"
-        found.append(replace(fault("check", text, cure), section=name))
-    return found
+        results.append(replace(fault("check", text, cure), section=name))
+    return results
 
 
 def _table(findings: Iterable[Finding]) -> Table:

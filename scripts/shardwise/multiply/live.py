@@ -109,8 +109,10 @@ class AtWork(AbstractContextManager):
                 return
             if sampling:
                 self._recorder.sample(thorough=False)
-                self._telemetry = self._recorder.told(None)  # should the disk be as slow as that
-                self._telemetry = self._recorder.told(self._recorder.write(self._table))
+                self._telemetry = self._recorder.summarize(
+                    None
+                )  # should the disk be as slow as that
+                self._telemetry = self._recorder.summarize(self._recorder.write(self._table))
                 self._sampled.set()
             sampling, self._gauge = False, None
 

@@ -53,7 +53,7 @@ class Session:
         except Quarantined:
             raise
         except DeviceFailed as error:
-            raise blame.device_failure(plan, error, choose.own()) from error
+            raise blame.device_failure(plan, error, choose.taken_uuid()) from error
         self.cuda = self.xp is not np
         with self.blame():
             self.lane: Lane = CudaLane(self.xp) if self.cuda else HostLane()

@@ -2,7 +2,7 @@
 
 Pure: an observation in, sentences out, the one that saves most first. Each rule looks for one cause
 of lost time and is silent where it does not find it; of a short run nothing is said. Only rules
-that were right in practice are here (docs/advice.md). Seconds saved are estimates that rank them.
+that were right in practice are here (docs/report.md). Seconds saved are estimates that rank them.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,13 +77,13 @@ def idle_between_jobs(run: RunTable) -> Advice | None:
 
 def _gaps(shards: pd.DataFrame) -> list[float]:
     """Seconds between the shards of a device where one process has ended and another begun."""
-    found, last, process = [], None, None
+    gaps, last, process = [], None, None
     for row in shards.itertuples():
         if last and row.begin > last and row.process != process:
-            found.append(row.begin - last)
+            gaps.append(row.begin - last)
         if last is None or row.end > last:
             last, process = row.end, row.process
-    return found
+    return gaps
 
 
 def disk_bound(run: RunTable) -> Advice | None:

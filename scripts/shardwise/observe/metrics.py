@@ -244,21 +244,22 @@ def _devices(seen: Observation) -> Iterator[Figure]:
 def _shards_of_devices(seen: Observation) -> Iterator[Figure]:
     """What the shards that are done come to, by device; one that tells nothing has no sample."""
     done: Counter[tuple[str, str]] = Counter()
-    energy, lost, mended, throttled = (defaultdict[Any, float](float) for _ in range(4))
+    energy, uncorrected, corrected, throttled = (defaultdict[Any, float](float) for _ in range(4))
     for one in seen.shards.values():
         if one.state != DONE:
             continue
-        who, told = _who(one.device), one.telemetry or {}
+        who, telemetry = _who(one.device), one.telemetry or {}
         done[who] += 1
-        for key, sums in (("energy_joules", energy), ("ecc_uncorrected", lost),
-                          ("ecc_corrected", mended)):  # fmt: skip
-            if told.get(key) is not None:
-                sums[who] += told[key]
-        for reason, seconds in (told.get("throttled_seconds") or {}).items():
+        for key, sums in (("energy_joules", energy), ("ecc_uncorrected", uncorrected),
+                          ("ecc_corrected", corrected)):  # fmt: skip
+            if telemetry.get(key) is not None:
+                sums[who] += telemetry[key]
+        for reason, seconds in (telemetry.get("throttled_seconds") or {}).items():
             throttled[reason, *who] += seconds
     yield "device_done_shards", "Shards that are done.", _WHO, done
     yield "energy_joules", "Energy that shards took.", _WHO, energy
     yield ("ecc_uncorrected_errors", "Memory errors during shards that were not corrected.", _WHO,
-           lost)  # fmt: skip
-    yield "ecc_corrected_errors", "Memory errors during shards that were corrected.", _WHO, mended
+           uncorrected)  # fmt: skip
+    words = "Memory errors during shards that were corrected."
+    yield "ecc_corrected_errors", words, _WHO, corrected
     yield "throttled_seconds", "Seconds of clocks held back.", ("reason", *_WHO), throttled

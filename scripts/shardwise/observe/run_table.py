@@ -182,24 +182,24 @@ def joined(shards: pd.DataFrame) -> list[Span]:
 
 def _lanes(shards: pd.DataFrame) -> list[int]:
     """For each shard of a device, in order of begin, the first lane that is free."""
-    free, made = [], []
+    free, lanes = [], []
     for begin, end in zip(shards.begin, shards.end, strict=True):
         lane = next((i for i, until in enumerate(free) if until <= begin), len(free))
         free[lane : lane + 1] = [end]
-        made.append(lane)
-    return made
+        lanes.append(lane)
+    return lanes
 
 
 def _stretches(times: Sequence[Span]) -> list[Span]:
     """The times of work without the breaks between runs; shorter pauses stay inside."""
     least = max(_BREAK_SECONDS, _BREAK_SHARE * length(times))
-    made: list[Span] = []
+    stretches: list[Span] = []
     for begin, end in times:
-        if made and begin - made[-1][1] <= least:
-            made[-1] = made[-1][0], end
+        if stretches and begin - stretches[-1][1] <= least:
+            stretches[-1] = stretches[-1][0], end
         else:
-            made.append((begin, end))
-    return made
+            stretches.append((begin, end))
+    return stretches
 
 
 def _pace(done: pd.DataFrame) -> float | None:

@@ -210,7 +210,7 @@ def test_a_summary_weighs_by_time(monkeypatch):
         (at, Sample(power_watts=watts, energy_joules=joules, ecc_corrected=int(at)))
         for at, watts, joules in rows
     ]
-    told = recorded(monkeypatch, samples).told("a.tsv")
+    told = recorded(monkeypatch, samples).summarize("a.tsv")
     assert told["power_watts"] == {"mean": 200.0, "max": 400.0}
     assert told["energy_joules"] == 600.0
     assert told["ecc_corrected"] == 3
@@ -221,7 +221,7 @@ def test_a_summary_weighs_by_time(monkeypatch):
 def test_energy_is_that_of_the_power_where_there_is_no_counter(monkeypatch):
     """By trapezoids: a ramp from 100 to 300 W in two seconds takes 400 J."""
     samples = [(0.0, Sample(power_watts=100.0)), (2.0, Sample(power_watts=300.0))]
-    assert recorded(monkeypatch, samples).told(None)["energy_joules"] == 400.0
+    assert recorded(monkeypatch, samples).summarize(None)["energy_joules"] == 400.0
 
 
 @pytest.mark.parametrize(
@@ -232,19 +232,19 @@ def test_energy_is_that_of_the_power_where_there_is_no_counter(monkeypatch):
 def test_energy_is_null_where_nothing_tells_it(monkeypatch, counters):
     """A counter that fell has seen a reset of the driver: no number is better than a wrong one."""
     samples = [(float(i), Sample(energy_joules=joules)) for i, joules in enumerate(counters)]
-    assert recorded(monkeypatch, samples).told(None)["energy_joules"] is None
+    assert recorded(monkeypatch, samples).summarize(None)["energy_joules"] is None
     samples = [(float(i), Sample(power_watts=w)) for i, w in enumerate((5.0, 6.0, None))]
-    assert recorded(monkeypatch, samples).told(None)["energy_joules"] is None
+    assert recorded(monkeypatch, samples).summarize(None)["energy_joules"] is None
 
 
 def test_throttles_are_seconds(monkeypatch):
     """Between two samples, half of the time is as each of them says."""
     reasons = [(), ("power_cap",), ("power_cap", "hw_thermal"), ()]
     samples = [(float(i), Sample(throttled=names)) for i, names in enumerate(reasons)]
-    told = recorded(monkeypatch, samples).told(None)["throttled_seconds"]
+    told = recorded(monkeypatch, samples).summarize(None)["throttled_seconds"]
     assert told == {"power_cap": 2.0, "hw_thermal": 1.0}
     free = [(float(i), Sample(throttled=())) for i in range(3)]
-    assert recorded(monkeypatch, free).told(None)["throttled_seconds"] == {}
+    assert recorded(monkeypatch, free).summarize(None)["throttled_seconds"] == {}
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
@@ -252,7 +252,7 @@ def test_a_mean_lies_between_its_samples(values):
     """Of one sample it is that sample."""
     with pytest.MonkeyPatch.context() as patch:
         samples = [(float(i), Sample(utilisation=value)) for i, value in enumerate(values)]
-        told = recorded(patch, samples).told(None)["utilisation"]
+        told = recorded(patch, samples).summarize(None)["utilisation"]
     assert min(values) - 1e-4 <= told["mean"] <= max(values) + 1e-4
     assert told["max"] == max(values)
 
@@ -281,7 +281,7 @@ def test_a_shard_of_less_than_a_second_needs_no_file(tmp_path, monkeypatch):
     own = recorded(monkeypatch, [(0.0, Sample(energy_joules=1)), (0.5, Sample(energy_joules=3))])
     assert own.write(path) is None
     assert not path.exists()
-    assert own.told(None)["energy_joules"] == 2
+    assert own.summarize(None)["energy_joules"] == 2
 
 
 def test_a_disk_without_room_leaves_no_file(tmp_path, monkeypatch):
@@ -300,8 +300,8 @@ def test_a_long_shard_has_a_short_file(tmp_path, monkeypatch):
     own.write(tmp_path / "x.tsv")
     times = [line.split("\t")[0] for line in (tmp_path / "x.tsv").read_text().splitlines()[1:]]
     assert times == [f"{i:.3f}" for i in range(0, 100, 16)]
-    assert own.told(None)["samples"] == 100
-    assert own.told(None)["power_watts"]["max"] == 10
+    assert own.summarize(None)["samples"] == 100
+    assert own.summarize(None)["power_watts"]["max"] == 10
 
 
 # A run.
@@ -416,5 +416,5 @@ def test_every_quantity_of_the_receipt_is_explained():
     """docs/telemetry.md names each key, each column and each reason of a throttle."""
     page = (factories.ROOT / "docs" / "telemetry.md").read_text()
     recorder = Recorder(SimpleNamespace(), 0.0)
-    named = [*recorder.told(None), *Sample.__dataclass_fields__, *gauges.THROTTLES.values()]
+    named = [*recorder.summarize(None), *Sample.__dataclass_fields__, *gauges.THROTTLES.values()]
     assert [name for name in named if f"`{name}`" not in page] == []

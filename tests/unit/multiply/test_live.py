@@ -105,7 +105,7 @@ class Recorded:
         self.written.append(path)
         return path.name
 
-    def told(self, file):
+    def summarize(self, file):
         """Enough to be known again."""
         return {"file": file, "samples": len(self.links)}
 

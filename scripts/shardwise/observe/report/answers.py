@@ -45,7 +45,7 @@ def answers(
 
 
 def _right(seen: Observation, verdict: Verdict) -> Answer:
-    told, mark = {
+    words, mark = {
         "proven": ("Yes, it is proven", GOOD),
         "unproven": ("Nothing says otherwise, but it is not proven", OPEN),
         "unfinished": ("There is none yet", OPEN),
@@ -55,24 +55,24 @@ def _right(seen: Observation, verdict: Verdict) -> Answer:
     }.get(verdict.kind, (verdict.words, OPEN))
     if verdict.kind == "unfinished" and seen.shards:
         done = sum(own.state == DONE for own in seen.shards.values())
-        told += f": {done:,} of {len(seen.shards):,} shards are done"
-    return Answer("Is the number right?", f"{told}.", mark, "run")
+        words += f": {done:,} of {len(seen.shards):,} shards are done"
+    return Answer("Is the number right?", f"{words}.", mark, "run")
 
 
 def _failed(seen: Observation) -> Answer:
     states = Counter(own.state for own in seen.shards.values())
     barred = sum(not entry.noted_only for entry in seen.quarantined)
     bad = [state for state in (FAILED, DAMAGED) if states[state]]
-    told = [f"{count(states[state], 'shard')} {state}" for state in bad]
+    parts = [f"{count(states[state], 'shard')} {state}" for state in bad]
     if seen.failures:
-        told.append(f"stage {', '.join(map(plain, list(seen.failures)[:3]))} failed")
+        parts.append(f"stage {', '.join(map(plain, list(seen.failures)[:3]))} failed")
     if barred:
-        told.append(f"{count(barred, 'device')} in quarantine")
+        parts.append(f"{count(barred, 'device')} in quarantine")
     if seen.problems:
-        told.append(count(len(seen.problems), "remark"))
+        parts.append(count(len(seen.problems), "remark"))
     stale = seen.flaw is not None and seen.flaw.kind == "stale" and len(seen.problems) == 1
-    mark = BAD if told[stale:] else OPEN if told or not seen.shards else GOOD
-    text = "; ".join(told) or ("Nothing" if seen.shards else "Nothing is known to have")
+    mark = BAD if parts[stale:] else OPEN if parts or not seen.shards else GOOD
+    text = "; ".join(parts) or ("Nothing" if seen.shards else "Nothing is known to have")
     return Answer("What failed?", f"{text[:1].upper()}{text[1:]}.", mark, "failures")
 
 
@@ -81,9 +81,9 @@ def _slow(run: RunTable) -> Answer:
     if len(run.slow):
         worst = run.slow.iloc[0]
         more = f", and {len(run.slow) - 1} more" if len(run.slow) > 1 else ""
-        told = f"{worst.label}: {worst.slower:.1f} times as long per matrix as its kind{more}."
-        return Answer(question, told, BAD, "devices")
+        words = f"{worst.label}: {worst.slower:.1f} times as long per matrix as its kind{more}."
+        return Answer(question, words, BAD, "devices")
     if len(run.late):
-        told = f"{count(len(run.late), 'shard')} took over {STRAGGLER:g} times the median."
-        return Answer(question, told, OPEN, "time")
+        words = f"{count(len(run.late), 'shard')} took over {STRAGGLER:g} times the median."
+        return Answer(question, words, OPEN, "time")
     return Answer(question, "No device and no shard.", GOOD, "time")

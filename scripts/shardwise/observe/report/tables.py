@@ -69,28 +69,28 @@ def _table(
 
 def facts(seen: Observation, run: RunTable, dispatch: str) -> list[Pair]:
     """What the run was to do, and how."""
-    made = list(_planned(seen.plan)) if seen.plan else []
+    pairs = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
         states = Counter(own.state for own in seen.shards.values())
-        told = ", ".join(f"{n:,} {state}" for state, n in states.items())
+        words = ", ".join(f"{n:,} {state}" for state, n in states.items())
         every = len(states) == 1 and DONE in states
-        made.append(("shards", f"{len(seen.shards):,}, {'all done' if every else told}"))
+        pairs.append(("shards", f"{len(seen.shards):,}, {'all done' if every else words}"))
     if dispatch:
-        made.append(("dispatch", dispatch))
+        pairs.append(("dispatch", dispatch))
     if len(run.devices):
         kinds = Counter(map(plain, run.devices.kind))
         where = count(len(set(run.devices.node)), "node")
-        told = ", ".join(f"{n:,} × {kind}" for kind, n in kinds.items())
-        made.append(("devices", f"{told}, on {where}"))
+        words = ", ".join(f"{n:,} × {kind}" for kind, n in kinds.items())
+        pairs.append(("devices", f"{words}, on {where}"))
     if seen.summary is not None:
-        told = ", ".join(map(plain, seen.summary.files))
-        made.append(("reduce", f"{told}; ranks: {seen.summary.ranks}"))
+        words = ", ".join(map(plain, seen.summary.files))
+        pairs.append(("reduce", f"{words}; ranks: {seen.summary.ranks}"))
     done = [own for own in seen.shards.values() if own.state == DONE]
     if joules := _values(done, "energy_joules"):
         part = "" if len(joules) == len(done) else f", of {count(len(joules), 'shard')}"
-        made.append(("energy", f"{rate(sum(joules) / 3600, 'Wh')}{part}"))
-    made.append(("results folder", plain(seen.results.root)))
-    return made
+        pairs.append(("energy", f"{rate(sum(joules) / 3600, 'Wh')}{part}"))
+    pairs.append(("results folder", plain(seen.results.root)))
+    return pairs
 
 
 def _planned(plan: Plan) -> Iterator[Pair]:
@@ -160,11 +160,11 @@ def elements(matrix: Matrix) -> list[Pair]:
     what = " absolute value" if matrix.complex else ""
     rows = f", of every {matrix.step}th row" if matrix.step > 1 else ""
     mean = matrix.mean
-    told = [mean.real, mean.imag] if isinstance(mean, complex) else mean
+    value = [mean.real, mean.imag] if isinstance(mean, complex) else mean
     return [
         (f"least{what}{rows}", DASH if matrix.low is None else f"{matrix.low:.8g}"),
         (f"greatest{what}{rows}", DASH if matrix.high is None else f"{matrix.high:.8g}"),
-        (f"mean{rows}", DASH if told is None else figure(told)),
+        (f"mean{rows}", DASH if value is None else figure(value)),
         (f"Frobenius norm{rows}", f"{matrix.norm:.8g}"),
         (f"NaN or infinite elements{rows}", f"{matrix.nonfinite:,}"),
     ]
@@ -172,16 +172,16 @@ def elements(matrix: Matrix) -> list[Pair]:
 
 def statistics(seen: Observation) -> list[Pair]:
     """The scalars of the summary, over all elements of all products."""
-    made: list[Pair] = []
+    pairs: list[Pair] = []
     for name, value in seen.summary.scalars.items() if seen.summary else ():
         if isinstance(value, Mapping):  # where the extremes lie
             for which, place in list(value.items())[:4]:
-                found = place.items() if isinstance(place, Mapping) else [("", place)]
-                told = ", ".join(f"{plain(k)} {figure(v)}" for k, v in list(found)[:4])
-                made.append((f"where the {plain(which)} lies", told.strip()))
+                items = place.items() if isinstance(place, Mapping) else [("", place)]
+                words = ", ".join(f"{plain(k)} {figure(v)}" for k, v in list(items)[:4])
+                pairs.append((f"where the {plain(which)} lies", words.strip()))
         else:
-            made.append((plain(name), figure(value)))
-    return made
+            pairs.append((plain(name), figure(value)))
+    return pairs
 
 
 # The shards.
@@ -190,19 +190,19 @@ def statistics(seen: Observation) -> list[Pair]:
 def late(run: RunTable) -> list[tuple[str, str]]:
     """The stragglers, each with what took longer than in a typical shard."""
     usual = {phase: float(run.timed[f"held_{phase}"].median()) for phase in PHASES}
-    made = []
+    rows = []
     for row in run.late[:_MOST_LATE].itertuples():
         held = {phase: getattr(row, f"held_{phase}") for phase in PHASES}
-        told = [f"attempt {row.attempts:.0f}"] if row.attempts > 1 else []
+        reasons = [f"attempt {row.attempts:.0f}"] if row.attempts > 1 else []
         if held["read"] >= 0:
             phase = max(PHASES, key=lambda name: held[name] - usual[name])
             name, took = PHASE_NAMES[PHASES.index(phase)], seconds(held[phase])
-            told.insert(0, f"{name} took {took} instead of {seconds(usual[phase])}")
-        told += [f"slowed down by {name} for {seconds(spent)}"
+            reasons.insert(0, f"{name} took {took} instead of {seconds(usual[phase])}")
+        reasons += [f"slowed down by {name} for {seconds(spent)}"
                  for name, spent in throttled([run.seen.shards[row.shard]]).items()]  # fmt: skip
         words = f"on {row.label}: {seconds(row.seconds)}, {row.seconds / run.typical:.2g} times the"
-        made.append((plain(row.shard), f"{words} median. {'; '.join(told).capitalize()}"))
-    return made
+        rows.append((plain(row.shard), f"{words} median. {'; '.join(reasons).capitalize()}"))
+    return rows
 
 
 def shards(run: RunTable) -> Table | None:
@@ -226,12 +226,12 @@ def rates(run: RunTable) -> Table | None:
     """How fast each stage was on each node, while it was at work."""
     rows: Rows = []
     for node, own in run.timed.groupby("node"):
-        told = [plain(node)]
+        cells = [plain(node)]
         for stage in STAGES:
             unit = "FLOP/s" if stage == "compute" else "B/s"
             busy = float(own[f"busy_{stage}"].sum()) / max(float(own.seconds.sum()), 1e-9)
-            told.append(f"{rate(run.rate(stage, node), unit)}, {share(min(1.0, busy))}")
-        rows.append(told)
+            cells.append(f"{rate(run.rate(stage, node), unit)}, {share(min(1.0, busy))}")
+        rows.append(cells)
     return _table(["node", *STAGES], rows)
 
 
@@ -247,8 +247,8 @@ def failures(seen: Observation) -> Table | None:
     for own in seen.shards.values():
         if own.state in (FAILED, DAMAGED):
             why = own.failure
-            told = "its files cannot be used" if own.state == DAMAGED else "not known"
-            reason, log = (plain(why.reason), link(why.log)) if why else (told, "")
+            words = "its files cannot be used" if own.state == DAMAGED else "not known"
+            reason, log = (plain(why.reason), link(why.log)) if why else (words, "")
             rows.append([plain(own.shard), reason, own.state, str(own.attempts), log])
     return _table(["shard", "why", "state", "attempts", "log"], rows, [1, 2, 4])
 
