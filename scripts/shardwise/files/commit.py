@@ -14,6 +14,7 @@ from shardwise.errors import writing
 
 _UMASK = threading.Lock()
 _UNDER_WAY: set[Path] = set()  # temporary files of this process
+_CREATING = threading.RLock()  # held while a file is made, and for good by who abandons all
 
 
 @contextmanager
@@ -54,7 +55,11 @@ def temporary_for(path: Path) -> Path:
 
 
 def abandon() -> None:
-    """Remove the files of all commits under way, for who ends without waiting for its threads."""
+    """Remove the files of all commits under way, for who ends without waiting for its threads.
+
+    From now on no other thread makes a file: one that was about to would leave it behind.
+    """
+    _CREATING.acquire()
     for temporary in list(_UNDER_WAY):
         with suppress(OSError):
             temporary.unlink()
@@ -75,7 +80,8 @@ def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = 
 
 def create_private(name: str, flags: int) -> int:
     """An opener for `open`: a new file that its user alone can read; no link is followed."""
-    return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    with _CREATING:
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:

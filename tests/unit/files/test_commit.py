@@ -116,6 +116,35 @@ def test_two_writers_leave_one_whole_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+ABANDONED = """
+import os, sys, threading
+from pathlib import Path
+from shardwise.files import commit as commits
+
+def write(name, begun, go_on):
+    with commits.commit(Path(sys.argv[1], name)) as file:
+        begun.set()
+        go_on.wait()
+
+begun, late, never = threading.Event(), threading.Event(), threading.Event()
+threading.Thread(target=write, args=("half", begun, never), daemon=True).start()
+begun.wait()
+commits.abandon()
+threading.Thread(target=write, args=("new", late, never), daemon=True).start()
+assert not late.wait(0.5), "a file was made after the end had begun"
+os._exit(0)
+"""
+
+
+def test_who_abandons_all_commits_leaves_no_file(tmp_path):
+    """Neither of a thread half-way through its file, nor of one that was about to make it."""
+    subprocess.run(
+        [sys.executable, "-c", ABANDONED, str(tmp_path)],
+        check=True, env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
 KILLED = """
 import os, sys
 from pathlib import Path
