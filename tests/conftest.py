@@ -15,16 +15,21 @@ from tests.faults.table import (  # noqa: F401 - pytest finds them here
     tried,
 )
 
+LOCAL_RUNS = ("tests/workflow/test_local.py", "tests/workflow/test_inputs.py")
+
 
 class ByFileAndSite(LoadFileScheduling):
     """A worker takes all tests of a file; of tests/clusters those of one scheduler and dispatch.
 
     They are the longest, and start a cluster only once in each worker. They mostly wait, so every
-    second worker begins at the other end of the list, with tests that compute.
+    second worker begins at the other end of the list, with tests that compute. The workers meet at
+    whole local runs that share nothing, and take those one by one, so that none is left with many.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
+        if file in LOCAL_RUNS:
+            return nodeid
         if not file.startswith("tests/clusters/"):
             return file
         own = {"slurm", "grid_engine", "pool", "mpi"} & set(re.split(r"[\[\]-]", test))
