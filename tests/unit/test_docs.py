@@ -14,6 +14,8 @@ from shardwise.plan.plan import SETTINGS_THAT_MATTER
 from shardwise.plan.problem import ITEM_BYTES
 from shardwise.reduce import collectives
 
+from tests import factories
+from tests.unit.observe.test_audit import finished
 from tests.workspace import REPO
 
 SCHEMA = yaml.safe_load(config.SCHEMA.read_text())
@@ -106,6 +108,19 @@ def test_the_checksum_on_the_page_is_that_of_receipts(total: int) -> None:
     own = PieceChecksum(total, 250, 100)
     own.append(memoryview(elements))
     assert found["checksum"] == own.hexdigest()
+
+
+def test_the_page_of_results_opens_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its example reads a sum, a product, a ledger and a verdict."""
+    monkeypatch.chdir(tmp_path)
+    stack = factories.stack((20, 3, 3))
+    finished(tmp_path, stack, shards=4, results="results/default")
+    found: dict = {}
+    exec(code("results.md"), found)
+    np.testing.assert_allclose(found["mean"], (stack @ stack).mean(axis=0))
+    np.testing.assert_array_equal(found["seventeenth"], stack[17] @ stack[17])
+    assert len(found["slowest"]) == 3
+    assert found["audit"].verdict == "whole"
 
 
 def test_the_page_of_sums_reads_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,108 @@
+"""A results folder opened in Python: its results as arrays, its ledger as a table."""
+
+from bisect import bisect_right
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from shardwise.errors import InputError, IntegrityError
+from shardwise.files.paths import Results
+from shardwise.observe import audit
+from shardwise.plan import plan as plans
+from shardwise.records import judge, receipts
+from shardwise.records.receipts import SumReceipt
+
+
+class FinishedRun:
+    """The results of one run, for reading.
+
+    Arrays are mapped into memory, read-only. Before an array is opened, its header and its size
+    are compared with its receipt; :meth:`verify` reads and compares every byte.
+
+    Raises
+    ------
+    InputError
+        Where the folder holds no plan.
+    IntegrityError
+        Where the plan is damaged; from the methods, where a receipt or a file is.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._results = Results(Path(folder))
+        self._plan = plans.load(self._results.plan)
+
+    def __repr__(self) -> str:
+        """The folder and what was computed there."""
+        problem = self._plan.problem
+        return f"<{problem.matrices} products {problem.product!r} in {self._results.root}>"
+
+    @property
+    def statistics(self) -> dict[str, np.ndarray]:
+        """The results over all products, each ``(m, p)``, by their names in the config."""
+        try:
+            summary = receipts.read(self._results.summary, SumReceipt)
+        except receipts.NoReceipt:
+            raise InputError(
+                f"{self._results.root}: the run has not finished; run snakemake as before"
+            ) from None
+        judge.check_summary(self._plan, summary)
+        for name, facts in summary.files.items():
+            judge.check_statistic(self._plan, name, facts)
+        return {name: _map(self._results.statistic(name)) for name in summary.files}
+
+    @property
+    def sum(self) -> np.ndarray:
+        """The sum of all products, ``(m, p)``: float64, complex128 or int64."""
+        statistics = self.statistics
+        if "sum" not in statistics:
+            raise InputError(
+                f"{self._results.root}: has no sum, as reduce.statistics lists "
+                f"{', '.join(statistics)}; add sum there and run snakemake again"
+            )
+        return statistics["sum"]
+
+    def product(self, matrix: int) -> np.ndarray:
+        """The product of one matrix, ``(m, p)``; matrices count from 0 in the order of the input.
+
+        Raises
+        ------
+        IndexError
+            Where the stack has no such matrix.
+        InputError
+            Where the run kept sums only.
+        """
+        if self._plan.settings.keep != "products":
+            raise InputError(
+                f"{self._results.root}: keeps a sum per shard (keep: sum), not the products; set "
+                "keep: products and run snakemake again"
+            )
+        count = self._plan.problem.matrices
+        if not 0 <= matrix < count:
+            raise IndexError(f"matrix {matrix} is not in the stack, which holds 0 to {count - 1}")
+        rows = list(self._plan.shards.values())
+        row = rows[bisect_right(rows, matrix, key=lambda each: each.start) - 1]
+        judge.check_product(self._plan, row.shard)
+        return _map(self._results.product(row.shard))[matrix - row.start]
+
+    @property
+    def ledger(self) -> pd.DataFrame:
+        """A row per shard: its matrices, its file, and where, when and by what it was computed."""
+        return pd.read_csv(self._results.ledger, sep="\t", dtype={"shard": str})
+
+    def verify(self) -> audit.Audit:
+        """Read every byte and compare it with the receipts, as ``make verify`` does.
+
+        Returns
+        -------
+        Audit
+            Its ``verdict`` is ``whole``, ``damaged`` or ``unfinished``; ``text()`` says why.
+        """
+        return audit.look(self._results.root)
+
+
+def _map(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise IntegrityError(f"{path}: {error}; run snakemake again") from None

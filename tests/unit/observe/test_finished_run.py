@@ -1,0 +1,85 @@
+"""A results folder opened in Python: the arrays of the run, and refusals that say what to do."""
+
+import numpy as np
+import pytest
+import shardwise
+from shardwise.errors import InputError, IntegrityError
+from shardwise.records import ledger
+
+from tests import factories
+from tests.unit.observe.test_audit import finished, flip
+
+STACK = factories.stack((12, 5, 5))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run that kept its products."""
+    folder = tmp_path_factory.mktemp("run")
+    finished(folder, STACK, ("sum", "std"), shards=5)
+    return shardwise.open(folder / "results")
+
+
+def test_every_result_of_a_run(run):
+    """The sum, a statistic, each product, and a row per shard."""
+    products = STACK @ STACK
+    np.testing.assert_array_equal(run.sum, products.astype("float64").sum(axis=0))
+    assert set(run.statistics) == {"sum", "std"}
+    np.testing.assert_allclose(run.statistics["std"], products.std(axis=0), rtol=1e-5)
+    for matrix, product in enumerate(products):
+        np.testing.assert_array_equal(run.product(matrix), product)
+    assert run.ledger.shard.tolist() == ["00000", "00001", "00002", "00003", "00004"]
+    assert run.verify().verdict == "whole"
+    assert not run.sum.flags.writeable
+
+
+@pytest.mark.parametrize("matrix", [-1, 12])
+def test_a_matrix_that_the_stack_lacks(run, matrix):
+    """The error names those that it holds."""
+    with pytest.raises(IndexError, match="holds 0 to 11"):
+        run.product(matrix)
+
+
+def test_a_run_that_kept_sums_has_no_products(tmp_path):
+    """The error names the config key."""
+    finished(tmp_path, STACK, shards=2, keep="sum")
+    with pytest.raises(InputError, match="set keep: products"):
+        shardwise.open(tmp_path / "results").product(0)
+
+
+def test_a_run_without_a_sum(tmp_path):
+    """The error names the statistics that there are."""
+    finished(tmp_path, STACK, ("min",), shards=2)
+    with pytest.raises(InputError, match="lists min; add sum"):
+        assert shardwise.open(tmp_path / "results").sum
+
+
+def test_a_run_that_has_not_finished(tmp_path):
+    """Products can be read already; the sum is refused."""
+    ledger.write(factories.computed(factories.plan(tmp_path, STACK, shards=2)))
+    run = shardwise.open(tmp_path / "results")
+    np.testing.assert_array_equal(run.product(3), STACK[3] @ STACK[3])
+    with pytest.raises(InputError, match="has not finished"):
+        assert run.sum
+
+
+def test_a_folder_without_a_plan(tmp_path):
+    """As every reader of a plan refuses it."""
+    with pytest.raises(InputError, match=str(tmp_path)):
+        shardwise.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "open_"),
+    [("sum", lambda run: run.sum), ("products/00001", lambda run: run.product(11))],
+)
+def test_a_file_cut_short_is_refused(tmp_path, name, open_):
+    """Before it is opened; a changed bit is seen by ``verify``."""
+    plan = finished(tmp_path, STACK, shards=2)
+    run = shardwise.open(tmp_path / "results")
+    path = plan.results.root / f"{name}.npy"
+    flip(path, 8 * 200)
+    assert run.verify().verdict == "damaged"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(IntegrityError, match=name.rpartition("/")[2]):
+        open_(run)
