@@ -147,7 +147,7 @@ def candidates(
 
 
 def workers(backend: str, without: Collection[str] = ()) -> int:
-    """How many workers can compute at once on this node: one a device, one on NumPy.
+    """How many workers can compute at once on this node: one per device, one on NumPy.
 
     Without the UUIDs of devices that no worker takes. One worker remains: it says why it has none.
     """

@@ -57,7 +57,7 @@ class FinishedRun:
         statistics = self.statistics
         if "sum" not in statistics:
             raise InputError(
-                f"{self._results.root}: has no sum, as reduce.statistics lists "
+                f"{self._results.root} has no sum, as reduce.statistics lists "
                 f"{', '.join(statistics)}; add sum there and run snakemake again"
             )
         return statistics["sum"]
@@ -103,6 +103,6 @@ class FinishedRun:
 
 def _map(path: Path) -> np.ndarray:
     try:
-        return np.load(path, mmap_mode="r")
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise IntegrityError(f"{path}: {error}; run snakemake again") from None

@@ -63,7 +63,7 @@ class InputFiles:
         """Refuse a file that was noted and is another one now; `direct.Opened`."""
         if self._first.get(path, state_of(status)) != state_of(status):
             raise IntegrityError(
-                f"{path}: has changed while it was read; nothing was written. Let whatever writes "
+                f"{path} has changed while it was read; nothing was written. Let whatever writes "
                 "it finish, then run snakemake again"
             )
 
@@ -90,7 +90,7 @@ class InputFiles:
                     self.compare(path, os.fstat(file.fileno()))
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise IntegrityError(
-                    f"{path}: is gone since it was read; nothing was written. Bring it back, then "
+                    f"{path} is gone since it was read; nothing was written. Restore it, then "
                     "run snakemake again"
                 ) from error
 

@@ -142,11 +142,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "folder.py").mkdir()
     assert "none.py does not exist" in refusal(user_function.load, "none.py:own")
     told = refusal(user_function.load, f"{tmp_path}/folder.py:own")
-    assert "folder.py: is not a file, but a folder" in told
+    assert "folder.py is not a file, but a folder" in told
     os.mkfifo(tmp_path / "pipe.py")
     told = refusal(user_function.load, f"{tmp_path}/pipe.py:own")
     assert "product: " in told
-    assert "pipe.py: is not a file, but a named pipe" in told
+    assert "pipe.py is not a file, but a named pipe" in told
 
 
 # Calls.
@@ -585,5 +585,5 @@ def test_a_job_refuses_a_function_edited_after_planning(tmp_path, write):
     made = copied(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=1))
     write(DOUBLE.replace("2", "3"))
     told = refusal(job.run_shard, made, "00000", error=IntegrityError)
-    assert "mine.py: has changed since the plan was made" in told
+    assert "mine.py has changed since the plan was made" in told
     assert not made.results.product("00000").exists()

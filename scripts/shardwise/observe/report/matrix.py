@@ -69,7 +69,7 @@ def read(path: Path) -> Matrix:
     """
     header = read_header(path)
     if len(header.shape) != 2 or 0 in header.shape or header.fortran:
-        raise InputError(f"{path}: is no matrix in C order, but of shape {header.shape}")
+        raise InputError(f"{path} is no matrix in C order, but of shape {header.shape}")
     rows, columns = header.shape
     row_bytes = columns * header.dtype.itemsize
     step = max(1, -(-rows * row_bytes // MOST_BYTES))
@@ -85,7 +85,7 @@ def read(path: Path) -> Matrix:
                     raise InputError(f"{path}: was cut short while it was read")
                 work.add(slab.reshape(wanted, columns), first)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
     return work.result(header.native.name)
 
 

@@ -128,11 +128,11 @@ def timeline(run: RunTable) -> Plot | None:
         shown = shown.sort_values("busy", kind="stable")[:MOST_DEVICES].sort_index()
     each = len(run.shards) <= MOST_BARS and shown.lanes.max() <= _MOST_LANES
     caption = (
-        "A row is a device, a bar a shard. Its colours are what held the shard up, added up in a "
+        "Each row is a device, each bar a shard. Its colours show what held the shard up, in a "
         "fixed order, not in the order of time. Point at a bar to see its shard."
         if each
-        else "A row is a device. There are too many shards to draw each, so a column is as high as "
-        "the share of its time in which the device had a shard at work."
+        else "Each row is a device. There are too many shards to draw each, so a column's height "
+        "is the share of its time in which the device had a shard at work."
     )
     if len(run.stretches) > 1:
         caption += " Dotted lines are breaks between runs, which are left out."
