@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -164,15 +164,15 @@ def _show(look: Look) -> None:
 
 @contextmanager
 def served(root: Path, address: tuple[str, int] | None) -> Iterator[Observer]:
-    """Look at a results folder; meanwhile its metrics are served at ``(host, port)``, if given."""
-    if address is None:
-        yield Observer(root)
-        return
-    from shardwise.observe import metrics  # here: who only looks needs no server
+    """Look at a results folder; meanwhile the last look is served at ``(host, port)``, if given."""
+    observer = Observer(root)
+    with ExitStack() as stack:
+        if address is not None:
+            from shardwise.observe import metrics  # here: who only looks needs no server
 
-    with metrics.serve(Observer(root), *address) as port:
-        log.info("metrics: http://%s:%d/metrics", address[0], port)
-        yield Observer(root)
+            port = stack.enter_context(metrics.serve(lambda: observer.last, *address))
+            log.info("metrics: http://%s:%d/metrics", address[0], port)
+        yield observer
 
 
 def follow(observer: Observer, view: View, interval: float, stay: bool = False) -> None:
