@@ -32,8 +32,8 @@ _MOST_COPIES = 1000
 class Beside:
     """What the page reads beside the observation.
 
-    ``total`` is the sum as a picture, ``why`` its name, or why there is none; ``command`` continues
-    the run, and is empty where no run has left it; ``copies`` says when shards were copied.
+    ``total`` is the sum as a picture, ``why`` its name, or why there is none; ``command`` made or
+    continues the run, and is empty where no run has left it; ``copies`` says when shards were copied.
     """
 
     total: Matrix | None = None
@@ -119,7 +119,7 @@ def render(
         at=any_clock(seen.at),
         version=__version__,
         bad=verdict.kind in ("failed", "damaged") or bool(seen.failures),
-        command="" if verdict.kind in ("proven", "unproven") else beside.command,
+        ended=verdict.kind in ("proven", "unproven"),
         answers=answers(seen, verdict, run, spent, advice),
         spent=spent,
         seconds=seconds,

@@ -194,7 +194,7 @@ def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Mar
             axes.axvline(float(worked(run, end)) / unit, color=_COLOURS["ink"], ls=":", lw=1)
 
     height = _ROW * len(shown) + 54
-    return _draw(width, height, "What each device did over time", paint, 12, titles)
+    return _draw(width, height, "What each device did over time", paint, 18, titles)
 
 
 def _cut(text: str, most: int) -> str:
@@ -300,7 +300,8 @@ def durations(run: RunTable) -> Plot | None:
         axes.hist(took / unit, bins=min(30, 5 + len(took) // 4), range=(0, top),
                   color=_COLOURS["curve"])  # fmt: skip
         axes.axvline(run.typical / unit, color=_COLOURS["ink"], lw=1)
-        axes.axvline(STRAGGLER * run.typical / unit, color=_COLOURS["limit"], ls="--", lw=1)
+        if run.enough:
+            axes.axvline(STRAGGLER * run.typical / unit, color=_COLOURS["limit"], ls="--", lw=1)
         axes.set(xlabel=f"{name} that a shard took", ylabel="shards", xlim=(0, top))
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -308,10 +309,9 @@ def durations(run: RunTable) -> Plot | None:
     finding = (
         f"A typical shard took {seconds(run.typical)}, the longest {seconds(float(took.max()))}."
     )
-    caption = (
-        "How many shards took how long. The solid line is the median, the dashed one "
-        f"{STRAGGLER:g} times that."
-    )
+    caption = "How many shards took how long. The solid line is the median."
+    if run.enough:
+        caption += f" The dashed line is {STRAGGLER:g} times that."
     return Plot("durations", "How long the shards took", finding, caption,
                 [_draw(NARROW, 240, "How many shards took how long", paint)])  # fmt: skip
 
