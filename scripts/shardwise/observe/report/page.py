@@ -33,7 +33,7 @@ class Beside:
     """What the page reads beside the observation.
 
     ``total`` is the sum as a picture, ``why`` its name, or why there is none; ``command`` made or
-    continues the run, and is empty where no run has left it; ``copies`` says when shards were copied.
+    continues the run, where one has left it; ``copies`` says when shards were copied.
     """
 
     total: Matrix | None = None

@@ -236,10 +236,10 @@ def rates(run: RunTable) -> Table | None:
 
 def failed(seen: Observation) -> list[tuple[str, Table]]:
     """All that went wrong, each table with its title."""
-    problems: Rows = [[plain(problem)] for problem in seen.problems]
+    problems: Rows = [[f"{n}", plain(text)] for n, text in enumerate(seen.problems, 1)]
     parts = [
         ("Without a result", failures(seen)),
-        ("Remarks", _table(["what was found in the results folder"], problems)),
+        ("Remarks", _table(["", "what was found in the results folder"], problems, [1])),
         ("Devices in quarantine, or noted", quarantined(seen)),
         ("More than one attempt", retries(seen)),
     ]
