@@ -89,6 +89,17 @@ def test_an_abandoned_folder_is_removed(temporary: Path) -> None:
     assert leftovers.remove_folders() == []
 
 
+def test_a_segment_that_goes_while_the_doctor_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that starts takes its names away at any moment; the doctor counts what is left."""
+    stays, goes = tmp_path / "stays", tmp_path / "goes"
+    stays.write_bytes(bytes(10))
+    monkeypatch.setattr(leftovers, "segments", lambda: [goes, stays])
+    (finding,) = [each for each in leftover.findings() if each.name == "shared memory"]
+    assert finding.facts == {"segments": [str(stays)], "bytes": 10}
+
+
 def locked(temporary: Path) -> int:
     """A Snakemake that lives."""
     descriptor = os.open(folder(temporary) / leftovers.LOCK, os.O_RDWR)
