@@ -3,8 +3,10 @@
 import json
 import logging
 import os
+import select
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -40,22 +42,29 @@ class InPlace:
     """The whole terminal, drawn anew; the last picture stays behind."""
 
     def __init__(self) -> None:
-        # Before any thread starts: a new size, and Ctrl-Z, come to `wait` and to nobody else.
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._live = Live(console=_console(), screen=True, auto_refresh=False,
                           redirect_stdout=False, redirect_stderr=False)  # fmt: skip
         self._last: Look | None = None
 
     def __enter__(self) -> "InPlace":
-        """Take the terminal."""
+        """Take the terminal. Python tells `wait` of a new size and of Ctrl-Z through a socket."""
+        self._signals, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: None)
         self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Give the terminal back, and leave the last picture there."""
+        signal.set_wakeup_fd(-1)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        self._signals.close()
+        self._waker.close()
         with suppress(OSError, ValueError):  # the terminal may be gone, which is no failure
             self._live.stop()
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             if self._last is not None:
                 _show(self._last)
 
@@ -68,8 +77,8 @@ class InPlace:
     def wait(self, seconds: float) -> None:
         """Wait; meanwhile draw in a new size, and let Ctrl-Z give the terminal to the shell."""
         end = time.monotonic() + seconds
-        while got := signal.sigtimedwait(_SIGNALS, max(0.0, end - time.monotonic())):
-            if got.si_signo == signal.SIGTSTP:
+        while select.select([self._signals], [], [], max(0.0, end - time.monotonic()))[0]:
+            if signal.SIGTSTP in self._signals.recv(64):
                 self._live.stop()
                 os.kill(os.getpid(), signal.SIGSTOP)
                 self._live.start()
