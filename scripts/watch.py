@@ -1,8 +1,8 @@
 """Watch a run from any shell that sees its results folder, while its jobs run anywhere.
 
 In a terminal it shows what is done, running, failed and waiting, how fast, the time left, and what
-each device does; q leaves it. In a pipe it writes a line when something has changed. It changes
-nothing, asks no scheduler, waits for a run that has not begun, and ends with the run.
+each device does. In a pipe it writes a line when something has changed. It changes nothing, asks no
+scheduler, waits for a run that has not begun, and ends with the run.
 """
 
 import os
@@ -21,8 +21,8 @@ def main(options: Namespace) -> int:
     try:
         if options.once:
             return watch.show_once(Observer(config.existing_folder(*named)), options.json)
+        view = watch.choose_view(options.json)
         with watch.served(config.folder_of_run(*named), options.listen) as observer:
-            view = watch.choose_view(options.json)
             watch.follow(observer, view, options.interval, stay=options.listen is not None)
     except KeyboardInterrupt:
         return 130
@@ -37,7 +37,7 @@ def arguments() -> ArgumentParser:
     parser.epilog = (
         "Exit codes with --once: 0 all is done; 75 unfinished, and nothing has failed; 3 a shard "
         "or a stage has failed, or files are damaged: you have to act; 2 no results folder. "
-        "Without --once: 0 the run has ended well, or you typed q."
+        "Without --once: 0 the run has ended well; 130 you typed Ctrl-C."
     )
     cli.add_results(parser)
     add = parser.add_argument

@@ -58,7 +58,7 @@ def noise(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> np.n
 
 def settings(**over: Any) -> Settings:
     """A checked config that computes on the CPU."""
-    return config.load({"backend": "numpy", **over})
+    return config.load({"backend": "numpy", "materialize": True, **over})
 
 
 def save(path: Path, array: np.ndarray) -> Path:

@@ -56,7 +56,7 @@ class Settings:
     results: str
     shards: int | str
     shard_bytes: int
-    materialize: bool
+    materialize: bool | str
     keep: str
     dispatch: str
     workers: str
@@ -415,7 +415,7 @@ def _explain(error: Any) -> list[str]:
     limit = rule[error.validator]
     limits = limit if isinstance(limit, list) else [limit]
     allowed = {
-        "enum": f"one of {', '.join(map(str, limits))}",
+        "enum": f"one of {', '.join(n if isinstance(n, str) else _shown(n) for n in limits)}",
         "oneOf": "auto or a whole number, 1 or more",
         "type": " or ".join(_TYPES.get(str(name), "") for name in limits),
         "minimum": f"{limit} or more",

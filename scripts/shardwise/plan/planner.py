@@ -18,6 +18,7 @@ from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.lookup import refuse_undecodable
+from shardwise.files.npy import read_header
 from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
@@ -89,15 +90,44 @@ def make(
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right_sources, function)
-    facts = _facts(settings, problem, rows, right_sources, function)
+    copied = _is_copied(settings, left, len(rows), log)
+    facts = _facts(settings, copied, problem, rows, right_sources, function)
     return Plan(results, {row.shard: row for row in rows}, facts), list(left.sources)
 
 
+def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
+    """Whether each shard is copied first; ``auto`` reads in place what costs nothing later."""
+    if settings.materialize != "auto":
+        return bool(settings.materialize)
+    reason = _reason_to_copy(settings, left, shards) if settings.input is not None else None
+    if reason:
+        log.info(f"shardwise: materialize: auto copies each shard first: {reason}")
+    else:
+        log.info("shardwise: materialize: auto reads the input in place, without copies")
+    return reason is not None
+
+
+def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
+    """Why shards would be slower to read in place, or might not be read by all nodes."""
+    if len(left.sources) > shards:
+        return f"the input is {len(left.sources)} files, for {shards} shards"
+    first = Path(left.sources[0].path)
+    header = read_header(first)
+    if header.fortran or not header.little_endian:
+        return f"the elements of {first} are in another order than products need"
+    root = Path(settings.results).absolute()
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    if first.stat().st_dev != existing.stat().st_dev:
+        return f"{first} is on another file system than the results, which all nodes share"
+    return None
+
+
 def _facts(
-    settings: Settings, problem: Problem, rows: list[Shard], right_sources: tuple[Source, ...],
-    function: str | None,
+    settings: Settings, copied: bool, problem: Problem, rows: list[Shard],
+    right_sources: tuple[Source, ...], function: str | None,
 ) -> Facts:  # fmt: skip
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
+    chosen["materialize"] = copied
     read = sum(row.bytes for row in rows)
     facts = Facts(
         dtype=problem.dtype,
@@ -108,7 +138,7 @@ def _facts(
         synthetic=settings.synthetic if settings.input is None else None,
         bytes=Written(
             input=read if settings.input is None else 0,
-            shards=read if settings.materialize else 0,
+            shards=read if copied else 0,
             products=sum(row.product_bytes for row in rows),
         ),
         digest="",

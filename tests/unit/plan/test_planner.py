@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import tempfile
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
@@ -140,6 +142,43 @@ def test_the_plans_digest_sees_what_fingerprints_do_not(folder):
     one, _ = planner.make(settings(input=str(folder)))
     two, _ = planner.make(settings(input=str(folder), materialize=False))
     assert one.facts.digest != two.facts.digest
+
+
+@pytest.fixture(params=["one file", "a file per shard", "many files", "Fortran", "big-endian"])
+def layout(request, tmp_path):
+    """How an input lies on the disk, where it is, and why a copy costs less; empty: it does not."""
+    array, path = stack((6, 3, 3), "float32"), tmp_path / "a.npy"
+    if request.param in ("a file per shard", "many files"):
+        for number, matrix in enumerate(array):
+            save(tmp_path / "six" / f"{number}.npy", matrix)
+        few = request.param == "a file per shard"
+        return str(tmp_path / "six"), 6 if few else 5, "" if few else "is 6 files, for 5 shards"
+    layouts = {"one file": array, "Fortran": np.asfortranarray(array),
+               "big-endian": array.astype(">f4")}  # fmt: skip
+    reason = "" if request.param == "one file" else "are in another order"
+    return str(save(path, layouts[request.param])), 5, reason
+
+
+def test_auto_copies_only_what_is_worth_it(layout, tmp_path, caplog):
+    """And it says why, or that it does not."""
+    path, shards, reason = layout
+    own = {"input": path, "shards": shards, "results": str(tmp_path / "r")}
+    caplog.set_level("INFO")
+    plan, _ = planner.make(settings(**own, materialize="auto"))
+    assert plan.settings.materialize == bool(reason)
+    assert plan.facts.config["materialize"] == "auto"
+    assert (reason or "reads the input in place") in caplog.text
+    same, _ = planner.make(settings(**own, materialize=bool(reason)))
+    assert same.facts.digest == plan.facts.digest
+
+
+def test_auto_copies_from_a_file_system_that_nodes_may_not_share(tmp_path):
+    """Tasks see the file system of the results for certain, and no other."""
+    path = str(save(tmp_path / "a.npy", stack((6, 3, 3))))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        assert os.stat(other).st_dev != os.stat(path).st_dev
+        plan, _ = planner.make(settings(input=path, results=f"{other}/r", materialize="auto"))
+    assert plan.settings.materialize
 
 
 def test_more_shards_than_matrices_are_refused(folder):

@@ -1,11 +1,10 @@
 """The questions that people have after a run, each with its answer in a line."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.observe.advice import Advice
-from shardwise.observe.observation import DAMAGED, DONE, FAILED, Observation, Verdict
+from shardwise.observe.observation import DAMAGED, FAILED, Observation, Verdict
 from shardwise.observe.run_table import STRAGGLER, RunTable
 from shardwise.units import count, plain, seconds
 
@@ -54,13 +53,12 @@ def _right(seen: Observation, verdict: Verdict) -> Answer:
         "empty": ("There is no run here", OPEN),
     }.get(verdict.kind, (verdict.words, OPEN))
     if verdict.kind == "unfinished" and seen.shards:
-        done = sum(own.state == DONE for own in seen.shards.values())
-        words += f": {done:,} of {len(seen.shards):,} shards are done"
+        words += f": {len(seen.done):,} of {len(seen.shards):,} shards are done"
     return Answer("Is the number right?", f"{words}.", mark, "run")
 
 
 def _failed(seen: Observation) -> Answer:
-    states = Counter(own.state for own in seen.shards.values())
+    states = seen.counts
     barred = sum(not entry.noted_only for entry in seen.quarantined)
     bad = [state for state in (FAILED, DAMAGED) if states[state]]
     parts = [f"{count(states[state], 'shard')} {state}" for state in bad]
