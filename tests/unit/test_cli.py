@@ -242,7 +242,7 @@ def test_the_memory_a_task_may_take(tmp_path):
         seen.add(made.results.product("00000").read_bytes())
     assert len(seen) == 1
     told = " ".join(run("multiply", "--help").stdout.split())
-    assert "--mem-mb N host memory that may be taken, in MiB" in told
+    assert "--mem-mb N MiB of host memory for all processes" in told
 
 
 def test_no_memory_is_tried_again(tmp_path):

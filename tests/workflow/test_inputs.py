@@ -81,7 +81,7 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
     for over, said in (
         ({"product": "pipe.py:f"}, "product: pipe.py is not a file, but a named pipe"),
         ({"results": "loop/r"}, "results: 'loop/r' cannot be used: Too many levels of"),
-        ({"results": "r/" * 1500 + "r"}, "choose a shorter path"),
+        ({"results": "r/" * 1500 + "r"}, "choose a shorter one"),
         ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
         ({"input": "lying.npy"}, "its header says shape (1000000, 1000, 1000) of float32"),
         ({"shard": 4}, "shard: unknown key; did you mean shards?"),

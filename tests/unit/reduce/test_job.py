@@ -278,7 +278,7 @@ def test_a_damaged_ledger_is_refused(made):
             ledger.read(made)
     made.results.ledger.write_bytes(raw.encode() + b"\xff")
     # Snakemake makes it again only where it is gone.
-    with pytest.raises(IntegrityError, match=r"does not fit .*; remove it and run snakemake"):
+    with pytest.raises(IntegrityError, match=r"does not match .*; remove it and run snakemake"):
         ledger.read(made)
     made.results.ledger.unlink()
     with pytest.raises(IntegrityError, match="is missing; run scripts"):
