@@ -34,7 +34,6 @@ SUMMED = (
 
 _COUNTED = ("ecc_corrected", "ecc_uncorrected", "energy_joules")
 _DIGITS = 4
-_MOST_JOULES = 1e15  # what a power station makes in a day
 
 
 class _Trace:
