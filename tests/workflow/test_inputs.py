@@ -2,6 +2,7 @@
 
 import os
 
+import h5py
 import numpy as np
 import pytest
 
@@ -42,6 +43,22 @@ def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) ->
     assert done.code == 0, done.output
     expected = (np.load(workspace.root / "input.npy") + 1).sum(axis=0)
     np.testing.assert_array_equal(workspace.load("sum.npy"), expected)
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
+def test_a_compressed_dataset(workspace: Workspace, dispatch: str) -> None:
+    """The shard stage decodes it; an edit of the file computes all again."""
+    array = stack((7, 8, 8))
+    with h5py.File(workspace.root / "run.h5", "w") as file:
+        file.create_dataset("frames", data=array, chunks=(2, 5, 3), compression="gzip")
+    workspace.configure(input="run.h5:/frames", shards=3, dispatch=dispatch)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    np.testing.assert_array_equal(workspace.load("sum.npy"), (array @ array).sum(axis=0))
+    with h5py.File(workspace.root / "run.h5", "r+") as file:
+        file["frames"][6] = 2
+    jobs = {"shard 00000", "shard 00002"} if dispatch == "jobs" else {"pool"}
+    assert jobs <= workspace.dry_run()
 
 
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
