@@ -1,7 +1,7 @@
 """Watch a run from any shell that sees its results folder, while its jobs run anywhere.
 
 In a terminal it redraws in place: what is done, running, failed and waiting, how fast, the time
-left, what each device does; q ends it. In a pipe it writes a line when something has changed. It
+left, what each device does. In a pipe it writes a line when something has changed. It
 changes nothing, asks no scheduler, waits for a run that has not begun, and ends with the run.
 """
 
@@ -21,8 +21,8 @@ def main(options: Namespace) -> int:
     try:
         if options.once:
             return watch.show_once(Observer(config.existing_folder(*named)), options.json)
+        view = watch.choose_view(options.json)
         with watch.served(config.folder_of_run(*named), options.listen) as observer:
-            view = watch.choose_view(options.json)
             watch.follow(observer, view, options.interval, stay=options.listen is not None)
     except KeyboardInterrupt:
         return 130
@@ -37,7 +37,7 @@ def arguments() -> ArgumentParser:
     parser.epilog = (
         "Exit codes with --once: 0 all is done; 75 unfinished, and nothing has failed; 3 a shard "
         "or a stage has failed, or files are damaged: somebody has to act; 2 no results folder. "
-        "Without --once: 0 the run has ended well, or the user has left."
+        "Without --once: 0 the run has ended well; 130 the user has left."
     )
     cli.add_results(parser)
     add = parser.add_argument

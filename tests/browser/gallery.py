@@ -53,11 +53,12 @@ def runs(folder: Path) -> dict[str, Path]:
         np.save(root / "stack.npy", stack)
         failed.configure(input="stack.npy", shards=12, dispatch="pool")
         assert failed.run().code != 0
-        words = [sys.executable, "scripts/report.py", "results/default"]
-        # The command that goes on names this machine's folders; a picture for everybody must not.
-        command = root / "results" / "default" / "logs" / "command.txt"
+    for page in pages.values():
+        # The command of a run names this machine's folders; a picture for everybody must not.
+        command = page.parent / "logs" / "command.txt"
         command.write_text("cd ~/shardwise && snakemake --profile profiles/local\n")
-        subprocess.run(words, cwd=root, check=True, timeout=120)
+        words = [sys.executable, REPO / "scripts" / "report.py", f"results/{page.parent.name}"]
+        subprocess.run(words, cwd=page.parents[2], check=True, timeout=120)
     return pages
 
 

@@ -34,7 +34,7 @@ def served(tmp_path_factory):
     for path in aside:
         os.rename(path, path.with_suffix(".aside"))
     with (
-        metrics.serve(Observer(made.root), every=0.2) as port,
+        metrics.serve(Observer(made.root).look) as port,
         prometheus.scraping(tmp_path_factory.mktemp("prometheus"), port) as server,
     ):
         done = 'shardwise_shards{state="done"}'

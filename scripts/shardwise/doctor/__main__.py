@@ -22,7 +22,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
     "slurm": lambda options, deadline: schedulers.slurm(deadline),
     "grid engine": lambda options, deadline: schedulers.grid_engine(deadline),
     "leftovers": lambda options, deadline: leftover.findings(),
-    "results": lambda options, deadline: folders.findings(Path(options["results"]), deadline),
+    "results": lambda options, deadline: folders.findings(Path(options["results"])),
 }
 
 

@@ -3,13 +3,10 @@
 The probes write into a folder of their own in it, which they remove.
 """
 
-import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -20,13 +17,14 @@ import psutil
 
 from shardwise.devices import quarantine
 from shardwise.devices.choose import SCHEDULER_CLIENTS
-from shardwise.doctor.findings import Ask, Deadline, Finding, ask, fault, note, ok
+from shardwise.doctor.findings import Finding, fault, note, ok
+from shardwise.files.commit import commit
 from shardwise.files.paths import Results
 from shardwise.units import human_bytes
 
-_PAGE = 4096
 _LITTLE_BYTES = 1024**3
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _ELSEWHERE = "put the results into another folder, on another disk: key results of the config"
 
 CAVEATS = {
@@ -40,42 +38,31 @@ CAVEATS = {
 
 _OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"}
 
-_TRY_LOCK = """
-import fcntl, sys
-try:
-    fcntl.flock(open(sys.argv[1], "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB)
-except BlockingIOError:
-    sys.exit(9)
-"""
 
-
-def findings(results: Path, deadline: Deadline) -> Iterator[Finding]:
+def findings(results: Path) -> Iterator[Finding]:
     """File system and free space, then the probes, in a folder that is removed."""
     folder = existing(results)
     if not folder.is_dir():
         text = f"{folder} is no folder, but a file or a link to nothing"
         yield fault("file system", text, "move it away, or name another: key results of the config")
         return
-    found = mount(folder, psutil.disk_partitions(all=True))
+    disk = mount(folder, psutil.disk_partitions(all=True))
     cluster = any(shutil.which(client) for client in SCHEDULER_CLIENTS)
-    yield _place(results, folder, found, cluster)
+    yield _place(results, folder, disk, cluster)
     yield _space(folder)
-    yield from quarantined(Results(results))
+    for entry in quarantine.entries(Results(results)):
+        cure = f"once it is mended: {quarantine.clearing(Results(results), entry.uuid)}"
+        yield note("quarantine", str(entry), cure, **asdict(entry))
     try:
         with tempfile.TemporaryDirectory(
             prefix=".shardwise-doctor-", dir=folder, ignore_cleanup_errors=True
         ) as name:
-            probes = Path(name)
-            yield direct(probes)
-            yield renames(probes)
-            yield locks(probes, deadline, found)
+            yield renames(Path(name))
+            yield locks(Path(name), disk)
     except OSError as error:
         text = f"a small file cannot be written and renamed in {folder}: {error.strerror}"
-        cure = (
-            "make room (see df -h and df -i), or ask for more quota"
-            if error.errno in _NO_ROOM
-            else _ELSEWHERE
-        )
+        room = "make room (see df -h and df -i), or ask for more quota"
+        cure = room if error.errno in _NO_ROOM else _ELSEWHERE
         yield fault("writing", text, cure, error=error.errno)
 
 
@@ -92,17 +79,17 @@ def mount(folder: Path, mounts: Iterable[Any]) -> Any:
     return max(reversed(above), key=lambda one: len(one.mountpoint), default=None)
 
 
-def _place(results: Path, folder: Path, found: Any, cluster: bool) -> Finding:
+def _place(results: Path, folder: Path, disk: Any, cluster: bool) -> Finding:
     where = str(folder) if folder == results.absolute() else f"{results} (not made yet)"
     facts = {"path": str(results.absolute()), "folder": str(folder)}
-    if found is None:
+    if disk is None:
         return note("file system", f"{where}: the kernel does not tell", type=None, **facts)
-    caveats = (text for name, text in CAVEATS.items() if found.fstype.startswith(name))
+    caveats = (text for name, text in CAVEATS.items() if disk.fstype.startswith(name))
     caveat = next(caveats, "")
-    text = f"{where} is on {found.fstype}, mounted at {found.mountpoint}"
+    text = f"{where} is on {disk.fstype}, mounted at {disk.mountpoint}"
     text = f"{text}: {caveat}" if caveat else text
-    local = found.fstype in _OF_THIS_MACHINE
-    facts |= {"type": found.fstype, "mount": found.mountpoint, "local": local}
+    local = disk.fstype in _OF_THIS_MACHINE
+    facts |= {"type": disk.fstype, "mount": disk.mountpoint, "local": local}
     if local and cluster:
         cure = "unless all is one machine, jobs on other nodes need a shared disk: key results"
         return note("file system", f"{text}; other nodes do not see it", cure, **facts)
@@ -119,45 +106,13 @@ def _space(folder: Path) -> Finding:
     return ok("space", text, free=free, total=total)
 
 
-def quarantined(results: Results) -> Iterator[Finding]:
-    """The devices, of any node, that no shard of these results is given."""
-    for entry in quarantine.entries(results):
-        cure = f"once it is mended: {quarantine.clearing(results, entry.uuid)}"
-        yield note("quarantine", str(entry), cure, **asdict(entry))
-
-
-def direct(folder: Path) -> Finding:
-    """Write and read a page around the page cache."""
-    path, page = folder / "direct", mmap.mmap(-1, _PAGE)  # anonymous memory begins at a page
-    page.write(b"direct".ljust(_PAGE, b"."))
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
-        try:
-            os.pwrite(descriptor, page, 0)
-            back = mmap.mmap(-1, _PAGE)
-            same = os.preadv(descriptor, [back], 0) == _PAGE and back[:] == page[:]
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise
-        text = f"no direct I/O ({error.strerror}): files go through the page cache, which is slower"
-        return note("direct I/O", text, works=False)
-    if not same:
-        return fault("direct I/O", "reads back other bytes than were written", _ELSEWHERE)
-    return ok("direct I/O", "works", works=True)
-
-
 def renames(folder: Path) -> Finding:
-    """Replace a file that somebody reads: by its name the new one, in open hands the old one."""
-    path, new = folder / "result", folder / ".result.tmp"
+    """Commit a file that somebody reads: by its name the new one, in open hands the old one."""
+    path = folder / "result"
     path.write_bytes(b"old")
-    with open(path, "rb") as reader, open(new, "wb") as writer:
-        writer.write(b"new")
-        writer.flush()
-        os.fsync(writer.fileno())
-        os.replace(new, path)
-        _flush(folder)
+    with open(path, "rb") as reader:
+        with commit(path) as writer:
+            writer.write(b"new")
         by_name, in_hand = path.read_bytes(), reader.read()
     if (by_name, in_hand) != (b"new", b"old"):
         text = f"a replaced file reads {by_name!r} by its name and {in_hand!r} where it was open"
@@ -165,42 +120,38 @@ def renames(folder: Path) -> Finding:
     return ok("rename", "replaces a file at once, and is flushed with its folder")
 
 
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def locks(
-    folder: Path, deadline: Deadline, found: Any = None, ask: Ask = ask,
-    flock: Callable[[int, int], None] = fcntl.flock,
-) -> Finding:  # fmt: skip
-    """Lock a file, and let a second process try the same, then once more after the release."""
+    folder: Path, disk: Any = None, flock: Callable[[int, int], None] = fcntl.flock
+) -> Finding:
+    """Lock a file, and try the same once more: locks belong to what was opened, not to processes.
+
+    The second try fails while the lock is held, and works after it.
+    """
     path = folder / "lock"
     path.touch()
-    line = [sys.executable, "-c", _TRY_LOCK, str(path)]
-    with open(path, "r+b") as file:
+    with open(path, "r+b") as first, open(path, "r+b") as second:
         try:
-            flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(first.fileno(), _TRY)
+            both = _try(second.fileno(), flock)
+            flock(first.fileno(), fcntl.LOCK_UN)
+            after = _try(second.fileno(), flock)
         except OSError as error:
             return _lockless(f"refused: {error.strerror}")
-        held = ask(line, deadline).code
-        with contextlib.suppress(OSError):
-            flock(file.fileno(), fcntl.LOCK_UN)
-        released = ask(line, deadline).code
-    if None in (held, released):
-        return _lockless("no answer in time")
-    if held == 0:
-        return _lockless("two processes got the same lock at once")
-    if (held, released) != (9, 0):
-        return _lockless(f"a second process could not even try (codes {held}, {released})")
+    if both or not after:
+        return _lockless("two got the same lock at once" if both else "a lock is not given back")
     near = {"nolock", "localflock", "local_lock=all", "local_lock=flock"}
-    near &= set(found.opts.split(",") if found else ())
+    near &= set(disk.opts.split(",") if disk else ())
     if near:
         return _lockless(f"the mount option {min(near)} keeps locks on one node")
-    return ok("locks", "one process of two gets a lock, and the other one after it", works=True)
+    return ok("locks", "one of two gets a lock, and the other one after it", works=True)
+
+
+def _try(descriptor: int, flock: Callable[[int, int], None]) -> bool:
+    try:
+        flock(descriptor, _TRY)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _lockless(reason: str) -> Finding:

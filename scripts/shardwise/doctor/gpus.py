@@ -7,8 +7,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,8 @@ from shardwise import host
 from shardwise.devices import choose, grants, leases, nvml, wait
 from shardwise.devices.leases import Holder
 from shardwise.devices.nvml import Device, Process
-from shardwise.doctor.findings import (
-    FAULT,
-    NOTE,
-    OK,
-    Deadline,
-    Finding,
-    Reply,
-    ask_all,
-    environment,
-    fault,
-    note,
-    ok,
-    refused,
-)
+from shardwise.doctor import findings as base
+from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, fault, note, ok
 from shardwise.errors import ShardwiseError
 from shardwise.units import clock, human_bytes
 
@@ -82,7 +70,7 @@ class Machine:
     driver_and_devices: Callable[[], tuple[str, list[Device]]] = nvml.driver_and_devices
     holder: Callable[[str], leases.Holder | None] = leases.holder
     cupy: Callable[[], dict[str, str]] = installed
-    ask_all: Callable[..., list[Reply]] = ask_all
+    ask_all: Callable[..., list[Reply]] = base.ask_all
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
@@ -90,49 +78,39 @@ def findings(
     deadline: Deadline, backend: str = "auto", machine: Machine | None = None
 ) -> Iterator[Finding]:
     """All about GPUs; where the config wants NumPy, nothing of it is a fault."""
-    found = _findings(deadline, backend, machine or Machine())
     if backend == "numpy":
         yield note("backend", "numpy, as the config says: devices are not used")
-        found = (replace(f, level=NOTE, code=0) if f.level == FAULT else f for f in found)
-    yield from found
+    for finding in _findings(deadline, backend, machine or Machine()):
+        harmless = backend == "numpy" and finding.level == FAULT
+        yield replace(finding, level=NOTE, code=0) if harmless else finding
 
 
 def _findings(deadline: Deadline, backend: str, machine: Machine) -> Iterator[Finding]:
     cuda = machine.cuda()
-    cupy = list(_cupy(machine.cupy(), cuda, backend))
+    cupy = _cupy(machine.cupy(), cuda, backend)
     if cuda is None:
         yield _no_driver(backend)
-        yield from cupy
+        yield cupy
         return
-    try:
-        with _warnings() as warned:
-            version, present = machine.driver_and_devices()
-    except ShardwiseError as error:
-        yield ok("driver", f"runs CUDA up to {_dotted(cuda)}", cuda=cuda)
-        yield from cupy
-        yield refused("devices", error, "see what nvidia-smi says")
-        return
-    text = f"{version}, runs CUDA up to {_dotted(cuda)}"
-    yield ok("driver", text, cuda=cuda, version=version)
-    yield from cupy
-    for message in warned:
-        yield note("devices", message, "ask the admin: dmesg names its errors (Xid)")
-    computes = not any(finding.level == FAULT for finding in cupy)
-    yield from _devices(present, deadline, machine, computes)
-
-
-@contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """What is logged meanwhile; else nobody would see it."""
-    heard: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    warned = MemoryHandler(sys.maxsize, sys.maxsize)  # else nobody would see what is logged
     logger = logging.getLogger("shardwise")
-    logger.addHandler(handler)
+    logger.addHandler(warned)
+    version, present = "", None
     try:
-        yield heard
+        version, present = machine.driver_and_devices()
+    except ShardwiseError as error:
+        refused = base.refused("devices", error, "see what nvidia-smi says")
     finally:
-        logger.removeHandler(handler)
+        logger.removeHandler(warned)
+    text = f"{version}, runs CUDA up to {_dotted(cuda)}".removeprefix(", ")
+    yield ok("driver", text, cuda=cuda, version=version)
+    yield cupy
+    if present is None:
+        yield refused
+        return
+    for record in warned.buffer:
+        yield note("devices", record.getMessage(), "ask the admin: dmesg names its errors (Xid)")
+    yield from _devices(present, deadline, machine, cupy.level != FAULT)
 
 
 def _dotted(version: int) -> str:
@@ -146,32 +124,29 @@ def _no_driver(backend: str) -> Finding:
     return note("driver", f"{text}: computing with NumPy (backend: {backend})", cuda=None)
 
 
-def _cupy(found: dict[str, str], driver: int | None, backend: str) -> Iterator[Finding]:
+def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding:
     """The cupy that is installed, beside what the driver runs."""
-    shown = ", ".join(f"{name} {version}" for name, version in found.items())
-    facts = {"packages": found}
+    shown = ", ".join(f"{name} {version}" for name, version in packages.items())
     fitting = [major for major in choose.CUDA_MAJORS if driver and major <= driver // 1000]
     again = f"make clean, then make install CUDA={fitting[-1]}" if fitting else ""
-    if driver is not None and not fitting:
-        cure = "ask the admin for a newer driver, or set backend: numpy"
-        text = f"cupy needs a driver for CUDA {choose.CUDA_MAJORS[0]} or newer"
-        yield fault("cupy", text, cure, **facts)
-    elif len(found) > 1:
-        yield fault("cupy", f"several are installed, in each other's way: {shown}", again, **facts)
-    elif not found and driver is not None:
-        yield fault("cupy", "not installed", again.replace("make clean, then ", ""), **facts)
-    elif not found:
+    built = _NAMES.fullmatch(next(iter(packages), ""))
+    level, text, cure = FAULT, "not installed", again
+    if driver is None:
         cure = "where jobs run on GPUs: make install CUDA=12 (or 13, as the driver of the nodes)"
-        yield note("cupy", "not installed", cure if backend == "cupy" else "", **facts)
+        level, cure = NOTE, cure if backend == "cupy" and not packages else ""
+        text = f"{shown}; whether it fits, the nodes' driver decides" if packages else text
+    elif not fitting:
+        text = f"cupy needs a driver for CUDA {choose.CUDA_MAJORS[0]} or newer"
+        cure = "ask the admin for a newer driver, or set backend: numpy"
+    elif len(packages) > 1:
+        text = f"several are installed, in each other's way: {shown}"
+    elif built is None:
+        cure = again.replace("make clean, then ", "")
+    elif built[1] and int(built[1]) not in fitting:
+        text = f"{shown} is built for CUDA {built[1]}, but the driver runs {_dotted(driver)}"
     else:
-        major = _NAMES.fullmatch(next(iter(found)))[1]  # type: ignore[index]
-        if driver is None:
-            yield note("cupy", f"{shown}; whether it fits, the nodes' driver decides", **facts)
-        elif major and int(major) not in fitting:
-            text = f"{shown} is built for CUDA {major}, but the driver runs {_dotted(driver)}"
-            yield fault("cupy", text, again, **facts)
-        else:
-            yield ok("cupy", f"{shown} fits the driver", **facts)
+        level, text, cure = OK, f"{shown} fits the driver", ""
+    return Finding("cupy", level, text, cure, {"packages": packages}, 2 * (level == FAULT))
 
 
 def _devices(
@@ -187,7 +162,7 @@ def _devices(
         ours = list(present) if grant is None else grants.named(grant, present)
     except ShardwiseError as error:
         grant, ours = None, []
-        yield refused("granted", error, "correct that variable")
+        yield base.refused("granted", error, "correct that variable")
     if grant is not None:
         text = f"{grant}: {', '.join(map(_name, ours))}"
         yield note("granted", text, source=grant.source, uuids=[d.uuid for d in ours])
@@ -233,7 +208,7 @@ def _multiply(
     """Try a product on some devices, all at once."""
     how = "granted" if alone else "lease"
     lines = [[sys.executable, "-P", "-c", _PRODUCT, how, uuid] for uuid in uuids]
-    return dict(zip(uuids, machine.ask_all(lines, deadline, environment()), strict=True))
+    return dict(zip(uuids, machine.ask_all(lines, deadline, base.environment()), strict=True))
 
 
 def _leases(free: int, count: int, alone: bool, environ: Mapping[str, str]) -> Finding:

@@ -5,25 +5,14 @@ python -m shardwise.doctor.mpi RANKS LAUNCHER starts the ranks, or is one of the
 
 import json
 import os
-import re
 import shlex
 import socket
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 
-from shardwise.doctor.findings import (
-    Ask,
-    Deadline,
-    Finding,
-    Reply,
-    ask,
-    environment,
-    fault,
-    ok,
-    refused,
-)
+from shardwise.doctor import findings as base
+from shardwise.doctor.findings import Ask, Deadline, Finding, Reply, fault, ok
 from shardwise.errors import ShardwiseError
 from shardwise.reduce import launch
 
@@ -31,16 +20,16 @@ RANKS = 2
 _NAME_YOURS = "name your site's launcher with --launcher, and in the line 'mpi' of the profile"
 
 
-def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = ask) -> Iterator[Finding]:
+def findings(deadline: Deadline, launcher: str = "auto", ask: Ask = base.ask) -> Iterator[Finding]:
     """The launcher, and a real hello of two ranks."""
     try:
         words = launch.build_command(RANKS, launcher)
     except ShardwiseError as error:
-        yield refused("launcher", error, _NAME_YOURS)
+        yield base.refused("launcher", error, _NAME_YOURS)
         return
     yield ok("launcher", shlex.join(words), words=words)
     line = [sys.executable, "-P", "-m", "shardwise.doctor.mpi", str(RANKS), launcher]
-    answer = ask(line, deadline, environment())
+    answer = ask(line, deadline, base.environment())
     yield _hello(answer, words[0], deadline)
 
 
@@ -58,11 +47,11 @@ def _hello(answer: Reply, launcher: str, deadline: Deadline) -> Finding:
         text = (
             f"{launcher} started {len(said)} processes in worlds of "
             f"{' and '.join(map(str, sorted(worlds)))}, not {RANKS} ranks in one world: it belongs "
-            f"to another MPI than the one that mpi4py loads ({mpi}, {said[0]['library']})"
+            f"to another MPI than the one that mpi4py loads ({mpi})"
         )
         cure = "name the launcher of that MPI with --launcher, or set MPI4PY_LIBMPI to the other's"
         return fault("hello", text, cure, ranks=said)
-    text = f"{RANKS} ranks in one world on {', '.join(hosts)}: {mpi}, {said[0]['library']}"
+    text = f"{RANKS} ranks in one world on {', '.join(hosts)}: {mpi}"
     return ok("hello", text, ranks=said)
 
 
@@ -88,19 +77,8 @@ def say_hello(ranks: int, launcher: str) -> None:
         "sum": comm.allreduce(1),
         "host": socket.gethostname(),
         "mpi": " ".join(mpi.Get_library_version().splitlines()[0].strip("\0").split()),
-        "library": _library(),
     }
     os.write(1, f"{json.dumps(said)}\n".encode())  # in one piece: lines of ranks do not mix
-
-
-def _library() -> str | None:
-    """The file of the MPI that mpi4py has loaded, where the kernel tells."""
-    try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    found = re.search(r"(/.*/libmpi\w*\.so\S*)", maps)
-    return found[1] if found else None
 
 
 if __name__ == "__main__":

@@ -7,16 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from shardwise.doctor.findings import (
-    Ask,
-    Deadline,
-    Finding,
-    Reply,
-    ask,
-    note,
-    ok,
-    on_a_node,
-)
+from shardwise.doctor.findings import Ask, Deadline, Finding, Reply, ask, note, ok, on_a_node
+from shardwise.units import count
 
 _PMI = "pmi2"  # what the mpich wheel speaks, and profiles/slurm names
 _ENTRY = re.compile(r"gpu(?::[^,(]+)*")
@@ -28,19 +20,22 @@ _COUNTED = {"YES": "counted for each slot", "JOB": "counted once a job"}
 Which = Callable[[str], str | None]
 
 
+_NO_CLUSTER = "its commands are here, but know no cluster"
+_SILENT = {
+    "configuration source": (_NO_CLUSTER, "", False),
+    "SGE_ROOT": (f"{_NO_CLUSTER} (SGE_ROOT is not set)", "source your site's settings.sh", False),
+    "denied: host": ("this host may not ask it (it is no submit host); jobs can run here all the "
+                     "same", "start jobs from a login node", True),
+    "": ("does not answer: {}; jobs on this machine (profiles/local) need none",
+         "try again before you submit; where it lasts, ask your site", True),
+}  # fmt: skip
+"""By what an error says: what it means, what to do, and whether there is a cluster."""
+
+
 def _silent(scheduler: str, answer: Reply) -> Finding:
     """A scheduler whose commands are here, and that does not answer: jobs of this machine run."""
-    if "configuration source" in answer.err:
-        return note(scheduler, "its commands are here, but know no cluster", present=False)
-    if "SGE_ROOT" in answer.err:
-        text = "its commands are here, but know no cluster (SGE_ROOT is not set)"
-        return note(scheduler, text, "source your site's settings.sh", present=False)
-    if "denied: host" in answer.err:
-        text = "this host may not ask it (it is no submit host); jobs can run here all the same"
-        return note(scheduler, text, "start jobs from a login node", present=True, answers=False)
-    text = f"does not answer: {answer.reason}; jobs on this machine (profiles/local) need none"
-    cure = "try again before you submit; where it lasts, ask your site"
-    return note(scheduler, text, cure, present=True, answers=False)
+    text, cure, present = next(row for words, row in _SILENT.items() if words in answer.err)
+    return note(scheduler, text.format(answer.reason), cure, present=present, answers=False)
 
 
 class Node(NamedTuple):
@@ -88,25 +83,22 @@ def _nodes_with_gpus(nodes: list[Node]) -> Finding:
     """The GPUs, by kind, and the states of their nodes."""
     having = [node for node in nodes if node.gpus]
     facts = [node._asdict() for node in having]
-    if not having:
-        text = "Slurm offers no gpu: its nodes have no such gres"
-        cure = "ask your site; or set backend: numpy, and remove gres in profiles/slurm/config.yaml"
-        return note("gpus", text, cure, nodes=facts)
     states: dict[str, Counter[str]] = {}
     for node in having:
         states.setdefault(node.gpus, Counter())[node.state] += 1
     text = "; ".join(
-        f"{gpus} on {_count(by.total())} ({', '.join(f'{n} {s}' for s, n in by.items())})"
+        f"{gpus} on {count(by.total(), 'node')} ({', '.join(f'{n} {s}' for s, n in by.items())})"
         for gpus, by in states.items()
     )
-    if not any(node.up for node in having):
+    if not having:
+        text = "Slurm offers no gpu: its nodes have no such gres"
+        cure = "ask your site; or set backend: numpy, and remove gres in profiles/slurm/config.yaml"
+    elif not any(node.up for node in having):
+        text = f"{text}: none takes jobs now"
         cure = "jobs wait until one is back; sinfo -R tells why they are away"
-        return note("gpus", f"{text}: none takes jobs now", cure, nodes=facts)
-    return ok("gpus", text, nodes=facts)
-
-
-def _count(nodes: int) -> str:
-    return f"{nodes} node{'s' if nodes > 1 else ''}"
+    else:
+        return ok("gpus", text, nodes=facts)
+    return note("gpus", text, cure, nodes=facts)
 
 
 def _mpi(answer: Reply) -> Finding:
@@ -180,23 +172,21 @@ def _complexes(complexes: list[dict[str, str]], deadline: Deadline, ask: Ask) ->
         facts = {"complex": row, "hosts": free}
         where = ", ".join(f"{host} {value}" for host, value in free.items())
         text = f"{name} ({row['type']}, {counted}); free: {where or 'on no host'}"
-        if free:
-            yield ok("gpus", text, **facts)
-        else:
-            yield note("gpus", text, "ask your site which hosts have GPUs", **facts)
+        cure = "ask your site which hosts have GPUs"
+        yield ok("gpus", text, **facts) if free else note("gpus", text, cure, **facts)
 
 
 def _environments(deadline: Deadline, ask: Ask) -> Finding:
     """The parallel environments, and whether the one that the profile names is among them."""
     answer = ask(["qconf", "-spl"], deadline)
     names = answer.out.split() if answer.code == 0 else []
-    if not names:
-        cure = (
-            f'ask your site for one, or set uge_parallel: "" in {_PROFILE}: all ranks on one slot'
-        )
-        return note("environments", "there is no parallel environment", cure, names=names)
-    if _ENVIRONMENT not in names:
-        text = f"{', '.join(names)}; there is no {_ENVIRONMENT!r}, which the reduce asks for"
+    text = ", ".join(names)
+    if _ENVIRONMENT in names:
+        return ok("environments", text, names=names)
+    if names:
+        text = f"{text}; there is no {_ENVIRONMENT!r}, which the reduce asks for"
         cure = f"name another in the line uge_parallel of {_PROFILE}"
-        return note("environments", text, cure, names=names)
-    return ok("environments", ", ".join(names), names=names)
+    else:
+        text = "there is no parallel environment"
+        cure = f'ask your site, or set uge_parallel: "" in {_PROFILE}: all ranks on one slot'
+    return note("environments", text, cure, names=names)

@@ -33,10 +33,14 @@ _AGAIN = "run snakemake as before to make it"
 
 
 class Observer:
-    """Looks at a results folder again and again; what cannot have changed is not read twice."""
+    """Looks at a results folder again and again; what cannot have changed is not read twice.
+
+    ``last`` is what the last look showed, for those who ask between two looks.
+    """
 
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
+        self.last: Observation | None = None
         self._sightings = Sightings()
         self._before: dict[str, tuple[Any, Any]] = {}
 
@@ -52,13 +56,14 @@ class Observer:
         flaw = self._flaw(plan, shards, summary) if plan and summary else None
         if flaw:
             problems.append(flaw.words)
-        return Observation(
+        self.last = Observation(
             results, at, plan, shards, summary,
             quarantined=tuple(quarantine.entries(results, lambda: at)),
             failures=dict(self._failures(plan, shards)),
             problems=tuple(one_line(text)[:_MOST_LETTERS] for text in problems if text),
             flaw=flaw,
         )  # fmt: skip
+        return self.last
 
     def _read(self, read: Any, *paths: Path) -> tuple[Any, str | None]:
         """What some files hold, and what is wrong with them; read again where one has changed."""

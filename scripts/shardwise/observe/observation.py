@@ -3,8 +3,10 @@
 `shardwise.observe.folder` fills them in; whoever shows a run takes them from there.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from shardwise.devices import quarantine
@@ -162,6 +164,17 @@ class Observation:
     failures: Mapping[str, FailureReason] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     flaw: Flaw | None = None
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Shards by state: all of :data:`STATES`."""
+        states = Counter(shard.state for shard in self.shards.values())
+        return {state: states[state] for state in STATES}
+
+    @cached_property
+    def done(self) -> list[Sighting]:
+        """The shards that are done."""
+        return [shard for shard in self.shards.values() if shard.state == DONE]
 
     @property
     def summary_fits(self) -> bool:

@@ -3,16 +3,16 @@
 Pure: an observation in, figures out.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from shardwise.observe.observation import (
     DONE,
     FAILED,
     RUNNING,
-    STATES,
     WAITING,
     DeviceOfNode,
     FailureReason,
@@ -68,20 +68,17 @@ class Look:
     @property
     def code(self) -> int:
         """As the exit code of ``--once``: 0 all done, 75 unfinished, 3 somebody has to act."""
-        if self.ended:
-            return 0
-        return 75 if self.verdict.kind in ("unfinished", "empty") else 3
+        return 0 if self.ended else 75 if self.verdict.kind in ("unfinished", "empty") else 3
 
     @property
     def headline(self) -> str:
         """How the run does, in a sentence."""
-        done, shards = self.counts[DONE], len(self.seen.shards)
         if self.verdict.kind == "empty":
             return f"Waiting: no run has begun in {self.seen.results.root} yet."
         if not self.counts[RUNNING] or self.verdict.kind not in ("unfinished", "failed"):
             return self.verdict.words
         failed = f", {self.counts[FAILED]} have failed so far" if self.counts[FAILED] else ""
-        return f"Running: {done} of {shards} shards are done{failed}."
+        return f"Running: {self.counts[DONE]} of {len(self.seen.shards)} shards are done{failed}."
 
     def json(self) -> dict[str, Any]:
         """All of it, for programs."""
@@ -98,10 +95,7 @@ class Look:
                 {"uuid": e.uuid, "node": e.host, "why": e.why, "shard": e.shard,
                  "until": e.expires} for e in seen.quarantined
             ],
-            "failures": [
-                {"of": name, "reason": why.reason, "log": why.log, "at": why.at}
-                for name, why in failures(seen)
-            ],
+            "failures": [{"of": name, **vars(why)} for name, why in failures(seen)],
             "problems": list(seen.problems),
         }  # fmt: skip
 
@@ -109,13 +103,11 @@ class Look:
 def look(seen: Observation) -> Look:
     """What an observation shows."""
     shards = list(seen.shards.values())
-    states = Counter(shard.state for shard in shards)
-    rate = _rate(seen.at, shards)
-    left, why = _time_left(shards, rate)
     done, planned = sum(one.bytes * _share(one) for one in shards), sum(one.bytes for one in shards)
-    counts = {state: states[state] for state in STATES}
-    devices = _devices(seen.at, shards)
-    return Look(seen, verdict(seen), counts, done, planned, rate, left, why, devices)
+    rate = _rate(seen.at, shards)
+    left, why = _time_left(seen, rate)
+    devices = _devices(seen)
+    return Look(seen, verdict(seen), seen.counts, done, planned, rate, left, why, devices)
 
 
 def failures(seen: Observation) -> list[tuple[str, FailureReason]]:
@@ -127,64 +119,60 @@ def failures(seen: Observation) -> list[tuple[str, FailureReason]]:
 
 def _share(shard: Sighting) -> float:
     """How much of a shard is done, as far as anybody says."""
-    if shard.state == DONE:
-        return 1.0
-    return shard.progress or 0.0 if shard.state == RUNNING else 0.0
+    return {DONE: 1.0, RUNNING: shard.progress or 0.0}.get(shard.state, 0.0)
 
 
 def _rate(at: float, shards: Sequence[Sighting]) -> float | None:
     """Bytes per second over the last minutes, each shard's spread evenly over its time."""
-    spans = []
-    for shard in shards:
-        end = shard.finished if shard.state == DONE else at if shard.state == RUNNING else None
-        if shard.started is not None and end is not None and shard.started < end:
-            spans.append((end, shard.started, shard.bytes * _share(shard)))
-    if not spans:
+    rows = [
+        (shard.finished if shard.state == DONE else at, shard.started, shard.bytes * _share(shard))
+        for shard in shards
+        if shard.state in (DONE, RUNNING) and shard.started is not None
+    ]
+    rows = [row for row in rows if row[0] is not None and row[1] < row[0]]
+    if not rows:
         return None
-    last = sorted(spans)[-8:]
-    window = 2 * sum(end - begin for end, begin, _ in last) / len(last)
-    since = at - min(max(window, _LATELY[0]), _LATELY[1])
-    since = max(since, min(begin for _, begin, _ in spans))
-    lately = sum(
-        amount * (min(end, at) - max(begin, since)) / (end - begin)
-        for end, begin, amount in spans
-        if end > since and begin < at
-    )
-    return lately / (at - since) if lately > 0 and at > since else None
+    ends, begins, amounts = np.array(sorted(rows)).T
+    window = np.clip(2 * (ends - begins)[-8:].mean(), *_LATELY)
+    since = max(at - window, begins.min())
+    inside = np.clip(np.minimum(ends, at) - np.maximum(begins, since), 0, None)
+    lately = float((amounts * inside / (ends - begins)).sum())
+    return lately / float(at - since) if lately > 0 and at > since else None
 
 
-def _time_left(shards: list[Sighting], rate: float | None) -> tuple[float | None, str | None]:
+def _time_left(seen: Observation, rate: float | None) -> tuple[float | None, str | None]:
     """Seconds that the bytes left take at the rate of the last minutes, or why nobody knows."""
-    if not shards:
+    counts = seen.counts
+    if not seen.shards:
         return None, "nothing is planned yet"
-    states = {shard.state for shard in shards}
-    if not states & {RUNNING, WAITING}:
+    left = sum(shard.bytes * (1 - _share(shard)) for shard in seen.shards.values()
+               if shard.state in (RUNNING, WAITING))  # fmt: skip
+    if not counts[RUNNING] + counts[WAITING]:
         return 0.0, None
     if rate is not None:
-        left = sum(s.bytes * (1 - _share(s)) for s in shards if s.state in (RUNNING, WAITING))
         return left / rate, None
-    if RUNNING in states:
+    if counts[RUNNING]:
         return None, "no shard has finished yet"
-    return None, "no task is at work" if DONE in states else "no shard has been begun"
+    return None, "no task is at work" if counts[DONE] else "no shard has been begun"
 
 
-def _devices(at: float, shards: Sequence[Sighting]) -> list[dict[str, Any]]:
+def _devices(seen: Observation) -> list[dict[str, Any]]:
     """Devices at work, by node; then those that are idle since a short time, while shards wait."""
-    busy = [shard for shard in shards if shard.state == RUNNING]
-    rows = [(one.device, one.shard, one.progress, one.started, one.gauge)
+    busy = [shard for shard in seen.shards.values() if shard.state == RUNNING]
+    rows: list[Sequence[Any]] = [(one.device, one.shard, one.progress, one.started, one.gauge)
             for one in sorted(busy, key=lambda one: (_order(one.device), one.shard))]  # fmt: skip
-    if any(shard.state == WAITING for shard in shards):
+    if seen.counts[WAITING]:
         last: dict[DeviceOfNode, float] = {}
-        for shard in shards:
+        for shard in seen.shards.values():
             if shard.device is not None and shard.finished is not None:
                 last[shard.device] = max(last.get(shard.device, 0.0), shard.finished)
         idle = sorted(set(last) - {shard.device for shard in busy}, key=_order)
         rows += [(device, None, None, last[device], None) for device in idle
-                 if at - last[device] < _IDLE_SECONDS]  # fmt: skip
+                 if seen.at - last[device] < _IDLE_SECONDS]  # fmt: skip
     return [
         {"name": device and device.name, "uuid": device and device.uuid,
          "node": device and device.node, "shard": shard, "progress": progress,
-         "seconds": None if since is None else max(0.0, at - since),
+         "seconds": None if since is None else max(0.0, seen.at - since),
          "gauge": dict(gauge) if gauge else None}
         for device, shard, progress, since, gauge in rows
     ]  # fmt: skip

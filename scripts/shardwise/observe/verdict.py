@@ -1,9 +1,7 @@
 """One line on the state of a results folder."""
 
-from collections import Counter
-
 from shardwise.errors import one_line, some
-from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, Observation, Verdict
+from shardwise.observe.observation import DAMAGED, FAILED, RUNNING, Observation, Verdict
 from shardwise.observe.shards import stamped
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
@@ -22,8 +20,7 @@ def verdict(seen: Observation) -> Verdict:
     """
     if seen.plan is None:
         return _without_plan(seen)
-    counts = Counter(sighting.state for sighting in seen.shards.values())
-    done, shards = counts[DONE], len(seen.shards)
+    counts, done, shards = seen.counts, len(seen.done), len(seen.shards)
     if counts[DAMAGED]:
         return _damaged(seen)
     if done < shards:

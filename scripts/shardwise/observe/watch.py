@@ -6,15 +6,12 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
-import termios
 import time
-import tty
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -38,93 +35,55 @@ _MOST_SECONDS = 86400.0
 """Nobody waits longer for the next look, and some systems cannot."""
 
 _SIGNALS = (signal.SIGWINCH, signal.SIGTSTP)
-_LEAVE = Text("\nq or Ctrl-C leaves; the run goes on", "dim")
+_LEAVE = Text("\nCtrl-C leaves; the run goes on", "dim")
 
 
 class InPlace:
     """The whole terminal, drawn anew; the last picture stays behind."""
 
     def __init__(self) -> None:
-        self._undo = ExitStack()
-        self._live: Live | None = None
-        self._keys: list[Any] | None = None
+        self._live = Live(console=_console(), screen=True, auto_refresh=False,
+                          redirect_stdout=False, redirect_stderr=False)  # fmt: skip
         self._last: Look | None = None
 
     def __enter__(self) -> "InPlace":
-        """Take the terminal. A new size, and Ctrl-Z, are acted on only while this waits."""
-        with self._undo as stack:
-            for number, act in zip(_SIGNALS, (self._draw, self._sleep), strict=True):
-                stack.callback(signal.signal, number, signal.signal(number, act))
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-            stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-            stack.enter_context(_held_log())
-            stack.callback(self._give_back)
-            self._take()
-            self._undo = stack.pop_all()
+        """Take the terminal. Python tells `wait` of a new size and of Ctrl-Z through a socket."""
+        self._signals, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: None)
+        self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Give the terminal back, and leave the last picture there."""
-        self._undo.close()
-        if self._last is not None:
-            with suppress(OSError):
+        signal.set_wakeup_fd(-1)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        self._signals.close()
+        self._waker.close()
+        with suppress(OSError, ValueError):  # the terminal may be gone, which is no failure
+            self._live.stop()
+            if self._last is not None:
                 _show(self._last)
 
     def show(self, look: Look) -> None:
         """Draw it."""
-        self._last = look
-        self._draw()
+        self._last, console = look, self._live.console
+        drawn = draw(look, console, console.height - 2)
+        self._live.update(Group(drawn, _LEAVE), refresh=True)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait, with an eye on the keyboard; False after q."""
+    def wait(self, seconds: float) -> None:
+        """Wait; meanwhile draw in a new size, and let Ctrl-Z give the terminal to the shell."""
         end = time.monotonic() + seconds
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        try:
-            while self._keys:
-                if not select.select([sys.stdin], [], [], max(0.0, end - time.monotonic()))[0]:
-                    return True
-                typed = os.read(sys.stdin.fileno(), 64)
-                if b"q" in typed.lower():
-                    return False
-                if not typed:  # the keyboard is gone
-                    break
-            time.sleep(max(0.0, end - time.monotonic()))
-            return True
-        finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-
-    def _draw(self, *signal: object) -> None:
-        if self._live and self._last:
-            console = self._live.console
-            drawn = draw(self._last, console, console.height - 2)
-            self._live.update(Group(drawn, _LEAVE), refresh=True)
-
-    def _take(self) -> None:
-        """Draw from now on; keys come one by one, and are not shown, while this is in front."""
-        with suppress(OSError, ValueError, termios.error):
-            if os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp():
-                self._keys = termios.tcgetattr(sys.stdin)
-                tty.setcbreak(sys.stdin)
-        self._live = Live(console=_console(), screen=True, auto_refresh=False,
-                          redirect_stdout=False, redirect_stderr=False)  # fmt: skip
-        self._live.start()
-
-    def _give_back(self) -> None:
-        # The terminal may be gone, which is no reason to fail.
-        with suppress(OSError, ValueError):
-            if self._live:
+        while select.select([self._signals], [], [], max(0.0, end - time.monotonic()))[0]:
+            if signal.SIGTSTP in self._signals.recv(64):
                 self._live.stop()
-        with suppress(OSError, ValueError, termios.error):
-            if self._keys:
-                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._keys)
-        self._live = self._keys = None
-
-    def _sleep(self, *signal_: object) -> None:
-        """What Ctrl-Z does: the terminal is the shell's, until this goes on."""
-        self._give_back()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._take()
-        self._draw()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self._live.start()
+            if self._last:
+                self.show(self._last)
 
 
 class Lines:
@@ -132,7 +91,7 @@ class Lines:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told: tuple[object, ...] = ()
+        self._news: tuple[object, ...] = ()
         self._failed: set[tuple[str, str]] = set()
         self._at: float | None = None
         self._last: Look | None = None
@@ -142,36 +101,33 @@ class Lines:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Tell the state at the end, however short ago the last line was."""
+        """Write the state at the end, however short ago the last line was."""
         if self._last is not None and not any(error):
-            self._tell(self._last)
+            self._write(self._last)
             _print(_ending(self._last))
 
     def show(self, look: Look) -> None:
         """A line, if it is time for one."""
         self._last = look
         if self._at is None or self._clock() - self._at >= _LINE_SECONDS:
-            self._tell(look)
+            self._write(look)
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)
-        return True
 
-    def _tell(self, look: Look) -> None:
-        failed = [(name, why.reason, why.log) for name, why in status.failures(look.seen)]
+    def _write(self, look: Look) -> None:
+        failed = {(name, why.reason): why.log for name, why in status.failures(look.seen)}
         news = (look.verdict, *look.counts.items(), *look.seen.problems, *failed)
-        if news == self._told:
+        if news == self._news:
             return
-        self._told, self._at = news, self._clock()
-        at = time.strftime("%H:%M:%S", time.localtime(look.seen.at))
         lines = [summary(look) if look.seen.shards else look.headline]
-        for name, reason, log in reversed(failed):
-            if (name, reason) not in self._failed:
-                lines.append(f"failed: {name}: {reason} (log: {log or 'none'})")
-        self._failed = {(name, reason) for name, reason, _ in failed}
+        for name, reason in [key for key in reversed(failed) if key not in self._failed]:
+            lines.append(f"failed: {name}: {reason} (log: {failed[name, reason] or 'none'})")
         if look.ended and look.seen.shards:
             lines.append(look.verdict.words)
+        self._news, self._failed, self._at = news, set(failed), self._clock()
+        at = time.strftime("%H:%M:%S", time.localtime(look.seen.at))
         _print(f"{at} {line}" for line in lines)
 
 
@@ -186,12 +142,15 @@ class Json(Lines):
         _print([json.dumps(look.json())])
 
 
+View = InPlace | Lines
+
+
 def capable() -> bool:
     """Whether there is a terminal that can be drawn on in place."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
-def choose_view(as_json: bool) -> "InPlace | Lines":
+def choose_view(as_json: bool) -> View:
     """How standard output shows a run that goes on."""
     return Json() if as_json else InPlace() if capable() else Lines()
 
@@ -214,20 +173,19 @@ def _show(look: Look) -> None:
 
 @contextmanager
 def served(root: Path, address: tuple[str, int] | None) -> Iterator[Observer]:
-    """Look at a results folder; meanwhile its metrics are served at ``(host, port)``, if given."""
+    """Look at a results folder; meanwhile the last look is served at ``(host, port)``, if given."""
+    observer = Observer(root)
     with ExitStack() as stack:
         if address is not None:
             from shardwise.observe import metrics  # here: who only looks needs no server
 
-            port = stack.enter_context(metrics.serve(Observer(root), *address))
+            port = stack.enter_context(metrics.serve(lambda: observer.last, *address))
             log.info("metrics: http://%s:%d/metrics", address[0], port)
-        yield Observer(root)
+        yield observer
 
 
-def follow(
-    observer: Observer, view: "InPlace | Lines", interval: float, stay: bool = False
-) -> None:
-    """Show a run until it has ended, unless this is to stay, or until the user leaves.
+def follow(observer: Observer, view: View, interval: float, stay: bool = False) -> None:
+    """Show a run until it has ended, unless this is to stay.
 
     ``interval`` are the seconds between two looks; more where a look takes long.
     """
@@ -239,8 +197,7 @@ def follow(
             if look.ended and not stay:
                 return
             took = time.monotonic() - began
-            if not view.wait(min(max(interval, _SHARE_OF_TIME * took), _MOST_SECONDS)):
-                return
+            view.wait(min(max(interval, _SHARE_OF_TIME * took), _MOST_SECONDS))
 
 
 def _ending(look: Look) -> Iterator[str]:
@@ -258,20 +215,7 @@ def _console() -> Console:
     """Standard output, whatever letters and width it has."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     width = None if capable() else shutil.get_terminal_size((_OUTPUT_WIDTH, 0)).columns
-    return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
-
-
-@contextmanager
-def _held_log() -> Iterator[None]:
-    """Keep what is logged, which would spoil the picture, and tell it at the end."""
-    root, held = logging.getLogger(), MemoryHandler(sys.maxsize, flushLevel=sys.maxsize)
-    handlers, root.handlers = root.handlers, [held]
-    try:
-        yield
-    finally:
-        root.handlers = handlers
-        for record in held.buffer:
-            root.handle(record)
+    return Console(file=sys.stdout, width=width, highlight=False)
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -610,11 +610,10 @@ def test_the_doctor_clears_no_folder_that_it_has_guessed(tmp_path):
 def test_the_doctor_shows_them(results, caplog):
     """As notes on the results folder, each with the command that clears it."""
     from shardwise.doctor import folders
-    from shardwise.doctor.findings import Deadline
 
     caplog.set_level(logging.WARNING)
     entry = quarantine.note(results, A, "lost", "00001")
-    found = [f for f in folders.findings(results.root, Deadline(60)) if f.name == "quarantine"]
+    found = [f for f in folders.findings(results.root) if f.name == "quarantine"]
     assert [f.level for f in found] == ["note"]
     assert found[0].text == str(quarantine.entries(results)[0])
     assert found[0].facts["uuid"] == entry.uuid

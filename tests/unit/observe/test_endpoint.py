@@ -15,23 +15,12 @@ from shardwise.observe.folder import Observer
 from tests import pretend
 
 
-class Counting(Observer):
-    """An observer that counts its looks, and fails where it is told to."""
-
-    looks, error = 0, None
-
-    def look(self, at=None):
-        """A look at the moment for which the folder was made."""
-        self.looks += 1
-        if self.error:
-            raise self.error
-        return super().look(pretend.NOW)
-
-
 @pytest.fixture
 def observer(tmp_path):
-    """An observer of a small run."""
-    return Counting(pretend.run(tmp_path, shards=3, devices=1).root)
+    """An observer of a small run, which it has looked at."""
+    observer = Observer(pretend.run(tmp_path, shards=3, devices=1).root)
+    observer.look(pretend.NOW)
+    return observer
 
 
 def get(port: int):
@@ -46,23 +35,21 @@ def get(port: int):
 
 def test_the_metrics_are_served(observer):
     """GET /metrics answers with the metrics, in their content type."""
-    with metrics.serve(observer) as port:
+    with metrics.serve(lambda: observer.last) as port:
         status, kind, text = get(port)
     assert (status, kind) == (200, CONTENT_TYPE_PLAIN_0_0_4)
-    assert text == metrics.text(observer.look())
+    assert text == metrics.text(observer.last)
 
 
-def test_a_folder_is_looked_at_once_for_many_requests(observer):
-    """Within the pause between two looks everybody gets the same figures."""
-    with metrics.serve(observer, every=1000) as port:
-        first = get(port)
-        assert [get(port) for _ in range(4)] == [first] * 4
-    assert observer.looks == 1
+def test_before_the_first_look_there_are_no_figures():
+    """The answer is an empty text: nothing is known, and nothing is made up."""
+    with metrics.serve(lambda: None) as port:
+        assert get(port)[::2] == (200, "")
 
 
 def test_bad_clients_do_not_end_it(observer):
     """After noise, and after clients that leave at once or never say a word, others are served."""
-    with metrics.serve(observer) as port:
+    with metrics.serve(lambda: observer.last) as port:
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
         for noise in (b"\0\xff" * 500, b"GET /metrics HTTP/9.9\r\n", b"GET " + b"x" * 70_000, b""):
             with socket.create_connection(("127.0.0.1", port)) as client:
@@ -72,20 +59,10 @@ def test_bad_clients_do_not_end_it(observer):
             client.close()
 
 
-def test_a_look_that_fails_is_told_and_does_not_end_it(observer, capfd):
-    """A fault in a look is answered with 500 and told, and the next request is served again."""
-    with metrics.serve(observer, every=0) as port:
-        observer.error = RuntimeError("odd")
-        assert get(port)[0] == 500
-        observer.error = None
-        assert get(port)[0] == 200
-    assert "odd" in capfd.readouterr().err
-
-
 def test_it_listens_on_this_machine_alone_and_ends(observer):
     """It listens on the loopback unless told otherwise; after it nobody listens, nothing runs."""
     before = threading.active_count()
-    with metrics.serve(observer) as port:
+    with metrics.serve(lambda: observer.last) as port:
         assert get(port)[0] == 200
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port))
@@ -100,6 +77,6 @@ def test_where_nobody_can_listen_is_refused(observer, host, port):
         port = taken.getsockname()[1] if port is None else port
         with (
             pytest.raises(InputError, match=f"cannot listen on {host}"),
-            metrics.serve(observer, host, port),
+            metrics.serve(lambda: observer.last, host, port),
         ):
             pass

@@ -1,11 +1,10 @@
 """The questions that people have after a run, each with its answer in a line."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.observe.advice import Advice
-from shardwise.observe.observation import DAMAGED, DONE, FAILED, Observation, Verdict
+from shardwise.observe.observation import DAMAGED, FAILED, Observation
 from shardwise.observe.run_table import STRAGGLER, RunTable
 from shardwise.units import count, plain, seconds
 
@@ -24,11 +23,10 @@ class Answer:
 
 
 def answers(
-    seen: Observation, verdict: Verdict, run: RunTable, spent: Sequence[tuple[str, str, float]],
+    seen: Observation, run: RunTable, spent: Sequence[tuple[str, str, float]],
     advice: Sequence[Advice],
 ) -> Iterator[Answer]:  # fmt: skip
     """The answers, in the order in which people ask; what nobody can know is left out."""
-    yield _right(seen, verdict)
     yield _failed(seen)
     if spent:
         total = sum(part for _, _, part in spent)
@@ -44,23 +42,8 @@ def answers(
         yield Answer("What should I change?", f"{first}.{more}", OPEN, "advice")
 
 
-def _right(seen: Observation, verdict: Verdict) -> Answer:
-    words, mark = {
-        "proven": ("Yes, it is proven", GOOD),
-        "unproven": ("Nothing says otherwise, but it is not proven", OPEN),
-        "unfinished": ("There is none yet", OPEN),
-        "failed": ("There is none: shards or stages failed", BAD),
-        "damaged": ("It cannot be trusted: something is damaged", BAD),
-        "empty": ("There is no run here", OPEN),
-    }.get(verdict.kind, (verdict.words, OPEN))
-    if verdict.kind == "unfinished" and seen.shards:
-        done = sum(own.state == DONE for own in seen.shards.values())
-        words += f": {done:,} of {len(seen.shards):,} shards are done"
-    return Answer("Is the number right?", f"{words}.", mark, "run")
-
-
 def _failed(seen: Observation) -> Answer:
-    states = Counter(own.state for own in seen.shards.values())
+    states = seen.counts
     barred = sum(not entry.noted_only for entry in seen.quarantined)
     bad = [state for state in (FAILED, DAMAGED) if states[state]]
     parts = [f"{count(states[state], 'shard')} {state}" for state in bad]

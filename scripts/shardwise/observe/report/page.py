@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -20,7 +19,6 @@ from shardwise.observe.observation import Observation
 from shardwise.observe.report import matrix, plots, tables
 from shardwise.observe.report.answers import answers
 from shardwise.observe.report.matrix import Matrix
-from shardwise.observe.run_table import RunTable
 from shardwise.records import receipts
 from shardwise.records.timeline import Span
 from shardwise.units import any_clock, plain, seconds
@@ -34,8 +32,8 @@ _MOST_COPIES = 1000
 class Beside:
     """What the page reads beside the observation.
 
-    ``total`` is the sum as a picture, ``why`` its name, or why there is none; ``command`` continues
-    the run, and is empty where no run has left it; ``copies`` says when shards were copied.
+    ``total`` is the sum as a picture, ``why`` its name, or why there is none; ``command`` made or
+    continues the run, where one has left it; ``copies`` says when shards were copied.
     """
 
     total: Matrix | None = None
@@ -59,12 +57,11 @@ def read(seen: Observation) -> Beside:
     results, command = seen.results, b""
     with suppress(IntegrityError):
         command = small.read(results.command, follow=False) or b""
-    found = [name for name in ("pool", "mpi") if results.log(name).exists()]
-    found += ["array"] * results.arrays.exists()
-    dispatch = " and ".join(found) or ("jobs: one job per shard" if seen.shards else "")
-    total, why = _total(seen)
-    told = one_line(command.decode(errors="replace").strip())
-    return Beside(total, why, told, dispatch, _copies(seen))
+    names = [name for name in ("pool", "mpi") if results.log(name).exists()]
+    names += ["array"] * results.arrays.exists()
+    dispatch = " and ".join(names) or ("jobs: one job per shard" if seen.shards else "")
+    line = one_line(command.decode(errors="replace").strip())
+    return Beside(*_total(seen), line, dispatch, _copies(seen))
 
 
 def _copies(seen: Observation) -> list[Span]:
@@ -112,64 +109,23 @@ def render(
     run, verdict = run_table.of(seen), verdicts.verdict(seen)
     advice = advise(seen, run) if advice is None else advice
     spent = tables.spent(seen, run, beside.copies)
-    total = sum(part for _, _, part in spent)
-    context = {
-        "verdict": verdict,
-        "first_line": [marked(part) for part in verdict.words.partition(". ")],
-        "title": plain(f"Shardwise: {seen.results.root.resolve().name}"),
-        "at": any_clock(seen.at),
-        "version": __version__,
-        "bad": verdict.kind in ("failed", "damaged") or bool(seen.failures),
-        "command": "" if verdict.kind in ("proven", "unproven") else beside.command,
-        "answers": list(answers(seen, verdict, run, spent, advice)),
-        "spent": [(kind, name, seconds(part), 100 * part / total) for kind, name, part in spent],
-        "total": seconds(total),
-        "advice": [(marked(one.words), marked(one.evidence)) for one in advice],
-        "known": bool(seen.shards),
-        **_sum_of(seen, beside),
-        **_shards_of(seen, run, beside.dispatch),
-    }
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals["style"] = Markup((_HERE / "page.css").read_text("utf-8"))
-    return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(context)
-
-
-def _sum_of(seen: Observation, beside: Beside) -> dict[str, Any]:
-    """What the template shows of the sum, and of the files that hold it."""
-    total = beside.total
-    drawn = [plots.heat_map(total, beside.why), plots.row_norms(total)] if total else []
-    results, load = tables.files(seen)
-    return {
-        "files": results,
-        "load": load,
-        "pictures": [plot for plot in drawn if plot],
-        "sum_words": beside.why,
-        "scalars": tables.statistics(seen) if seen.summary_fits else [],
-        "elements": tables.elements(total) if total else [],
-    }
-
-
-def _shards_of(seen: Observation, run: RunTable, dispatch: str) -> dict[str, Any]:
-    """What the template shows of shards, devices, failures and the config."""
-    late = tables.late(run)
-    return {
-        "facts": tables.facts(seen, run, dispatch),
-        "times": [plot for plot in (plots.timeline(run), plots.durations(run)) if plot],
-        "late": late,
-        "more_late": len(run.late) - len(late),
-        "shards": tables.shards(run),
-        "rates": tables.rates(run),
-        "failures": tables.failures(seen),
-        "retries": tables.retries(seen),
-        "quarantined": tables.quarantined(seen),
-        "problems": [plain(problem) for problem in seen.problems[: tables.MOST_ROWS]],
-        "more_problems": max(0, len(seen.problems) - tables.MOST_ROWS),
-        "devices": tables.devices(seen, run),
-        "versions": tables.versions(seen),
-        "config": tables.config(seen),
-    }
+    return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(
+        seen=seen, run=run, verdict=verdict, beside=beside, tables=tables, plots=plots,
+        first_line=[marked(part) for part in verdict.words.partition(". ")],
+        title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
+        at=any_clock(seen.at),
+        version=__version__,
+        bad=verdict.kind in ("failed", "damaged") or bool(seen.failures),
+        ended=verdict.kind in ("proven", "unproven"),
+        answers=answers(seen, run, spent, advice),
+        spent=spent,
+        seconds=seconds,
+        advice=[(marked(one.words), marked(one.evidence)) for one in advice],
+        style=Markup((_HERE / "page.css").read_text("utf-8")),
+    )  # fmt: skip
 
 
 def marked(text: object) -> Markup:

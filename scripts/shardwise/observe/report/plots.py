@@ -44,7 +44,6 @@ _MOST_LANES, _COLUMNS, _MOST_COLUMNS = 8, 100, 4000
 _ROW, _LABEL = 38, 16  # pixels of a device's row, and of the label in it
 _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour scale
 _BENT = 30.0  # times the typical cell, from which the end of the scale bends it
-_POINTS = 400
 
 _NAMES = ("ink", "dim", "line", "soft", "bg", "curve", "limit", "unknown",
           *(f"p{i}" for i in range(len(PHASES))))  # fmt: skip
@@ -59,6 +58,17 @@ _STYLE = {
     "ytick.color": _COLOURS["dim"], "axes.formatter.use_mathtext": False,
     "axes.unicode_minus": False, "figure.dpi": 72, "path.simplify": False,
 }  # fmt: skip
+
+
+_TIMELINE = {
+    True: "A row is a device, a bar a shard. Its colours are what held the shard up, added up in a "
+    "fixed order, not in the order of time. Point at a bar to see its shard. Dotted lines are "
+    "breaks between runs, which are left out.",
+    False: "A row is a device; of many, those with most idle time are drawn. There are too many "
+    "shards to draw each, so a column is as high as the share of its time in which the device had "
+    "a shard at work. Dotted lines are breaks between runs, which are left out.",
+}
+"""How to read the timeline, by whether each shard is a bar."""
 
 
 @dataclass(frozen=True)
@@ -127,17 +137,6 @@ def timeline(run: RunTable) -> Plot | None:
     if len(shown) > MOST_DEVICES:
         shown = shown.sort_values("busy", kind="stable")[:MOST_DEVICES].sort_index()
     each = len(run.shards) <= MOST_BARS and shown.lanes.max() <= _MOST_LANES
-    caption = (
-        "A row is a device, a bar a shard. Its colours are what held the shard up, added up in a "
-        "fixed order, not in the order of time. Point at a bar to see its shard."
-        if each
-        else "A row is a device. There are too many shards to draw each, so a column is as high as "
-        "the share of its time in which the device had a shard at work."
-    )
-    if len(run.stretches) > 1:
-        caption += " Dotted lines are breaks between runs, which are left out."
-    if len(shown) < len(run.devices):
-        caption += f" Of {len(run.devices):,} devices, the {len(shown)} with most idle time."
     busy = float(run.devices.busy.mean())
     finding = (
         f"{count(len(run.devices), 'device')} worked on {count(len(run.shards), 'shard')} for "
@@ -145,7 +144,9 @@ def timeline(run: RunTable) -> Plot | None:
         "time."
     )
     pictures = [_timeline(run, shown, width, each) for width in (WIDE, NARROW)]
-    return Plot("timeline", "What each device did", finding, caption, pictures, _legend(run))
+    return Plot(
+        "timeline", "What each device did", finding, _TIMELINE[each], pictures, _legend(run)
+    )
 
 
 def _legend(run: RunTable) -> list[tuple[str, str, str]]:
@@ -195,7 +196,7 @@ def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Mar
             axes.axvline(float(worked(run, end)) / unit, color=_COLOURS["ink"], ls=":", lw=1)
 
     height = _ROW * len(shown) + 54
-    return _draw(width, height, "What each device did over time", paint, 12, titles)
+    return _draw(width, height, "What each device did over time", paint, 18, titles)
 
 
 def _cut(text: str, most: int) -> str:
@@ -301,7 +302,8 @@ def durations(run: RunTable) -> Plot | None:
         axes.hist(took / unit, bins=min(30, 5 + len(took) // 4), range=(0, top),
                   color=_COLOURS["curve"])  # fmt: skip
         axes.axvline(run.typical / unit, color=_COLOURS["ink"], lw=1)
-        axes.axvline(STRAGGLER * run.typical / unit, color=_COLOURS["limit"], ls="--", lw=1)
+        if run.enough:
+            axes.axvline(STRAGGLER * run.typical / unit, color=_COLOURS["limit"], ls="--", lw=1)
         axes.set(xlabel=f"{name} that a shard took", ylabel="shards", xlim=(0, top))
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -309,10 +311,9 @@ def durations(run: RunTable) -> Plot | None:
     finding = (
         f"A typical shard took {seconds(run.typical)}, the longest {seconds(float(took.max()))}."
     )
-    caption = (
-        "How many shards took how long. The solid line is the median, the dashed one "
-        f"{STRAGGLER:g} times that."
-    )
+    caption = "How many shards took how long. The solid line is the median."
+    if run.enough:
+        caption += f" The dashed line is {STRAGGLER:g} times that."
     return Plot("durations", "How long the shards took", finding, caption,
                 [_draw(NARROW, 240, "How many shards took how long", paint)])  # fmt: skip
 
@@ -322,22 +323,17 @@ def durations(run: RunTable) -> Plot | None:
 
 def heat_map(matrix: Matrix, name: str) -> Plot:
     """The matrix as a picture."""
-    rows, columns = matrix.shape
-    high, wide = matrix.blocks
-    what = "absolute value" if matrix.complex else "value"
-    caption = f"A cell is the {what} of one element."
-    if max(high, wide) > 1:
-        caption = (
-            f"A cell is the mean {what} of {high:.4g} × {wide:.4g} elements, so a single outlier "
-            "looks weaker than it is: the figures beside it have the extremes."
-        )
-    caption += f" Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
+    caption = (
+        "A cell is an element, of a larger matrix the mean of a block (of absolute values where "
+        "they are complex), so a single outlier looks weaker than it is: the figures beside it "
+        f"have the extremes. Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
+    )
     if matrix.step > 1:
         caption += f" The file is large: one row of {matrix.step} was read."
     finding = _between(matrix)
     if missing := int(np.isnan(matrix.cells).sum()):
         finding += f" {count(missing, 'cell')} with NaN or infinite elements, in magenta."
-    title = f"{name}, {rows:,} × {columns:,}"
+    title = "{}, {:,} × {:,}".format(name, *matrix.shape)
     return Plot("sum", title, finding, caption, [_heat_map(matrix, name)])
 
 
@@ -385,61 +381,17 @@ def colour_scale(found: np.ndarray) -> tuple[Normalize, str]:
     Symmetric about zero where both signs are there; linear near zero and logarithmic beyond, where
     its end is far above the typical cell.
     """
-    if not found.size:
-        return Normalize(0, 1), "cividis"
-    signed = bool((found < 0).any() and (found > 0).any())
-    moduli = np.abs(found)
-    end = float(np.quantile(moduli, 1 - _CLIPPED)) or float(moduli.max()) or 1.0
-    typical = float(np.median(moduli[moduli > 0])) if (moduli > 0).any() else end
-    low, high = (float(np.quantile(found, q)) for q in (_CLIPPED, 1 - _CLIPPED))
-    if high <= low:
+    found = found if found.size else np.array([0.0, 1.0])
+    low, high = (float(end) for end in np.quantile(found, (_CLIPPED, 1 - _CLIPPED)))
+    if low == high:
         low, high = float(found.min()), float(found.max())
-    if high <= low:
-        low, high = low - (abs(low) or 1.0), high + (abs(high) or 1.0)
+    if low == high:
+        return Normalize(low - (abs(low) or 1.0), high + (abs(high) or 1.0)), "cividis"
+    end, typical = max(abs(low), abs(high)), float(np.median(np.abs(found[found != 0])))
+    signed = low < 0 < high
+    if signed:
+        low, high = -end, end
     bent = end > _BENT * typical
-    if signed or bent:
-        low, high = (-end if found.min() < 0 else 0.0), (end if found.max() > 0 else 0.0)
-    norm = AsinhNorm(typical, low, high) if bent else Normalize(low, high)
-    return norm, "RdBu_r" if signed else "cividis"
-
-
-def _power(exponent: float, _: int) -> str:
-    return f"{10.0 ** min(max(exponent, -307.0), 308.0):.2g}"
-
-
-def row_norms(matrix: Matrix) -> Plot | None:
-    """How large each row is; None where no row has a norm above zero."""
-    norms = matrix.norms
-    good = norms[np.isfinite(norms) & (norms > 0)]
-    if not good.size:
-        return None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(np.isfinite(norms) & (norms > 0), np.log10(norms), np.nan)
-    rows = np.arange(len(norms))
-    if len(norms) > _POINTS:  # the largest of each stretch: a peak stays
-        rows = np.arange(_POINTS) * len(norms) // _POINTS
-        logs = np.fmax.reduceat(logs, rows)
-
-    def paint(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        axes.plot(rows * matrix.step, logs, color=_COLOURS["curve"], lw=1.5,
-                  marker="o" if len(rows) < 30 else "", ms=4)  # fmt: skip
-        least, most = float(np.nanmin(logs)), float(np.nanmax(logs))
-        margin = max(0.05, 0.05 * (most - least))
-        axes.set(ylim=(max(least - margin, -307), min(most + margin, 308)), xlabel="row",
-                 ylabel="norm")  # fmt: skip
-        axes.yaxis.set_major_locator(MaxNLocator(6))
-        axes.yaxis.set_major_formatter(FuncFormatter(_power))
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-
-    finding = f"Row norms lie between {good.min():.4g} and {good.max():.4g}."
-    if zero := int((norms == 0).sum()):
-        finding += f" {count(zero, 'row')} hold zeros only."
-    if wild := int((~np.isfinite(norms)).sum()):
-        finding += f" {count(wild, 'row')} hold NaN or infinite elements."
-    caption = (
-        "The Euclidean norm of each row, on a logarithmic axis. A step or a gap says that rows are "
-        "of different kinds."
+    return (AsinhNorm(typical, low, high) if bent else Normalize(low, high)), (
+        "RdBu_r" if signed else "cividis"
     )
-    return Plot("norms", "How large each row is", finding, caption,
-                [_draw(NARROW, 270, "The norm of each row", paint, 66)])  # fmt: skip

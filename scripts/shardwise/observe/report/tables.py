@@ -71,9 +71,8 @@ def facts(seen: Observation, run: RunTable, dispatch: str) -> list[Pair]:
     """What the run was to do, and how."""
     pairs = list(_planned(seen.plan)) if seen.plan else []
     if seen.shards:
-        states = Counter(own.state for own in seen.shards.values())
-        words = ", ".join(f"{n:,} {state}" for state, n in states.items())
-        every = len(states) == 1 and DONE in states
+        words = ", ".join(f"{n:,} {state}" for state, n in seen.counts.items() if n)
+        every = len(seen.done) == len(seen.shards)
         pairs.append(("shards", f"{len(seen.shards):,}, {'all done' if every else words}"))
     if dispatch:
         pairs.append(("dispatch", dispatch))
@@ -85,9 +84,8 @@ def facts(seen: Observation, run: RunTable, dispatch: str) -> list[Pair]:
     if seen.summary is not None:
         words = ", ".join(map(plain, seen.summary.files))
         pairs.append(("reduce", f"{words}; ranks: {seen.summary.ranks}"))
-    done = [own for own in seen.shards.values() if own.state == DONE]
-    if joules := _values(done, "energy_joules"):
-        part = "" if len(joules) == len(done) else f", of {count(len(joules), 'shard')}"
+    if joules := _values(seen.done, "energy_joules"):
+        part = "" if len(joules) == len(seen.done) else f", of {count(len(joules), 'shard')}"
         pairs.append(("energy", f"{rate(sum(joules) / 3600, 'Wh')}{part}"))
     pairs.append(("results folder", plain(seen.results.root)))
     return pairs
@@ -159,13 +157,9 @@ def elements(matrix: Matrix) -> list[Pair]:
     """The figures of the sum's elements."""
     what = " absolute value" if matrix.complex else ""
     rows = f", of every {matrix.step}th row" if matrix.step > 1 else ""
-    mean = matrix.mean
-    value = [mean.real, mean.imag] if isinstance(mean, complex) else mean
     return [
         (f"least{what}{rows}", DASH if matrix.low is None else f"{matrix.low:.8g}"),
         (f"greatest{what}{rows}", DASH if matrix.high is None else f"{matrix.high:.8g}"),
-        (f"mean{rows}", DASH if value is None else figure(value)),
-        (f"Frobenius norm{rows}", f"{matrix.norm:.8g}"),
         (f"NaN or infinite elements{rows}", f"{matrix.nonfinite:,}"),
     ]
 
@@ -173,7 +167,7 @@ def elements(matrix: Matrix) -> list[Pair]:
 def statistics(seen: Observation) -> list[Pair]:
     """The scalars of the summary, over all elements of all products."""
     pairs: list[Pair] = []
-    for name, value in seen.summary.scalars.items() if seen.summary else ():
+    for name, value in seen.summary.scalars.items() if seen.summary and seen.summary_fits else ():
         if isinstance(value, Mapping):  # where the extremes lie
             for which, place in list(value.items())[:4]:
                 items = place.items() if isinstance(place, Mapping) else [("", place)]
@@ -187,22 +181,25 @@ def statistics(seen: Observation) -> list[Pair]:
 # The shards.
 
 
-def late(run: RunTable) -> list[tuple[str, str]]:
+def late(run: RunTable) -> Table | None:
     """The stragglers, each with what took longer than in a typical shard."""
     usual = {phase: float(run.timed[f"held_{phase}"].median()) for phase in PHASES}
-    rows = []
-    for row in run.late[:_MOST_LATE].itertuples():
+    rows: Rows = []
+    for row in run.late.itertuples():
         held = {phase: getattr(row, f"held_{phase}") for phase in PHASES}
         reasons = [f"attempt {row.attempts:.0f}"] if row.attempts > 1 else []
         if held["read"] >= 0:
             phase = max(PHASES, key=lambda name: held[name] - usual[name])
             name, took = PHASE_NAMES[PHASES.index(phase)], seconds(held[phase])
             reasons.insert(0, f"{name} took {took} instead of {seconds(usual[phase])}")
-        reasons += [f"slowed down by {name} for {seconds(spent)}"
-                 for name, spent in throttled([run.seen.shards[row.shard]]).items()]  # fmt: skip
-        words = f"on {row.label}: {seconds(row.seconds)}, {row.seconds / run.typical:.2g} times the"
-        rows.append((plain(row.shard), f"{words} median. {'; '.join(reasons).capitalize()}"))
-    return rows
+        reasons += _throttled([run.seen.shards[row.shard]])
+        times = f"{row.seconds / run.typical:.2g} × the median"
+        rows.append([plain(row.shard), row.label, seconds(row.seconds), times, "; ".join(reasons)])
+    return _table(["shard", "device", "took", "that is", "why"], rows, [1, 4], _MOST_LATE)
+
+
+def _throttled(own: Sequence[Sighting]) -> list[str]:
+    return [f"slowed down by {name} for {seconds(lost)}" for name, lost in throttled(own).items()]
 
 
 def shards(run: RunTable) -> Table | None:
@@ -213,13 +210,12 @@ def shards(run: RunTable) -> Table | None:
         [plain(row.shard), row.label, row.state, seconds(row.begin - run.begin),
          seconds(row.seconds), *(seconds(getattr(row, f"held_{phase}")) for phase in PHASES),
          f"{row.attempts:.0f}"]
-        for row in slowest[: MOST_SHARDS + 1].itertuples()
+        for row in slowest[:MOST_SHARDS].itertuples()
     ]  # fmt: skip
-    made = _table(heads, rows, [1, 2], MOST_SHARDS)
-    if made and made.note:
-        note = f"The {MOST_SHARDS:,} longest of {len(slowest):,} shards; ledger.tsv has all."
-        return Table(made.heads, made.rows, made.texts, note)
-    return made
+    note = f"The {MOST_SHARDS:,} longest of {len(slowest):,} shards; ledger.tsv has all."
+    return (
+        Table(heads, rows, frozenset([1, 2]), note * (len(slowest) > len(rows))) if rows else None
+    )
 
 
 def rates(run: RunTable) -> Table | None:
@@ -236,6 +232,18 @@ def rates(run: RunTable) -> Table | None:
 
 
 # What failed.
+
+
+def failed(seen: Observation) -> list[tuple[str, Table]]:
+    """All that went wrong, each table with its title."""
+    problems: Rows = [[f"{n}", plain(text)] for n, text in enumerate(seen.problems, 1)]
+    parts = [
+        ("Without a result", failures(seen)),
+        ("Remarks", _table(["", "what was found in the results folder"], problems, [1])),
+        ("Devices in quarantine, or noted", quarantined(seen)),
+        ("More than one attempt", retries(seen)),
+    ]
+    return [(name, table) for name, table in parts if table]
 
 
 def failures(seen: Observation) -> Table | None:
@@ -285,8 +293,7 @@ def devices(seen: Observation, run: RunTable) -> Table | None:
     for device in run.devices.itertuples():
         own = [seen.shards[shard] for shard in run.shards.shard[run.shards.key == device.Index]]
         remarks = ["slow"] * (device.Index in slow) + ["in quarantine"] * (device.uuid in barred)
-        remarks += [f"slowed down by {name} for {seconds(spent)}"
-                    for name, spent in throttled(own).items()]  # fmt: skip
+        remarks += _throttled(own)
         ecc = sum(_values(own, "ecc_uncorrected"))
         remarks += [f"{count(int(ecc), 'uncorrected memory error')}"] if ecc else []
         pace = f"{1 / device.pace:,.3g}" if device.pace > 0 else DASH
