@@ -244,7 +244,7 @@ def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[H
             status = os.stat(file)
             identity, entry = identity_of_array(file, status), known.get(str(path))
             if entry and entry[0] == identity:
-                listed = {key: tuple(entry[1][key]) for key in ("shape", "chunk")}
+                listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
                 header = Header(**{**entry[1], **listed})
             else:
                 header, status = registry.read_header_and_status(str(path))
