@@ -149,9 +149,9 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
     return Stack(sources, len(sources), first.shape, first.native.name)  # type: ignore[arg-type]
 
 
-def _refuse_twice(path: Path, status: os.stat_result, seen: dict[int, Path], origin: str) -> None:
+def _refuse_twice(path: Path, status: os.stat_result, inodes: dict[int, Path], origin: str) -> None:
     """Refuse a file that was reached before, by its own name or by another, or by links."""
-    other = seen.setdefault(hash(state_of(status)), path)
+    other = inodes.setdefault(hash(state_of(status)), path)
     if other is path or not status.st_ino or state_of(os.stat(other)) != state_of(status):
         return
     what = f"names {path} twice" if other == path else f"{other} and {path} are the same file"
@@ -208,23 +208,23 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
 
 def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[Header], list[str]]:
     """Headers and identities of many files; headers of known identity come from the cache."""
-    known: dict[str, list[Any]] = read_cache(cache) or {}
-    seen: dict[int, Path] = {}
+    cached: dict[str, list[Any]] = read_cache(cache) or {}
+    inodes: dict[int, Path] = {}
     headers, identities, fresh = [], [], {}
     for path in paths:
         try:
             status = os.stat(path)
-            entry = known.get(str(path))
+            entry = cached.get(str(path))
             if entry and entry[0] == identity_of(status):
                 header = Header(**{**entry[1], "shape": tuple(entry[1]["shape"])})
             else:
                 header, status = read_header_and_status(path)
-            _refuse_twice(path, status, seen, origin)
+            _refuse_twice(path, status, inodes, origin)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         headers.append(header)
         identities.append(identity_of(status))
         fresh[str(path)] = [identities[-1], {**asdict(header), "shape": list(header.shape)}]
-    if cache is not None and fresh != known:
+    if cache is not None and fresh != cached:
         write_cache(cache, fresh)
     return headers, identities
