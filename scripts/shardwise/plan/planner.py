@@ -190,8 +190,8 @@ def write(plan: Plan, sources: list[Source]) -> None:
         plan.results.sources: plans.to_tsv(sources, Source),
         plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
     }
-    made = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
-    facts = asdict(replace(plan.facts, made=made))
+    origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
+    facts = asdict(replace(plan.facts, made=origin))
     mark(plan.results)
     for path, raw in tables.items():
         with commit(path) as file:

@@ -172,10 +172,10 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
     return Stack(sources, len(sources), first.shape, first.native.name, decoded)  # type: ignore[arg-type]
 
 
-def _refuse_twice(path: Path, status: os.stat_result, seen: dict[int, Path], origin: str) -> None:
+def _refuse_twice(path: Path, status: os.stat_result, inodes: dict[int, Path], origin: str) -> None:
     """Refuse a file that was reached before, by its own name or by another, or by links."""
     inside = split(str(path))[1].strip("/")
-    other = seen.setdefault(hash((state_of(status), inside)), path)
+    other = inodes.setdefault(hash((state_of(status), inside)), path)
     state = state_of(os.stat(file_of(str(other)))) if other is not path else ()
     if other is path or not status.st_ino or state != state_of(status):
         return
@@ -235,26 +235,26 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
 
 def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[Header], list[str]]:
     """Headers and identities of many files; headers of known identity come from the cache."""
-    known: dict[str, list[Any]] = read_cache(cache) or {}
-    seen: dict[int, Path] = {}
+    cached: dict[str, list[Any]] = read_cache(cache) or {}
+    inodes: dict[int, Path] = {}
     headers, identities, fresh = [], [], {}
     for path in paths:
         try:
             file = file_of(str(path))
             status = os.stat(file)
-            identity, entry = identity_of_array(file, status), known.get(str(path))
+            identity, entry = identity_of_array(file, status), cached.get(str(path))
             if entry and entry[0] == identity:
                 listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
                 header = Header(**{**entry[1], **listed})
             else:
                 header, status = registry.read_header_and_status(str(path))
                 identity = identity_of_array(file, status)
-            _refuse_twice(path, status, seen, origin)
+            _refuse_twice(path, status, inodes, origin)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         headers.append(header)
         identities.append(identity)
         fresh[str(path)] = [identity, json.loads(json.dumps(asdict(header)))]
-    if cache is not None and fresh != known:
+    if cache is not None and fresh != cached:
         write_cache(cache, fresh)
     return headers, identities

@@ -237,8 +237,8 @@ class StackReader:
             read_matrices(path, header, *part, out, top, self.inputs.compare)
 
     def _checked_header(self, source: Source) -> Header:
-        known = self._header  # another thread may set it to another file at any time
-        if known is None or known[0] != source.path:
+        latest = self._header  # another thread may set it to another file at any time
+        if latest is None or latest[0] != source.path:
             header, status = _planned_header(source)
             if source.identity:
                 self.inputs.note(source.file, status)
@@ -247,5 +247,5 @@ class StackReader:
                     f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "
                     f"made for {self._shape} of {self._dtype.name}; {_cure(source)}"
                 )
-            known = self._header = (source.path, header)
-        return known[1]
+            latest = self._header = (source.path, header)
+        return latest[1]
