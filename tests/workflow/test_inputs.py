@@ -2,7 +2,6 @@
 
 import os
 
-import h5py
 import numpy as np
 import pytest
 
@@ -48,6 +47,8 @@ def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) ->
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_a_compressed_dataset(workspace: Workspace, dispatch: str) -> None:
     """The shard stage decodes it; an edit of the file computes all again."""
+    import h5py
+
     array = stack((7, 8, 8))
     with h5py.File(workspace.root / "run.h5", "w") as file:
         file.create_dataset("frames", data=array, chunks=(2, 5, 3), compression="gzip")
