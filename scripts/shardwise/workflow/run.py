@@ -345,18 +345,19 @@ class Run:
         if self._sources is None:
             self._sources = self.plan.sources
         if len(self._sources) == 1:
-            return [self._sources[0].path]
+            return [self._sources[0].file]
         return self._own_input_files
 
     def _own_input_files(self, wildcards: Any) -> list[str]:
         row, problem = self.plan.shards[wildcards.shard], self.plan.problem
         stack = Stack(tuple(self._sources), problem.matrices, problem.left, problem.dtype)  # type: ignore[arg-type]
-        return [source.path for source in stack.between(row.start, row.stop)]
+        files = (source.file for source in stack.between(row.start, row.stop))
+        return list(dict.fromkeys(files))  # a file may hold many matrices of a sheet
 
     @property
     def factor_files(self) -> Any:
         """What a shard's products are made from."""
-        right = [source.path for source in self.plan.facts.right_sources]
+        right = [source.file for source in self.plan.facts.right_sources]
         if self.plan.settings.materialize:
             return self._for_each(self.results.product, [self.pattern(self.results.shard), *right])
         left = self._input_files()
@@ -381,7 +382,7 @@ class Run:
         problem = self.plan.problem
         match rule:
             case "shard":  # a buffer of a known size, which no attempt outgrows
-                return -(-memory.copy_memory(problem) // MIB)
+                return -(-(memory.copy_memory(problem) + self.plan.facts.decoded) // MIB)
             case "synthesize":
                 nbytes = memory.synthetic_memory(problem)
             case "reduce":  # of all its ranks
