@@ -295,7 +295,7 @@ CASES: dict[str, list[Case]] = {
         ),
         Case(
             "its disk is too small",
-            {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}},
+            {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}, "materialize": True},
             vary=(r"(?<=has )[\d.]+ [KMGTP]?i?B",),
         ),
     ],

@@ -464,25 +464,11 @@ def shard(made, number: int, count: int, **variables) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
-def test_a_shard_goes_to_another_device(tmp_path):
-    """A job fails its proof and ends with 75; the next try takes the other device, unasked."""
-    made = planned(tmp_path, DISPROVE, shards=2)
-    (uuid,) = bad(tmp_path, 0)
-    first = shard(made, 1, 2)
-    assert first.returncode == 75
-    assert f"Now in quarantine for these results: {uuid}" in first.stderr
-    second = shard(made, 1, 2)
-    assert second.returncode == 0, second.stderr
-    assert f"left out, as in quarantine: {uuid}" in second.stderr
-    assert receipt(made, 1).device.uuid == f"GPU-{fake_uuid(1)}"
-
-
-@pytest.mark.parametrize("job", [{}, SLURM], ids=["by hand", "Slurm"])
-def test_the_only_device_is_refused_until_it_is_cleared(tmp_path, job):
+def test_the_only_device_is_refused_until_it_is_cleared(tmp_path):
     """The message has the command that clears it; after that the same device computes."""
     made = planned(tmp_path, DISPROVE, shards=1)
     (uuid,) = bad(tmp_path, 0)
-    granted = job | {"CUDA_VISIBLE_DEVICES": "0"}
+    granted = SLURM | {"CUDA_VISIBLE_DEVICES": "0"}
     assert shard(made, 0, 2, **granted).returncode == 75
     bad(tmp_path)
     refused = shard(made, 0, 2, **granted)
