@@ -98,6 +98,7 @@ lint: .venv/.test-$(CUDA)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
 	$(BIN)/mypy
 
 bench: .venv/.test-$(CUDA)

@@ -18,6 +18,8 @@ if run.dispatch == "array":
             run.results.log("multiply"),
         retries: 0
         localrule: True
+        conda:
+            "../envs/shardwise.yaml"
         resources:
             mem_mb=run.mib("multiply"),
             runtime=run.minutes("multiply"),
@@ -40,6 +42,8 @@ if run.dispatch == "pool":
             done=touch(run.results.multiplied),
         log:
             run.results.log("pool"),
+        conda:
+            "../envs/shardwise.yaml"
         resources:
             mem_mb=run.mib("pool"),
             runtime=run.minutes("pool"),
@@ -61,6 +65,8 @@ if run.dispatch == "mpi":
             done=touch(run.results.multiplied),
         log:
             run.results.log("mpi"),
+        conda:
+            "../envs/shardwise.yaml"
         resources:
             # The launcher and the number of ranks; the profile may name others.
             mpi="auto",

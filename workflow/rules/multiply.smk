@@ -15,6 +15,8 @@ if run.dispatch == "jobs":
             receipt=run.pattern(run.results.receipt),
         log:
             run.log_pattern("multiply"),
+        conda:
+            "../envs/shardwise.yaml"
         resources:
             mem_mb=run.mib("multiply"),
             runtime=run.minutes("multiply"),

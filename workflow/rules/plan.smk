@@ -13,6 +13,8 @@ rule plan:
     log:
         run.results.log("plan"),
     localrule: True
+    conda:
+        "../envs/shardwise.yaml"
     params:
         planned=run.planned,
         digest=run.plan.facts.digest,
@@ -33,6 +35,8 @@ if run.plan.facts.synthetic:
             receipt=run.results.synthetic_receipt,
         log:
             run.results.log("synthesize"),
+        conda:
+            "../envs/shardwise.yaml"
         resources:
             mem_mb=run.mib("synthesize"),
             runtime=run.minutes("synthesize"),

@@ -19,6 +19,8 @@ rule ledger:
     log:
         run.results.log("ledger"),
     localrule: True
+    conda:
+        "../envs/shardwise.yaml"
     shell:
         'python "$SCRIPTS"/ledger.py --plan={input.plan:q} 2> {log:q}'
 
@@ -38,6 +40,8 @@ rule reduce:
         ),
     log:
         run.results.log("reduce"),
+    conda:
+        "../envs/shardwise.yaml"
     resources:
         # The launcher; the profile may name another. Slurm's plugin refuses MPI jobs of one task.
         mpi="auto",

@@ -26,5 +26,7 @@ rule report:
     log:
         run.results.log("report"),
     localrule: True
+    conda:
+        "../envs/shardwise.yaml"
     shell:
         'python "$SCRIPTS"/report.py --plan={input.plan:q} 2> {log:q}'

@@ -13,6 +13,8 @@ rule shard:
         matrices=run.pattern(run.results.shard),
     log:
         run.log_pattern("shard"),
+    conda:
+        "../envs/shardwise.yaml"
     resources:
         mem_mb=run.mib("shard"),
         runtime=run.minutes("shard"),
