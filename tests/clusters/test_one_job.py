@@ -150,7 +150,7 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
     assert night.starts() == Counter([dispatch])
     devices = {(r["node"], r["device"]["uuid"]) for r in night.receipts().values()}
-    assert len(devices) == DEVICES[dispatch]
+    assert 1 <= len(devices) <= DEVICES[dispatch]  # one may be done before the next has started
     night.workspace.configure(**own, dispatch="jobs")
     assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
 

@@ -296,7 +296,7 @@ CASES: dict[str, list[Case]] = {
         ),
         Case(
             "its disk is too small",
-            {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}},
+            {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}, "materialize": True},
             vary=(r"(?<=has )[\d.]+ [KMGTP]?i?B",),
         ),
     ],
@@ -313,7 +313,7 @@ CASES: dict[str, list[Case]] = {
         shard("the input has changed since the plan", code=3, then=put("a.npy", stack((7, 3, 3)))),
         shard("the input is gone", code=3, then=lambda: Path("a.npy").unlink()),
         shard(
-            "the copy of the shard is damaged", {"shards": 2}, code=3,
+            "the copy of the shard is damaged", {"shards": 2, "materialize": True}, code=3,
             then=all_of(
                 done("shard", PLAN, "--shard", "00001"), flipped("results/default/shards/00001.npy")
             ),

@@ -31,7 +31,10 @@ FLOORS = (
 """From the lowest to the highest; rooms on one floor do not know each other."""
 
 TOP_FILES, ROOM_FILES = 5, 16
-IMPORTERS = {"cupy": ("multiply/",), "mpi4py": ("reduce/", "dispatch/mpi.py")}
+IMPORTERS = {
+    "cupy": ("multiply/",), "mpi4py": ("reduce/", "dispatch/mpi.py"),
+    "h5py": ("files/formats/",), "zarr": ("files/formats/",),
+}  # fmt: skip
 """Who may import what only some machines have."""
 
 _KNOWN: dict[tuple[str, str], str] = {}

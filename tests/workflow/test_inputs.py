@@ -45,6 +45,24 @@ def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) ->
 
 
 @pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
+def test_a_compressed_dataset(workspace: Workspace, dispatch: str) -> None:
+    """The shard stage decodes it; an edit of the file computes all again."""
+    import h5py
+
+    array = stack((7, 8, 8))
+    with h5py.File(workspace.root / "run.h5", "w") as file:
+        file.create_dataset("frames", data=array, chunks=(2, 5, 3), compression="gzip")
+    workspace.configure(input="run.h5:/frames", shards=3, dispatch=dispatch)
+    done = workspace.run()
+    assert done.code == 0, done.output
+    np.testing.assert_array_equal(workspace.load("sum.npy"), (array @ array).sum(axis=0))
+    with h5py.File(workspace.root / "run.h5", "r+") as file:
+        file["frames"][6] = 2
+    jobs = {"shard 00000", "shard 00002"} if dispatch == "jobs" else {"pool"}
+    assert jobs <= workspace.dry_run()
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_files_that_change_places_are_computed_again(workspace: Workspace, dispatch: str) -> None:
     """Two files of equal size and time stamp: their shards, and only these."""
     paths = [save(workspace.root / "in" / f"{i}.npy", stack((4, 4), seed=i)) for i in range(4)]

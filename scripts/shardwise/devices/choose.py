@@ -102,12 +102,12 @@ def _symptom(uuid: str) -> str | None:
     """What NVML says of a device, beside what it said when this process took it."""
     before = next((t.device.errors for t in _taken if t.device.uuid == uuid), None)
     try:
-        found = next((device for device in present() if device.uuid == uuid), None)
+        listed = next((device for device in present() if device.uuid == uuid), None)
     except ShardwiseError as error:
         return f"lost: {error}"
-    if found is None:
+    if listed is None:
         return "lost: NVML does not list it any more"
-    new = (found.errors or 0) - (before or 0)
+    new = (listed.errors or 0) - (before or 0)
     if before is not None and new > 0:
         return f"uncorrectable ECC errors: {new} while this task ran"
     return None
@@ -156,8 +156,8 @@ def workers(backend: str, without: Collection[str] = ()) -> int:
 
 def left_out(backend: str, barred: Mapping[str, str]) -> list[str]:
     """What is said of those devices in quarantine that workers of this node could take else."""
-    found = _of_workers(backend) if barred else []
-    return [barred[device.uuid] for device in found if device.uuid in barred]
+    devices = _of_workers(backend) if barred else []
+    return [barred[device.uuid] for device in devices if device.uuid in barred]
 
 
 def _of_workers(backend: str) -> list[Device]:
@@ -207,14 +207,13 @@ def take(
     if _taken:
         return _taken[0]
     listed = listed or present
-    grant, found = grants.read(environ), candidates(listed, environ)
-    if not found:
+    grant, devices = grants.read(environ), candidates(listed, environ)
+    if not devices:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
     source = grant.source if grant else "lease"
-    job = host.job(environ)
+    job, order = host.job(environ), choice.order if choice else _freest_first
     hold = min(wait.HOLD_SECONDS if limit is None else limit, wait.HOLD_SECONDS)
-    order = choice.order if choice else _freest_first
-    usable = order(wait.healthy(found, barred, 0.0 if source == "lease" else hold))
+    usable = order(wait.healthy(devices, barred, 0.0 if source == "lease" else hold))
     if not usable:
         failed = ", ".join(choice.without) if choice else "all"
         raise TryAgain(f"no device is left but those that failed: {failed}")
@@ -223,7 +222,7 @@ def take(
         if device.uuid in (out := barred()):  # since this task waits
             wait.refuse_if_all(usable, out)
             return False
-        if grant and source != "lease" and len(found) == 1:
+        if grant and source != "lease" and len(devices) == 1:
             return wait.lease_granted(device, grant, job)
         return wait.obstacle(device, needed) is None and leases.take(device.uuid, job)
 

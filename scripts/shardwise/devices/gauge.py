@@ -59,12 +59,12 @@ _MHZ, _KB = 10**6, 1000
 def _used(nvml: Any, handle: Any) -> tuple[int, int]:
     """Bytes in use, and all; as nvidia-smi counts them where the driver is not too old for that."""
     try:
-        found = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except nvml.NVMLError:
-        found = nvml.nvmlDeviceGetMemoryInfo(handle)
-    if not found.total:  # it shares the memory of the CPU
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    if not memory.total:  # it shares the memory of the CPU
         raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
-    return found.used, found.total
+    return memory.used, memory.total
 
 
 def _temperature(nvml: Any, handle: Any) -> int:
@@ -183,9 +183,9 @@ class Gauge:
             self._asking.release()
 
     def _look(self) -> Sample:
-        found = {name: self._ask(name, question) for name, question in _QUESTIONS.items()}
-        used, total = found.pop("memory") or (None, None)
-        return Sample(memory_bytes=used, memory_total_bytes=total, **found)
+        answers = {name: self._ask(name, question) for name, question in _QUESTIONS.items()}
+        used, total = answers.pop("memory") or (None, None)
+        return Sample(memory_bytes=used, memory_total_bytes=total, **answers)
 
     def _more(self) -> dict[str, Any]:
         links = {name: self._ask(name, question) for name, question in _PCIE.items()}

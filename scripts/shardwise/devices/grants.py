@@ -127,13 +127,13 @@ def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
     """
     if grant.value.strip() in _NONE:
         raise _refusal(grant, devices, "names none")
-    found: list[Device] = []
+    granted: list[Device] = []
     for entry in re.split(r"[\s,]+", grant.value.strip()):
         fitting = _fitting(grant, entry, devices)
-        if any(device in found for device in fitting):
+        if any(device in granted for device in fitting):
             raise _refusal(grant, devices, f"names {entry!r} twice")
-        found += fitting
-    return found
+        granted += fitting
+    return granted
 
 
 def _fitting(grant: Grant, entry: str, devices: Sequence[Device]) -> list[Device]:

@@ -136,11 +136,11 @@ def check_folder(place: Path) -> None:
             f"SHARDWISE_LEASES is {str(place)!r}, a relative path: tasks in other folders would "
             "not see these leases; name an absolute one, the same for all users of the node"
         )
-    found = os.lstat(place)
-    if not stat.S_ISDIR(found.st_mode):
+    status = os.lstat(place)
+    if not stat.S_ISDIR(status.st_mode):
         raise _unusable("it is a link or a file, not a folder")
-    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-        raise _unusable(f"its mode is {found.st_mode & 0o7777:o}: anyone may remove leases")
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        raise _unusable(f"its mode is {status.st_mode & 0o7777:o}: anyone may remove leases")
 
 
 def _open(path: Path) -> int:
@@ -155,8 +155,8 @@ def _open(path: Path) -> int:
         with contextlib.suppress(FileExistsError), _open_to_all():
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
             break
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
         raise _unusable(f"{path.name} in it is no plain file of its own")
     return descriptor
@@ -207,11 +207,11 @@ def user_name(number: int) -> str:
 def _signature(text: bytes) -> Holder:
     """Read what a holder wrote; every user may write there, so nothing of it is trusted."""
     try:
-        said = json.loads(text)
-        user, what, job = (_printable(said[key]) for key in ("user", "what", "job"))
-        since = float(said["since"])
+        fields = json.loads(text)
+        user, what, job = (_printable(fields[key]) for key in ("user", "what", "job"))
+        since = float(fields["since"])
         clock(since)  # who asks wants to show it
-        return Holder(int(said["pid"]), user or "", since, what or "", job)
+        return Holder(int(fields["pid"]), user or "", since, what or "", job)
     except (ValueError, TypeError, KeyError, OverflowError, OSError):
         return Holder(0, "unknown", 0.0, "the lease does not say")
 

@@ -90,18 +90,18 @@ def driver_and_devices() -> tuple[str, list[Device]]:
 
 
 def _present(nvml: Any) -> list[Device]:
-    found: list[Device] = []
+    devices: list[Device] = []
     index = 0
     for number in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(number)
-            found += _devices_of(nvml, handle, index)
+            devices += _devices_of(nvml, handle, index)
         except nvml.NVMLError_NoPermission:
             continue  # not given to this container or job: CUDA does not count it either
         except nvml.NVMLError as error:
             _leave_out(index, str(error))
         index += 1
-    return found
+    return devices
 
 
 @contextmanager
@@ -149,12 +149,12 @@ def _devices_of(nvml: Any, handle: Any, index: int) -> list[Device]:
     cut, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, (nvml.NVML_DEVICE_MIG_DISABLE, None))
     if cut != nvml.NVML_DEVICE_MIG_ENABLE:
         return [_device(nvml, handle, index, mode, errors)]
-    found = []
+    instances = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-            found.append(_device(nvml, instance, index, mode, errors))
-    return found
+            instances.append(_device(nvml, instance, index, mode, errors))
+    return instances
 
 
 def _errors(nvml: Any, handle: Any) -> int:
@@ -182,8 +182,8 @@ def _device(nvml: Any, handle: Any, index: int, mode: str, errors: int | None) -
 
 
 def _processes(nvml: Any, question: Callable[[Any], Any], handle: Any) -> tuple[Process, ...]:
-    found = _answer(nvml, question, handle, ())
-    return tuple(Process(process.pid, process.usedGpuMemory) for process in found)
+    processes = _answer(nvml, question, handle, ())
+    return tuple(Process(process.pid, process.usedGpuMemory) for process in processes)
 
 
 def unlisted(used: int, listed: Iterable[Process]) -> int | None:
@@ -192,8 +192,8 @@ def unlisted(used: int, listed: Iterable[Process]) -> int | None:
     Left by one that died, or of another container. None where a process does not tell its own.
     """
     taken = {process.pid: process.memory for process in listed}.values()
-    known = [memory for memory in taken if memory is not None]
-    return used - sum(known) if len(known) == len(taken) else None
+    sizes = [memory for memory in taken if memory is not None]
+    return used - sum(sizes) if len(sizes) == len(taken) else None
 
 
 def _others(nvml: Any, handle: Any) -> tuple[Process, ...]:
@@ -205,16 +205,16 @@ def _others(nvml: Any, handle: Any) -> tuple[Process, ...]:
 
 
 def _reserved(nvml: Any, handle: Any) -> int | None:
-    found = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-    return found.reserved if found.total else None
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return memory.reserved if memory.total else None
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
     """Bytes of a device, and how many of them are free."""
     with suppress(nvml.NVMLError_NotSupported):
-        found = nvml.nvmlDeviceGetMemoryInfo(handle)
-        if found.total:
-            return found.total, found.free
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        if memory.total:
+            return memory.total, memory.free
     # A GPU that shares the memory of the CPU has none of its own to tell of.
     lines = (line.split() for line in MEMINFO.read_text().splitlines())
     kib = {name: int(count) for name, count, *_ in lines}

@@ -123,18 +123,18 @@ def clear(
     `InputError` is raised where that device is not in quarantine, or nothing can be written.
     """
     held = entries(results, now)
-    found = [entry for entry in held if uuid in (None, entry.uuid)]
-    if uuid is not None and not found:
+    matching = [entry for entry in held if uuid in (None, entry.uuid)]
+    if uuid is not None and not matching:
         named = ", ".join(entry.uuid for entry in held) or "no device"
         raise InputError(f"{uuid} is not in quarantine for {results.root}; {named} is")
     moment = now()
-    rows = [Entry(moment, e.host, e.uuid, CLEARED, _NOBODY, moment) for e in found]
+    rows = [Entry(moment, e.host, e.uuid, CLEARED, _NOBODY, moment) for e in matching]
     try:
         if rows:
             _append(results.quarantine, rows)
     except OSError as error:
         raise InputError(f"{results.quarantine}: {error.strerror}; nothing was cleared") from error
-    return found
+    return matching
 
 
 def clearing(results: Results, uuid: str | None = None) -> str:
@@ -150,10 +150,10 @@ def clearing(results: Results, uuid: str | None = None) -> str:
 
 def report(results: Results) -> list[str]:
     """What the end of a run says of devices in quarantine, as lines; none where there is none."""
-    found = entries(results)
-    if not found:
+    quarantined = entries(results)
+    if not quarantined:
         return []
-    lines = [f"  {entry}" for entry in found]
+    lines = [f"  {entry}" for entry in quarantined]
     return [
         "In quarantine for these results; no shard is given to these devices:",
         *lines,
@@ -163,11 +163,11 @@ def report(results: Results) -> list[str]:
 
 def _hours() -> float:
     """How long an entry holds."""
-    said = os.environ.get("SHARDWISE_QUARANTINE_HOURS", "")
+    text = os.environ.get("SHARDWISE_QUARANTINE_HOURS", "")
     with suppress(ValueError):
-        if (hours := float(said or HOURS)) >= 0:
+        if (hours := float(text or HOURS)) >= 0:
             return min(hours, _MOST_HOURS)
-    log.warning("SHARDWISE_QUARANTINE_HOURS is %r, not hours: %.0f are taken", said, HOURS)
+    log.warning("SHARDWISE_QUARANTINE_HOURS is %r, not hours: %.0f are taken", text, HOURS)
     return HOURS
 
 
@@ -206,15 +206,15 @@ def _noted(path: Path) -> list[Entry]:
     except OSError as error:
         _warn(path, f"cannot be read ({error.strerror}): no device is left alone")
         return []
-    found = []
+    rows = []
     for number, line in enumerate(text.decode(errors="replace").split("\n"), 1):
         if not line or line.split("\t") == list(_FIELDS):
             continue
         if entry := _entry(line):
-            found.append(entry)
+            rows.append(entry)
         else:
             _warn(path, f"line {number} is no entry and is skipped: {line[:80]!r}")
-    return found
+    return rows
 
 
 @functools.cache

@@ -34,7 +34,6 @@ SUMMED = (
 
 _COUNTED = ("ecc_corrected", "ecc_uncorrected", "energy_joules")
 _DIGITS = 4
-_MOST_JOULES = 1e15  # what a power station makes in a day
 
 
 class _Trace:
@@ -95,30 +94,30 @@ class Recorder:
 
     def sample(self, thorough: bool = True) -> Sample:
         """Take a sample, and return it."""
-        found = self._gauge.sample(thorough)
+        sample = self._gauge.sample(thorough)
         at = time.perf_counter() - self._began
         if not self._samples:
             self._first = self._last = at
         for name, trace in self._traces.items():
-            trace.add(at, getattr(found, name))
-        self._note_throttles(at - self._last, found.throttled)
-        self._total = found.memory_total_bytes or self._total
+            trace.add(at, getattr(sample, name))
+        self._note_throttles(at - self._last, sample.throttled)
+        self._total = sample.memory_total_bytes or self._total
         if self._samples % self._stride == 0:
-            self._rows.append((at, found))
+            self._rows.append((at, sample))
         if len(self._rows) > MOST_ROWS:
             self._rows, self._stride = self._rows[::2], 2 * self._stride
         self._samples, self._last = self._samples + 1, at
-        return found
+        return sample
 
-    def _note_throttles(self, seconds: float, found: tuple[str, ...] | None) -> None:
+    def _note_throttles(self, seconds: float, reasons: tuple[str, ...] | None) -> None:
         """Half of the time between two samples is as the first of them, half as the second."""
-        if found is None:
+        if reasons is None:
             return
         if self._throttled is None:
             self._throttled = Counter()
-        for names in (self._before, found) if seconds else ():
+        for names in (self._before, reasons) if seconds else ():
             self._throttled.update(dict.fromkeys(names, seconds / 2))
-        self._before = found
+        self._before = reasons
 
     def summarize(self, file: str | None) -> dict[str, Any]:
         """What the receipt says, and the name of the file with the samples."""
@@ -175,7 +174,7 @@ def _cell(value: Any) -> str:
 
 def energy(receipts: Iterable[ProductReceipt]) -> dict[str, float | None]:
     """The energy of all shards whose receipts tell one, for the summary: joules, and how many."""
-    told = [receipt.telemetry["energy_joules"] for receipt in receipts if receipt.telemetry]
-    found = [joules for joules in told if joules is not None]
-    total = round(math.fsum(found), _DIGITS) if found else None
-    return {"energy_joules": total, "energy_shards": len(found)}
+    answers = [receipt.telemetry["energy_joules"] for receipt in receipts if receipt.telemetry]
+    joules = [answer for answer in answers if answer is not None]
+    total = round(math.fsum(joules), _DIGITS) if joules else None
+    return {"energy_joules": total, "energy_shards": len(joules)}

@@ -141,12 +141,7 @@ def for_lease(
             holders, last_change = current, now
         patience = wait_seconds(job, current.values()) if limit is None else limit
         if now - last_change >= patience:
-            raise TryAgain(
-                f"no device became free, and no lease changed hands for {patience:.0f} s: "
-                f"{_situation(uuids, look(), needed)}; end what hangs (make doctor on this node "
-                "shows it), and run again. If shards do take so long, start only as many at once "
-                "as there are devices (snakemake --cores); by hand, --device-wait waits longer"
-            )
+            raise _out_of_patience(patience, _situation(uuids, look(), needed))
         if now - last_message >= _MESSAGE_SECONDS:
             log.warning("waiting for a free device: %s", _situation(uuids, look(), needed))
             last_message = now
@@ -154,6 +149,15 @@ def for_lease(
         # To list them starts NVML, the dearer the more GPUs: not while the same tasks hold all.
         current = _holders(uuids)
         usable = look() if current != holders or None in current.values() else []
+
+
+def _out_of_patience(patience: float, situation: str) -> TryAgain:
+    return TryAgain(
+        f"no device became free, and no lease changed hands for {patience:.0f} s: {situation}; "
+        "end what hangs (make doctor on this node shows it), and run again. If shards do take so "
+        "long, start only as many at once as there are devices (snakemake --cores); by hand, "
+        "--device-wait waits longer"
+    )
 
 
 def _holders(uuids: Sequence[str]) -> dict[str, leases.Holder | None]:

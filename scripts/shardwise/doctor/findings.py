@@ -25,9 +25,6 @@ _END_SECONDS = 0.5
 
 _LEAST_SECONDS = 0.2
 
-_FOREVER_SECONDS = 1e6
-"""Instead of ``inf``, which the kernel has no number for."""
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -85,7 +82,7 @@ class Deadline:
     """The time that is left for some questions together, in seconds."""
 
     def __init__(self, limit: float) -> None:
-        self.limit = min(limit, _FOREVER_SECONDS)
+        self.limit = min(limit, 1e6)  # of ``inf`` the kernel has no number
         self._end = time.monotonic() + self.limit
 
     def left(self) -> float:
@@ -146,7 +143,7 @@ def ask_all(
         Seconds that those that did not answer have to end what they started themselves.
     """
     asked: dict[int, subprocess.Popen[str]] = {}
-    outputs: dict[int, Reply] = {}
+    replies: dict[int, Reply] = {}
     try:
         for number, words in enumerate(lines):
             try:
@@ -155,26 +152,22 @@ def ask_all(
                     text=True, errors="replace", env=env, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
-                outputs[number] = Reply(127, "", str(error))
+                replies[number] = Reply(127, "", str(error))
         for number, process in asked.items():
-            outputs[number] = _output(process, deadline)
-        return [outputs[number] for number in range(len(lines))]
+            replies[number] = _output(process, deadline)
+        return [replies[number] for number in range(len(lines))]
     finally:
-        silent = [n for n in asked if n not in outputs or outputs[n].code is None]
-        _end([asked[number] for number in silent], grace)
+        _end([asked[n] for n in asked if n not in replies or replies[n].code is None], grace)
 
 
 def _output(process: "subprocess.Popen[str]", deadline: Deadline) -> Reply:
     try:
         out, err = process.communicate(timeout=deadline.left())
-    except subprocess.TimeoutExpired as late:
-        return Reply(None, *(_text(part) for part in (late.output, late.stderr)))
+    except subprocess.TimeoutExpired as late:  # what was read so far comes as bytes
+        parts = (part or "" for part in (late.output, late.stderr))
+        texts = (p.decode(errors="replace") if isinstance(p, bytes) else p for p in parts)
+        return Reply(None, *texts)
     return Reply(process.returncode, out, err)
-
-
-def _text(part: Any) -> str:
-    """What `subprocess` has read of a program that did not end; it comes as bytes."""
-    return part.decode(errors="replace") if isinstance(part, bytes) else part or ""
 
 
 def _end(silent: "Sequence[subprocess.Popen[str]]", grace: float) -> None:

@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.devices import quarantine
-from shardwise.doctor.findings import (
-    FAULT,
-    NOTE,
-    OK,
-    Deadline,
-    Finding,
-    Reply,
-    ask_all,
-    environment,
-    fault,
-    note,
-    ok,
-)
+from shardwise.doctor import findings as base
+from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, fault, note, ok
 from shardwise.errors import InputError, ShardwiseError, one_line
 from shardwise.files.paths import Results
 from shardwise.plan import config
@@ -112,11 +101,9 @@ class Report:
             "can_run": self.code == 0, "exit_code": self.code, "backend": self.backend,
             "devices": self.devices, "text": self.verdict,
         }  # fmt: skip
-        findings = [
-            {key: getattr(finding, key) for key in ("section", "name", "level", "text", "cure")}
-            | {"exit_code": finding.code, "facts": finding.facts}
-            for finding in self.findings
-        ]
+        findings = [asdict(finding) for finding in self.findings]
+        for finding in findings:
+            finding["exit_code"] = finding.pop("code")
         head = {"format": FORMAT, "host": socket.gethostname(), "time": time.time()}
         return json.dumps({**head, "verdict": verdict, "findings": findings}, indent=1) + "\n"
 
@@ -131,7 +118,7 @@ def look(options: dict[str, Any], before: Iterable[Finding] = ()) -> Report:
     deadline = Deadline(options["time_limit"] + _SPARE_SECONDS)
     line = [sys.executable, "-P", "-m", "shardwise.doctor"]
     lines = [[*line, name, json.dumps(options)] for name in _RUN]
-    answers = ask_all(lines, deadline, environment(), _END_SECONDS)
+    answers = base.ask_all(lines, deadline, base.environment(), _END_SECONDS)
     results = [*before]
     for name, answer in zip(_RUN, answers, strict=True):
         results += read(name, answer)

@@ -159,6 +159,14 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
         with self._open(extent.path) as file:
             return file.cached(extent.offset, extent.offset + extent.nbytes)
 
+    def copy(self, extents: Iterable[Extent], buffer: np.ndarray) -> None:
+        """Read extents through the page cache, in this thread, one behind the other."""
+        memory, at = memoryview(buffer), 0
+        for extent in extents:
+            with self._open(extent.path) as file:
+                file.copy(extent.offset, memory[at : at + extent.nbytes])
+            at += extent.nbytes
+
     def _read_batch(self, batch: list[_Piece], buffer: np.ndarray) -> None:
         memory = memoryview(buffer)
         for piece in batch:
@@ -211,13 +219,16 @@ class _File:
         if around is not None and not self._cached(piece.start, piece.end):
             with self._requests:
                 done = self._read_direct(around, piece, memory)
-        while done < piece.end:
-            at = piece.at + done - piece.start
-            part = memory[at : piece.at + piece.end - piece.start]
-            got = os.preadv(self._buffered, [part], done)
+        self.copy(done, memory[piece.at + done - piece.start : piece.at + piece.end - piece.start])
+
+    def copy(self, offset: int, memory: memoryview) -> None:
+        """Read through the page cache."""
+        self._open_buffered()
+        while memory:
+            got = os.preadv(self._buffered, [memory], offset)
             if not got:
                 raise IntegrityError(f"{self._path}: became shorter while it was read")
-            done += got
+            offset, memory = offset + got, memory[got:]
 
     def _open_buffered(self) -> None:
         with self._lock:

@@ -42,6 +42,7 @@ class Header:
     descr: str  # as in the file, such as ``<f4``
     fortran: bool  # the first index varies fastest
     offset: int  # byte at which the elements begin
+    chunk: tuple[int, ...] = ()  # shape of what is decoded at once; empty: nothing has to be
 
     @property
     def dtype(self) -> np.dtype:
@@ -80,7 +81,16 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
         text, offset = _header_text(file, path)
-    size, header = status.st_size, _parse_header(text, offset, path)
+    return _fitting_header(text, offset, path, status.st_size), status
+
+
+def read_embedded(file: BinaryIO, path: Path, size: int) -> Header:
+    """The header of a ``.npy`` file of ``size`` bytes that begins here, within a larger file."""
+    return _fitting_header(*_header_text(file, path), path, size)
+
+
+def _fitting_header(text: str, offset: int, path: Path, size: int) -> Header:
+    header = _parse_header(text, offset, path)
     # Python integers: a header that lies cannot overflow.
     expected = offset + math.prod(header.shape) * header.dtype.itemsize
     if size != expected:
@@ -89,7 +99,7 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
             f"{path}: {what}: its header says shape {header.shape} of {header.dtype.name}, "
             f"which is {expected} bytes, but the file has {size}; copy or write it again"
         )
-    return header, status
+    return header
 
 
 def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
@@ -144,10 +154,11 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
         raise InputError(
             f"{path}: damaged .npy header (fortran_order is {_short(fortran)}); {_AGAIN}"
         )
-    return Header(shape, _checked_descr(fields["descr"], path), fortran, offset)
+    return Header(shape, checked_descr(fields["descr"], path), fortran, offset)
 
 
-def _checked_descr(descr: object, path: Path) -> str:
+def checked_descr(descr: object, path: Path) -> str:
+    """An element type as NumPy writes it; InputError where it is no type of numbers."""
     if not isinstance(descr, str):
         raise InputError(f"{path}: holds a structured dtype; allowed are {ALLOWED}")
     match = re.fullmatch(r"([<>|=])?([a-zA-Z])(\d{0,9})(\[\w+\])?", descr)

@@ -41,6 +41,8 @@ def materialize(
         Where the disk has no room for the copy.
     """
     started, shard = time.time(), plan.shard(shard_id)
+    if plan.facts.decoded:  # in order, so that each chunk is decoded once
+        slabs = min(slabs, memory.FEWEST_SLABS)
     copier = _Copier(plan, shard, watch or Stopwatch())
     attempt = receipts.note_start(plan.results.starts(shard_id, "shard"))
     # The slower types are sampled by the task that multiplies: a copy is to run as fast as a disk.

@@ -13,7 +13,7 @@ from shardwise.devices.gauge import Gauge
 from shardwise.devices.telemetry import Recorder
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
-from shardwise.multiply import blame, copy, live, witness
+from shardwise.multiply import blame, copy, cross_check, live
 from shardwise.multiply.batch import Batches
 from shardwise.multiply.pipeline import Drain
 from shardwise.multiply.reading import Reading
@@ -157,7 +157,7 @@ class ShardJob:
             "input_checksum": self._reading.checked_sum(),
             "right_checksum": right and right.hexdigest(),
             "proof": batches.operation.proof,
-            **witness.compare(self._plan, self.shard, self._reading, batches),
+            **cross_check.compare(self._plan, self.shard, self._reading, batches),
             "compute": batches.operation.compute,
         }
 

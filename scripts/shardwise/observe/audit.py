@@ -22,7 +22,7 @@ from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import STATISTICS, Results, for_bash
 from shardwise.observe.factors import Factor
 from shardwise.plan import plan as plans
-from shardwise.plan.identity import identity_of, is_as_planned
+from shardwise.plan.identity import identity_of_array, is_as_planned
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.records import judge, ledger, receipts
 from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
@@ -546,12 +546,13 @@ def _commands(paths: Iterable[Path], words: list[str]) -> list[str]:
 def _changed(source: Source) -> str | None:
     """How an input file differs from what was planned; None where it does not."""
     try:
-        status = os.stat(source.path)
+        status = os.stat(source.file)
     except OSError as error:
         return f"is not there: {error.strerror}"
     if is_as_planned(source, status):
         return None
+    present = identity_of_array(source.file, status)
     return (
-        f"is {identity_of(status)} (size, times of the last write and the last change in ns, "
+        f"is {present} (size, times of the last write and the last change in ns, "
         f"inode), but {source.identity} was planned"
     )

@@ -103,6 +103,6 @@ class FinishedRun:
 
 def _map(path: Path) -> np.ndarray:
     try:
-        return np.load(path, mmap_mode="r")
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise IntegrityError(f"{path}: {error}; run snakemake again") from None

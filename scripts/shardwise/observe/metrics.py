@@ -10,6 +10,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from prometheus_client import CollectorRegistry, core, generate_latest, start_http_server
 
@@ -91,17 +92,17 @@ class Figures:
         if seen is None:
             return
         results = _plain(str(seen.results.root.absolute()))
-        # A device may have any name; of two equal series Prometheus would refuse everything.
         series: dict[str, dict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
-        for part in (_run, _devices, _shards):
-            for name, labels, value in part(seen):
-                if value is not None:
-                    series[name][tuple(map(_plain, labels))] += value
+        for name, labels, value in chain(_run(seen), _devices(seen), _shards(seen)):
+            if value is not None:
+                series[name][labels] += value
         for name, (words, names) in METRICS.items():
             kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
             family = kind(f"shardwise_{name}", words, labels=("results", *names))
-            for key, value in series[name].items():
-                family.add_metric((results, *key), value)
+            # A device may have any name; of two equal series Prometheus would refuse everything.
+            plain = {tuple(map(_plain, key)): value for key, value in series[name].items()}
+            for labels, value in plain.items():
+                family.add_metric((results, *labels), value)
             if family.samples:
                 yield family
         seconds = _durations(seen)

@@ -179,6 +179,11 @@ def read_file(file: Path) -> dict[str, Any]:
         content = _json(text, file)  # JSON may be indented with tabs, as YAML may not
         if content is None:
             raise InputError(f"config file {file}, {_yaml_problem(error, text)}") from error
+    return _mapping(content, file, line)
+
+
+def _mapping(content: Any, file: Path, line: str) -> dict[str, Any]:
+    """The content of a config file, refused where it is not keys and values."""
     if content is None:
         raise InputError(
             f"config file {file}, line 1: is empty; write the keys that differ from config.yaml, "
@@ -410,9 +415,9 @@ def _explain(error: Any) -> list[str]:
     key = ".".join(str(part) for part in error.absolute_path)
     rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
-        known = list(rule["properties"])
+        allowed_keys = list(rule["properties"])
         prefix = key + "." if key else ""
-        return [_unknown(prefix, str(k), known) for k in value if k not in known]
+        return [_unknown(prefix, str(k), allowed_keys) for k in value if k not in allowed_keys]
     limit = rule[error.validator]
     limits = limit if isinstance(limit, list) else [limit]
     allowed = {
@@ -446,9 +451,9 @@ def _quotes(value: Any, allowed: str) -> str:
     return f": {reason}write it in quotes"
 
 
-def _unknown(prefix: str, key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(known)
+def _unknown(prefix: str, key: str, keys: list[str]) -> str:
+    near = difflib.get_close_matches(key, keys, n=1)
+    hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(keys)
     return f"{prefix}{key:.80}: unknown key; {hint}"
 
 
@@ -484,8 +489,8 @@ def _product_problems(product: str, reproducible: bool) -> Iterator[str]:
     elif product not in PRODUCTS:
         near = difflib.get_close_matches(product, PRODUCTS, n=1)
         hint = f"did you mean {near[0]}? Known are" if near else "use one of"
-        known = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
-        yield f"product: {short(product)}: unknown product; {hint} {known}"
+        choices = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
+        yield f"product: {short(product)}: unknown product; {hint} {choices}"
 
 
 def _path_problems(key: str, text: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from shardwise.errors import IntegrityError
+from shardwise.files.formats.zarr_store import digest_of_chunks
 from shardwise.plan.plan import Source
 
 _UNKNOWN = "-"  # stands for the inode where its number means nothing
@@ -24,6 +25,12 @@ def identity_of(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{inode or _UNKNOWN}"
 
 
+def identity_of_array(file: str, status: os.stat_result) -> str:
+    """As :func:`identity_of`; where a folder of chunks belongs to a file, with their digest."""
+    chunks = digest_of_chunks(file)
+    return identity_of(status) + (f":{chunks}" if chunks else "")
+
+
 def is_as_planned(source: Source, status: os.stat_result) -> bool:
     """Whether a file is the one that was planned, as far as the plan knows it by its identity.
 
@@ -32,7 +39,8 @@ def is_as_planned(source: Source, status: os.stat_result) -> bool:
     """
     if not source.identity[:1].isdigit():
         return True
-    pairs = zip(source.identity.split(":"), identity_of(status).split(":"), strict=False)
+    present_identity = identity_of_array(source.file, status)
+    pairs = zip(source.identity.split(":"), present_identity.split(":"), strict=False)
     return all(planned == present or _UNKNOWN in (planned, present) for planned, present in pairs)
 
 
@@ -53,19 +61,24 @@ class InputFiles:
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[int, ...]] = {}
+        self._chunks: dict[str, str] = {}
 
     def note(self, path: str, status: os.stat_result) -> None:
         """Note a file that is going to be read; where it is known, as :meth:`compare`."""
         self._first.setdefault(path, state_of(status))
+        self._chunks.setdefault(path, digest_of_chunks(path))
         self.compare(path, status)
 
     def compare(self, path: str, status: os.stat_result) -> None:
         """Refuse a file that was noted and is another one now; `direct.Opened`."""
         if self._first.get(path, state_of(status)) != state_of(status):
-            raise IntegrityError(
-                f"{path}: has changed while it was read; nothing was written. Let whatever writes "
-                "it finish, then run snakemake again"
-            )
+            raise self._changed(path)
+
+    def _changed(self, path: str) -> IntegrityError:
+        return IntegrityError(
+            f"{path}: has changed while it was read; nothing was written. Let whatever writes "
+            "it finish, then run snakemake again"
+        )
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -93,6 +106,8 @@ class InputFiles:
                     f"{path}: is gone since it was read; nothing was written. Bring it back, then "
                     "run snakemake again"
                 ) from error
+            if self._chunks[path] != digest_of_chunks(path):
+                raise self._changed(path)
 
 
 def state_of(status: os.stat_result) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from dtype and shapes alone, because it decides the bits. Slabs and batches chan
 may shrink where memory is short.
 """
 
+import math
 from collections.abc import Iterator
 
 from shardwise.files import pieces
@@ -33,6 +34,7 @@ HUGE_BYTES = 2048 * MIB
 HOST_LONE_BYTES = 1024 * MIB
 # Rows of a large matrix in another order that are brought into C order at once.
 CONVERTED_BYTES = 256 * MIB
+DECODERS = 4  # chunks that are decompressed at once
 # Numbers of a product below which several sums may lie side by side (binned.py).
 SEVERAL_SUMS = 2**18
 # From here on a rank-k update is faster than a whole product (measured: docs/performance.md).
@@ -291,6 +293,28 @@ def converted_bytes(shape: Shape, item: int) -> int:
     """Bytes of what is held of matrices that lie in a file in another order."""
     row = shape[1] * item
     return min(shape[0] * row, max(CONVERTED_BYTES, row))
+
+
+def decoded_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int, int]:
+    """Matrices, and rows of each, that are decoded at once: whole chunks where they are no larger.
+
+    Some matrices and all their rows, or some rows of one matrix.
+    """
+    (rows, row), deep = (shape[0], shape[1] * item), (1, *chunk)[-3]
+    matrix = rows * row
+    if matrix > CONVERTED_BYTES:
+        tall, most = chunk[-2], max(1, CONVERTED_BYTES // row)
+        return 1, max(1, most // tall * tall or most)
+    if deep * matrix > CONVERTED_BYTES:  # then a chunk is decoded several times
+        return CONVERTED_BYTES // matrix, rows
+    return deep * max(1, 2 * pieces.SLAB_BYTES // (deep * matrix)), rows
+
+
+def decoded_bytes(chunk: tuple[int, ...], shape: Shape, item: int) -> int:
+    """Bytes of two decoded blocks, and of the chunks that are being decoded."""
+    matrices, rows = decoded_block(chunk, shape, item)
+    block = matrices * rows * shape[1] * item
+    return 2 * block + 2 * max(block, DECODERS * math.prod(chunk) * item)
 
 
 def copy_memory(problem: Problem) -> int:

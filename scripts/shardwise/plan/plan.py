@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, some
+from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
@@ -62,6 +63,7 @@ class Shard:
 class Source:
     """One input file: matrices ``first`` to ``first + count`` of the stack.
 
+    ``path`` also names the array in a file that may hold several, such as ``run.h5:/frames``.
     ``identity`` changes when the content may have changed: that of a file (`identity.identity_of`),
     or the recipe of the synthetic stack; empty for a file that a receipt vouches for.
     """
@@ -70,6 +72,11 @@ class Source:
     first: int
     count: int
     identity: str
+
+    @property
+    def file(self) -> str:
+        """The file alone."""
+        return file_of(self.path)
 
     def holds(self, start: int, stop: int) -> bool:
         """Whether any of the matrices ``start`` to ``stop`` are in this file."""
@@ -84,6 +91,7 @@ class Stack:
     matrices: int
     shape: tuple[int, int]
     dtype: str
+    decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
 
     def between(self, start: int, stop: int) -> list[Source]:
         """The files that hold matrices ``start`` to ``stop``."""
@@ -146,6 +154,7 @@ class Facts:
     config: dict[str, Any] = field(default_factory=dict)  # that the plan follows from, for people
     config_digest: str | None = None
     made: Made | None = None
+    decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
     checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
 
 

@@ -17,8 +17,8 @@ from shardwise import ALGORITHM, host
 from shardwise.errors import InputError, short
 from shardwise.files import small
 from shardwise.files.commit import commit
+from shardwise.files.formats.registry import read_header_and_status
 from shardwise.files.lookup import refuse_undecodable
-from shardwise.files.npy import read_header
 from shardwise.files.partial import refuse_foreign
 from shardwise.files.paths import CACHE, Results
 from shardwise.files.small import mark, refuse_links
@@ -47,7 +47,7 @@ _LOG = logging.getLogger(__name__)
 # file, which the longest name of a node stands in, has about 200.
 _LONGEST_BELOW = 256
 # Where only these change, no shard is computed again.
-_NOT_DIGESTED = ("digest", "config", "config_digest", "made", "checksums")
+_NOT_DIGESTED = ("digest", "config", "config_digest", "made", "decoded", "checksums")
 # The same of what Snakemake keeps records of, such as ``/products/00007.json``.
 _LONGEST_RESULT = 32
 
@@ -90,13 +90,20 @@ def make(
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right_sources, function)
+    rows = [replace(row, memory=row.memory + left.decoded) for row in rows]
     copied = _is_copied(settings, left, len(rows), log)
     facts = _facts(settings, copied, problem, rows, right_sources, function)
+    facts = replace(facts, decoded=left.decoded)
     return Plan(results, {row.shard: row for row in rows}, facts), list(left.sources)
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
     """Whether each shard is copied first; ``auto`` reads in place what costs nothing later."""
+    if settings.materialize is False and left.decoded:
+        raise InputError(
+            f"materialize: false reads the input in place, but {left.sources[0].path} lies in "
+            "chunks, which have to be decoded first; use auto or true"
+        )
     if settings.materialize != "auto":
         return bool(settings.materialize)
     reason = _reason_to_copy(settings, left, shards) if settings.input is not None else None
@@ -111,8 +118,10 @@ def _reason_to_copy(settings: Settings, left: Stack, shards: int) -> str | None:
     """Why shards would be slower to read in place, or might not be read by all nodes."""
     if len(left.sources) > shards:
         return f"the input is {len(left.sources)} files, for {shards} shards"
-    first = Path(left.sources[0].path)
-    header = read_header(first)
+    if left.decoded:
+        return f"{left.sources[0].path} lies in chunks, which are decoded once"
+    first = Path(left.sources[0].file)
+    header = read_header_and_status(left.sources[0].path)[0]
     if header.fortran or not header.little_endian:
         return f"the elements of {first} are in another order than products need"
     root = Path(settings.results).absolute()
@@ -181,8 +190,8 @@ def write(plan: Plan, sources: list[Source]) -> None:
         plan.results.sources: plans.to_tsv(sources, Source),
         plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
     }
-    made = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
-    facts = asdict(replace(plan.facts, made=made))
+    origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
+    facts = asdict(replace(plan.facts, made=origin))
     mark(plan.results)
     for path, raw in tables.items():
         with commit(path) as file:
@@ -290,13 +299,13 @@ def _longest_path(root: Path) -> int:
 
 def _refuse_names(results: Results, sources: list[Source]) -> None:
     """Refuse names that Snakemake cannot handle, and input where a run writes its own files."""
-    for name in (str(results.root), *(source.path for source in sources)):
+    for name in (str(results.root), *(source.file for source in sources)):
         if "{" in name or "}" in name:
             raise InputError(f"{name}: file names with braces cannot be used; rename it")
     root = results.root.resolve()
     reserved = {root / name for name in results.names()}
     for source in sources:
-        path = Path(source.path).resolve()
+        path = Path(source.file).resolve()
         if path.parent == root or reserved.intersection(path.parents):
             raise InputError(
                 f"{source.path} lies where the run writes its own files; choose another folder "

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -12,12 +13,18 @@ from typing import Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, short
+from shardwise.files.formats import registry
+from shardwise.files.formats.names import file_of, split
 from shardwise.files.lookup import absent, matches, mode_of, refuse_undecodable, shown
-from shardwise.files.npy import Header, read_header, read_header_and_status
+from shardwise.files.npy import Header, read_header
 from shardwise.files.small import read_cache, refuse_special, write_cache
+from shardwise.plan import memory
 from shardwise.plan.config import Settings
-from shardwise.plan.identity import identity_of, state_of
+from shardwise.plan.identity import identity_of_array, state_of
 from shardwise.plan.plan import Source, Stack
+from shardwise.units import human_bytes
+
+_MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -43,6 +50,8 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
 def _stack_on_disk(settings: Settings, cache: Path | None) -> Stack:
     assert settings.input is not None
     path = Path(settings.input)
+    if array := registry.locate(settings.input):
+        return _one_stack(Path(array), "input")
     mode = mode_of(path)
     if mode is None and has_magic(settings.input):
         return _stack_of_files(matches(settings.input), f"glob {settings.input}", cache)
@@ -109,7 +118,7 @@ def _synthetic_stack(settings: Settings, path: Path) -> Stack:
 
 
 def _one_stack(path: Path, key: str) -> Stack:
-    header, status = read_header_and_status(path)
+    header, status = registry.read_header_and_status(str(path))
     if len(header.shape) != 3:
         other = "one B for all has two" if key == "right" else "for 2-D files, name their folder"
         raise InputError(
@@ -118,7 +127,20 @@ def _one_stack(path: Path, key: str) -> Stack:
         )
     _refuse_empty(path, header.shape)
     n, m, k = header.shape
-    return Stack((Source(str(path), 0, n, identity_of(status)),), n, (m, k), header.native.name)
+    source = Source(str(path), 0, n, identity_of_array(file_of(str(path)), status))
+    return Stack((source,), n, (m, k), header.native.name, _decoded_bytes(path, header))
+
+
+def _decoded_bytes(path: Path, header: Header) -> int:
+    """Bytes that a task holds of chunks of an array, 0 where it has none."""
+    nbytes = math.prod(header.chunk) * header.dtype.itemsize
+    if nbytes > _MOST_CHUNK_BYTES:
+        raise InputError(
+            f"{path} lies in chunks {header.chunk} of {human_bytes(nbytes)}, of which each is "
+            f"decoded as a whole; write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
+        )
+    shape: Any = header.shape[-2:]
+    return memory.decoded_bytes(header.chunk, shape, header.dtype.itemsize) if header.chunk else 0
 
 
 def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack:
@@ -146,13 +168,16 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
         Source(str(path), i, 1, identity)
         for i, (path, identity) in enumerate(zip(paths, identities, strict=True))
     )
-    return Stack(sources, len(sources), first.shape, first.native.name)  # type: ignore[arg-type]
+    decoded = max(map(_decoded_bytes, paths, headers))
+    return Stack(sources, len(sources), first.shape, first.native.name, decoded)  # type: ignore[arg-type]
 
 
-def _refuse_twice(path: Path, status: os.stat_result, seen: dict[int, Path], origin: str) -> None:
+def _refuse_twice(path: Path, status: os.stat_result, inodes: dict[int, Path], origin: str) -> None:
     """Refuse a file that was reached before, by its own name or by another, or by links."""
-    other = seen.setdefault(hash(state_of(status)), path)
-    if other is path or not status.st_ino or state_of(os.stat(other)) != state_of(status):
+    inside = split(str(path))[1].strip("/")
+    other = inodes.setdefault(hash((state_of(status), inside)), path)
+    state = state_of(os.stat(file_of(str(other)))) if other is not path else ()
+    if other is path or not status.st_ino or state != state_of(status):
         return
     what = f"names {path} twice" if other == path else f"{other} and {path} are the same file"
     raise InputError(
@@ -171,7 +196,9 @@ def _in_row(sheet: Path, line: int, name: str) -> Path:
     row, places = f"sheet {sheet}, line {line}: ", [Path(name), sheet.parent / name]
     try:
         for path in places if name else ():
-            if mode_of(path) is not None:
+            if mode_of(Path(file_of(str(path)))) is not None:
+                if array := registry.locate(str(path)):
+                    return Path(array)
                 refuse_special(path, row)
                 return path
     except OSError as error:
@@ -208,23 +235,26 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
 
 def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[Header], list[str]]:
     """Headers and identities of many files; headers of known identity come from the cache."""
-    known: dict[str, list[Any]] = read_cache(cache) or {}
-    seen: dict[int, Path] = {}
+    cached: dict[str, list[Any]] = read_cache(cache) or {}
+    inodes: dict[int, Path] = {}
     headers, identities, fresh = [], [], {}
     for path in paths:
         try:
-            status = os.stat(path)
-            entry = known.get(str(path))
-            if entry and entry[0] == identity_of(status):
-                header = Header(**{**entry[1], "shape": tuple(entry[1]["shape"])})
+            file = file_of(str(path))
+            status = os.stat(file)
+            identity, entry = identity_of_array(file, status), cached.get(str(path))
+            if entry and entry[0] == identity:
+                listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
+                header = Header(**{**entry[1], **listed})
             else:
-                header, status = read_header_and_status(path)
-            _refuse_twice(path, status, seen, origin)
+                header, status = registry.read_header_and_status(str(path))
+                identity = identity_of_array(file, status)
+            _refuse_twice(path, status, inodes, origin)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         headers.append(header)
-        identities.append(identity_of(status))
-        fresh[str(path)] = [identities[-1], {**asdict(header), "shape": list(header.shape)}]
-    if cache is not None and fresh != known:
+        identities.append(identity)
+        fresh[str(path)] = [identity, json.loads(json.dumps(asdict(header)))]
+    if cache is not None and fresh != cached:
         write_cache(cache, fresh)
     return headers, identities

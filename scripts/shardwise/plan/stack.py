@@ -12,7 +12,8 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.direct import PAGE, SHORT_BYTES, Extent, ExtentReader
-from shardwise.files.npy import Header, read_header_and_status, read_matrices
+from shardwise.files.formats import registry
+from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory
 from shardwise.plan.identity import InputFiles, is_as_planned
@@ -23,7 +24,7 @@ def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
     """The header of a file that the plan knows; a change since then is no fault of the user's."""
     check_unchanged(source)  # first: what else is wrong follows from it
     try:
-        header, status = read_header_and_status(Path(source.path))
+        header, status = registry.read_header_and_status(source.path)
     except OSError as error:
         raise _unreadable(source, error) from error
     except InputError as error:
@@ -35,7 +36,7 @@ def _planned_header(source: Source) -> tuple[Header, os.stat_result]:
 def check_unchanged(source: Source) -> None:
     """Refuse an input file that is gone, or is not the one that was planned."""
     try:
-        _refuse_replaced(source, os.stat(source.path))
+        _refuse_replaced(source, os.stat(source.file))
     except OSError as error:
         raise _unreadable(source, error) from error
 
@@ -88,6 +89,7 @@ class StackReader:
         self._converting = threading.Lock()
         self._converted: tuple[int, int, np.ndarray] | None = None
         self._space: np.ndarray | None = None
+        self._decoded: dict[int, np.ndarray] = {}
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``."""
@@ -106,6 +108,10 @@ class StackReader:
         size = self._matrix_bytes
         start, stop = low // size, -(-high // size)
         parts = self._parts(start, stop)
+        if any(header.chunk for _, header, _, _ in parts):
+            view = buffer[: high - low]
+            self._decode(view, low)
+            return [view]
         if not all(not header.fortran and header.little_endian for _, header, _, _ in parts):
             view = buffer[: high - low]
             if size > memory.CONVERTED_BYTES:
@@ -166,6 +172,39 @@ class StackReader:
                 np.copyto(view[done : done + raw.nbytes], raw)
             done += raw.nbytes
 
+    def _decode(self, view: np.ndarray, low: int) -> None:
+        """Bytes of matrices of which some lie in chunks, by way of blocks of whole chunks.
+
+        One thread at a time. Two blocks are kept, as a slab ends and begins anywhere in one.
+        """
+        done = 0
+        with self._converting:
+            while done < view.nbytes:
+                begin, raw = self._block(low + done)
+                part = raw[low + done - begin :][: view.nbytes - done]
+                np.copyto(view[done : done + part.nbytes], part)
+                done += part.nbytes
+
+    def _block(self, byte: int) -> tuple[int, np.ndarray]:
+        """The block that holds a byte of the stack, and the byte at which the block begins."""
+        matrix, within = divmod(byte, self._matrix_bytes)
+        ((path, header, place, _),) = self._parts(matrix, matrix + 1)
+        (rows, columns), item = self._shape, self._dtype.itemsize
+        chunk = header.chunk or (1, 1, columns)
+        most, height = memory.decoded_block(chunk, self._shape, item)
+        first, top = place // most * most, within // (columns * item) // height * height
+        last, bottom = min(first + most, (1, *header.shape)[-3]), min(top + height, rows)
+        begin = (matrix - place + first) * self._matrix_bytes + top * columns * item
+        if begin not in self._decoded:
+            while len(self._decoded) > 1:
+                del self._decoded[next(iter(self._decoded))]
+            block = np.empty((last - first, bottom - top, columns), self._dtype)
+            self._fill_one(path, header, (first, last), block, top)
+            if sys.byteorder == "big":
+                block.byteswap(inplace=True)
+            self._decoded[begin] = block.reshape(-1).view(np.uint8)
+        return begin, self._decoded[begin]
+
     def _parts(self, start: int, stop: int) -> list[_Part]:
         """The files that hold some matrices, checked, in the order of the stack."""
         first = bisect_right(self._firsts, start) - 1
@@ -175,28 +214,38 @@ class StackReader:
             if low >= high:
                 break
             header = self._checked_header(source)
-            parts.append((Path(source.path), header, low - source.first, high - source.first))
+            path = Path(source.path if header.chunk else source.file)
+            parts.append((path, header, low - source.first, high - source.first))
             reached += high - low
         if reached != stop:
             raise IntegrityError(f"matrices {start} to {stop} are not in the files of the plan")
         return parts
 
     def _fill(self, block: np.ndarray, parts: list[_Part]) -> None:
-        at, opened = 0, self.inputs.compare
+        at = 0
         for path, header, low, high in parts:
-            read_matrices(path, header, low, high, block[at : at + high - low], opened=opened)
+            self._fill_one(path, header, (low, high), block[at : at + high - low], 0)
             at += high - low
 
+    def _fill_one(
+        self, path: Path, header: Header, part: tuple[int, int], out: np.ndarray, top: int
+    ) -> None:
+        """Read some matrices of a file, of one matrix maybe some rows only, from ``top`` on."""
+        if header.chunk:
+            out[:] = registry.read_matrices(str(path), part, (top, top + out.shape[1]))
+        else:
+            read_matrices(path, header, *part, out, top, self.inputs.compare)
+
     def _checked_header(self, source: Source) -> Header:
-        known = self._header  # another thread may set it to another file at any time
-        if known is None or known[0] != source.path:
+        latest = self._header  # another thread may set it to another file at any time
+        if latest is None or latest[0] != source.path:
             header, status = _planned_header(source)
             if source.identity:
-                self.inputs.note(source.path, status)
+                self.inputs.note(source.file, status)
             if header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
                     f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "
                     f"made for {self._shape} of {self._dtype.name}; {_cure(source)}"
                 )
-            known = self._header = (source.path, header)
-        return known[1]
+            latest = self._header = (source.path, header)
+        return latest[1]

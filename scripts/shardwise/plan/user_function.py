@@ -120,16 +120,22 @@ def call(
         errors of the device, Ctrl-C and SIGTERM pass through.
     """
     where = _matrices(first, block.shape[0])
+    result = _run(function, xp, block, where)
+    result = _checked(function.spec, xp, result, block.shape[0], where, problem)
+    return result.copy() if xp.may_share_memory(result, block) else result
+
+
+def _run(function: Function, xp: Any, block: Any, where: str) -> Any:
+    """What a function returns, with its own errors as `InputError`."""
     not_theirs: tuple[type[BaseException], ...] = (
         MemoryError, KeyboardInterrupt, Terminated, *device_errors(xp)
     )  # fmt: skip
-    given = block
     if xp is np:
-        given = block.view()
-        given.flags.writeable = False
+        block = block.view()
+        block.flags.writeable = False
     try:
         with np.errstate(all="ignore"), _noting_threads(), _undone():
-            result = function.target(xp, given)
+            return function.target(xp, block)
     except not_theirs:
         raise
     except SystemExit as error:
@@ -142,8 +148,6 @@ def call(
         raise InputError(
             _failure(f"{function.spec} failed on {where}", error, function.file)
         ) from error
-    result = _checked(function.spec, xp, result, block.shape[0], where, problem)
-    return result.copy() if xp.may_share_memory(result, block) else result
 
 
 @contextlib.contextmanager

@@ -46,7 +46,9 @@ def find_errors(text: str) -> list[str]:
 
 def find_exit_code(text: str) -> int | None:
     """The exit code that the stage of a log has ended with, where it failed and lived to say so."""
-    codes = [match[1] for _, said in parse_lines(text) if (match := _EXIT_CODE.fullmatch(said))]
+    codes = [
+        match[1] for _, message in parse_lines(text) if (match := _EXIT_CODE.fullmatch(message))
+    ]
     return int(codes[-1]) if codes else None
 
 
@@ -58,16 +60,16 @@ def find_failed_shards(text: str) -> list[tuple[str, str, str]]:
 
 def find_last_words(text: str) -> str | None:
     """Why a stage has ended: its last error, or a last line that is not of our logging."""
-    if found := find_errors(text):
-        return found[-1]
+    if errors := find_errors(text):
+        return errors[-1]
     last = text.splitlines()[-1:]
     return last[0] if last and not _LINE.match(last[0]) else None
 
 
 def ended_well(text: str, shard: str) -> bool:
     """Whether the last words in a shard's log are that its receipt was written."""
-    said = parse_lines(text)[-1:]
-    return bool(said) and said[0][1].endswith(f"{shard}.json written")
+    last = parse_lines(text)[-1:]
+    return bool(last) and last[0][1].endswith(f"{shard}.json written")
 
 
 _STATUS = re.compile(r"status is: '?([A-Z_]+)")

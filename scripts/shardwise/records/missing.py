@@ -62,12 +62,12 @@ def scan_products(plan: Plan, meanwhile: Callable[[], object] = lambda: None) ->
     checksum = hashlib.blake2b(digest_size=16)
     for shard, row in plan.shards.items():
         meanwhile()
-        found = _written(folder, row)
-        if found is None:
+        product = _written(folder, row)
+        if product is None:
             lacking.append(shard)
             continue
-        written, own = found
-        checksum.update(f"{shard}\t{own}\n".encode())
+        written, product_checksum = product
+        checksum.update(f"{shard}\t{product_checksum}\n".encode())
         if written > latest:
             newest, latest = shard, written
     return ProductScan(lacking, newest, checksum.hexdigest())
@@ -83,10 +83,10 @@ def _written(folder: str, row: Shard) -> tuple[int, str] | None:
         text = small.read(f"{path}.json")
         if text is None or not text.startswith(_head(row)) or not small.has_own_digest(text):
             return None
-        said = _FILE.search(text)
-        if said is None or os.stat(f"{path}.npy").st_size != int(said[1]):
+        file = _FILE.search(text)
+        if file is None or os.stat(f"{path}.npy").st_size != int(file[1]):
             return None
-        return os.stat(f"{path}.json").st_mtime_ns, said[2].decode()
+        return os.stat(f"{path}.json").st_mtime_ns, file[2].decode()
     except (IntegrityError, OSError):
         return None
 

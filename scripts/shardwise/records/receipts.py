@@ -428,8 +428,8 @@ def check_file(path: Path, facts: ArrayFile) -> None:
     except (ArithmeticError, TypeError, ValueError) as error:
         raise IntegrityError(f"{path}: its receipt is damaged ({short(error)})") from None
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
             raise IntegrityError(f"{path}: is not a file")
         with open(path, "rb", buffering=0) as file:
             raw = file.read(len(header))
@@ -437,8 +437,8 @@ def check_file(path: Path, facts: ArrayFile) -> None:
         raise IntegrityError(f"{path}: is missing, though its receipt is there") from None
     except OSError as error:
         raise IntegrityError(f"{path}: cannot be read: {error.strerror}") from error
-    if found.st_size != facts.bytes:
-        raise IntegrityError(f"{path}: has {found.st_size} bytes, not {facts.bytes}")
+    if status.st_size != facts.bytes:
+        raise IntegrityError(f"{path}: has {status.st_size} bytes, not {facts.bytes}")
     if raw != header:
         raise IntegrityError(f"{path}: its header is not what its receipt says")
 

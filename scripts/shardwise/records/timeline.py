@@ -65,8 +65,8 @@ class StageTimeline:
         """
         low, high = self.began, self.began + finished - self.unix
         with self._lock:
-            spans = {stage: own.within(low, high) for stage, own in self._spans.items()}
-        last = max((own[-1][1] for own in spans.values() if own), default=low)
+            spans = {stage: intervals.within(low, high) for stage, intervals in self._spans.items()}
+        last = max((intervals[-1][1] for intervals in spans.values() if intervals), default=low)
         spans[WRITE] = union([*spans[WRITE], (last, high)])
         busy = {
             stage: round(max(0.0, length(spans[stage]) - self._spans[stage].closed), _DIGITS)
@@ -126,9 +126,9 @@ def _held(spans: Mapping[str, list[Span]], seconds: float) -> dict[str, float]:
         total = length(covered)
         held[READ if stage == CHECK else stage] += total - before
         before = total
-    found = {stage: round(max(0.0, held[stage]), _DIGITS) for stage in STAGES}
+    rounded = {stage: round(max(0.0, held[stage]), _DIGITS) for stage in STAGES}
     # Of what is rounded, so that they add up.
-    return {"waiting": round(max(0.0, seconds - sum(found.values())), _DIGITS), **found}
+    return {"waiting": round(max(0.0, seconds - sum(rounded.values())), _DIGITS), **rounded}
 
 
 def union(spans: Iterable[Span]) -> list[Span]:

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 _ALIVE, _FAILED, _DATA = 1, 2, 3
 _LOOK_SECONDS = 0.1
-_SHORT_SECONDS = 2e-3
+_SHORTEST_SECONDS, _SHORT_SECONDS = 2e-5, 2e-3
 _SIGNS = 20  # signs of life within the limit
 _MOST_TEXT = 16384
 
@@ -156,11 +156,11 @@ class Peers:
     # Waiting.
 
     def _wait(self, request: Request) -> None:
-        pause = 1e-5
+        began = time.monotonic()
         while not request.Test():
             self.beat()
-            time.sleep(pause)
-            pause = min(2 * pause, _SHORT_SECONDS)
+            waited = time.monotonic() - began
+            time.sleep(min(max(waited / 8, _SHORTEST_SECONDS), _SHORT_SECONDS))
 
     def result(self, future: Future, what: str) -> Any:
         """The result of work that a thread of this rank does; past the limit all ranks end."""

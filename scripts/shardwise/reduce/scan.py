@@ -1,17 +1,16 @@
 """Reading for the reduce: rows of many files, ahead of who adds them, each byte once.
 
-What the page cache holds is used where it lies: the file is mapped, nothing is copied, and no
-other thread takes part. All else is read ahead into slabs of a fixed number. The checksum is formed
-on the way.
+What the page cache holds is copied to a buffer that stays in the processor's caches, and no other
+thread takes part. All else is read ahead into slabs of a fixed number. The checksum is formed on
+the way.
 """
 
-import errno
-import mmap
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +26,7 @@ from shardwise.reduce.layout import Batch, Layout
 AHEAD = 3
 """Batches that are read ahead."""
 
-_MAPPED = 16 * 1024**2  # bytes of a mapped file that count as this process's memory at most
-_MOST_MAPPED = 4  # files
-_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14
+_MOST_FILES = 4096  # whose headers are not read again for the next stripe
 
 
 class File(NamedTuple):
@@ -52,37 +49,6 @@ class Part:
     rows: list[Rows]
     digest: int = 0
     slab: np.ndarray | None = None
-    mapped: "_Map | None" = None
-
-
-class _Map:
-    """A mapped file, of which few pages at a time count as this process's memory."""
-
-    def __init__(self, file: File) -> None:
-        with open(file.path, "rb") as opened:
-            self._memory = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
-        self.file = file
-        self.flat = np.frombuffer(self._memory, file.dtype, offset=file.offset)
-        self._used, self._populates = 0, True
-
-    def populate(self, offset: int, nbytes: int) -> None:
-        """Bring bytes of the file into memory; raise what a bare access would die of."""
-        end = offset + nbytes
-        begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
-        if self._populates:
-            try:
-                self._memory.madvise(_POPULATE_READ, begin, end - begin)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self._populates = False  # an older kernel
-
-    def used(self, nbytes: int) -> None:
-        """Count what was used, and let go of it now and then."""
-        self._used += nbytes
-        if self._used > _MAPPED:
-            self._used = 0
-            self._memory.madvise(mmap.MADV_DONTNEED)
 
 
 class Scan(AbstractContextManager):
@@ -94,12 +60,13 @@ class Scan(AbstractContextManager):
     def __init__(
         self, layout: Layout, batches: Iterable[Batch], open_file: Callable[[int], File]
     ) -> None:
-        self._layout, self._batches, self._open_file = layout, iter(batches), open_file
+        self._layout, self._batches = layout, iter(batches)
+        self._open_file = lru_cache(_MOST_FILES)(open_file)
         self._reader = ExtentReader(AHEAD)
         self._pool = ThreadPoolExecutor(AHEAD, "scan")
-        self._maps: OrderedDict[int, _Map] = OrderedDict()
         self._slabs: list[np.ndarray] = []
-        self._ahead: deque[tuple[Batch, _Map, list[Extent], Future | None]] = deque()
+        self._hot = np.empty(0, np.uint8)  # what was taken last, where it came from the page cache
+        self._ahead: deque[tuple[Batch, File, list[Extent], Future | None]] = deque()
         for _ in range(AHEAD):
             self._submit()
 
@@ -114,39 +81,26 @@ class Scan(AbstractContextManager):
         return self._ahead[0][0].stripe if self._ahead else None
 
     def take(self, result: Callable[[Future], Part]) -> Part:
-        """The next batch, to be given back once it was used; ``result`` waits for a future."""
-        batch, mapped, extents, future = self._ahead.popleft()
-        if future is not None:
-            return result(future)
-        part = Part(batch, [self._in_map(batch, mapped, extents)], mapped=mapped)
-        part.digest = self._digest(part)
-        return part
+        """The next batch, to be given back before the one after; ``result`` waits for a future."""
+        batch, file, extents, future = self._ahead.popleft()
+        return self._copy(batch, file, extents) if future is None else result(future)
 
     def give_back(self, part: Part) -> None:
         """Let the memory of a part be used again, and read on."""
         if part.slab is not None:
             self._slabs.append(part.slab)
-        if part.mapped is not None:
-            part.mapped.used(sum(rows.n * rows.width * rows.flat.itemsize for rows in part.rows))
         self._submit()
 
     def _submit(self) -> None:
         batch = next(self._batches, None)
         if batch is None:
             return
-        mapped, future = self._map(batch.shard), None
-        extents = self._extents(batch, mapped.file)
-        if not all(self._reader.cached(extent) for extent in (extents[0], extents[-1])):
+        file, future = self._open_file(batch.shard), None
+        extents = self._extents(batch, file)
+        if not all(self._reader.cached(extent) for extent in {extents[0], extents[-1]}):
             slab = self._slabs.pop() if self._slabs else None
-            future = self._pool.submit(self._read, batch, mapped.file, extents, slab)
-        self._ahead.append((batch, mapped, extents, future))
-
-    def _map(self, shard: int) -> _Map:
-        found = self._maps.pop(shard, None) or _Map(self._open_file(shard))
-        self._maps[shard] = found
-        if len(self._maps) > _MOST_MAPPED:
-            self._maps.popitem(last=False)  # unmapped when the last part that uses it is gone
-        return found
+            future = self._pool.submit(self._read, batch, file, extents, slab)
+        self._ahead.append((batch, file, extents, future))
 
     def _extents(self, batch: Batch, file: File) -> list[Extent]:
         """Where the numbers of a batch lie: side by side, or one extent a row."""
@@ -158,12 +112,17 @@ class Scan(AbstractContextManager):
         starts = range(begin, begin + count * numbers * item, numbers * item)
         return [Extent(str(file.path), start, width * item) for start in starts]
 
-    def _in_map(self, batch: Batch, mapped: _Map, extents: list[Extent]) -> Rows:
-        for extent in extents:
-            mapped.populate(extent.offset, extent.nbytes)
-        numbers = self._layout.numbers
-        start, width = batch.first * numbers + batch.low, batch.high - batch.low
-        return Rows(mapped.flat, start, numbers, batch.last - batch.first, width)
+    def _copy(self, batch: Batch, file: File, extents: list[Extent]) -> Part:
+        """A batch from the page cache, its rows side by side in the one buffer."""
+        size = sum(extent.nbytes for extent in extents)
+        if self._hot.nbytes < size:
+            self._hot = direct.aligned_empty(size)
+        self._reader.copy(extents, self._hot)
+        width = batch.high - batch.low
+        rows = Rows(self._hot[:size].view(file.dtype), 0, width, batch.last - batch.first, width)
+        part = Part(batch, [rows])
+        part.digest = self._digest(part)
+        return part
 
     def _read(
         self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None

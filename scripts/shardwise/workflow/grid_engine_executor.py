@@ -183,7 +183,7 @@ class Submissions:
                 return grid_engine.submitted(grid_engine.call(words))
             except QueueFull as error:
                 end = time.monotonic() + _AWAY_SECONDS
-                said = (
+                message = (
                     f"the cluster takes no more jobs now ({error}); waiting until some have "
                     "ended. --jobs sets how many of a run are in the queue"
                 )
@@ -191,8 +191,8 @@ class Submissions:
                 unheard = True
                 if time.monotonic() > end:
                     raise
-                said = f"Grid Engine does not take jobs now ({error}); trying again"
-            self._say("submission", said)
+                message = f"Grid Engine does not take jobs now ({error}); trying again"
+            self._say("submission", message)
             time.sleep(_PAUSE_SECONDS)
 
     def _number_of(self, name: str) -> str | None:

@@ -160,8 +160,8 @@ class Listener(logging.Handler):
         say("shardwise: " + ", ".join(words) + after)
 
     def _failures(self) -> list[Failure]:
-        found = [failure for some in self._state.failures.values() for failure in some]
-        return sorted(found, key=lambda f: f.name)
+        failures = [failure for some in self._state.failures.values() for failure in some]
+        return sorted(failures, key=lambda f: f.name)
 
     def _counts(self, rule: str) -> tuple[int, int]:
         """Jobs done and jobs in all, those of earlier runs included."""
@@ -185,8 +185,8 @@ class Listener(logging.Handler):
         run = self._run
         if not run.began:
             return
-        found = remaining.find(run.plan, run.reduce["statistics"], jobs=False)
-        finished = found.finished and run.results.report.exists()
+        work = remaining.find(run.plan, run.reduce["statistics"], jobs=False)
+        finished = work.finished and run.results.report.exists()
         if finished or (run.succeeded and not self._whole()):
             whole = ", ".join(run.in_the_end())
             say(f"shardwise: done: {whole if finished else 'what was asked for'}")
@@ -194,18 +194,18 @@ class Listener(logging.Handler):
                 say(line)
             return
         shards = len(run.plan.shards)
-        done = shards - len(found.missing)
+        done = shards - len(work.missing)
         if run.interrupted:
             say(f"\nshardwise: interrupted: {done} of {shards} shards done")
         else:
-            self._tell_failures(done, shards, run.results.summary not in found.unfit)
+            self._tell_failures(done, shards, run.results.summary not in work.unfit)
         say(f"To run just what is missing, then the sum:\n  {rerun_command(sys.argv, os.getcwd())}")
 
     def _whole(self) -> bool:
         """Whether everything was asked for, not single files or rules."""
-        told = self._workflow.dag_settings
-        targets = told.targets or {self._workflow.default_target}
-        return "all" in targets and not (told.until or told.omit_from)
+        settings = self._workflow.dag_settings
+        targets = settings.targets or {self._workflow.default_target}
+        return "all" in targets and not (settings.until or settings.omit_from)
 
     def _tell_failures(self, done: int, shards: int, summed: bool) -> None:
         run = self._run
@@ -296,7 +296,7 @@ def _log_of(record: Any) -> Path | None:
 def shard_failures(log: Path | None) -> list[Failure]:
     """The shards that the one job for all has named in the end, as failed for good."""
     named = logs.find_failed_shards(logs.read(log))
-    return [Failure(f"multiply {shard}", reason, own) for shard, reason, own in named]
+    return [Failure(f"multiply {shard}", reason, log) for shard, reason, log in named]
 
 
 def say(text: str) -> None:

@@ -84,16 +84,16 @@ def _slurm_words(job: Any, workflow: Any) -> list[str]:
         raise InputError("dispatch: array works within one cluster of Slurm; see slurm_cluster")
     partition = job.resources.get("slurm_partition")
     if not partition and settings is not None and settings.partition_config:
-        known = partitions.read_partition_file(settings.partition_config)
-        partition = partitions.get_best_partition(known, job, workflow.logger)
+        table = partitions.read_partition_file(settings.partition_config)
+        partition = partitions.get_best_partition(table, job, workflow.logger)
     account = job.resources.get("slurm_account")
     # Names and outputs are the array's matter: what stands before the comment is left out.
-    own = {"run_uuid": "-", "slurm_logfile": "-", "comment_str": "-", "workdir": None}
-    own["account"] = f" -A {shlex.quote(str(account))}" if account else ""
-    own["partition"] = f" -p {shlex.quote(str(partition))}" if partition else ""
+    parts = {"run_uuid": "-", "slurm_logfile": "-", "comment_str": "-", "workdir": None}
+    parts["account"] = f" -A {shlex.quote(str(account))}" if account else ""
+    parts["partition"] = f" -p {shlex.quote(str(partition))}" if partition else ""
     try:
         validation.validate_slurm_extra(job)
-        text = submit_string.get_submit_command(job, own, settings=settings)
+        text = submit_string.get_submit_command(job, parts, settings=settings)
         words = shlex.split(text + utils.set_gres_string(job))
     except WorkflowError as error:
         raise InputError(f"the resources of rule {RULE} in the profile: {error}") from None

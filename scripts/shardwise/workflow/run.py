@@ -147,11 +147,11 @@ class Run:
 
         Snakemake itself knows that only after it has read the rules.
         """
-        told = self._workflow.dag_settings
-        named = {*told.forcerun, *(told.targets if told.forcetargets else ())}
+        settings = self._workflow.dag_settings
+        named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
         if self.rule_for_all is None or self.standing is None:
             return False
-        if not (told.forceall or self.rule_for_all in named):
+        if not (settings.forceall or self.rule_for_all in named):
             return False
         again = missing.describe(self.plan, list(self.plan.shards), "are computed again")
         log.info(f"shardwise: as you force it, {again}")
@@ -166,17 +166,17 @@ class Run:
         """Compare the folder with the plan, and have Snakemake make again what does not fit."""
         from shardwise.records import remaining  # here: jobs do not need it
 
-        found = remaining.find(self.plan, self.reduce["statistics"], jobs=self.rule_for_all is None)
+        work = remaining.find(self.plan, self.reduce["statistics"], jobs=self.rule_for_all is None)
         if self.rule_for_all:
-            log.info("shardwise: " + missing.describe(self.plan, found.missing))
-        if outdated := found.outdated:
+            log.info("shardwise: " + missing.describe(self.plan, work.missing))
+        if outdated := work.outdated:
             named = some(map(str, outdated), 5)
             log.info(f"shardwise: to be made again, as not of this config: {named}")
         # Snakemake itself makes what a shard lacks. What lies on the way to results that are there
         # it would leave as it is, even if it is lost.
-        unfit = [path for path in found.unfit if not self._is_of_shard(path) or path.exists()]
+        unfit = [path for path in work.unfit if not self._is_of_shard(path) or path.exists()]
         hooks.around_graph(self._workflow, lambda: self._force(unfit))
-        return found
+        return work
 
     def _force(self, unfit: Sequence[Path]) -> None:
         """Have Snakemake make unfit files again, as far as they lead to what is asked for.
@@ -184,18 +184,18 @@ class Run:
         Snakemake takes a file for finished that is newer than its inputs. A file of another config
         may be. So it is added to what `--forcerun` names, which makes it a target as well.
         """
-        told = self._workflow.dag_settings
+        settings = self._workflow.dag_settings
         if not unfit:
             return
-        last = max(map(self._stage, told.targets), default=_LAST_STAGE)
-        chosen = {Path(target).stem for target in told.targets if self._is_of_shard(target)}
+        last = max(map(self._stage, settings.targets), default=_LAST_STAGE)
+        chosen = {Path(target).stem for target in settings.targets if self._is_of_shard(target)}
         forced = [
             path for path in unfit
             if self._stage(path) <= last
-            and (len(chosen) < len(told.targets) or not told.targets
+            and (len(chosen) < len(settings.targets) or not settings.targets
                  or not self._is_of_shard(path) or path.stem in chosen)
         ]  # fmt: skip
-        told.forcerun = {*told.forcerun, *map(str, forced)}
+        settings.forcerun = {*settings.forcerun, *map(str, forced)}
 
     def _is_of_shard(self, name: Path | str) -> bool:
         folder = Path(name).parent
@@ -326,8 +326,8 @@ class Run:
             return ancient(files)
 
         def chosen(wildcards: Any) -> Any:
-            found = files(wildcards) if callable(files) else _filled(files, wildcards.shard)
-            return found if name(wildcards.shard) in unfit else ancient(found)
+            chosen_files = files(wildcards) if callable(files) else _filled(files, wildcards.shard)
+            return chosen_files if name(wildcards.shard) in unfit else ancient(chosen_files)
 
         return chosen
 
@@ -345,18 +345,19 @@ class Run:
         if self._sources is None:
             self._sources = self.plan.sources
         if len(self._sources) == 1:
-            return [self._sources[0].path]
+            return [self._sources[0].file]
         return self._own_input_files
 
     def _own_input_files(self, wildcards: Any) -> list[str]:
         row, problem = self.plan.shards[wildcards.shard], self.plan.problem
         stack = Stack(tuple(self._sources), problem.matrices, problem.left, problem.dtype)  # type: ignore[arg-type]
-        return [source.path for source in stack.between(row.start, row.stop)]
+        files = (source.file for source in stack.between(row.start, row.stop))
+        return list(dict.fromkeys(files))  # a file may hold many matrices of a sheet
 
     @property
     def factor_files(self) -> Any:
         """What a shard's products are made from."""
-        right = [source.path for source in self.plan.facts.right_sources]
+        right = [source.file for source in self.plan.facts.right_sources]
         if self.plan.settings.materialize:
             return self._for_each(self.results.product, [self.pattern(self.results.shard), *right])
         left = self._input_files()
@@ -381,7 +382,7 @@ class Run:
         problem = self.plan.problem
         match rule:
             case "shard":  # a buffer of a known size, which no attempt outgrows
-                return -(-memory.copy_memory(problem) // MIB)
+                return -(-(memory.copy_memory(problem) + self.plan.facts.decoded) // MIB)
             case "synthesize":
                 nbytes = memory.synthetic_memory(problem)
             case "reduce":  # of all its ranks
@@ -430,7 +431,7 @@ class Run:
         """What the profile's block for a rule asks for."""
         asked = self._workflow.resource_settings.overwrite_resources
         # Snakemake wraps them; `raw` is what stands in the profile.
-        return {name: str(own.raw) for name, own in asked.get(rule, {}).items()}
+        return {name: str(resource.raw) for name, resource in asked.get(rule, {}).items()}
 
     @property
     def _task_minutes(self) -> int:

@@ -45,12 +45,12 @@ def keeping(check: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIter
 
 def _reported(executor: Any) -> set[int]:
     """The identities of jobs whose end an executor reports; it fills up from now on."""
-    found = vars(executor).get("_shardwise_reported")
-    if found is None:
-        found = executor._shardwise_reported = set()
+    reported = vars(executor).get("_shardwise_reported")
+    if reported is None:
+        reported = executor._shardwise_reported = set()
         for name in ("report_job_success", "report_job_error"):
-            setattr(executor, name, _noting(getattr(executor, name), found))
-    return found
+            setattr(executor, name, _noting(getattr(executor, name), reported))
+    return reported
 
 
 def _noting(report: Callable[..., None], reported: set[int]) -> Callable[..., None]:

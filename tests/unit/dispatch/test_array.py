@@ -1,7 +1,6 @@
 """Arrays: what is noted, cut, read; the script of a task; dispatches on a pretended scheduler."""
 
 import json
-import logging
 import os
 import re
 import subprocess
@@ -465,14 +464,6 @@ def dispatch(made: Pretended, limit: int | None = None, retries: int = 2) -> Non
     array.run(made.plan, file, limit, retries)
 
 
-def test_all_missing_shards_are_one_array(pretended: Pretended) -> None:
-    """What is whole already is not computed again."""
-    whole(pretended.plan, "00003")
-    dispatch(pretended)
-    assert pretended.sizes == [7]
-    assert sorted(pretended.starts) == [s for s in pretended.plan.shards if s != "00003"]
-
-
 def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
     """75 and a lost node are; 3 is not, the others finish, and the end names it."""
     pretended.codes = {"00001": [75, 75], "00002": [3]}
@@ -550,13 +541,6 @@ def test_a_full_queue_gets_smaller_arrays(pretended: Pretended) -> None:
     assert len(set(pretended.starts)) == len(pretended.starts) == 8
 
 
-def test_a_large_job_is_cut(pretended: Pretended) -> None:
-    """A cluster that takes three tasks an array gets three arrays."""
-    pretended.most = 3
-    dispatch(pretended)
-    assert pretended.sizes == [3, 3, 2]
-
-
 def test_the_limit_holds_for_all_arrays_together(pretended: Pretended) -> None:
     """A next array gets what the last one leaves, and more as that one ends."""
     pretended.most = 3
@@ -605,21 +589,6 @@ def test_what_will_never_start_is_cancelled(pretended: Pretended) -> None:
     with pytest.raises(InputError, match="of 8 shards 1 failed"):
         dispatch(pretended)
     assert sorted(pretended.starts) == [s for s in pretended.plan.shards if s != "00001"]
-
-
-def test_living_tasks_are_joined(pretended: Pretended, caplog: pytest.LogCaptureFixture) -> None:
-    """Of an array that was noted, three tasks live: they are waited for, the others submitted."""
-    caplog.set_level(logging.INFO)
-    plan = pretended.plan
-    digest = plan.facts.digest
-    old = Array("uge", "array-old", digest, "sw-array-old-1", 1, 0, tuple(range(8)))
-    journal.note(plan.results, old)
-    pretended.queue[old.name] = (old, [2, 3, 4], 0)
-    pretended.throttle = lambda *_: pretended.queue.update({old.name: (old, [2, 3, 4], None)})
-    dispatch(pretended)
-    assert "3 tasks of an earlier run" in caplog.text
-    assert pretended.sizes == [5]
-    assert sorted(pretended.starts) == list(plan.shards)
 
 
 def test_joined_arrays_keep_the_limit(pretended: Pretended) -> None:

@@ -103,11 +103,11 @@ def test_bars_tell_the_numbers_of_the_receipts(tmp_path: Path) -> None:
 
 
 def test_questions_are_answered_at_once(tmp_path: Path) -> None:
-    """The right number, what failed, the time, the slow device, what to change: by name."""
+    """The number in the first line; then failures, time, the slow device, what to change."""
     made = pretend.run(tmp_path, shards=24, devices=3, slow_device=True)
     top = rendered(made, advice=[Advice("Buy disks. They help.", "it halves the time", None)])
     top = " ".join(top.texts["top"].split())
-    assert "Yes, it is proven" in top
+    assert "The sum is right: all 24 shards" in top
     assert "What failed? Nothing." in top
     assert re.search(r"most of it queue and start \(23 h", top)
     assert re.search(r"GPU-0*2: [\d.]+ times as long per matrix", top)
@@ -233,7 +233,7 @@ def test_any_folder_gives_a_page(tmp_path: Path, case: str) -> None:
     text = page.render(seen, page.read(seen))
     found = Page(text)
     assert found.unclosed == []
-    assert ("Yes, it is proven" in found.section("top")) == (case == "no times")
+    assert ("The sum is right" in found.section("top")) == (case == "no times")
     if case == "no times":
         assert all("\n" not in told for told in titles(text).values())
         assert "nothing says on what" in found.section("time")

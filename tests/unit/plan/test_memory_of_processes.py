@@ -146,8 +146,10 @@ def loops(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("loops")
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("names", [["sum"], [*STATISTICS]])
+@pytest.mark.parametrize(
+    ("dtype", "names"),
+    [("float32", ["sum"]), ("float16", [*STATISTICS]), ("float64", [*STATISTICS])],
+)
 def test_ranks_that_merge_stay_within_their_model(tmp_path, dtype, names):
     """Two ranks that share the products of one stripe, and pass on all states there are."""
     dim = math.isqrt(min(2**18, 2**20 // np.dtype(dtype).itemsize))
@@ -168,9 +170,7 @@ def most(names: list[str]) -> int:
 @pytest.mark.parametrize(
     ("keep", "dim", "matrices", "names"),
     [
-        ("products", 2500, 2, ["sum"]),  # a result of 50 MB
-        ("products", 2500, 24, ["sum"]),  # as much, however many are added
-        ("products", 512, 300, ["sum", "mean"]),
+        ("products", 2500, 24, ["sum"]),  # a result of 50 MB, however many are added
         ("products", 8, 1_000_000, ["sum"]),
         ("products", 2500, 4, ["sum", "std", "min", "argmax", "prod", "any"]),
         ("sum", 2500, 2, ["sum"]),

@@ -33,10 +33,15 @@ ALL = "Once it is corrected, all 3 shards are computed again"
 ONE = "shard 00001 is computed again, and the sum; the products of the other 2 stay"
 
 
-@pytest.mark.parametrize("slab", [pieces.SLAB_BYTES, 339])
-@pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("materialize", [True, False])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("slab", "keep", "materialize", "order"),
+    [
+        (pieces.SLAB_BYTES, "products", True, "C"),
+        (339, "products", False, "F"),
+        (339, "sum", True, "big-endian"),
+        (339, "sum", False, "C"),
+    ],
+)
 def test_a_stack(tmp_path, monkeypatch, slab, keep, materialize, order):
     """Its matrix, row and column, whatever order its numbers lie in."""
     monkeypatch.setattr(pieces, "SLAB_BYTES", slab)

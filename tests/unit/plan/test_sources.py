@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import direct, lookup, npy
-from shardwise.plan import plan, sources
+from shardwise.plan import plan
 from shardwise.plan import stack as stacks
 from shardwise.plan.sources import check_product, right_of, stack_of
 from shardwise.plan.stack import StackReader
@@ -363,7 +363,7 @@ def reads(monkeypatch):
         names.append(path.name)
         return read(path)
 
-    monkeypatch.setattr(sources, "read_header_and_status", counted)
+    monkeypatch.setattr(npy, "read_header_and_status", counted)
     return names
 
 

@@ -396,9 +396,9 @@ class GridEngine:
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
-        own = [*_own_words(array.name, "/dev/null", exported), "-t", f"1-{len(array.numbers)}"]
+        options = [*_own_words(array.name, "/dev/null", exported), "-t", f"1-{len(array.numbers)}"]
         limit = ["-tc", str(throttle)] if throttle else []
-        return submitted(call([*own, *limit, *words, str(script)]))
+        return submitted(call([*options, *limit, *words, str(script)]))
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
         return [

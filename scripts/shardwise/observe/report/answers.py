@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.observe.advice import Advice
-from shardwise.observe.observation import DAMAGED, FAILED, Observation, Verdict
+from shardwise.observe.observation import DAMAGED, FAILED, Observation
 from shardwise.observe.run_table import STRAGGLER, RunTable
 from shardwise.units import count, plain, seconds
 
@@ -23,11 +23,10 @@ class Answer:
 
 
 def answers(
-    seen: Observation, verdict: Verdict, run: RunTable, spent: Sequence[tuple[str, str, float]],
+    seen: Observation, run: RunTable, spent: Sequence[tuple[str, str, float]],
     advice: Sequence[Advice],
 ) -> Iterator[Answer]:  # fmt: skip
     """The answers, in the order in which people ask; what nobody can know is left out."""
-    yield _right(seen, verdict)
     yield _failed(seen)
     if spent:
         total = sum(part for _, _, part in spent)
@@ -41,20 +40,6 @@ def answers(
         more = f" ({len(advice) - 1} more)" if len(advice) > 1 else ""
         first = plain(advice[0].words.partition(". ")[0].partition(": ")[0])
         yield Answer("What should I change?", f"{first}.{more}", OPEN, "advice")
-
-
-def _right(seen: Observation, verdict: Verdict) -> Answer:
-    words, mark = {
-        "proven": ("Yes, it is proven", GOOD),
-        "unproven": ("Nothing says otherwise, but it is not proven", OPEN),
-        "unfinished": ("There is none yet", OPEN),
-        "failed": ("There is none: shards or stages failed", BAD),
-        "damaged": ("It cannot be trusted: something is damaged", BAD),
-        "empty": ("There is no run here", OPEN),
-    }.get(verdict.kind, (verdict.words, OPEN))
-    if verdict.kind == "unfinished" and seen.shards:
-        words += f": {len(seen.done):,} of {len(seen.shards):,} shards are done"
-    return Answer("Is the number right?", f"{words}.", mark, "run")
 
 
 def _failed(seen: Observation) -> Answer:

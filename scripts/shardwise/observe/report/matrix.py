@@ -46,11 +46,6 @@ class Matrix:
         """Whether moduli are shown."""
         return self.dtype.startswith("complex")
 
-    @property
-    def blocks(self) -> tuple[float, float]:
-        """Rows and columns of a block, on average."""
-        return self.shape[0] / self.cells.shape[0], self.shape[1] / self.cells.shape[1]
-
 
 def read(path: Path) -> Matrix:
     """Read a matrix of float64, complex128 or int64 in slabs.

@@ -120,7 +120,7 @@ def render(
         version=__version__,
         bad=verdict.kind in ("failed", "damaged") or bool(seen.failures),
         ended=verdict.kind in ("proven", "unproven"),
-        answers=answers(seen, verdict, run, spent, advice),
+        answers=answers(seen, run, spent, advice),
         spent=spent,
         seconds=seconds,
         advice=[(marked(one.words), marked(one.evidence)) for one in advice],

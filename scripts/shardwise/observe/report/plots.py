@@ -60,6 +60,17 @@ _STYLE = {
 }  # fmt: skip
 
 
+_TIMELINE = {
+    True: "A row is a device, a bar a shard. Its colours are what held the shard up, added up in a "
+    "fixed order, not in the order of time. Point at a bar to see its shard. Dotted lines are "
+    "breaks between runs, which are left out.",
+    False: "A row is a device; of many, those with most idle time are drawn. There are too many "
+    "shards to draw each, so a column is as high as the share of its time in which the device had "
+    "a shard at work. Dotted lines are breaks between runs, which are left out.",
+}
+"""How to read the timeline, by whether each shard is a bar."""
+
+
 @dataclass(frozen=True)
 class Plot:
     """A picture with what it shows in words.
@@ -126,17 +137,6 @@ def timeline(run: RunTable) -> Plot | None:
     if len(shown) > MOST_DEVICES:
         shown = shown.sort_values("busy", kind="stable")[:MOST_DEVICES].sort_index()
     each = len(run.shards) <= MOST_BARS and shown.lanes.max() <= _MOST_LANES
-    caption = (
-        "A row is a device, a bar a shard. Its colours are what held the shard up, added up in a "
-        "fixed order, not in the order of time. Point at a bar to see its shard."
-        if each
-        else "A row is a device. There are too many shards to draw each, so a column is as high as "
-        "the share of its time in which the device had a shard at work."
-    )
-    if len(run.stretches) > 1:
-        caption += " Dotted lines are breaks between runs, which are left out."
-    if len(shown) < len(run.devices):
-        caption += f" Of {len(run.devices):,} devices, the {len(shown)} with most idle time."
     busy = float(run.devices.busy.mean())
     finding = (
         f"{count(len(run.devices), 'device')} worked on {count(len(run.shards), 'shard')} for "
@@ -144,7 +144,9 @@ def timeline(run: RunTable) -> Plot | None:
         "time."
     )
     pictures = [_timeline(run, shown, width, each) for width in (WIDE, NARROW)]
-    return Plot("timeline", "What each device did", finding, caption, pictures, _legend(run))
+    return Plot(
+        "timeline", "What each device did", finding, _TIMELINE[each], pictures, _legend(run)
+    )
 
 
 def _legend(run: RunTable) -> list[tuple[str, str, str]]:
@@ -321,22 +323,17 @@ def durations(run: RunTable) -> Plot | None:
 
 def heat_map(matrix: Matrix, name: str) -> Plot:
     """The matrix as a picture."""
-    rows, columns = matrix.shape
-    high, wide = matrix.blocks
-    what = "absolute value" if matrix.complex else "value"
-    caption = f"A cell is the {what} of one element."
-    if max(high, wide) > 1:
-        caption = (
-            f"A cell is the mean {what} of {high:.4g} × {wide:.4g} elements, so a single outlier "
-            "looks weaker than it is: the figures beside it have the extremes."
-        )
-    caption += f" Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
+    caption = (
+        "A cell is an element, of a larger matrix the mean of a block (of absolute values where "
+        "they are complex), so a single outlier looks weaker than it is: the figures beside it "
+        f"have the extremes. Colours end where {100 * _CLIPPED:g} % of the cells lie beyond."
+    )
     if matrix.step > 1:
         caption += f" The file is large: one row of {matrix.step} was read."
     finding = _between(matrix)
     if missing := int(np.isnan(matrix.cells).sum()):
         finding += f" {count(missing, 'cell')} with NaN or infinite elements, in magenta."
-    title = f"{name}, {rows:,} × {columns:,}"
+    title = "{}, {:,} × {:,}".format(name, *matrix.shape)
     return Plot("sum", title, finding, caption, [_heat_map(matrix, name)])
 
 

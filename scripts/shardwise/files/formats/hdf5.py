@@ -1,0 +1,149 @@
+"""Datasets of HDF5 files, by h5py: contiguous ones are read as bytes, chunked ones decoded."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.files.formats import names
+from shardwise.files.npy import Header, checked_descr
+
+_MOST_LINKS = 64
+
+
+class Hdf5:
+    """HDF5: ``run.h5:/group/frames``."""
+
+    suffixes: tuple[str, ...] = names.HDF5
+
+    def header(self, path: Path, inside: str) -> Header:
+        """Shape, type and place of a dataset; see `registry.InputFormat`."""
+        with _opened(path) as file:
+            dataset = _dataset(file, path, inside)
+            where = Path(f"{path}:{inside}")
+            _refuse_elsewhere(dataset, where)
+            if dataset.shape is None:
+                raise InputError(f"{where}: holds no array")
+            descr = checked_descr(dataset.dtype.str, where)
+            if dataset.id.get_storage_size() == 0:
+                raise InputError(f"{where}: nothing has been written to it; write the numbers")
+            _refuse_filters(dataset, where)
+            offset = _offset(file, dataset, path)
+            if offset is not None:
+                return Header(dataset.shape, descr, fortran=False, offset=offset)
+            single = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:])
+            chunk = dataset.chunks or single
+            return Header(dataset.shape, descr, fortran=False, offset=0, chunk=chunk)
+
+    def read(
+        self, path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]
+    ) -> np.ndarray:
+        """Rows of some matrices; HDF5 decompresses each chunk that they lie in once."""
+        with _opened(path, IntegrityError) as file:
+            dataset = _dataset(file, path, inside)
+            block: np.ndarray = dataset[(slice(*matrices), slice(*rows))[-(dataset.ndim - 1) :]]
+            return block.reshape(-1, *block.shape[-2:])
+
+
+@contextmanager
+def _opened(path: Path, fault: type[ShardwiseError] = InputError) -> Iterator[Any]:
+    """An open file; whatever its library says against it is a refusal."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise InputError(
+            f"{path}: HDF5 needs the package h5py, which is not installed: "
+            "pip install 'shardwise[hdf5]', on every node"
+        ) from error
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+        raise fault(f"{path}: cannot be read as HDF5: {error!s:.200}") from error
+
+
+def _dataset(file: Any, path: Path, inside: str) -> Any:
+    """The dataset of a name; links within the file are followed, those to others refused."""
+    import h5py
+
+    node, parts, links = file, inside.split("/")[::-1], 0
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            raise _leads_out(f"{path}:{inside}", f"an external link to {link.filename!r:.99}")
+        if isinstance(link, h5py.SoftLink):
+            links += 1
+            if links > _MOST_LINKS:
+                raise InputError(f"{path}:{inside}: its links lead in a circle")
+            node = file if link.path.startswith("/") else node
+            parts += link.path.split("/")[::-1]
+        elif link is None:
+            raise names.choose_one(path, inside, _datasets(file))
+        else:
+            node = node[part]
+    if not isinstance(node, h5py.Dataset):
+        raise names.choose_one(path, inside, _datasets(file))
+    return node
+
+
+def _datasets(file: Any) -> list[str]:
+    import h5py
+
+    paths: list[str] = []
+    file.visititems(
+        lambda name, node: paths.append(f"/{name}") if isinstance(node, h5py.Dataset) else None
+    )
+    return paths
+
+
+def _refuse_elsewhere(dataset: Any, where: Path) -> None:
+    """Refuse numbers that lie in other files: nobody could tell when those change."""
+    if dataset.is_virtual:
+        raise _leads_out(where, "a virtual dataset, which gathers other datasets")
+    if dataset.external:
+        raise _leads_out(where, f"stored in other files, such as {dataset.external[0][0]!r:.99}")
+
+
+def _leads_out(where: Path | str, what: str) -> InputError:
+    return InputError(
+        f"{where}: is {what}; name the file that holds the numbers, or copy them into one dataset"
+    )
+
+
+def _refuse_filters(dataset: Any, where: Path) -> None:
+    import h5py
+
+    plist = dataset.id.get_create_plist()
+    for i in range(plist.get_nfilters()):
+        number, _, _, name = plist.get_filter(i)
+        if not h5py.h5z.filter_avail(number):
+            raise InputError(
+                f"{where}: is compressed by filter {number} ({name.decode(errors='replace'):.60}), "
+                "which is not installed: install it on every node and set HDF5_PLUGIN_PATH, or "
+                "write the file anew with gzip (h5repack -f GZIP=4)"
+            )
+
+
+def _offset(file: Any, dataset: Any, path: Path) -> int | None:
+    """Byte at which the elements lie in the file, one after the other; None where they do not."""
+    import h5py
+
+    offset = dataset.id.get_offset()
+    # An enumeration, or a number that fills its bytes in part, is converted by the library.
+    plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype))
+    if offset is None or dataset.chunks or file.userblock_size or not plain:
+        return None
+    nbytes = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if dataset.id.get_storage_size() != nbytes or offset + nbytes > path.stat().st_size:
+        raise InputError(
+            f"{path}: is truncated or damaged: {dataset.name} has {nbytes} bytes from byte "
+            f"{offset} on, but the file has {path.stat().st_size}; copy or write it again"
+        )
+    return int(offset)

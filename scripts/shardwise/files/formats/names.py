@@ -1,0 +1,31 @@
+"""Names of arrays inside files, such as ``run.h5:/frames``. Standard library only."""
+
+import re
+
+from shardwise.errors import InputError
+
+HDF5 = (".h5", ".hdf5", ".he5", ".nxs")
+NPZ = (".npz",)
+SAFETENSORS = (".safetensors",)
+ZARR = (".zarr",)
+ZARR_METADATA = (".zarray", "zarr.json")  # of version 2 and 3: this file stands for the array
+_SUFFIXES = "|".join(suffix[1:] for suffix in (*HDF5, *NPZ, *SAFETENSORS, *ZARR))
+_NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))(?::(.*))?", re.IGNORECASE | re.DOTALL)
+
+
+def split(name: str) -> tuple[str, str]:
+    """The file of an array, and the array's name inside it, which may be empty."""
+    match = None if name.endswith(".npy") else _NAME.fullmatch(name)
+    return (match[1], match[2] or "") if match else (name, "")
+
+
+def file_of(name: str) -> str:
+    """The file that holds an array; for an array of a Zarr store its file of metadata."""
+    return split(name)[0]
+
+
+def choose_one(file: object, inside: str, names: list[str]) -> InputError:
+    """That a file has no such array, and which it has."""
+    which = f"holds no array {inside!r:.99}" if inside else "may hold several arrays"
+    some = ", ".join(f"{file}:{name:.99}" for name in names[:5]) or "none: it holds no array"
+    return InputError(f"{file}: {which}; name one of {some}{' …' if len(names) > 5 else ''}")

@@ -1,0 +1,154 @@
+"""Arrays of Zarr stores, version 2 and 3, by zarr. The file of metadata stands for the array."""
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import InputError, IntegrityError
+from shardwise.files import small
+from shardwise.files.formats import names
+from shardwise.files.lookup import absent, mode_of
+from shardwise.files.npy import Header, checked_descr
+
+# Codecs that only turn bytes into numbers. (numcodecs also has one that unpickles.)
+_CODECS = (
+    "adler32", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset",
+    "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "quantize",
+    "sharding_indexed", "shuffle", "transpose", "zlib", "zstd",
+)  # fmt: skip
+_AT_ONCE = 4  # chunks that are decoded at once
+
+
+class Zarr:
+    """Zarr: ``stack.zarr``, or ``store.zarr:group/array``."""
+
+    suffixes: tuple[str, ...] = names.ZARR_METADATA
+
+    def header(self, path: Path, inside: str) -> Header:
+        """Shape, type and chunks of an array; see `registry.InputFormat`."""
+        _refuse_codecs(path)
+        if not next(_files(path), None):
+            raise InputError(f"{path.parent}: holds no chunk; nothing has been written to it")
+        array = _opened(path)
+        descr = checked_descr(array.dtype.str, path.parent)
+        chunk = tuple(map(int, array.shards or array.chunks))
+        return Header(tuple(map(int, array.shape)), descr, fortran=False, offset=0, chunk=chunk)
+
+    def read(
+        self, path: Path, inside: str, matrices: tuple[int, int], rows: tuple[int, int]
+    ) -> np.ndarray:
+        """Rows of some matrices; zarr decodes each chunk that they lie in once."""
+        import zarr
+
+        array = _opened(path)
+        try:
+            with zarr.config.set({"async.concurrency": _AT_ONCE}):
+                selection = (slice(*matrices), slice(*rows))[-(array.ndim - 1) :]
+                block = np.asarray(array[selection])
+        except Exception as error:  # each codec fails in its own way
+            raise IntegrityError(
+                f"{path.parent}: a chunk is damaged, in matrices {matrices[0]} to {matrices[1]}: "
+                f"{error!s:.200}; bring the store back"
+            ) from error
+        return block.reshape(-1, *block.shape[-2:])
+
+
+def metadata_of(store: Path, inside: str) -> Path:
+    """The file of metadata of an array in a store.
+
+    Raises
+    ------
+    InputError
+        Where there is no store, or no such array in it.
+    """
+    if mode_of(store) is None:
+        raise InputError(f"input: {absent(store)}")
+    parts = [part for part in inside.split("/") if part not in ("", ".")]
+    if ".." not in parts:
+        for name in names.ZARR_METADATA:
+            path = store.joinpath(*parts, name)
+            if path.is_file() and _metadata(path).get("node_type", "array") == "array":
+                return path
+    arrays = [
+        path.parent.relative_to(store).as_posix()
+        for name in names.ZARR_METADATA
+        for path in sorted(store.rglob(name))
+        if _metadata(path).get("node_type", "array") == "array"
+    ]
+    raise names.choose_one(store, inside, arrays)
+
+
+def digest_of_chunks(path: str) -> str:
+    """Changes when a chunk may have changed; empty for what is no array of Zarr."""
+    if not path.endswith(names.ZARR_METADATA):
+        return ""
+    lines = sorted(
+        f"{os.path.relpath(file, os.path.dirname(path))}\0{s.st_size}\0{s.st_mtime_ns}\0"
+        f"{s.st_ctime_ns}"
+        for file, s in _files(Path(path))
+    )
+    return hashlib.blake2b("\n".join(lines).encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The files of an array, but for its metadata, with their status."""
+    for folder, _, files in os.walk(path.parent):
+        for name in files:
+            if name in (*names.ZARR_METADATA, ".zattrs"):
+                continue
+            file = os.path.join(folder, name)
+            status = os.stat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"{file}: is not a file; a chunk has to be one")
+            yield file, status
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(small.read(path) or b"")
+    except (ValueError, RecursionError, IntegrityError) as error:
+        raise InputError(f"{path}: damaged metadata of Zarr: {error!s:.200}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: damaged metadata of Zarr; write the array again")
+    return content
+
+
+def _refuse_codecs(path: Path) -> None:
+    """Refuse codecs that are unknown here, before anything of theirs is called."""
+    metadata = _metadata(path)
+    waiting = [metadata.get(key) for key in ("compressor", "filters", "codecs")]
+    for entry in waiting:  # which grows meanwhile
+        if isinstance(entry, list):
+            waiting += entry
+        elif entry is not None:
+            fields = entry if isinstance(entry, dict) else {"name": entry}
+            name = str(fields.get("id", fields.get("name"))).removeprefix("numcodecs.")
+            if name not in _CODECS:
+                raise InputError(
+                    f"{path.parent}: the codec {name:.60} is not one of {', '.join(_CODECS)}; "
+                    "write the array again with one of these, such as zstd"
+                )
+            inner = fields.get("configuration")
+            if isinstance(inner, dict):
+                waiting += [inner.get("codecs"), inner.get("index_codecs")]
+
+
+def _opened(path: Path) -> Any:
+    try:
+        import zarr
+    except ImportError as error:
+        raise InputError(
+            f"{path.parent}: Zarr needs the package zarr, which is not installed: "
+            "pip install 'shardwise[zarr]', on every node"
+        ) from error
+    version = 3 if path.name == "zarr.json" else 2
+    try:
+        return zarr.open_array(str(path.parent), mode="r", zarr_format=version)
+    except Exception as error:  # damaged metadata makes it fail in many ways
+        raise InputError(f"{path}: cannot be read as Zarr: {error!s:.200}") from error

@@ -1,0 +1,379 @@
+"""Arrays of other formats: the bits of the same numbers as ``.npy``, and every refusal."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+from shardwise.errors import InputError, IntegrityError, ShardwiseError
+from shardwise.files.formats import names, registry
+from shardwise.multiply import copy
+from shardwise.plan import memory
+from shardwise.plan import stack as stacks
+
+from tests import factories
+from tests.factories import noise, save, stack
+
+SHAPE = (13, 20, 12)
+
+
+def hdf5(path, array, **options):
+    """A file with one dataset."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("run/frames", data=array, **options)
+    return f"{path}:/run/frames"
+
+
+def zarr_array(version, name="stack.zarr", **options):
+    """A maker of a store that is one array, in chunks that fit no side of it."""
+
+    def make(folder, array):
+        store = folder / name
+        options.setdefault("chunks", (4, 8, 5))
+        made = zarr.create_array(
+            store, shape=array.shape, dtype=array.dtype, zarr_format=version, **options
+        )
+        made[:] = array
+        return str(store)
+
+    return make
+
+
+def grouped(folder, array):
+    """An array in a group of a store."""
+    zarr.create_group(folder / "g.zarr", zarr_format=3)
+    zarr_array(3, "g.zarr/run/frames")(folder, array)
+    return f"{folder}/g.zarr:run/frames"
+
+
+def npz(folder, array):
+    """A file of two arrays."""
+    np.savez(folder / "a.npz", other=np.arange(5), frames=array)
+    return f"{folder}/a.npz:frames"
+
+
+def tensors(folder, array):
+    """A file of two tensors, by the package itself."""
+    save_file({"other": np.arange(5), "frames": array}, folder / "a.safetensors")
+    return f"{folder}/a.safetensors:frames"
+
+
+PLAIN = {
+    "hdf5": lambda folder, array: hdf5(folder / "a.h5", array),
+    "npz": npz,
+    "safetensors": tensors,
+}
+CHUNKED = {
+    "hdf5, gzip": lambda f, a: hdf5(f / "a.h5", a, chunks=(4, 8, 5), compression="gzip"),
+    "hdf5, shuffle, chunks by itself": lambda f, a: hdf5(
+        f / "a.hdf5", a, compression="lzf", shuffle=True, fletcher32=True
+    ),
+    "zarr 2": zarr_array(2),
+    "zarr 3": zarr_array(3),
+    "zarr 3, shards": zarr_array(3, chunks=(2, 4, 6), shards=(4, 8, 12)),
+    "zarr, a group": grouped,
+}
+
+
+def copies(made):
+    """The bytes that the shards of a plan hold."""
+    for shard in made.shards:
+        copy.materialize(made, shard)
+    return np.concatenate([np.load(made.results.shard(shard)) for shard in made.shards])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int16"])
+@pytest.mark.parametrize("kind", [*PLAIN, *CHUNKED])
+def test_copies_have_the_bits_of_the_array(tmp_path, kind, dtype):
+    """Over shards that begin inside chunks."""
+    array = noise(SHAPE, dtype) if dtype != "int16" else stack(SHAPE, dtype)
+    name = (PLAIN | CHUNKED)[kind](tmp_path, array)
+    made = factories.plan(tmp_path, input=name, shards=3, product="A.T @ A", materialize=True)
+    assert made.problem.dtype == dtype
+    assert copies(made).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["hdf5, gzip", "zarr 3"])
+def test_each_chunk_is_decoded_once(tmp_path, kind, monkeypatch):
+    """Slabs end inside matrices, blocks are whole chunks, and no block is read twice."""
+    array = noise(SHAPE, "float32")
+    name = CHUNKED[kind](tmp_path, array)
+    monkeypatch.setattr(stacks.memory.pieces, "SLAB_BYTES", 700)
+    made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)
+    spans = []
+    read = registry.read_matrices
+    monkeypatch.setattr(
+        registry, "read_matrices", lambda *words: spans.append(words[1:]) or read(*words)
+    )
+    assert copies(made).tobytes() == array.tobytes()
+    assert sorted(spans) == [((i, min(i + 4, 13)), (0, 20)) for i in range(0, 13, 4)]
+
+
+def test_large_matrices_are_decoded_by_rows(tmp_path, monkeypatch):
+    """A matrix that is larger than a block; the memory that the job asks for counts the blocks."""
+    array = noise(SHAPE, "float32")
+    name = CHUNKED["hdf5, gzip"](tmp_path, array)
+    monkeypatch.setattr(memory, "CONVERTED_BYTES", 9 * 12 * 4)
+    made = factories.plan(tmp_path, input=name, shards=2, product="A.T @ A", materialize=True)
+    assert memory.decoded_block((4, 8, 5), SHAPE[1:], 4) == (1, 8)
+    assert copies(made).tobytes() == array.tobytes()
+    plain = factories.plan(tmp_path / "npy", array, shards=2, product="A.T @ A")
+    assert made.shard("00000").memory == plain.shard("00000").memory + made.facts.decoded
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_plain_bytes_are_read_in_place(tmp_path, kind):
+    """No copy, and the planned stack is the array."""
+    array = noise(SHAPE, "float32")
+    name = PLAIN[kind](tmp_path, array)
+    for materialize in (False, "auto"):
+        made = factories.plan(
+            tmp_path, input=name, product="A.T @ A", shards=2, materialize=materialize
+        )
+        assert not made.settings.materialize
+        reader = stacks.StackReader(made.sources, SHAPE[1:], "float32")
+        assert reader.read(3, 9).tobytes() == array[3:9].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["hdf5, gzip", "zarr 2"])
+def test_chunks_are_not_read_in_place(tmp_path, kind):
+    """Auto copies; false is refused with the reason."""
+    name = CHUNKED[kind](tmp_path, noise(SHAPE))
+    words = {"input": name, "product": "A.T @ A", "shards": 2}
+    assert factories.plan(tmp_path, **words, materialize="auto").settings.materialize
+    with pytest.raises(InputError, match="lies in chunks, which have to be decoded first; use"):
+        factories.plan(tmp_path, **words, materialize=False)
+
+
+def test_a_sheet_names_many_datasets(tmp_path):
+    """Contiguous and compressed ones of two files, and a plain file; each once."""
+    arrays = [noise((6, 6), seed=i) for i in range(5)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["group/y"] = arrays[0], arrays[1]
+        file.create_dataset("z", data=arrays[2], chunks=(4, 4), compression="gzip")
+    zarr_array(2, chunks=(4, 4))(tmp_path, arrays[3])
+    save(tmp_path / "m.npy", arrays[4])
+    rows = ["a.h5:/x", "a.h5:group/y", "a.h5:z", "stack.zarr", "m.npy"]
+    sheet = tmp_path / "s.tsv"
+    sheet.write_text("\n".join(["path", *rows]) + "\n")
+    made = factories.plan(tmp_path, input=str(sheet), shards=2, materialize=True)
+    assert copies(made).tobytes() == np.stack(arrays).tobytes()
+    sheet.write_text("path\na.h5:/x\na.h5:x\n")
+    with pytest.raises(InputError, match="are the same file"):
+        factories.plan(tmp_path, input=str(sheet))
+
+
+@pytest.mark.parametrize("kind", ["hdf5, gzip", "zarr 2", "zarr 3"])
+def test_numbers_that_change_after_the_plan_are_refused(tmp_path, kind):
+    """A chunk of Zarr counts, though the file of metadata stays the same."""
+    name = CHUNKED[kind](tmp_path, noise(SHAPE))
+    made = factories.plan(tmp_path, input=name, shards=2, product="A.T @ A", materialize=True)
+    if kind == "hdf5, gzip":
+        with h5py.File(names.file_of(name), "r+") as file:
+            file["run/frames"][12] = 1
+    else:
+        zarr.open_array(name, mode="r+")[12] = 1
+    with pytest.raises(IntegrityError, match="has changed since the plan was made"):
+        copies(made)
+
+
+def test_a_chunk_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    """Nothing is committed."""
+    name = CHUNKED["zarr 3"](tmp_path, noise(SHAPE))
+    made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)
+    read = registry.read_matrices
+
+    def edit(*words):
+        zarr.open_array(name, mode="r+")[12] = 1
+        return read(*words)
+
+    monkeypatch.setattr(registry, "read_matrices", edit)
+    with pytest.raises(IntegrityError, match="has changed while it was read"):
+        copies(made)
+    assert not made.results.shard("00000").exists()
+
+
+def _external(path):
+    hdf5(path / "other.h5", noise(SHAPE))
+    with h5py.File(path / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("other.h5", "/run/frames")
+        file["soft"] = h5py.SoftLink("/x")
+    return f"{path}/a.h5:/soft"
+
+
+def _virtual(path):
+    hdf5(path / "other.h5", noise(SHAPE))
+    layout = h5py.VirtualLayout(SHAPE, "f8")
+    layout[:] = h5py.VirtualSource(str(path / "other.h5"), "run/frames", SHAPE)
+    with h5py.File(path / "a.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    return f"{path}/a.h5:x"
+
+
+def _stored_outside(path):
+    with h5py.File(path / "a.h5", "w") as file:
+        file.create_dataset("x", data=noise(SHAPE), external=[(str(path / "raw"), 0, 10**6)])
+    return f"{path}/a.h5:x"
+
+
+def _circle(path):
+    with h5py.File(path / "a.h5", "w") as file:
+        file["x"] = h5py.SoftLink("/x")
+    return f"{path}/a.h5:x"
+
+
+def _objects(path):
+    with h5py.File(path / "a.h5", "w") as file:
+        file.create_dataset("x", (3, 2, 2), dtype=h5py.special_dtype(vlen=np.int32))
+    return f"{path}/a.h5:x"
+
+
+def _cut(path, name, nbytes):
+    file = Path(names.file_of(name))
+    file.write_bytes(file.read_bytes()[:-nbytes])
+    return name
+
+
+def _unknown_filter(path):
+    """A number of a filter that nobody has registered, put into the file's own message."""
+    name = hdf5(path / "a.h5", noise(SHAPE), chunks=(4, 8, 5), compression="lzf")
+    raw, swaps = re.subn(rb"\x00\x7d(?=.{6}lzf)", b"\xff\x7c", (path / "a.h5").read_bytes())
+    assert swaps == 1
+    (path / "a.h5").write_bytes(raw)
+    return name
+
+
+def _codec(path):
+    """A pickle where a codec should stand."""
+    name = zarr_array(2)(path, noise(SHAPE))
+    file = path / "stack.zarr" / ".zarray"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "filters": [{"id": "pickle"}]}))
+    return name
+
+
+def _no_chunk(path):
+    zarr.create_array(path / "stack.zarr", shape=SHAPE, chunks=(4, 4, 4), dtype="f4")
+    return f"{path}/stack.zarr"
+
+
+def _metadata(path, raw):
+    name = zarr_array(3)(path, noise(SHAPE))
+    (path / "stack.zarr" / "zarr.json").write_bytes(raw)
+    return name
+
+
+def _compressed(path):
+    np.savez_compressed(path / "a.npz", x=noise(SHAPE))
+    return f"{path}/a.npz:x"
+
+
+def _bfloat(path):
+    header = b'{"x":{"dtype":"BF16","shape":[1,2,2],"data_offsets":[0,8]}}'
+    (path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    return f"{path}/a.safetensors:x"
+
+
+def _huge_chunk(path):
+    with h5py.File(path / "a.h5", "w") as file:
+        shape = 2, 20000, 20000
+        data = file.create_dataset("x", shape, "f4", chunks=(1, 20000, 20000), compression=1)
+        data.id.write_direct_chunk((0, 0, 0), b"x")
+    return f"{path}/a.h5:x"
+
+
+REFUSALS = {
+    "no such file": (lambda p: f"{p}/none.h5:/x", "does not exist"),
+    "no dataset named": (lambda p: hdf5(p / "a.h5", noise(SHAPE))[:-12], "a.h5:/?run/frames"),
+    "no such dataset": (lambda p: hdf5(p / "a.h5", noise(SHAPE)) + "2", "holds no array"),
+    "a group": (lambda p: hdf5(p / "a.h5", noise(SHAPE))[:-7], "name one of .*/run/frames"),
+    "no HDF5": (lambda p: f"{save(p / 'x.npy', noise(SHAPE)).rename(p / 'a.h5')}:x", "as HDF5"),
+    "truncated HDF5": (lambda p: _cut(p, hdf5(p / "a.h5", noise(SHAPE)), 99), "truncated"),
+    "external link": (_external, "an external link to 'other.h5'; name the file"),
+    "virtual dataset": (_virtual, "virtual dataset"),
+    "external storage": (_stored_outside, "stored in other files"),
+    "links in a circle": (_circle, "in a circle"),
+    "objects": (_objects, "Python objects, which are never unpickled"),
+    "strings": (lambda p: hdf5(p / "a.h5", np.full((2, 2, 2), b"x")), "holds strings"),
+    "two dimensions": (lambda p: hdf5(p / "a.h5", noise((4, 4))), "three dimensions"),
+    "filter not installed": (_unknown_filter, "compressed by filter 31999 .*not installed"),
+    "no store": (lambda p: f"{p}/none.zarr", "does not exist"),
+    "no array": (lambda p: zarr_array(3)(p, noise(SHAPE)) + ":x", "holds no array 'x'; name one"),
+    "out of the store": (lambda p: zarr_array(3)(p, noise(SHAPE)) + ":../x", "holds no array"),
+    "a codec that unpickles": (_codec, "the codec pickle is not one of"),
+    "an empty store": (_no_chunk, "holds no chunk"),
+    "no JSON": (lambda p: _metadata(p, b"{"), "damaged metadata"),
+    "no metadata": (lambda p: _metadata(p, b"{}"), "as Zarr"),
+    "compressed npz": (_compressed, "compressed as one stream.* numpy.savez"),
+    "truncated npz": (lambda p: _cut(p, npz(p, noise(SHAPE)), 99), "is not a .npz file"),
+    "no such member": (lambda p: npz(p, noise(SHAPE)) + "2", "name one of .*npz:frames"),
+    "bfloat16": (_bfloat, "'BF16'; allowed are"),
+    "truncated safetensors": (lambda p: _cut(p, tensors(p, noise(SHAPE)), 9), "copy or write"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals(tmp_path, case):
+    """Each names what is wrong, before any job."""
+    make, told = REFUSALS[case]
+    with pytest.raises(InputError, match=told):
+        factories.plan(tmp_path, input=make(tmp_path), product="A.T @ A")
+
+
+def test_chunks_that_fill_memory_are_refused(tmp_path):
+    """The shape of a chunk alone says so: none is decoded."""
+    name = _huge_chunk(tmp_path)
+    with pytest.raises(InputError, match=r"in chunks .* of 1.5 GiB.* with chunks of 1.0 GiB"):
+        factories.plan(tmp_path, input=name)
+
+
+@pytest.mark.parametrize(("package", "extra"), [("h5py", "hdf5"), ("zarr", "zarr")])
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, package, extra):
+    """Which pip install brings it."""
+    name = CHUNKED["hdf5, gzip" if extra == "hdf5" else "zarr 3"](tmp_path, noise(SHAPE))
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=rf"{package}, .*pip install 'shardwise\[{extra}\]'"):
+        factories.plan(tmp_path, input=name, product="A.T @ A")
+
+
+def test_a_damaged_chunk_is_an_integrity_error(tmp_path):
+    """The identity may fit, as after a copy back; the codec does not."""
+    name = CHUNKED["zarr 3"](tmp_path, noise(SHAPE))
+    chunk = tmp_path / "stack.zarr/c/0/0/0"
+    chunk.write_bytes(chunk.read_bytes()[:9])
+    made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)
+    with pytest.raises(IntegrityError, match="a chunk is damaged, in matrices"):
+        copies(made)
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "zarr 2", "zarr 3"])
+@examples(max_examples=40, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@given(data=st.data())
+def test_damaged_headers(tmp_path, kind, data):
+    """Any byte of a header may be any other: the same numbers' place and type, or a refusal."""
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    folder.mkdir()
+    name = (PLAIN | CHUNKED)[kind](folder, np.zeros((2, 3, 3)))
+    located = registry.locate(name)
+    file = Path(names.file_of(located))
+    raw = bytearray(file.read_bytes())
+    most = len(raw) if kind.startswith("zarr") else 200
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, most - 1))] = data.draw(st.integers(0, 255))
+    file.write_bytes(raw)
+    try:
+        header, _ = registry.read_header_and_status(located)
+    except ShardwiseError:
+        return
+    assert all(n >= 0 for n in header.shape)
+    if not header.chunk:
+        nbytes = header.dtype.itemsize * int(np.prod(header.shape))
+        assert header.offset + nbytes <= file.stat().st_size
