@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workspace import REPO, Workspace
+from tests.workspace import REPO, Workspace, hand_on_compiled
 
 _SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "Snakefile", "config.yaml",
             "workflow", "profiles", "scripts")  # fmt: skip
@@ -30,12 +30,12 @@ def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "others.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
-    for library in Path(sys.prefix, "lib").glob("libmpi*"):  # mpi4py looks in its environment
-        (environment / "lib" / library.name).symlink_to(library)
     (wheel,) = folder.glob("*.whl")
     python = environment / "bin" / "python"
     subprocess.run([*pip, "--python", python, "install", *no_network, wheel], check=True)
     shutil.rmtree(clone)  # nothing may come from it
+    numerics = Path("shardwise", "numerics")
+    hand_on_compiled(REPO / "scripts" / numerics, packages / numerics)
     return environment / "bin"
 
 
@@ -43,8 +43,10 @@ def call(
     bin_folder: Path, folder: Path, *words: str, code: int = 0
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command in a folder."""
-    path = f"{bin_folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"  # mpiexec
-    env = os.environ | {"PATH": path}
+    env = os.environ | {
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "MPI4PY_LIBMPI": f"{sys.prefix}/lib/libmpi.so.12",  # of the environment of the tests
+    }
     env.pop("PYTHONPATH", None)
     done = subprocess.run(
         ["shardwise", *words], cwd=folder, env=env, capture_output=True, text=True, check=False
