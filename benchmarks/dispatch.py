@@ -55,12 +55,12 @@ class Figures:
 
     @property
     def rate(self) -> float:
-        """Shards a second, from the start of the command to the end of the last shard."""
+        """Shards per second, from the start of the command to the end of the last shard."""
         return self.shards / (self.first + self.span)
 
     @property
     def steady(self) -> float:
-        """Shards a second, from the first one's end to the last one's."""
+        """Shards per second, from the first one's end to the last one's."""
         return (self.shards - 1) / self.span
 
 
@@ -133,8 +133,8 @@ def arguments() -> argparse.ArgumentParser:
 
 def measure(options: argparse.Namespace, folder: Path) -> None:
     """One scheduler after the other; under each, all dispatches in turn."""
-    columns = ["scheduler", "dispatch", "shards", "shards a second", "first shard after"]
-    columns += ["then a shard each", "of which its own work", "last shard to reduce"]
+    columns = ["scheduler", "dispatch", "shards", "shards per second", "first shard after"]
+    columns += ["then per shard", "of which its own work", "last shard to reduce"]
     table = harness.Table("dispatch", columns, options.json)
     budget = harness.Budget(options.minutes)
     for scheduler in options.scheduler:

@@ -20,7 +20,7 @@ from pathlib import Path
 REPO = Path(__file__).parents[1]
 SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
 
-# As many jobs in the same shape, a chain of two for each shard: one file a job, and nothing else.
+# As many jobs in the same shape, a chain of two for each shard: one file per job, and nothing else.
 BARE = """
 IDS = [f"{{i:05}}" for i in range({shards})]
 rule all:
@@ -138,7 +138,7 @@ def bare(folder: Path, text: str) -> Path:
 
 
 def under_jobs(folder: Path, shards: int) -> Workflows:
-    """One job a shard, and the same of Snakemake alone."""
+    """One job per shard, and the same of Snakemake alone."""
     return {
         f"shardwise, {shards} shards": (ours(folder / "jobs", shards, "jobs"), OWN),
         "empty jobs with the same files, logs and resources": (

@@ -65,7 +65,7 @@ def makespan(
     costs
         What each shard truly takes; the dealer may have been told otherwise.
     speeds
-        Cost a second of each worker.
+        Cost per second of each worker.
     ahead
         The part of a shard after which its worker asks for the next; None: at its end.
 
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--stacks", type=int, default=1000, help="drawn for each row")
     options = parser.parse_args()
     stacks = 3 if options.tiny else options.stacks
-    columns = ["costs", "shards a device", "shardwise", "shardwise, asking ahead"]
+    columns = ["costs", "shards per device", "shardwise", "shardwise, asking ahead"]
     columns += ["in order, whoever is free", "even split beforehand"]
     table = harness.Table("makespan", columns, options.json)
     for kind in ("equal", "skewed, known", "skewed, hidden"):

@@ -1,7 +1,7 @@
 """The page on a run as its shards grow: its size, how long it takes to make, and to open.
 
-Prints the table of docs/report.md. Runs are pretended, nothing is computed. A page is opened as
-often as --rounds says, in a real browser out of Debian's packages; the load event ends each.
+Its figures stand in docs/dependencies.md. Runs are pretended, nothing is computed. A page is opened
+as often as --rounds says, in a real browser out of Debian's packages; the load event ends each.
 """
 
 import shutil

@@ -142,7 +142,7 @@ class Raw(Peer):
         return {"seconds": min(tries)}
 
     def device(self, dims: dict[str, int]) -> dict[str, float]:
-        """Bytes a second over PCIe, and operations a second by dtype; nothing on NumPy."""
+        """Bytes per second over PCIe, and operations per second by dtype; nothing on NumPy."""
         if self._xp is np:
             return {}
         found = {"PCIe": transfers.pcie(self._xp, True, False)}

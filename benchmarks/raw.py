@@ -18,7 +18,7 @@ TRIES = 2
 def measurements(
     xp: Any, folder: Path, nbytes: int, tiny: bool = False
 ) -> dict[str, Callable[[], float]]:
-    """What is measured: by name, a call that gives bytes or operations a second, once."""
+    """What is measured: by name, a call that gives bytes or operations per second, once."""
     memory = transfers.ring(xp, tiny)
     source, target = folder / "raw-source", folder / "raw-target"
     transfers.write(source, nbytes, memory, direct=False)

@@ -3,7 +3,7 @@
 Files hold normal numbers, with receipts as ``multiply`` leaves them. In each round all peers take
 turns on the same files, cold or in the page cache, each in an MPI world of its own, and the rate of
 reading alone is taken as well. Seconds are medians over the rounds, of the time inside the ranks;
-ratios are of bytes a second, and medians of the ratios within a round.
+ratios are of bytes per second, and medians of the ratios within a round.
 """
 
 import argparse
@@ -376,7 +376,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     budget = harness.Budget(options.minutes)
     bench = Bench(folder, transfers.ring(np, options.tiny))
     harness.say(
-        f"Reduce, {harness.machine()}, {transfers.file_system(folder)}; GB of files a second"
+        f"Reduce, {harness.machine()}, {transfers.file_system(folder)}; GB of files per second"
     )
     table = harness.Table("reduce", HEADINGS, options.json)
     longest = 0.0

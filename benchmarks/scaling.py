@@ -29,7 +29,7 @@ COLUMNS = ["stack", "way", "GPUs", "seconds", "and around", "GB/s", "TFLOP/s", "
            "of the bound", "bound"]  # fmt: skip
 
 
-# What a function of the user's may be: so many products a matrix that nothing else counts.
+# What a function of the user's may be: so many products per matrix that nothing else counts.
 POWERS = """
 def power(xp, block):
     result, scaled = block, block * xp.float32(block.shape[1] ** -0.5)  # or it would overflow
@@ -44,7 +44,7 @@ class Cell:
     """A stack of float32, ``keep: sum``: its matrices, where they lie, how large shards are.
 
     ``per_device`` is the number of shards for each device of the machine, ``products`` the number
-    of products a matrix: 1 is ``A @ A``, more a power that a function computes.
+    of products per matrix: 1 is ``A @ A``, more a power that a function computes.
     """
 
     dim: int
@@ -129,7 +129,7 @@ class Bench:
                 transfers.warm(path, self.memory)
 
     def limits(self, cell: Cell, plan: Path) -> dict[str, tuple[float, bool]]:
-        """Bytes a second that each part allows, by its name, and whether each device has its own.
+        """Bytes per second that each part allows, by its name, and whether each device has its own.
 
         All are bytes of the input. Files are read by as many threads as the machine has cores.
         """
@@ -256,7 +256,7 @@ def main() -> None:
             for row, figures in rows(bench, cell, ways, uuids, budget, table):
                 table.row(row, figures)
     table.note("and around: seconds before the first shard begins and after the last one ends")
-    table.note("bound: the lowest of the rates measured alone; GEMM and PCIe count once a GPU")
+    table.note("bound: the lowest of the rates measured alone; GEMM and PCIe count once per GPU")
     table.end()
 
 

@@ -222,7 +222,7 @@ def rounds(bench: Bench, cell: Cell, reserve: float, budget: harness.Budget) -> 
 
 
 def limits(cell: Cell, device: dict[str, float], rate: float | None) -> dict[str, float]:
-    """Bytes of input a second that each part of the machine allows, by its name."""
+    """Bytes of input per second that each part of the machine allows, by its name."""
     found = {} if rate is None else {"page cache" if cell.where == "cached" else "disk": rate}
     if cell.where == "cached" and cell.keep == "products" and rate is not None:
         found = {"page cache and disk": rate}
@@ -302,7 +302,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     bench = Bench(folder, options, workers, memory)
     wanted = [c for c in cells(options.scale, options.tiny) if re.search(options.only, c.label)]
     harness.say(
-        f"Shard jobs, {harness.machine()}, {transfers.file_system(folder)}; GB of input a second"
+        f"Shard jobs, {harness.machine()}, {transfers.file_system(folder)}; GB of input per second"
     )
     headings = ["job", "GB", "rounds", *bench.names()]
     headings += ["narrowest", "to the ceiling", "to the plain"]

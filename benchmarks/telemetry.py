@@ -1,6 +1,6 @@
 """What telemetry, timelines and live files cost a shard.
 
-Prints the table of docs/telemetry.md. On a GPU: ``python3 benchmarks/telemetry.py --folder
+Its figures stand in docs/telemetry.md. On a GPU: ``python3 benchmarks/telemetry.py --folder
 /local/disk``. Without one: ``--numpy``.
 """
 

@@ -276,7 +276,7 @@ def read_and_write(
 
 
 def pcie(xp: Any, up: bool, down: bool, nbytes: int = PCIE_BYTES, copies: int = 8) -> float:
-    """Bytes a second each way between pinned memory and the device."""
+    """Bytes per second each way between pinned memory and the device."""
     lanes = []
     for wanted, kind in ((up, 1), (down, 2)):  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
         if wanted:
@@ -296,7 +296,7 @@ def pcie(xp: Any, up: bool, down: bool, nbytes: int = PCIE_BYTES, copies: int = 
 
 
 def gemm(xp: Any, dtype: str, dim: int = GEMM_DIM) -> float:
-    """Floating-point operations a second of one product after the other."""
+    """Floating-point operations per second of one product after the other."""
     a = harness.normal(xp, (dim, dim), dtype)
     out = xp.empty_like(a)
     harness.seconds_of(xp, lambda: xp.matmul(a, a, out=out), 2)

@@ -18,19 +18,21 @@ if __name__ == "__main__":
     add = arguments.add_argument
     add("--dispatch", choices=options.WAYS, default="pool", help=words)
     words = (
-        "tries after the first of one shard; what ended with 1, 2 or 3 is not tried again; left "
+        "tries of a shard after its first; a shard that ended with 1, 2 or 3 is not tried again; "
     )
-    words += f"out: {DEFAULT_RETRIES}, with --dispatch array what the recipe says"
+    words += f"default: {DEFAULT_RETRIES}, with --dispatch array what the recipe says"
     add("--retries", type=cli.natural, metavar="N", help=words)
     cli.add_task(arguments)
 
     add = arguments.add_argument_group("with --dispatch pool").add_argument
-    words = "GPUs to use at most; 0, or left out: all that the scheduler or CUDA_VISIBLE_DEVICES "
+    words = (
+        "most GPUs to use; default, also with 0: all that the scheduler or CUDA_VISIBLE_DEVICES "
+    )
     words += "names, else all of this machine"
     add("--devices", type=cli.natural, metavar="N", help=words)
 
     group = arguments.add_argument_group("with --dispatch mpi")
-    words = "a rank on each GPU (device, also where this is left out), or a rank on each node that "
+    words = "a rank on each GPU (device, the default), or a rank on each node that "
     words += "works on all its GPUs"
     group.add_argument("--workers", choices=("device", "node"), help=words)
     cli.add_ranks(group, "one for each GPU of this machine, with --workers node one")
@@ -39,12 +41,14 @@ if __name__ == "__main__":
     add = arguments.add_argument_group("with --dispatch pool or mpi").add_argument
     words = "how long a process may hang, stopped or in a driver, before it is killed and its "
     words += "shard tried again; and how long a rank may give no sign of life before all ranks are "
-    words += f"ended with 75; inf: for ever; left out: {REDUCE_LIMIT_SECONDS:.0f}"
+    words += f"ended with 75; inf: for ever; default: {REDUCE_LIMIT_SECONDS:.0f}"
     add("--time-limit", type=cli.seconds, metavar="SECONDS", help=words)
 
     add = arguments.add_argument_group("with --dispatch array").add_argument
-    words = "tasks that run at once; left out: as many as the scheduler lets run"
+    words = "most tasks that run at once; default: as many as the scheduler lets run"
     add("--array-limit", type=cli.positive, metavar="N", help=words)
-    words = "what a task asks the scheduler for, as snakemake writes it from the profile"
+    words = (
+        "file that says what a task asks the scheduler for; snakemake writes it from the profile"
+    )
     add("--recipe", type=Path, metavar="FILE", help=words)
     cli.run(options.run, arguments, mpi=options.ranks)

@@ -1,4 +1,4 @@
-"""Tell what would run on this machine and what is missing. It changes nothing and kills nothing.
+"""Say what would run on this machine and what is missing. It changes nothing and kills nothing.
 
 With --clear-quarantine it takes devices out of quarantine, and does nothing else.
 """
@@ -42,7 +42,7 @@ def arguments() -> ArgumentParser:
     add("--configfile", nargs="+", type=Path, metavar="FILE", help=words)
     add("--results", help="results folder, instead of that of the config")
     cli.add_launcher(parser)
-    words = "for each section; all are looked at side by side"
+    words = "limit of each section; all run side by side"
     add("--time-limit", type=cli.seconds, default=10.0, metavar="SECONDS", help=words)
     words = "take this device, or all, out of quarantine for the results folder; then end"
     add("--clear-quarantine", nargs="?", const="", metavar="UUID", help=words)

@@ -1,4 +1,4 @@
-"""Write ledger.tsv: one row a shard, from the receipts, each checked against the plan."""
+"""Write ledger.tsv: one row per shard, from the receipts, each checked against the plan."""
 
 from argparse import Namespace
 

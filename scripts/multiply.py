@@ -23,7 +23,7 @@ def main(options: Namespace) -> int | None:
         shard = task.shard(plan, number)
         cli.log.info("this task computes shard %s; by hand: --shard %s", shard, shard)
     elif options.array_first is not None:
-        raise InputError("--array-first means something with --array-task only")
+        raise InputError("--array-first applies only with --array-task")
     else:
         plan = plans.load(options.plan, shard)
     plans.expect(plan, plan.shard(shard).fingerprint, options.digest)
@@ -47,12 +47,14 @@ if __name__ == "__main__":
     cli.add_plan(arguments)
     which = arguments.add_mutually_exclusive_group(required=True)
     which.add_argument("--shard", help="id of the shard, such as 00007")
-    words = "the shard whose number in the plan, from 0 on, is that of this task of an array job: "
-    words += "SLURM_ARRAY_TASK_ID, or SGE_TASK_ID - 1, as Grid Engine counts from 1"
+    words = (
+        "the shard that belongs to this task of an array job: number SLURM_ARRAY_TASK_ID of the "
+    )
+    words += "plan, from 0, or SGE_TASK_ID - 1, as Grid Engine counts from 1"
     which.add_argument("--array-task", action="store_true", help=words)
-    words = "all shards that are missing: the same as dispatch.py, with its options"
+    words = "all missing shards: the same as dispatch.py, with its options"
     which.add_argument("--all", action="store_true", help=words)
-    words = "with --array-task: the shard of task 0 (of task 1 under Grid Engine); left out: 0"
+    words = "with --array-task: the shard of task 0 (of task 1 under Grid Engine); default: 0"
     arguments.add_argument("--array-first", type=cli.natural, metavar="N", help=words)
     cli.add_digest(arguments)
     cli.add_task(arguments)

@@ -48,7 +48,7 @@ if __name__ == "__main__":
         "--configfile", nargs="+", default=["config.yaml"], help="config files, later over earlier"
     )
     arguments.add_argument(
-        "--planned", type=Path, help="a plan.tsv that a run of snakemake made, to be committed"
+        "--planned", type=Path, help="plan.tsv that snakemake made, to be committed"
     )
     arguments.add_argument(
         "--replace",

@@ -51,7 +51,7 @@ if __name__ == "__main__":
     )  # fmt: skip
     arguments.add_argument(
         "--save-every", type=cli.seconds, default=memory.REDUCE_SAVE_SECONDS, metavar="SECONDS",
-        help="how often unfinished work is written to partial/, where a next reduce finds it; inf: "
-        "never",
+        help="how often unfinished work is written to partial/, where the next reduce finds it; "
+        "inf: never",
     )  # fmt: skip
     cli.run(main, arguments, mpi=_ranks)

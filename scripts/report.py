@@ -1,8 +1,8 @@
 """Write the page on a run, report.html: what was computed, if it is proven, what took the time.
 
-Beside it lie figures of the same look for Prometheus, metrics.prom, unless --output names another
-place. It takes the results folder alone, at any time: of a run that goes on, failed, or was damaged
-the page says so in its first line. No byte of the products is read.
+It also writes the same figures for Prometheus, metrics.prom, unless --output names another place.
+It needs the results folder only, at any time: the first line of the page says if the run still goes
+on, has failed, or is damaged. It reads no byte of the products.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -33,7 +33,7 @@ def arguments() -> ArgumentParser:
     made = cli.parser(__doc__)
     made.epilog = (
         "Exit codes: 0 the page is written, whatever it says; 2 no results folder, a config that "
-        "cannot be read, or a place where you may not write; 75 the disk takes no page."
+        "cannot be read, or a place where you may not write; 75 the disk is full or fails."
     )
     cli.add_results(made)
     made.add_argument(
@@ -41,11 +41,11 @@ def arguments() -> ArgumentParser:
         type=Path,
         dest="of_plan",
         metavar="FILE",
-        help="plan.tsv of the results folder, in place of its name",
+        help="plan.tsv of the results folder, instead of the folder's name",
     )
     made.add_argument(
         "--output", type=Path, metavar="FILE",
-        help="where to write the page; left out, report.html in the results folder. Its links to "
+        help="where to write the page; default: report.html in the results folder. Its links to "
         "logs work in the results folder only",
     )  # fmt: skip
     return made

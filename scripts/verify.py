@@ -1,8 +1,8 @@
-"""Tell whether a results folder is whole, on any later day and machine. It changes nothing.
+"""Check whether a results folder is whole, on any later day and machine. It changes nothing.
 
-Every byte of it is read and compared with the receipts, and these with the plan, the ledger and the
-summary. The last line says it all. Files that are not part of the run are summed up in one line,
-and input that has changed or is not here is listed: neither counts, the latter only with --input.
+It reads every byte and compares the files with the receipts, and the receipts with the plan, the
+ledger and the summary. The last line is the verdict. One line sums up files that are not part of
+the run; input that has changed or is missing is listed, and counts only with --input.
 """
 
 import sys
@@ -28,12 +28,12 @@ def arguments() -> ArgumentParser:
     parser = cli.parser(__doc__)
     parser.epilog = (
         "Exit codes: 0 whole; 3 damaged, the last line names what and how to repair it; 75 "
-        "unfinished: nothing is wrong, and snakemake as before goes on; 2 no results folder, no "
+        "unfinished: nothing is wrong, run snakemake as before to go on; 2 no results folder, no "
         "plan in it, or a config that cannot be read."
     )
     cli.add_results(parser)
     add = parser.add_argument
-    words = "read the input files too, where they were planned, and compare them with what the "
+    words = "read the input files too, at their planned paths, and compare them with what the "
     words += "shards were computed from; input that has changed then counts as damage"
     add("--input", action="store_true", help=words)
     words = "threads that read; each takes 8 MiB of memory, with --input 40"

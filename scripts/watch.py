@@ -1,8 +1,8 @@
 """Watch a run from any shell that sees its results folder, while its jobs run anywhere.
 
-In a terminal it redraws in place: what is done, running, failed and waiting, how fast, the time
-left, what each device does. In a pipe it writes a line when something has changed. It
-changes nothing, asks no scheduler, waits for a run that has not begun, and ends with the run.
+In a terminal it shows what is done, running, failed and waiting, how fast, the time left, and what
+each device does. In a pipe it writes a line when something has changed. It changes nothing, asks no
+scheduler, waits for a run that has not begun, and ends with the run.
 """
 
 import os
@@ -36,17 +36,17 @@ def arguments() -> ArgumentParser:
     parser = cli.parser(__doc__)
     parser.epilog = (
         "Exit codes with --once: 0 all is done; 75 unfinished, and nothing has failed; 3 a shard "
-        "or a stage has failed, or files are damaged: somebody has to act; 2 no results folder. "
-        "Without --once: 0 the run has ended well; 130 the user has left."
+        "or a stage has failed, or files are damaged: you have to act; 2 no results folder. "
+        "Without --once: 0 the run has ended well; 130 you typed Ctrl-C."
     )
     cli.add_results(parser)
     add = parser.add_argument
-    add("--once", action="store_true", help="one look, as plain text, and end")
-    add("--json", action="store_true", help="one JSON object per look, a line each")
+    add("--once", action="store_true", help="show one look as plain text, then end")
+    add("--json", action="store_true", help="one JSON object per look, each on a line")
     words = "time between two looks; longer where a look at the folder takes long"
     add("--interval", type=cli.seconds, default=2.0, metavar="SECONDS", help=words)
-    words = "serve /metrics meanwhile, to this machine alone without HOST, on any free port with "
-    words += "port 0; it then goes on after the end of the run"
+    words = "serve /metrics as well, also after the end of the run; without HOST to this machine "
+    words += "alone, with port 0 on any free port"
     add("--listen", type=cli.address, metavar="[HOST:]PORT", help=words)
     return parser
 

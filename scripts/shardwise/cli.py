@@ -51,12 +51,12 @@ def parser(description: str) -> argparse.ArgumentParser:
 def add_results(arguments: argparse.ArgumentParser) -> None:
     """Add what names a results folder: itself, or ``--configfile``, for who only looks at it."""
     arguments.add_argument(
-        "results", nargs="?", type=Path, help="results folder; left out, that of the config"
+        "results", nargs="?", type=Path, help="results folder; default: that of the config"
     )
     arguments.add_argument(
         "--configfile", nargs="+", type=Path, metavar="FILE",
-        help="config files, later over earlier, which name the results folder; left out, "
-        "config.yaml",
+        help="config files, later over earlier, which name the results folder; "
+        "default: config.yaml",
     )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def add_plan(arguments: argparse.ArgumentParser, shard: bool = False) -> None:
 def add_digest(arguments: argparse.ArgumentParser) -> None:
     """Add ``--digest``, by which a run sees to it that its jobs work by its own plan."""
     arguments.add_argument(
-        "--digest", help="what the plan has to have for this job; a run of snakemake gives it"
+        "--digest", help="digest that the plan must have for this job; snakemake passes it"
     )
 
 
@@ -85,16 +85,16 @@ def add_task(arguments: argparse.ArgumentParser) -> None:
         dest="memory",
         type=mebibytes,
         metavar="N",
-        help="host memory that may be taken, in MiB, by all processes of a machine together; with "
-        "less than the plan says, fewer pieces of files are under way at once; 0, or left out: "
-        "what the plan says",
+        help="MiB of host memory for all processes of a machine together; with less than the plan "
+        "says, fewer pieces of files are in memory at once; default, also with 0: what the plan "
+        "says",
     )
     arguments.add_argument(
         "--device-wait",
         type=seconds,
         metavar="SECONDS",
-        help="how long to wait for a free GPU, counted from the last time that one changed hands; "
-        f"then the task ends with 75; left out: {wait.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
+        help="how long to wait for a free GPU since one last changed hands; "
+        f"then the task ends with 75; default: {wait.JOB_WAIT_SECONDS:.0f} in a job of Slurm "
         f"or Grid Engine, whose run time is limited, {wait.WAIT_SECONDS:.0f} elsewhere and "
         "behind tasks of the same job",
     )
@@ -113,8 +113,8 @@ def add_ranks(
     arguments.add_argument(
         "--ranks",
         type=natural,
-        help="MPI ranks to start; 0, or left out: the tasks of the Slurm job or the slots of the "
-        f"Grid Engine job, else {otherwise}",
+        help="MPI ranks to start; default, also with 0: the tasks of the Slurm job or the slots of "
+        f"the Grid Engine job, else {otherwise}",
     )
     add_launcher(arguments)
 

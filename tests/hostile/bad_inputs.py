@@ -12,7 +12,6 @@ import runpy
 import signal
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,7 +30,7 @@ Each message was printed by the command above its table. Exit codes: 2 change so
 not what it was; 75 try again later; 0 allowed. `…` stands for what differs between machines.
 `make errors` writes this page, and a test compares it with the commands.
 """
-_HEAD = f"# Bad inputs\n\n{textwrap.fill(_WHAT, 240)}\n"
+_HEAD = f"# Bad inputs\n\n{' '.join(_WHAT.split())}\n"
 
 Step = Callable[[], object]
 
@@ -153,7 +152,7 @@ CASES: dict[str, list[Case]] = {
         Case("it holds a tab", "reduce:\n\tranks: 3\n"),
         Case("it is not UTF-8", b"input: \xff\xfe.npy\n"),
         Case("it is empty", ""),
-        Case("a date that no calendar has", "results: 2024-13-45\n"),
+        Case("a date that does not exist", "results: 2024-13-45\n"),
         Case("aliases that make a small file huge", _LAUGHS + "shards: *i\n"),
         Case("an unknown key", {"shard": 3}),
         Case("an unknown key within a key", {"reduce": {"rank": 3}}),
@@ -161,7 +160,7 @@ CASES: dict[str, list[Case]] = {
         Case("`input` begins with ~", {"input": "~/a.npy"}),
         Case("`input` holds a zero byte", {"input": "a\0.npy"}),
         Case("`input` is an address", {"input": "s3://bucket/a.npy"}),
-        Case("`results` is a word that YAML takes for another", "results: no\n"),
+        Case("`results` is a word that YAML reads as another", "results: no\n"),
         Case("`shards` is 0", {"shards": 0}),
         Case("`shards` is octal", "shards: 010\n"),
         Case("`shards` is more than the matrices", {"shards": 7}),
@@ -209,7 +208,7 @@ CASES: dict[str, list[Case]] = {
         array("big-endian", stack((6, 3, 3)).astype(">f4"), 0),
     ],
     "A folder, a glob or a sheet: `input: in`, `input: sheet.tsv`": [
-        Case("the folder holds no .npy file", {"input": "in"}, put("in/readme.txt", "")),
+        Case("the folder contains no .npy file", {"input": "in"}, put("in/readme.txt", "")),
         Case("the glob finds nothing", {"input": "in/*.npy"}),
         Case("other shapes in one folder", {"input": "in"}, folder(M, stack((2, 3)))),
         Case("other element types in one folder", {"input": "in"}, folder(M, M.astype("float64"))),

@@ -119,7 +119,7 @@ def test_an_option_that_would_do_nothing_is_bad_input(words, owner):
     """Whoever gives it expects something; the message says what it goes with."""
     done = run(*words, "--plan", "x")
     assert done.returncode == 2
-    assert f"{words[-2]} means something with {owner} only" in done.stderr
+    assert f"{words[-2]} applies only with {owner}" in done.stderr
 
 
 def test_a_bad_config_is_bad_input(tmp_path):
@@ -145,7 +145,7 @@ def test_a_bad_input_is_bad_input(tmp_path):
     (tmp_path / "a.npy").write_text("no array")
     done = planned(tmp_path, input="a.npy")
     assert done.returncode == 2
-    assert "a.npy: is not a .npy file" in done.stderr
+    assert "a.npy is not a .npy file" in done.stderr
 
 
 def test_a_stack_of_ones_own_is_not_generated(tmp_path):
@@ -179,7 +179,7 @@ def test_a_damaged_shard_fails_the_integrity_check(tmp_path):
     path.write_bytes(path.read_bytes()[:-1] + b"\x05")
     done = run("multiply", "--plan", made.results.plan, "--shard", "00001")
     assert done.returncode == 3
-    assert "00001.npy: is damaged" in done.stderr
+    assert "00001.npy is damaged" in done.stderr
     assert not list((made.results.root / "products").glob("*.npy*"))
     assert not made.results.receipt("00001").exists()
 
@@ -242,7 +242,7 @@ def test_the_memory_a_task_may_take(tmp_path):
         seen.add(made.results.product("00000").read_bytes())
     assert len(seen) == 1
     told = " ".join(run("multiply", "--help").stdout.split())
-    assert "--mem-mb N host memory that may be taken, in MiB" in told
+    assert "--mem-mb N MiB of host memory for all processes" in told
 
 
 def test_no_memory_is_tried_again(tmp_path):

@@ -120,7 +120,7 @@ def test_snakemakes_own_report_holds_the_page(
         pages = [n for n in made.namelist() if made.read(n) == page]
     assert {"metrics.prom", "ledger.tsv", "summary.json", "report.html"} <= set(names)
     assert len(pages) == 1
-    for words in ("The run", "Proof", "Start with the page", "One row a shard, made from"):
+    for words in ("The run", "Proof", "Start with the page", "One row per shard, made from"):
         assert words in text
 
 

@@ -34,7 +34,7 @@ def test_an_edit_in_mid_read_is_an_error(workspace: Workspace, dispatch: str) ->
     (workspace.root / "edit-now").touch()
     done = workspace.run("--retries", "0")
     assert done.code == 1, done.output
-    assert "input.npy: has changed while it was read; nothing was written" in done.output
+    assert "input.npy has changed while it was read; nothing was written" in done.output
     assert not workspace.file("sum.npy").exists()
     assert not list(workspace.file("products").glob("*.npy"))
     (workspace.root / "edit-now").unlink()
@@ -97,9 +97,9 @@ def test_what_no_run_can_use_is_refused_at_once(workspace: Workspace) -> None:
     save(workspace.root / "in" / "0.npy", stack((4, 4)))
     os.rename(workspace.root / "in" / "0.npy", os.fsencode(workspace.root) + b"/in/\xff.npy")
     for over, said in (
-        ({"product": "pipe.py:f"}, "product: pipe.py: is not a file, but a named pipe"),
+        ({"product": "pipe.py:f"}, "product: pipe.py is not a file, but a named pipe"),
         ({"results": "loop/r"}, "results: 'loop/r' cannot be used: Too many levels of"),
-        ({"results": "r/" * 1500 + "r"}, "choose a shorter path"),
+        ({"results": "r/" * 1500 + "r"}, "choose a shorter one"),
         ({"input": "in"}, "in/\\xff.npy: this path is not UTF-8 text; rename it"),
         ({"input": "lying.npy"}, "its header says shape (1000000, 1000, 1000) of float32"),
         ({"shard": 4}, "shard: unknown key; did you mean shards?"),

@@ -5,7 +5,7 @@
 
 
 rule ledger:
-    """Check every receipt against the plan; one row a shard."""
+    """Check every receipt against the plan; one row per shard."""
     input:
         plan=run.plan_for("ledger"),
         receipts=run.all_receipts,
@@ -14,7 +14,7 @@ rule ledger:
             run.results.ledger,
             caption="../report/ledger.rst",
             category="Proof",
-            labels={"what": "ledger: one row a shard"},
+            labels={"what": "ledger: one row per shard"},
         ),
     log:
         run.results.log("ledger"),

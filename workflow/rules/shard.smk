@@ -1,4 +1,4 @@
-# One file of matrices a shard, where `materialize` is true.
+# One file of matrices per shard, where `materialize` is true.
 #
 # REQUIRED INPUTS: plan.tsv, the input files that hold the shard's matrices
 # OUTPUTS: shards/{shard}.npy, shards/{shard}.json (its receipt)

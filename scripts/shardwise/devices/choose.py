@@ -147,7 +147,7 @@ def candidates(
 
 
 def workers(backend: str, without: Collection[str] = ()) -> int:
-    """How many workers can compute at once on this node: one a device, one on NumPy.
+    """How many workers can compute at once on this node: one per device, one on NumPy.
 
     Without the UUIDs of devices that no worker takes. One worker remains: it says why it has none.
     """
@@ -204,9 +204,22 @@ def take(
         Where there is no device for this task, or none became free in time; of its class
         `Quarantined` where all that there are for it are in quarantine.
     """
-    if _taken:
-        return _taken[0]
-    listed = listed or present
+    if not _taken:
+        taken = _lease_one(needed, limit, listed or present, environ, choice, barred)
+        environ.update({grants.VISIBLE: taken.device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        _taken.append(taken)
+    return _taken[0]
+
+
+def _lease_one(
+    needed: int,
+    limit: float | None,
+    listed: Callable[[], list[Device]],
+    environ: Mapping[str, str],
+    choice: Choice | None,
+    barred: Callable[[], Mapping[str, str]],
+) -> Taken:
+    """Wait for a device and lease it; arguments as in `take`."""
     grant, devices = grants.read(environ), candidates(listed, environ)
     if not devices:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
@@ -227,10 +240,8 @@ def take(
         return wait.obstacle(device, needed) is None and leases.take(device.uuid, job)
 
     device = wait.for_lease(usable, lease, needed, limit, job, listed, order)
-    environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    _taken.append(Taken(device, source, grant.value if grant else None))
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
-    return _taken[0]
+    return Taken(device, source, grant.value if grant else None)
 
 
 def _freest_first(candidates: Sequence[Device]) -> list[Device]:

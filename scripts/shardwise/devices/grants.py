@@ -26,7 +26,7 @@ _SLURM_COUNT = re.compile(r"(?:^|[,/])gpu(?::[^,:()]*[^,:()\d][^,:()]*)?:(\d+)")
 _GRID_ENGINE_COUNT = re.compile(r"(?:^|[\s,])n?(?:gpus?|cuda)=(\d+)(?=[\s,]|$)")
 
 _CURES = {
-    "slurm": "ask for one GPU a shard: gres under multiply in profiles/slurm/config.yaml",
+    "slurm": "ask for one GPU per shard: gres under multiply in profiles/slurm/config.yaml",
     "grid engine": "ask the site which GPU it means, or unset the variable in the set-up line of "
     "profiles/uge/config.yaml: the task then leases a free GPU",
     "lease": f"unset {VISIBLE}, or name GPUs by these numbers or UUIDs",

@@ -1,4 +1,4 @@
-"""Leases: one lock file a device, so that two tasks of a node never compute on the same one.
+"""Leases: one lock file per device, so that two tasks of a node never compute on the same one.
 
 A task takes a lease with ``flock`` and keeps the descriptor to its end. Children inherit it, and
 the kernel drops the lock with the last of them, however they die: no lease outlives its task, and

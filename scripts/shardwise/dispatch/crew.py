@@ -55,7 +55,7 @@ class _Member:
 
 
 class Crew(AbstractContextManager):
-    """Worker processes, one a device, from `with` to its end.
+    """Worker processes, one per device, from `with` to its end.
 
     Parameters
     ----------

@@ -35,8 +35,7 @@ def check(options: Namespace) -> None:
     for name, ways in _OWNERS.items():
         if getattr(options, name) is not None and options.dispatch not in ways:
             raise InputError(
-                f"--{name.replace('_', '-')} means something with --dispatch {' or '.join(ways)} "
-                "only"
+                f"--{name.replace('_', '-')} applies only with --dispatch {' or '.join(ways)}"
             )
 
 

@@ -155,7 +155,7 @@ class Tally:
         return ", ".join(words + [f"{len(some)} {name}" for name, some in counts.items() if some])
 
     def note(self, text: str) -> None:
-        """Log a line beside the report; the same text comes at most once a minute."""
+        """Log a line beside the report; the same text comes at most once per minute."""
         now = self._clock()
         if now - self._noted.get(text, -NOTE_SECONDS) >= NOTE_SECONDS:
             self._noted[text] = now

@@ -15,7 +15,7 @@ _ENTRY = re.compile(r"gpu(?::[^,(]+)*")
 _GPU = re.compile("gpu|cuda", re.IGNORECASE)
 _PROFILE = "profiles/uge/config.yaml"
 _ENVIRONMENT = "mpi"  # that of the profile
-_COUNTED = {"YES": "counted for each slot", "JOB": "counted once a job"}
+_COUNTED = {"YES": "counted for each slot", "JOB": "counted once per job"}
 
 Which = Callable[[str], str | None]
 

@@ -72,7 +72,7 @@ def read_header(path: Path) -> Header:
     try:
         return read_header_and_status(path)[0]
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
@@ -96,7 +96,7 @@ def _fitting_header(text: str, offset: int, path: Path, size: int) -> Header:
     if size != expected:
         what = "is truncated" if size < expected else "has trailing bytes"
         raise InputError(
-            f"{path}: {what}: its header says shape {header.shape} of {header.dtype.name}, "
+            f"{path} {what}: its header says shape {header.shape} of {header.dtype.name}, "
             f"which is {expected} bytes, but the file has {size}; copy or write it again"
         )
     return header
@@ -106,11 +106,11 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
     """The header's dictionary as text, and the byte at which the elements begin."""
     start = file.read(8)
     if start[:6] != MAGIC or len(start) < 8:
-        raise InputError(f"{path}: is not a .npy file (write it with numpy.save)")
+        raise InputError(f"{path} is not a .npy file (write it with numpy.save)")
     major, minor = start[6:8]
     if major not in (1, 2, 3) or minor:
         version = f"{major}.{minor}" if minor else major
-        raise InputError(f"{path}: .npy format version {version} is unknown; known are 1, 2 and 3")
+        raise InputError(f"{path}: .npy format version {version} is not supported; 1, 2 and 3 are")
     wide = 2 if major == 1 else 4
     raw = file.read(wide)
     length = int.from_bytes(raw, "little") if len(raw) == wide else MAX_HEADER_BYTES + 1
@@ -118,7 +118,7 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[str, int]:
         raise InputError(f"{path}: damaged .npy header (its length is not plausible); {_AGAIN}")
     text = file.read(length)
     if len(text) != length:
-        raise InputError(f"{path}: is truncated inside the .npy header; {_AGAIN}")
+        raise InputError(f"{path} is truncated inside the .npy header; {_AGAIN}")
     try:
         return text.decode("utf-8" if major == 3 else "latin-1"), 8 + len(raw) + length
     except UnicodeDecodeError as error:
@@ -142,13 +142,13 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
     if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
         raise InputError(
-            f"{path}: its header says shape {_short(shape)}, which is no shape; {_AGAIN}"
+            f"{path}: its header says shape {_short(shape)}, which is not a valid shape; {_AGAIN}"
         )
     if any(n >= 2**63 for n in shape):
         raise InputError(f"{path}: its header says a length that no array can have; {_AGAIN}")
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(
-            f"{path}: its header says {len(shape)} dimensions, and no array has so many; {_AGAIN}"
+            f"{path}: its header says {len(shape)} dimensions, more than any array has; {_AGAIN}"
         )
     if type(fortran) is not bool:
         raise InputError(
@@ -160,7 +160,7 @@ def _parse_header(text: str, offset: int, path: Path) -> Header:
 def checked_descr(descr: object, path: Path) -> str:
     """An element type as NumPy writes it; InputError where it is no type of numbers."""
     if not isinstance(descr, str):
-        raise InputError(f"{path}: holds a structured dtype; allowed are {ALLOWED}")
+        raise InputError(f"{path} has a structured dtype; allowed are {ALLOWED}")
     match = re.fullmatch(r"([<>|=])?([a-zA-Z])(\d{0,9})(\[\w+\])?", descr)
     kind = match[2] if match else "?"
     if not match or match[4] or kind + match[3] not in DTYPES:

@@ -32,7 +32,7 @@ def _entries(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except NotADirectoryError:
-        raise InputError(f"{folder}: is not a folder; move it out of the results folder") from None
+        raise InputError(f"{folder} is not a folder; move it out of the results folder") from None
 
 
 def _written(path: Path) -> bool:

@@ -92,7 +92,7 @@ class Results:
         return self.root / "products" / f"{shard}.json"
 
     def telemetry(self, shard: str) -> Path:
-        """What the device of a shard did meanwhile, one row a sample."""
+        """What the device of a shard did meanwhile, one row per sample."""
         return self.root / "products" / f"{shard}.telemetry.tsv"
 
     def statistic(self, name: str) -> Path:

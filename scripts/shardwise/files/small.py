@@ -47,7 +47,7 @@ def refuse_special(path: Path, key: str = "") -> None:
             stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",
         }  # fmt: skip
         kind = kinds.get(stat.S_IFMT(mode), "a device")
-        raise InputError(f"{key}{path}: is not a file, but {kind}")
+        raise InputError(f"{key}{path} is not a file, but {kind}")
 
 
 def read(
@@ -74,18 +74,18 @@ def read(
         with open(path, "rb", 0, opener=lambda name, mode: os.open(name, mode | flags)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise IntegrityError(f"{path}: is not a file")
+                raise IntegrityError(f"{path} is not a file")
             size = status.st_size
             if size > most and not end:
-                raise IntegrityError(f"{path}: has {size} bytes, more than any such file")
+                raise IntegrityError(f"{path} has {size} bytes, more than any such file")
             file.seek(max(0, size - most))
             return file.read(min(size, most))
     except FileNotFoundError:
         return None
     except IsADirectoryError:
-        raise IntegrityError(f"{path}: is not a file") from None
+        raise IntegrityError(f"{path} is not a file") from None
     except OSError as error:
-        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
+        raise IntegrityError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def read_json(path: Path) -> Any:

@@ -133,7 +133,7 @@ class Reading:
         checksum = self.checksum.hexdigest()
         if self.copy is not None and self.copy.checksum != checksum:
             raise IntegrityError(
-                f"{self._plan.results.shard(self._shard.shard)}: is damaged: its checksum differs "
+                f"{self._plan.results.shard(self._shard.shard)} is damaged: its checksum differs "
                 f"from its receipt; {how_to_repair(self._plan, self._shard)}"
             )
         return checksum

@@ -63,7 +63,7 @@ def factors(product: str, block: Any, other: Any) -> tuple[Any, Any]:
 
 
 class MatmulKernel:
-    """Products by ``xp.matmul``: on NumPy, which calls BLAS once a matrix, and of all integers.
+    """Products by ``xp.matmul``: on NumPy, which calls BLAS once per matrix, and of all integers.
 
     Integers are exact, as int64: in float64, for which there is BLAS, where no inner product can
     pass 2⁵³. Else in int64, whose range whoever calls has checked.

@@ -206,7 +206,7 @@ def look(
     if not root.is_dir():
         raise InputError(f"{root}: there is no such folder; name the results folder of a run")
     if not any(path.exists() for path in (results.plan, results.plan_facts)):
-        raise InputError(f"{root}: holds no plan (plan.tsv, plan.json): no results folder of a run")
+        raise InputError(f"{root} holds no plan (plan.tsv, plan.json): no results folder of a run")
     audit = Audit(root, inputs)
     try:
         plan, sources = _read_plan(results)
@@ -228,7 +228,7 @@ def _plan_files(results: Results) -> tuple[Path, ...]:
 def _read_plan(results: Results) -> tuple[Plan, list[Source]]:
     for path in _plan_files(results):
         if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-            raise IntegrityError(f"{path}: is not a file")
+            raise IntegrityError(f"{path} is not a file")
     plan = plans.load(results.plan)
     return plan, plan.sources
 
@@ -388,7 +388,7 @@ class _Auditor:
         receipts.check_file(path, facts)
         found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes, self._count)
         if found != facts.checksum:
-            raise IntegrityError(f"{path}: has checksum {found}, not {facts.checksum}")
+            raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
 
     def _count(self, nbytes: int) -> None:
         with self._lock:
@@ -450,7 +450,7 @@ class _Auditor:
             inside = self._synthetic and factor.name == "input"
             try:
                 if inside and not self._results.synthetic.is_file():
-                    raise IntegrityError(f"{self._results.synthetic}: is not a file")
+                    raise IntegrityError(f"{self._results.synthetic} is not a file")
                 checksum = factor.checksum(row)
             except (IntegrityError, InputError, OSError) as error:
                 reason = str(error)

@@ -57,7 +57,7 @@ class FinishedRun:
         statistics = self.statistics
         if "sum" not in statistics:
             raise InputError(
-                f"{self._results.root}: has no sum, as reduce.statistics lists "
+                f"{self._results.root} has no sum, as reduce.statistics lists "
                 f"{', '.join(statistics)}; add sum there and run snakemake again"
             )
         return statistics["sum"]

@@ -31,7 +31,7 @@ _MOST_BYTES = 1024**2
 _DEEPEST = 16
 _TEMPLATE = "__use_yte__"  # the key by which a file asks Snakemake to run it as a template of YTE
 _TYPES = {
-    "string": "a text",
+    "string": "a string",
     "integer": "a whole number",
     "boolean": "true or false",
     "null": "null",
@@ -206,19 +206,19 @@ def _mapping(content: Any, file: Path, line: str) -> dict[str, Any]:
 def _text(file: Path) -> str:
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # a pipe was emptied by Snakemake
-            raise InputError(f"config file {file}: is not a file; write the config to one")
+            raise InputError(f"config file {file} is not a file; write the config to one")
         with open(file, "rb") as opened:
             raw = opened.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         raise InputError(
-            f"config file {file}: does not exist ({file.absolute()}); correct the name, or run "
-            "from the folder that it counts from"
+            f"config file {file} does not exist ({file.absolute()}); correct the name, or run "
+            "where that path leads to it"
         ) from None
     except OSError as error:
-        raise InputError(f"config file {file}: cannot be read: {error.strerror}") from error
+        raise InputError(f"config file {file} cannot be read: {error.strerror}") from error
     if len(raw) > _MOST_BYTES:
         raise InputError(
-            f"config file {file}: has more than {_MOST_BYTES} bytes; it cannot be a config"
+            f"config file {file} has more than {_MOST_BYTES} bytes; it cannot be a config"
         )
     try:
         return raw.decode()
@@ -296,7 +296,7 @@ def _refuse_odd(node: Any, key: str, value: float, file: Path) -> None:
     text = node.value
     for kind, pattern in _ODD_NUMBERS.items():
         if pattern.fullmatch(text):
-            other = f'"{text}" if it is a text'
+            other = f'"{text}" if it is a string'
             if kind == "octal":
                 other = re.sub("^([-+]?)0+(?=.)", r"\1", text.replace("_", ""))
             what = (
@@ -318,7 +318,7 @@ def _yaml_problem(error: Any, text: str) -> str:
     mark = error.problem_mark or error.context_mark
     at = mark.line + 1 if mark else 1
     if "\\t" in (error.problem or ""):
-        what = "holds a tab, which YAML does not take here; indent with spaces"
+        what = "holds a tab, which YAML does not allow here; indent with spaces"
     else:
         what = one_line(f"{error.problem or error.context:.300}")
     begins = error.context_mark.line + 1 if error.context_mark else at
@@ -426,9 +426,9 @@ def _explain(error: Any) -> list[str]:
         "type": " or ".join(_TYPES.get(str(name), "") for name in limits),
         "minimum": f"{limit} or more",
         "maximum": f"{limit} or less",
-        "minLength": "not empty",
-        "minItems": "not empty",
-        "uniqueItems": "a list that names nothing twice",
+        "minLength": "a non-empty string",
+        "minItems": "a non-empty list",
+        "uniqueItems": "a list without duplicates",
     }[error.validator]
     return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}{_quotes(value, allowed)}"]
 
@@ -444,10 +444,10 @@ def _quotes(value: Any, allowed: str) -> str:
     """What quotes would change, where a text was meant, or a number."""
     if isinstance(value, str) and "number" in allowed and re.fullmatch("[0-9]+", value):
         return ": write it without quotes"
-    texts_only = "a text" in allowed and "number" not in allowed
+    texts_only = "a string" in allowed and "number" not in allowed
     if not texts_only or not isinstance(value, bool | int | float | date):
         return ""
-    reason = "YAML takes yes, no, on and off for true and false; " if type(value) is bool else ""
+    reason = "YAML reads yes, no, on and off as true or false; " if type(value) is bool else ""
     return f": {reason}write it in quotes"
 
 
@@ -501,8 +501,8 @@ def _path_problems(key: str, text: str) -> Iterator[str]:
             yield f"{key}: {text:.200} is an address; write the path alone: {address[2]:.200}"
         else:
             yield (
-                f"{key}: {text:.200} is an address, and Shardwise reads and writes files; copy it "
-                "to a disk, or mount it, and write its path"
+                f"{key}: {text:.200} is an address, but Shardwise reads and writes files only; "
+                "copy it to a disk or mount it, and write its path"
             )
     if "\0" in text:
         yield f"{key}: {short(text)} holds a character that no file name can have"

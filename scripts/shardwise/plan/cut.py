@@ -6,7 +6,7 @@ from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Shard
 from shardwise.plan.problem import Problem
 
-# Under ``shards: auto`` shards grow rather than exceed this: one job a shard has a price.
+# Under ``shards: auto`` shards grow rather than exceed this: one job per shard has a price.
 MAX_AUTO_SHARDS = 1000
 # In any plan: the table of so many takes some hundred MB, and no scheduler runs them all.
 MAX_SHARDS = 1_000_000

@@ -76,7 +76,7 @@ class InputFiles:
 
     def _changed(self, path: str) -> IntegrityError:
         return IntegrityError(
-            f"{path}: has changed while it was read; nothing was written. Let whatever writes "
+            f"{path} has changed while it was read; nothing was written. Let whatever writes "
             "it finish, then run snakemake again"
         )
 
@@ -103,7 +103,7 @@ class InputFiles:
                     self.compare(path, os.fstat(file.fileno()))
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise IntegrityError(
-                    f"{path}: is gone since it was read; nothing was written. Bring it back, then "
+                    f"{path} is gone since it was read; nothing was written. Restore it, then "
                     "run snakemake again"
                 ) from error
             if self._chunks[path] != digest_of_chunks(path):

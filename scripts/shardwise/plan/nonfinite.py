@@ -91,8 +91,8 @@ def again(plan: Plan, key: str, matrix: int) -> str:
     shards = list(plan.shards.values())
     if key == "product":
         return (
-            f". Another input or function computes all {len(shards)} shards again; nonfinite: "
-            "allow keeps the products that are there"
+            f". With another input or function all {len(shards)} shards are computed again; with "
+            "nonfinite: allow the finished products stay"
         )
     source = next(s for s in plan.sources if s.holds(matrix, matrix + 1))
     stop = source.first + source.count

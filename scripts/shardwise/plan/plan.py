@@ -256,13 +256,13 @@ def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
     columns = fields(kind)
     try:
         if next(reader, None) != [c.name for c in columns]:
-            raise IntegrityError(f"{path}: is damaged; remove it and run snakemake again")
+            raise IntegrityError(f"{path} is damaged; remove it and run snakemake again")
         return [
             kind(*(c.type(v) for c, v in zip(columns, row, strict=True)))  # type: ignore[operator]
             for row in reader
         ]
     except (ValueError, csv.Error) as error:
-        raise IntegrityError(f"{path}: is damaged ({short(error)}); run snakemake again") from error
+        raise IntegrityError(f"{path} is damaged ({short(error)}); run snakemake again") from error
 
 
 def dumps(facts: dict[str, Any]) -> bytes:
@@ -305,7 +305,7 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     ids = {row.shard for row in rows}
     if not rows or not fit or len(ids) != len(rows) or rows[-1].stop != problem.matrices:
         raise IntegrityError(
-            f"{path}: is damaged: its shards are not matrices 0 to {problem.matrices - 1}, each "
+            f"{path} is damaged: its shards are not matrices 0 to {problem.matrices - 1}, each "
             "once; remove it and run snakemake again"
         )
     return Plan(results, {row.shard: row for row in rows}, facts)
@@ -354,7 +354,7 @@ def _checked(path: Path) -> tuple[bytes, Facts]:
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
-        raise IntegrityError(f"{results.plan_facts}: is damaged; remove it, run snakemake again")
+        raise IntegrityError(f"{results.plan_facts} is damaged; remove it and run snakemake again")
     _check(dumps(content), content["checksums"], results.plan_facts)
     _check(raw, content["checksums"], path)
     return raw, _facts(content, results.plan_facts)
@@ -368,7 +368,7 @@ def file_digest(path: Path) -> str:
 def _check(raw: bytes, checksums: dict[str, str], path: Path) -> None:
     if checksums.get(path.name) != checksum(raw):
         raise IntegrityError(
-            f"{path}: does not fit its plan.json (changed by hand, or damaged); remove both and "
+            f"{path} does not match its plan.json (changed by hand, or damaged); remove both and "
             "run snakemake again"
         )
 
@@ -389,6 +389,6 @@ def _facts(content: dict[str, Any], path: Path) -> Facts:
         ITEM_BYTES[problem.product_dtype], problem.item, problem.product_bytes, problem.flop
     except (LookupError, RecursionError, ValueError) as error:
         raise IntegrityError(
-            f"{path}: is damaged ({short(error)}); remove it, run snakemake again"
+            f"{path} is damaged ({short(error)}); remove it and run snakemake again"
         ) from error
     return facts

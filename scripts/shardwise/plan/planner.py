@@ -226,7 +226,7 @@ def check_folder(plan: Plan) -> None:
     except OSError as error:  # such as a name that is too long
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
     if not existing.is_dir():
-        raise InputError(f"results: {root} cannot be made: {existing} is not a folder")
+        raise InputError(f"results: {root} cannot be created: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
         raise InputError(f"results: {existing} cannot be written; choose another folder")
     refuse_foreign(plan.results.partial)
@@ -252,7 +252,7 @@ def describe(plan: Plan) -> str:
     return (
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
         f"{len(rows)} shards of {human_bytes(max(r.bytes for r in rows))} or less; "
-        f"{human_bytes(max(r.memory for r in rows))} of memory a task; writes {written}"
+        f"{human_bytes(max(r.memory for r in rows))} of memory per task; writes {written}"
     )
 
 
@@ -269,8 +269,7 @@ def _refuse_path(root: Path) -> None:
     if longest > most:
         raise InputError(
             f"results: {short(str(root))} is a path of {len(os.fsencode(path))} bytes; the longest "
-            f"that a run makes of it would have {longest}, but the system takes {most}; choose a "
-            "shorter path"
+            f"path in it would have {longest}, but the system allows {most}; choose a shorter one"
         )
     try:
         longest = os.pathconf(next(filter(os.path.exists, path.parents)), "PC_NAME_MAX")
@@ -278,7 +277,7 @@ def _refuse_path(root: Path) -> None:
             if len(os.fsencode(name)) > longest:
                 raise InputError(
                     f"results: the name {short(name)} has {len(os.fsencode(name))} bytes, but the "
-                    f"file system takes {longest}; choose a shorter one"
+                    f"file system allows {longest}; choose a shorter one"
                 )
         with suppress(FileNotFoundError, NotADirectoryError):
             os.stat(path)
@@ -301,7 +300,7 @@ def _refuse_names(results: Results, sources: list[Source]) -> None:
     """Refuse names that Snakemake cannot handle, and input where a run writes its own files."""
     for name in (str(results.root), *(source.file for source in sources)):
         if "{" in name or "}" in name:
-            raise InputError(f"{name}: file names with braces cannot be used; rename it")
+            raise InputError(f"{name}: file names with braces are not supported; rename it")
     root = results.root.resolve()
     reserved = {root / name for name in results.names()}
     for source in sources:
@@ -320,7 +319,7 @@ def _refuse_number(problem: Problem, settings: Settings) -> None:
     if counted and problem.matrices > most:
         raise InputError(
             f"input: {problem.matrices} matrices, but {', '.join(settings.reduce['statistics'])} "
-            f"takes {most} at most; split the input"
+            f"allows {most} at most; split the input"
         )
 
 

@@ -21,15 +21,15 @@ def check_statistics(names: list[str], keep: str, dtype: str | None = None) -> N
     lost = [name for name in names if name in NEEDS_PRODUCTS]
     if keep == "sum" and lost:
         raise InputError(
-            f"reduce.statistics: {', '.join(lost)}: needs every product, but under keep: sum a "
-            "shard holds only the sum of its products; use keep: products, or only sum and mean"
+            f"reduce.statistics: {', '.join(lost)}: under keep: sum a shard holds only the sum of "
+            "its products, not each of them; use keep: products, or only sum and mean"
         )
     unordered = [name for name in names if name in NEEDS_ORDER]
     if dtype and "complex" in dtype and unordered:
         raise InputError(
             f"reduce.statistics: {', '.join(unordered)}: the products are {dtype}, and complex "
-            "numbers have no order; leave these out, or make real products, for instance with a "
-            "function of your own"
+            "numbers have no order; leave these out, or make the products real, for example with "
+            "a function of your own"
         )
 
 

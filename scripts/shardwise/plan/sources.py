@@ -89,7 +89,8 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
             )
     if stack.dtype != left.dtype:
         raise InputError(
-            f"right: {path} holds {stack.dtype}, but the input holds {left.dtype}; save both alike"
+            f"right: {path} holds {stack.dtype}, but the input holds {left.dtype}; save both "
+            "with one dtype"
         )
     return stack, len(header.shape) == 2
 
@@ -148,7 +149,7 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
     if not paths:
         kind, _, name = origin.partition(" ")
         where = f" (looked in {Path(name).absolute()})" if kind != "sheet" else ""
-        raise InputError(f"input: {origin} holds no .npy file{where}")
+        raise InputError(f"input: {origin} contains no .npy file{where}")
     for path in paths:
         refuse_undecodable(path)
     headers, identities = _headers(paths, origin, cache)
@@ -162,7 +163,7 @@ def _stack_of_files(paths: list[Path], origin: str, cache: Path | None) -> Stack
         if header.shape != first.shape or header.native != first.native:
             raise InputError(
                 f"{origin}: {path} is {header.shape} of {header.native.name}, but {paths[0]} is "
-                f"{first.shape} of {first.native.name}; all must be alike"
+                f"{first.shape} of {first.native.name}; all must have one shape and dtype"
             )
     sources = tuple(
         Source(str(path), i, 1, identity)
@@ -179,10 +180,9 @@ def _refuse_twice(path: Path, status: os.stat_result, inodes: dict[int, Path], o
     state = state_of(os.stat(file_of(str(other)))) if other is not path else ()
     if other is path or not status.st_ino or state != state_of(status):
         return
-    what = f"names {path} twice" if other == path else f"{other} and {path} are the same file"
+    what = f"{path} is listed twice" if other == path else f"{other} and {path} are the same file"
     raise InputError(
-        f"{origin}: {what}; leave one of them out. A matrix that has to count twice needs a second "
-        "file (cp)"
+        f"{origin}: {what}; leave one of them out. To count a matrix twice, copy its file (cp)"
     )
 
 
@@ -217,18 +217,19 @@ def _sheet_cells(sheet: Path) -> Iterator[tuple[int, str]]:
                 raise ValueError("its first line names no columns")
             if "path" not in columns:
                 names = ", ".join(map(short, columns[:20]))
-                raise InputError(f"sheet {sheet}: has no column 'path'; its columns are {names}")
+                raise InputError(f"sheet {sheet} has no column 'path'; its columns are {names}")
             at = columns.index("path")
             for row in rows:
                 if len(row) > len(columns):
                     raise ValueError(
-                        f"line {rows.line_num} has {len(row)} columns, and the first {len(columns)}"
+                        f"line {rows.line_num} has {len(row)} columns, but line 1 has "
+                        f"{len(columns)}"
                     )
                 if any(row):
                     yield rows.line_num, "".join(row[at : at + 1])
     except (ValueError, csv.Error, OSError) as error:
         raise InputError(
-            f"sheet {sheet}: cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
+            f"sheet {sheet} cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
             "text, with a line of column names and as many columns in every other line"
         ) from error
 
@@ -251,7 +252,7 @@ def _headers(paths: list[Path], origin: str, cache: Path | None) -> tuple[list[H
                 identity = identity_of_array(file, status)
             _refuse_twice(path, status, inodes, origin)
         except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
         headers.append(header)
         identities.append(identity)
         fresh[str(path)] = [identity, json.loads(json.dumps(asdict(header)))]

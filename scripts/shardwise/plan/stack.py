@@ -43,15 +43,14 @@ def check_unchanged(source: Source) -> None:
 
 def _unreadable(source: Source, error: OSError) -> IntegrityError:
     return IntegrityError(
-        f"{source.path}: cannot be read any more: {error.strerror}; bring it back, or "
-        f"{_cure(source)}"
+        f"{source.path} cannot be read any more: {error.strerror}; restore it, or {_cure(source)}"
     )
 
 
 def _refuse_replaced(source: Source, status: os.stat_result) -> None:
     if not is_as_planned(source, status):
         raise IntegrityError(
-            f"{source.path}: has changed since the plan was made; run snakemake again"
+            f"{source.path} has changed since the plan was made; run snakemake again"
         )
 
 
@@ -244,7 +243,7 @@ class StackReader:
                 self.inputs.note(source.file, status)
             if header.shape[-2:] != self._shape or header.native != self._dtype:
                 raise IntegrityError(
-                    f"{source.path}: is {header.shape} of {header.native.name}, but the plan was "
+                    f"{source.path} is {header.shape} of {header.native.name}, but the plan was "
                     f"made for {self._shape} of {self._dtype.name}; {_cure(source)}"
                 )
             latest = self._header = (source.path, header)

@@ -306,7 +306,7 @@ def _source(spec: str, digest: str | None = None) -> bytes:
     except OSError as error:
         raise InputError(f"product: {path} cannot be read: {error.strerror}") from error
     if digest not in (None, _digest(source)):
-        raise IntegrityError(f"{path}: has changed since the plan was made; run snakemake again")
+        raise IntegrityError(f"{path} has changed since the plan was made; run snakemake again")
     return source
 
 
@@ -380,7 +380,7 @@ def _checked(
     if len(shape) != 3 or shape[0] != count or 0 in shape:
         raise InputError(
             f"{returned}shape {shape} for {where}; it must return ({count}, p, q): one "
-            "array a matrix, in their order"
+            "array per matrix, in their order"
         )
     if name not in RESULTS:
         raise InputError(f"{returned}{name} for {where}; allowed are {', '.join(RESULTS)}")
@@ -390,7 +390,7 @@ def _checked(
         raise InputError(
             f"{returned}{shape[1:]} of {stored} for each of {where}, but {planned[0]} of "
             f"{planned[1]} for the matrix that it was tried on with NumPy when the plan was made; "
-            "all must be alike. If what the file imports has changed since: rm -r "
+            "all must have one shape and dtype. If what the file imports has changed since: rm -r "
             ".snakemake/shardwise"
         )
     return xp.ascontiguousarray(result, dtype=stored)

@@ -55,7 +55,7 @@ def check_receipt(plan: Plan, shard: str) -> ProductReceipt:
         pieces = piecess.checksum_pieces(piecess.natural_row(receipt.file.shape, item), item)
         witness.read(receipt, plan.problem)
     except (ArithmeticError, LookupError, ValueError) as error:
-        raise IntegrityError(f"{path}: is damaged ({short(error)})") from None
+        raise IntegrityError(f"{path} is damaged ({short(error)})") from None
     _expect(receipt.file, _pieces(pieces), path)
     return receipt
 
@@ -74,14 +74,14 @@ def check_summary(plan: Plan, receipt: SumReceipt) -> None:
     """Refuse a receipt of the sum that does not fit the plan, with `OtherPlan` if of another."""
     path, problem = plan.results.summary, plan.problem
     if receipt.plan != plan.facts.digest:
-        raise OtherPlan(f"{path}: is of an earlier plan")
+        raise OtherPlan(f"{path} belongs to an earlier plan")
     planned = {
         "matrices": problem.matrices, "shards": len(plan.shards),
         "product": problem.product, "keep": plan.settings.keep,
     }  # fmt: skip
     _expect(receipt, planned, path)
     if not receipt.files.keys() <= set(STATISTICS):
-        raise IntegrityError(f"{path}: names the results {short(list(receipt.files))}")
+        raise IntegrityError(f"{path} names the results {short(list(receipt.files))}")
 
 
 def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:

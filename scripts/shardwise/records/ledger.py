@@ -1,4 +1,4 @@
-"""The ledger: one row a shard, made from the receipts; what the reduce trusts."""
+"""The ledger: one row per shard, made from the receipts; what the reduce trusts."""
 
 import csv
 import hashlib
@@ -92,9 +92,9 @@ def compare(plan: Plan, lines: Iterable[bytes]) -> None:
     except IntegrityError as error:
         raise IntegrityError(f"{error}; {_AGAIN}") from None
     if raw is None:
-        raise IntegrityError(f"{path}: is missing; run scripts/ledger.py, or snakemake again")
+        raise IntegrityError(f"{path} is missing; run scripts/ledger.py, or snakemake again")
     if raw != expected:
-        raise IntegrityError(f"{path}: does not fit the receipts; {_AGAIN}")
+        raise IntegrityError(f"{path} does not match the receipts; {_AGAIN}")
 
 
 def lists_products(plan: Plan, checksum: str) -> bool:

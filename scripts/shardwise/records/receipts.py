@@ -349,16 +349,16 @@ def read(path: Path, kind: type[_R]) -> _R:
     if raw is None:
         raise NoReceipt(f"{path}: the receipt is missing")
     if not small.has_own_digest(raw):
-        raise IntegrityError(f"{path}: has changed since it was written, by its own digest")
+        raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
     if not raw.startswith(_BEGIN):
         raise UnknownSchema(
-            f"{path}: is no receipt of schema {SCHEMA}, the one known here, but of schema "
+            f"{path} is no receipt of schema {SCHEMA}, the one known here, but of schema "
             f"{_schema(raw)}; use the version of Shardwise that has written it"
         )
     try:
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: is damaged ({short(error)})") from error
+        raise IntegrityError(f"{path} is damaged ({short(error)})") from error
 
 
 def _schema(raw: bytes) -> str:
@@ -430,15 +430,15 @@ def check_file(path: Path, facts: ArrayFile) -> None:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
-            raise IntegrityError(f"{path}: is not a file")
+            raise IntegrityError(f"{path} is not a file")
         with open(path, "rb", buffering=0) as file:
             raw = file.read(len(header))
     except FileNotFoundError:
-        raise IntegrityError(f"{path}: is missing, though its receipt is there") from None
+        raise IntegrityError(f"{path} is missing, though its receipt is there") from None
     except OSError as error:
-        raise IntegrityError(f"{path}: cannot be read: {error.strerror}") from error
+        raise IntegrityError(f"{path} cannot be read: {error.strerror}") from error
     if status.st_size != facts.bytes:
-        raise IntegrityError(f"{path}: has {status.st_size} bytes, not {facts.bytes}")
+        raise IntegrityError(f"{path} has {status.st_size} bytes, not {facts.bytes}")
     if raw != header:
         raise IntegrityError(f"{path}: its header is not what its receipt says")
 

@@ -1,10 +1,27 @@
-"""Collectives for data-parallel work, on Allreduce and Bcast of buffers.
+"""Collectives for data-parallel work, on Allreduce and Bcast of buffers; nothing is pickled.
 
 Every rank of ``comm`` makes the same calls in the same order, with arrays of the same shapes and
 dtypes; where these differ, all ranks raise `InputError`, and none is left waiting. Arrays are
 NumPy's or cupy's, which travel through the host. The dtype stays: floats are added in float64
 (complex128 for complex numbers) and rounded once; sums of integers are exact, or refused. All ranks
-hold the same bits; another MPI library, or other places of the ranks, may change the last ones.
+hold the same bits; another number or placement of the ranks, or another MPI library, may change the
+last ones. A sum takes 8 more bytes per number.
+
+The mean over samples that the ranks hold in unequal numbers, in a file to be started with
+``mpiexec -n 3 python -m mpi4py FILE``::
+
+    import numpy as np
+    from mpi4py import MPI
+    from shardwise.reduce.collectives import average, broadcast, shard_indices, total
+
+    comm = MPI.COMM_WORLD
+    samples = np.arange(1000.0)
+    part = samples[shard_indices(len(samples), comm.rank, comm.size, seed=1)]
+
+    center = np.array(100.0 * comm.rank)  # each rank begins somewhere else
+    broadcast(comm, [center])
+    (offset,) = average(comm, [(part - center).sum()], count=len(part))
+    print(center + offset, total(comm, part.sum()) / len(samples))
 """
 
 from collections.abc import Sequence

@@ -209,7 +209,7 @@ class _Job:
         found = math.prod(header.shape), header.native.itemsize
         if found != (layout.rows[shard] * layout.numbers, layout.item):
             raise self._damaged(
-                [shard], f"{path}: holds {header.shape} of {header.native.name}, which the plan "
+                [shard], f"{path} holds {header.shape} of {header.native.name}, which the plan "
                 "does not make it"
             )  # fmt: skip
         return File(path, header.offset, header.native)

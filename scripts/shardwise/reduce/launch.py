@@ -164,7 +164,7 @@ def _program(name: str, environ: Mapping[str, str]) -> str:
     found = _find(name, environ)
     if found is None:
         raise InputError(
-            f"no MPI launcher: {name} is not beside {sys.executable} and not on PATH; name yours "
+            f"no MPI launcher: {name} is neither beside {sys.executable} nor on PATH; name yours "
             "with --launcher, or in the line 'mpi' of the profile, such as "
             'mpi: "/opt/site/bin/mpiexec"'
         )

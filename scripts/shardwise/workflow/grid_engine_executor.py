@@ -300,7 +300,7 @@ class Submissions:
         return None
 
     def _say(self, subject: str, text: str) -> None:
-        """A line on stderr, where the user sees it; at most once a minute on each subject."""
+        """A line on stderr, where the user sees it; at most once per minute on each subject."""
         now = time.monotonic()
         if now - self._last_said.get(subject, -_MESSAGE_SECONDS) >= _MESSAGE_SECONDS:
             self._last_said[subject] = now

@@ -143,7 +143,7 @@ class Listener(logging.Handler):
             self._follower = None
 
     def _line(self, rule: str, at_once: bool = False) -> None:
-        """One line on the stage that just moved, at most one a second unless it is news."""
+        """One line on the stage that just moved, at most one per second unless it is news."""
         done, all_jobs = self._counts(rule)
         now = time.monotonic()
         at_once |= done == all_jobs

@@ -220,7 +220,7 @@ class GridEngine(Cluster):
 
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
         gpus = {f["facts"]["complex"]["name"]: f for f in findings if f["name"] == "gpus"}
-        assert gpus["gpu"]["text"].startswith("gpu (INT, counted once a job); free: ")
+        assert gpus["gpu"]["text"].startswith("gpu (INT, counted once per job); free: ")
         assert list(gpus["gpu"]["facts"]["hosts"].values()) == ["4"]
         assert "counted for each slot" in gpus["gpuslot"]["text"]
         found = {finding["name"]: finding for finding in findings}

@@ -151,7 +151,7 @@ def scheduler(defaults: str) -> str:
 
 
 def complexes(defaults: str) -> str:
-    """Return what jobs may ask for: also ``gpu``, counted once a job.
+    """Return what jobs may ask for: also ``gpu``, counted once per job.
 
     ``gpuslot`` counts the same devices once a slot, as other sites do; ``gputype`` is their kind.
     """

@@ -13,7 +13,7 @@ from shardwise.plan.plan import Plan
 from tests import factories, processes
 
 FUNCTION = """
-import atexit, ctypes, os, pathlib, signal, subprocess, sys, threading, time
+import atexit, os, pathlib, signal, subprocess, sys, threading, time
 HERE = pathlib.Path(__file__).parent
 
 def own(xp, block):
@@ -51,8 +51,7 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in str(path)}
 
 
-@pytest.mark.parametrize("materialize", [True, False], ids=["copies", "in place"])
-@pytest.mark.parametrize("keep", ["products", "sum"])
+@pytest.mark.parametrize(("keep", "materialize"), [("products", True), ("sum", False)])
 def test_the_shard_is_computed(tmp_path, keep, materialize):
     """A function that does nothing else: product, receipt, and what the log has always said."""
     made = planned(tmp_path, "print('hello')", keep=keep, materialize=materialize)
@@ -70,10 +69,8 @@ def test_the_shard_is_computed(tmp_path, keep, materialize):
     ("trouble", "code", "told"),
     [
         ("os._exit(0)", 2, "your function own.py:own ended its process with os._exit(0)"),
-        ("os._exit(7)", 2, "your function own.py:own ended its process with os._exit(7)"),
         ("sys.exit(0)", 2, "your function own.py:own called sys.exit(0) on matrices 0 to 1"),
         ("os.kill(os.getpid(), 11)", 75, "own.py:own was killed by signal 11 (SIGSEGV)"),
-        ("ctypes.string_at(0)", 75, "own.py:own was killed by signal 11 (SIGSEGV)"),
         ("os.killpg(0, 9)", 75, "own.py:own was killed by signal 9 (SIGKILL)"),
         ("raise ValueError('no')", 2, "own.py:own failed on matrices 0 to 1: ValueError: no"),
         ("raise MemoryError", 75, "out of host memory"),

@@ -132,7 +132,7 @@ def test_the_gpus_of_grid_engine() -> None:
     """Complexes with gpu or cuda in their names, how they are counted, and where they are."""
     master, first, second, environments, nodes = ask_grid_engine({})
     assert (master.level, master.text) == (OK, "SGE 8.1.9 answers")
-    assert first.text == "gpu (INT, counted once a job); free: node1 4, node2 0"
+    assert first.text == "gpu (INT, counted once per job); free: node1 4, node2 0"
     assert second.text == "cuda_arch (STRING, not counted); free: node1 sm_90"
     assert (environments.level, environments.text) == (OK, "mpi, mpi_rr")
     assert nodes.cure == f"qrsh -cwd -l gpu=1 {sys.executable} {ROOT / 'scripts' / 'doctor.py'}"

@@ -275,7 +275,7 @@ def test_a_pipe_is_not_waited_for(made, name):
     found = audit.look(made.root)
     assert found.code == 3
     (damaged,) = found.of(audit.DAMAGED)
-    assert f"{name}: is not a file" in damaged.reason
+    assert f"{name} is not a file" in damaged.reason
 
 
 def test_no_plan_is_bad_input(tmp_path):

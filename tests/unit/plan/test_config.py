@@ -100,48 +100,41 @@ def test_a_function_is_a_product(product):
         ({"zzz": 1}, "zzz: unknown key; known keys: input, "),
         ({5: 1}, "5: unknown key; known keys: input, "),
         ({"": 1}, ": unknown key; known keys: "),
-        ({"input": 5}, "input: 5 is not allowed; it must be a text or null: write it in quotes"),
-        ({"input": ""}, "input: '' is not allowed; it must be not empty"),
+        ({"input": 5}, "input: 5 is not allowed; it must be a string or null: write it in quotes"),
+        ({"input": ""}, "input: '' is not allowed; it must be a non-empty string"),
         ({"synthetic": None}, "synthetic: null is not allowed; it must be a mapping"),
         ({"synthetic": {"dim": 0}}, "synthetic.dim: 0 is not allowed; it must be 1 or more"),
         ({"synthetic": {"dim": "8"}}, "synthetic.dim: '8' is not allowed; it must be a whole"),
-        ({"synthetic": {"dim": 4.0}}, "synthetic.dim: 4.0 is not allowed"),
         ({"synthetic": {"dtype": "float"}}, "synthetic.dtype: 'float' is not allowed; it must be"),
-        ({"results": None}, "results: null is not allowed; it must be a text"),
-        ({"results": ""}, "results: ''"),
+        ({"results": None}, "results: null is not allowed; it must be a string"),
         ({"shards": 0}, "shards: 0 is not allowed; it must be auto or a whole number, 1 or more"),
         ({"shards": "many"}, "shards: 'many' is not allowed"),
         ({"shards": True}, "shards: true is not allowed"),
         ({"shards": 10**5000}, "config: holds a number of more than 40 digits"),
         ({10**5000: 1}, "config: holds a number of more than 40 digits"),
-        ({"shards": 2.5}, "shards: 2.5 is not allowed"),
-        ({"shard_bytes": True}, "shard_bytes: true is not allowed"),
         ({"shard_bytes": "lots"}, "shard_bytes: 'lots' is not a size"),
         ({"shard_bytes": 0}, "shard_bytes: 0 is less than one byte"),
         ({"shard_bytes": -5}, "shard_bytes: -5 is not a size"),
         ({"keep": "all"}, "keep: 'all' is not allowed; it must be one of products, sum"),
         ({"array_limit": 0}, "array_limit: 0 is not allowed; it must be 1 or more"),
         ({"verify": 1}, "verify: 1 is not allowed; it must be true or false"),
-        ({"nonfinite": None}, "nonfinite: null is not allowed"),
         ({"reduce": []}, "reduce: [] is not allowed; it must be a mapping of keys"),
-        ({"reduce": {"ranks": 2.0}}, "reduce.ranks: 2.0 is not allowed"),
-        ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be not"),
+        ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be a non"),
         ({"reduce": {"statistics": "sum"}}, "reduce.statistics: 'sum' is not allowed; it must be"),
         ({"reduce": {"statistics": ["summ"]}}, "'summ' is not allowed; it must be one of sum, "),
         ({"reduce": {"statistics": ["sum", "sum"]}}, "reduce.statistics: ['sum', 'sum']"),
-        ({"reduce": {"statistics": ["std"]}, "keep": "sum"}, "needs every product, but under keep"),
+        ({"reduce": {"statistics": ["std"]}, "keep": "sum"}, "not each of them"),
         ({"product": "A @ B"}, "right: the product A @ B needs it"),
         ({"right": "b.npy"}, "right: the product A @ A has no B; remove it, or use A @ B"),
         ({"product": "A @A"}, "unknown product; did you mean A @ A? Known are A @ A, A.T @ A"),
         ({"product": "inverse"}, "unknown product; use one of A @ A, A.T @ A, A @ A.T, A @ B, or"),
         ({"product": "m.py"}, "names no function; write it as path/to/file.py:function"),
-        ({"product": "m.py:2f"}, "names no function"),
         ({"product": "m.txt:f"}, "unknown product"),
         ({"product": "~/m.py:f"}, "begins with ~"),
         ({"product": "m.py:f", "right": "b"}, "right: the product m.py:f has no B"),
         ({"product": "m.py:f", "reproducible": False}, "reproducible: false has no meaning for a"),
         ({"input": "S3://bucket/a.npy"}, "input: S3://bucket/a.npy is an address"),
-        ({"results": "git+ssh://x/y"}, "copy it to a disk, or mount it, and write its path"),
+        ({"results": "git+ssh://x/y"}, "copy it to a disk or mount it, and write its path"),
         ({"right": "file:///data/b.npy"}, "write the path alone: /data/b.npy"),
         ({"input": "a\0"}, "input: 'a\\x00' holds a character that no file name can have"),
     ],
@@ -177,8 +170,8 @@ def test_files_merge_later_over_earlier(tmp_path):
     [
         ("shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']', but got '<stream end>' "
          "(while parsing a flow sequence that begins in line 2)"),
-        ("reduce:\n\tranks: 3\n", "line 2: holds a tab, which YAML does not take here; indent with "
-         "spaces"),
+        ("reduce:\n\tranks: 3\n", "line 2: holds a tab, which YAML does not allow here; indent "
+         "with spaces"),
         ("shards: 3\n  keep: sum\n", "line 2: mapping values are not allowed here"),
         ("shards: 3\n---\nshards: 4\n", "line 2: but found another document"),
         ("shards: 3\nresults: a\0b\n", "line 2: holds the character '\\x00'"),
@@ -187,7 +180,6 @@ def test_files_merge_later_over_earlier(tmp_path):
          "in 1..12"),
         ("", "line 1: is empty"),
         ("# nothing\n\n", "is empty"),
-        ("null\n", "is empty"),
         ("- input\n", "line 1: holds a list"),
         ("# a\ninput.npy\n", "line 2: holds a single value"),
         ("shards: 3\nkeep: sum\nshards: 4\n", "key shards stands in line 1 and again in line 3"),
@@ -226,8 +218,8 @@ def test_what_is_no_file_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError) as caught:
         config.read_files([Path("none.yaml")])
     assert str(caught.value) == (
-        f"config file none.yaml: does not exist ({tmp_path}/none.yaml); correct the name, or run "
-        "from the folder that it counts from"
+        f"config file none.yaml does not exist ({tmp_path}/none.yaml); correct the name, or run "
+        "where that path leads to it"
     )
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="is not a file"):
@@ -240,14 +232,14 @@ def test_what_is_no_file_is_refused(tmp_path, monkeypatch):
         ("shards: 010\n", "line 1: shards: YAML reads 010 as the number 8 (octal); write 8, or 10"),
         ("shards: -0_10\n", "shards: YAML reads -0_10 as the number -8 (octal); write -8, or -10"),
         ("shard_bytes: 10:30\n", "shard_bytes: YAML reads 10:30 as the number 630 (base 60); write "
-         "630, or \"10:30\" if it is a text"),
+         "630, or \"10:30\" if it is a string"),
         ("shard_bytes: 1:30.5\n", "YAML reads 1:30.5 as the number 90.5 (base 60)"),
         ("reduce:\n  ranks: 010\n", "line 2: reduce.ranks: YAML reads 010"),
         ("reduce:\n  statistics:\n  - 0777\n", "line 3: reduce.statistics: YAML reads 0777"),
-        ("results: no\n", "results: false is not allowed; it must be a text: YAML takes yes, no, "
-         "on and off for true and false; write it in quotes"),
-        ("results: 2024-01-31\n", "results: 2024-01-31 is not allowed; it must be a text: write it "
-         "in quotes"),
+        ("results: no\n", "results: false is not allowed; it must be a string: YAML reads yes, no, "
+         "on and off as true or false; write it in quotes"),
+        ("results: 2024-01-31\n", "results: 2024-01-31 is not allowed; it must be a string: write "
+         "it in quotes"),
         ("shards: '4'\n", "shards: '4' is not allowed; it must be auto or a whole number, 1 or "
          "more: write it without quotes"),
         ("shards: 1e3\n", "shards: '1e3' is not allowed; it must be auto or a whole number"),

@@ -83,7 +83,7 @@ def test_a_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, stage
     path = tmp_path / "input.npy"
     meanwhile[str(path)] = lambda: edited(path, how)
     told = refusal(stage, made)
-    assert f"{path}: {HOW[how]}" in told
+    assert f"{path} {HOW[how]}" in told
     assert not list(made.results.root.glob("shards/*"))
 
 
@@ -97,7 +97,7 @@ def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, share
     made = factories.plan(tmp_path, stack((6, 17, 9)), right, **over)
     path = tmp_path / "right.npy"
     meanwhile[str(path)] = lambda: edited(path)
-    assert f"{path}: has changed while it was read" in refusal(job.run_shard, made)
+    assert f"{path} has changed while it was read" in refusal(job.run_shard, made)
 
 
 def test_the_copys_own_reference_reads_b(tmp_path, meanwhile):
@@ -108,7 +108,7 @@ def test_the_copys_own_reference_reads_b(tmp_path, meanwhile):
     path = tmp_path / "right.npy"
     meanwhile[str(path)] = lambda: edited(path)
     copy._right_vector.cache_clear()
-    assert "right.npy: has changed while it was read" in refusal(copy.materialize, made)
+    assert "right.npy has changed while it was read" in refusal(copy.materialize, made)
 
 
 def test_the_synthetic_stack_may_not_change_either(tmp_path, meanwhile):
@@ -154,7 +154,7 @@ def test_an_input_that_only_others_read_is_left_alone(tmp_path, meanwhile):
     made = factories.plan(tmp_path, input=str(tmp_path / "in"), shards=2, materialize=False)
     meanwhile[str(tmp_path / "in" / "0.npy")] = lambda: edited(tmp_path / "in" / "3.npy")
     job.run_shard(made, "00000")
-    with pytest.raises(IntegrityError, match=r"3.npy: has changed since the plan was made"):
+    with pytest.raises(IntegrityError, match=r"3.npy has changed since the plan was made"):
         job.run_shard(made, "00001")
 
 
@@ -196,7 +196,7 @@ def test_files_that_change_places_are_noticed(tmp_path, folder, change):
     sources.stack_of(given, tmp_path / "x", cache)
     made = factories.plan(tmp_path, **over)
     change(folder[1], folder[2])
-    with pytest.raises(IntegrityError, match=r"1.npy: has changed since the plan was made"):
+    with pytest.raises(IntegrityError, match=r"1.npy has changed since the plan was made"):
         job.run_shard(made, "00001")
     job.run_shard(made, "00000")
     again = factories.plan(tmp_path, **over)

@@ -103,7 +103,7 @@ def test_a_product_that_overflows(tmp_path, monkeypatch, slab):
     told = refusal(factories.plan(tmp_path, **over))
     what = "the product of matrix 4 overflows float32, although its factors are finite"
     assert told.startswith(f"{what} ({tmp_path}/in/m4.npy); save the input as float64")
-    assert "Another input or function computes all 3 shards again; nonfinite: allow keeps" in told
+    assert "With another input or function all 3 shards are computed again; with nonfinite" in told
 
 
 def test_integers_that_may_not_fit(tmp_path):
@@ -124,7 +124,7 @@ def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
     with pytest.raises(IntegrityError) as caught:
         job.run_shard(made, "00001")
     told = str(caught.value)
-    assert f"{path}: is damaged: matrix 5 holds NaN or Inf there, but none in the input" in told
+    assert f"{path} is damaged: matrix 5 holds NaN or Inf there, but none in the input" in told
     assert "rm " in told
 
 

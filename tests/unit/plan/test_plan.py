@@ -38,7 +38,7 @@ def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path, name):
     path = made.results.root / name
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{name}: is not a file, but a named pipe"):
+    with pytest.raises(InputError, match=f"{name} is not a file, but a named pipe"):
         _ = plan.load(made.results.plan).sources
 
 
@@ -130,7 +130,7 @@ def test_damaged_tables_are_noticed(tmp_path, name, damage):
             "swap": b"".join([lines[0], lines[2], lines[1], *lines[3:]]),
         }[damage]
     )
-    with pytest.raises(IntegrityError, match="does not fit"):
+    with pytest.raises(IntegrityError, match="does not match"):
         _ = plan.load(made.results.plan).sources
 
 

@@ -247,10 +247,10 @@ def test_results_behind_a_link_to_itself_are_refused(tmp_path):
 
 def test_a_results_path_is_refused_where_its_files_would_not_fit(tmp_path, monkeypatch):
     """With the figures; a path that is just short enough is one that a run can use."""
-    with pytest.raises(InputError, match="has 300 bytes, but the file system takes 255"):
+    with pytest.raises(InputError, match="has 300 bytes, but the file system allows 255"):
         planner.make(settings(results=str(tmp_path / ("r" * 300) / "x")))
     over = {"synthetic": {"matrices": 2, "dim": 4}, "shards": 2}
-    with pytest.raises(InputError, match=r"is a path of 3900 bytes; .* have 5\d+, .* takes 4095"):
+    with pytest.raises(InputError, match=r"is a path of 3900 bytes; .* have 5\d+, .* allows 4095"):
         planner.make(settings(results="/" + "r/" * 1949 + "r", **over))
     monkeypatch.chdir(tmp_path)
     names = [("d" * 99 + "/") * 39 + "e" * n for n in range(1, 100)]
@@ -258,7 +258,7 @@ def test_a_results_path_is_refused_where_its_files_would_not_fit(tmp_path, monke
     fits = max((n for n in names if planner._longest_path(Path(n)) <= 4095), key=len)
     assert len(fits) > 2900
     assert computed(factories.plan(tmp_path, results=fits, **over)).shards
-    with pytest.raises(InputError, match="the system takes 4095"):
+    with pytest.raises(InputError, match="the system allows 4095"):
         planner.make(settings(results=f"{fits}eee", **over))
     # A working directory so deep that the files would not fit, although their records do.
     deep = tmp_path
@@ -266,7 +266,7 @@ def test_a_results_path_is_refused_where_its_files_would_not_fit(tmp_path, monke
         deep /= "d" * 50
         deep.mkdir()
     monkeypatch.chdir(deep)
-    with pytest.raises(InputError, match=r"is a path of 38\d\d bytes; .* takes 4095"):
+    with pytest.raises(InputError, match=r"is a path of 38\d\d bytes; .* allows 4095"):
         planner.make(settings(results="results", **over))
 
 
@@ -278,7 +278,7 @@ def test_more_matrices_than_a_sum_takes_are_refused(names, keep, most):
     """Before any job, with the number that is allowed."""
     synthetic = {"dim": 1, "dtype": "float16", "matrices": most + 1}
     over = {"keep": keep, "synthetic": synthetic, "reduce": {"statistics": names}}
-    with pytest.raises(InputError, match=f"{most + 1} matrices, but .* takes {most} at most"):
+    with pytest.raises(InputError, match=f"{most + 1} matrices, but .* allows {most} at most"):
         planner.make(settings(**over))
 
 
@@ -301,7 +301,7 @@ def test_a_plan_is_committed_only_for_the_input_that_it_was_made_of(tmp_path, mo
     done = factories.run("plan", *words, cwd=tmp_path)
     assert done.returncode == (3 if change else 0), done.stderr
     if change:
-        assert f"{paths[change]}: has changed since the plan was made" in done.stderr
+        assert f"{paths[change]} has changed since the plan was made" in done.stderr
         assert not made.results.root.exists()
     else:
         committed = plan.load(made.results.plan)

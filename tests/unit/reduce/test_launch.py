@@ -94,7 +94,7 @@ def test_a_launcher_that_is_none_is_bad_input(tmp_path, launcher, told):
     with pytest.raises(InputError, match=told) as caught:
         launch.build_command(2, launcher, {"PATH": str(tmp_path)}, never)
     if "/" in launcher:
-        assert "not on PATH" in str(caught.value)
+        assert "nor on PATH" in str(caught.value)
         assert "the line 'mpi' of the profile" in str(caught.value)
 
 

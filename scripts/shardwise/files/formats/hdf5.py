@@ -63,7 +63,7 @@ def _opened(path: Path, fault: type[ShardwiseError] = InputError) -> Iterator[An
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
-        raise fault(f"{path}: cannot be read as HDF5: {error!s:.200}") from error
+        raise fault(f"{path} cannot be read as HDF5: {error!s:.200}") from error
 
 
 def _dataset(file: Any, path: Path, inside: str) -> Any:
@@ -143,7 +143,7 @@ def _offset(file: Any, dataset: Any, path: Path) -> int | None:
     nbytes = math.prod(dataset.shape) * dataset.dtype.itemsize
     if dataset.id.get_storage_size() != nbytes or offset + nbytes > path.stat().st_size:
         raise InputError(
-            f"{path}: is truncated or damaged: {dataset.name} has {nbytes} bytes from byte "
+            f"{path} is truncated or damaged: {dataset.name} has {nbytes} bytes from byte "
             f"{offset} on, but the file has {path.stat().st_size}; copy or write it again"
         )
     return int(offset)

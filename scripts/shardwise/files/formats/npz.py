@@ -26,7 +26,7 @@ class Npz:
             with zipfile.ZipFile(path) as archive:
                 members = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
         except (zipfile.BadZipFile, ValueError, NotImplementedError, UnicodeError) as error:
-            raise InputError(f"{path}: is not a .npz file: {error!s:.200}") from error
+            raise InputError(f"{path} is not a .npz file: {error!s:.200}") from error
         member = members.get(inside)
         if member is None:
             raise names.choose_one(path, inside, list(members))

@@ -29,7 +29,7 @@ class Safetensors:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(_MOST_HEADER_BYTES, size - 8):
-                raise InputError(f"{path}: is not a safetensors file, or is truncated")
+                raise InputError(f"{path} is not a safetensors file, or is truncated")
             raw = file.read(length)
         try:
             tensors = json.loads(raw)

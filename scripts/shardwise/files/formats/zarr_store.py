@@ -151,4 +151,4 @@ def _opened(path: Path) -> Any:
     try:
         return zarr.open_array(str(path.parent), mode="r", zarr_format=version)
     except Exception as error:  # damaged metadata makes it fail in many ways
-        raise InputError(f"{path}: cannot be read as Zarr: {error!s:.200}") from error
+        raise InputError(f"{path} cannot be read as Zarr: {error!s:.200}") from error

@@ -57,7 +57,7 @@ def read(path: Path) -> Matrix:
     """
     header = read_header(path)
     if len(header.shape) != 2 or 0 in header.shape or header.fortran:
-        raise InputError(f"{path}: is no matrix in C order, but of shape {header.shape}")
+        raise InputError(f"{path} is no matrix in C order, but of shape {header.shape}")
     rows, columns = header.shape
     step = max(1, -(-rows * columns * header.dtype.itemsize // MOST_BYTES))
     height, edges = min(rows, MOST_CELLS), np.arange(min(columns, MOST_CELLS))
@@ -94,7 +94,7 @@ def _slabs(path: Path, header: Header, step: int) -> Iterator[tuple[int, np.ndar
                 wanted = min(at_once, rows - first)
                 slab = np.fromfile(file, header.dtype, wanted * columns)
                 if len(slab) != wanted * columns:
-                    raise InputError(f"{path}: was cut short while it was read")
+                    raise InputError(f"{path} was cut short while it was read")
                 yield first, slab.reshape(wanted, columns)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
