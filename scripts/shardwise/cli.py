@@ -20,6 +20,9 @@ from shardwise.units import MIB
 
 log = logging.getLogger("shardwise")
 
+program: str | None = None
+"""What the user typed, where it was the command `shardwise`: such as ``shardwise plan``."""
+
 _ARRIVAL_SECONDS = 5.0
 """How long the ranks wait for each other before one counts as having failed alone."""
 
@@ -37,6 +40,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 def parser(description: str) -> argparse.ArgumentParser:
     """A parser that shows defaults and explains the exit codes."""
     return argparse.ArgumentParser(
+        prog=program,
         description=description,
         formatter_class=_Help,
         epilog="Exit codes: 0 done; 2 bad input or config; 3 an integrity check failed; "
@@ -200,7 +204,7 @@ def run(
     world = None
     try:
         world = mpi(options) if mpi else None
-        if _speaks(world):
+        if _speaks(world) and not program:  # who typed it knows where
             log_start(sys.argv)
         with _at_work(options):
             code = work(options) or 0

@@ -19,11 +19,18 @@ VARIABLE = "SHARDWISE_CODE"
 
 _PACKAGES = ("numpy", "numba", "cupy", "mpi4py")
 
-_ROOT = Path(__file__).parents[2]
+_INSTALLED = Path(__file__).with_name("project")
+PROJECT = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2]
+"""The folder of the Snakefile: the clone, or what a wheel carries of it (setup.py)."""
+
+SCRIPTS = PROJECT / "scripts"
+"""Where the entry scripts lie."""
+
+_CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10
 
 
-def announce(environ: MutableMapping[str, str] = os.environ, root: Path = _ROOT) -> None:
+def announce(environ: MutableMapping[str, str] = os.environ, root: Path = PROJECT) -> None:
     """Tell the jobs of this run which commit they run; nothing where there is no clone."""
     environ[VARIABLE] = commit(root) or ""
 
@@ -34,12 +41,15 @@ def announced(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def commit(root: Path) -> str | None:
-    """The commit of a clone, with ``+`` where tracked files differ from it; None where unknown."""
+    """The commit of a clone, with ``+`` where its code differs from it; None where unknown.
+
+    A config and a profile are no code: users edit them.
+    """
     if not (root / ".git").exists():  # the clone of something else may lie around it
         return None
     try:
         number = _git(root, "rev-parse", "--short=12", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *_CODE)
     except (OSError, subprocess.SubprocessError):  # no git, or not ours to read
         return None
     return number + ("+" if changed else "")

@@ -26,6 +26,7 @@ FLOORS = (
     ("observe",),
     ("workflow", "doctor"),
     ("cli",),
+    ("command",),
 )
 """From the lowest to the highest; rooms on one floor do not know each other."""
 

@@ -139,8 +139,12 @@ def clear(
 
 def clearing(results: Results, uuid: str | None = None) -> str:
     """The command that takes a device, or all, out of quarantine."""
-    script = Path(__file__).parents[2] / "doctor.py"
-    words = [sys.executable, str(script), "--results", str(results.root.absolute())]
+    words = [
+        sys.executable,
+        str(this_host.SCRIPTS / "doctor.py"),
+        "--results",
+        str(results.root.absolute()),
+    ]
     return shlex.join([*words, "--clear-quarantine", *([uuid] if uuid else [])])
 
 

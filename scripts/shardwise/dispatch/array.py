@@ -529,7 +529,7 @@ class ArrayDispatch:
         log.warning("cancelling all tasks of this run")
         subprocess.Popen(
             [sys.executable, "-m", __name__, self._request.scheduler, *runs],
-            env=os.environ | {"PYTHONPATH": str(task.SCRIPTS)},
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -3,10 +3,10 @@
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from shardwise.dispatch.schedulers.common import Array
 from shardwise.errors import InputError
+from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 
 _FIRST = {"SLURM_ARRAY_TASK_ID": 0, "SGE_TASK_ID": 1}
@@ -57,8 +57,6 @@ def _index(environ: Mapping[str, str]) -> int:
         f"({values}); submit with sbatch --array or qsub -t, or name a shard with --shard"
     )
 
-
-SCRIPTS = Path(__file__).parents[2]
 
 # 99 and 100 would mean something to Grid Engine.
 _TASK = """\

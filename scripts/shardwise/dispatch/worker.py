@@ -19,13 +19,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
-import shardwise
 from shardwise import errors
 from shardwise.devices import choose
 from shardwise.dispatch.events import Event, Limits
 from shardwise.errors import DeviceFailed, Quarantined, WrongInput, WrongProduct
 from shardwise.files import commit
 from shardwise.files.paths import Results
+from shardwise.host import SCRIPTS
 from shardwise.multiply.job import ShardJob
 from shardwise.multiply.session import Session
 from shardwise.plan import plan as plans
@@ -228,5 +228,4 @@ class _Logs:
 
     def _by_hand(self, shard: str) -> list[str]:
         """What computes the shard alone."""
-        script = Path(shardwise.__file__).parents[1] / "multiply.py"
-        return [str(script), "--plan", self._plan_path, "--shard", shard]
+        return [str(SCRIPTS / "multiply.py"), "--plan", self._plan_path, "--shard", shard]

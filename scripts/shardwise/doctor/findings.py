@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import ShardwiseError
+from shardwise.host import SCRIPTS
 
 OK, NOTE, FAULT = "ok", "note", "fault"
 
-_SCRIPTS = Path(__file__).parents[2]
+_LIBRARY = Path(__file__).parents[2]
 
 _END_SECONDS = 0.5
 """How long programs may take to end when they are asked to."""
@@ -67,7 +68,7 @@ def fault(name: str, text: str, cure: str, code: int = 2, **facts: Any) -> Findi
 
 def on_a_node(start: str) -> Finding:
     """The hint to look at a node from a job there, which these words start."""
-    line = f"{start} {shlex.join([sys.executable, str(_SCRIPTS / 'doctor.py')])}"
+    line = f"{start} {shlex.join([sys.executable, str(SCRIPTS / 'doctor.py')])}"
     return note("nodes", "what a node has, the doctor tells in a job there:", line)
 
 
@@ -121,7 +122,7 @@ Ask = Callable[..., Reply]
 
 def environment() -> dict[str, str]:
     """The environment for a program that imports this library, wherever it was started."""
-    paths = [str(_SCRIPTS), os.environ.get("PYTHONPATH", "")]
+    paths = [str(_LIBRARY), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 

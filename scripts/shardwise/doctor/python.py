@@ -6,11 +6,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from shardwise.doctor.findings import Finding, fault, note, ok
+from shardwise.host import PROJECT
 
-PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 _PIN = re.compile(r"([\w.-]+)(?:\[[^]]*\])?==([\w.]+)$")
 
 
@@ -24,7 +23,8 @@ def findings() -> Iterator[Finding]:
 
 def pins() -> dict[str, str]:
     """The version that the project pins of each package, by the package's name."""
-    lines = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
+    text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
+    lines = tomllib.loads(text)["project"]["dependencies"]
     return {match[1]: match[2] for line in lines if (match := _PIN.match(line))}
 
 

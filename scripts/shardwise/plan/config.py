@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, one_line, short
+from shardwise.host import PROJECT
 from shardwise.plan.problem import Recipe, check_statistics, function_parts
 from shardwise.units import parse_bytes
 
-SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "config.schema.yaml"
+SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
 NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")  # keys that no plan depends on

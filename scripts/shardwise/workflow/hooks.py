@@ -20,6 +20,7 @@ from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results
+from shardwise.host import SCRIPTS
 from shardwise.processes import leftovers
 from shardwise.records import logs
 from shardwise.workflow import (
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
-SCRIPTS = Path(__file__).parents[2]
 _PAGE_SECONDS = 120.0
 """So long may it take to make the page on a failed run; 100,000 shards take less than a minute."""
 

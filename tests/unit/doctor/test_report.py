@@ -176,7 +176,7 @@ def test_what_packages_are_missing() -> None:
 def test_the_pins_are_those_of_the_project() -> None:
     """Every dependency, by name."""
     pinned = python.pins()
-    text = python.PROJECT.read_text()
+    text = (python.PROJECT / "pyproject.toml").read_text()
     block = re.search(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     assert len(pinned) == block[1].count("==") > 10
     assert re.match(r"\d+\.\d+", pinned["numpy"])

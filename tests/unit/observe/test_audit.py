@@ -363,13 +363,15 @@ def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
     assert (environ[host.VARIABLE], host.announced(environ)) == ("", None)
     git("init", "-q")
     assert host.commit(tmp_path) is None
-    (tmp_path / "file").write_text("a")
-    git("add", "file")
+    for name in ("Snakefile", "config.yaml"):
+        (tmp_path / name).write_text("a")
+        git("add", name)
     git("commit", "-q", "-m", "first")
     number = git("rev-parse", "HEAD")[:12]
     (tmp_path / "foreign").write_text("b")
+    (tmp_path / "config.yaml").write_text("b")  # a user's
     assert host.commit(tmp_path) == number
-    (tmp_path / "file").write_text("b")
+    (tmp_path / "Snakefile").write_text("b")
     host.announce(environ, tmp_path)
     assert host.announced(environ) == f"{number}+"
     monkeypatch.setenv(host.VARIABLE, environ[host.VARIABLE])

@@ -1,0 +1,57 @@
+"""The command `shardwise`, from any working folder."""
+
+import runpy
+import sys
+
+from shardwise.command.folder import RUNS
+from shardwise.host import SCRIPTS
+
+_STAGES = {
+    "watch": "a run while it goes",
+    "report": "write the page on a run",
+    "verify": "whether a results folder is whole",
+    "doctor": "what would run on this machine, and what is missing",
+    "plan": "write plan.tsv, which says which matrices each shard holds",
+    "synthesize": "generate the synthetic stack",
+    "shard": "copy the matrices of one shard into a file",
+    "multiply": "multiply the matrices of one shard",
+    "dispatch": "multiply all shards that are missing",
+    "ledger": "check the receipts, one row per shard",
+    "reduce": "sum the products of all shards",
+}
+
+
+def main() -> None:
+    """Start what the first word names; exit with 2 where it names nothing."""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in RUNS:
+        sys.exit(RUNS[name][1](sys.argv[2:]))
+    if name in _STAGES:
+        from shardwise import cli  # here: `run` needs none of what stages share
+
+        cli.program = f"shardwise {name}"
+        sys.argv = [str(SCRIPTS / f"{name}.py"), *sys.argv[2:]]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    elif name in ("-h", "--help"):
+        sys.stdout.write(_help())
+    elif name == "--version":
+        from shardwise import __version__
+
+        sys.stdout.write(f"shardwise {__version__}\n")
+    else:
+        sys.stderr.write(f"shardwise: there is no command {name!r}\n\n{_help()}")
+        sys.exit(2)
+
+
+def _help() -> str:
+    """What the command can do, a line each."""
+    lines = {name: words for name, (words, _) in RUNS.items()} | _STAGES
+    return (
+        "usage: shardwise COMMAND [OPTIONS]\n\n"
+        + "".join(f"  {name:<12}{words}\n" for name, words in lines.items())
+        + "\nshardwise COMMAND --help lists its options. Begin with init.\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""A user's folder: write its config and profile, and start Snakemake in it."""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from shardwise.errors import InputError, say
+from shardwise.host import PROJECT
+
+_PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
+_LOG = Path("shardwise.log")
+
+
+def init(words: list[str]) -> int:
+    """Write config.yaml and profiles/NAME/config.yaml, both commented, into this folder."""
+    parser = argparse.ArgumentParser("shardwise init", description=init.__doc__)
+    parser.add_argument("--profile", choices=_PROFILES, default="local", help="where jobs run")
+    files = ("config.yaml", f"profiles/{parser.parse_args(words).profile}/config.yaml")
+    for file in (Path(name) for name in files):
+        text = (PROJECT / file).read_text(encoding="utf-8")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with file.open("x", encoding="utf-8") as new:
+                new.write(text.replace("snakemake --profile", "shardwise run --profile"))
+        except FileExistsError:
+            sys.stdout.write(f"{file} is there already, and stays as it is\n")
+        else:
+            sys.stdout.write(f"{file} written\n")
+    sys.stdout.write("Edit them, then look first: shardwise run -n\n")
+    return 0
+
+
+def run(words: list[str]) -> NoReturn:
+    """Run the workflow in this folder: snakemake --profile PROFILE -s SNAKEFILE OPTIONS."""
+    line = _snakemake("run", run.__doc__, words)
+    os.execv(line[0], line)
+
+
+def submit(words: list[str]) -> int:
+    """Make a dry run, then run the workflow in the background, where it outlives this shell."""
+    line = _snakemake("submit", submit.__doc__, words)
+    if code := subprocess.run([*line, "-n"], check=False).returncode:
+        return code
+    with _LOG.open("ab") as log:
+        started = subprocess.Popen(
+            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    sys.stdout.write(
+        f"process {started.pid} of this machine runs it; its messages: {_LOG}\n"
+        f"Look at it: shardwise watch. Stop it with its jobs: kill -INT {started.pid}\n"
+    )
+    return 0
+
+
+RUNS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
+    "init": ("write config.yaml and a profile into this folder", init),
+    "run": ("run the workflow here: snakemake with a profile", run),
+    "submit": ("the same in the background, after a dry run", submit),
+}
+
+
+def _snakemake(name: str, description: str | None, words: list[str]) -> list[str]:
+    """The command line that starts Snakemake, printed; exit with 2 where something is missing."""
+    parser = argparse.ArgumentParser(
+        f"shardwise {name}", usage="%(prog)s [--profile PROFILE] [OPTIONS OF SNAKEMAKE]",
+        description=description, allow_abbrev=False,
+        epilog="Useful options of snakemake: -n looks first, --configfile mine.yaml, "
+        "--config results=results/mine, --quiet host for all that it says.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--profile", help="a folder, or its name in profiles/; left out: the only one in profiles/"
+    )
+    options, others = parser.parse_known_args(words)
+    given = any(word.split("=")[0] in ("--configfile", "--configfiles") for word in others)
+    try:
+        if not given and not Path("config.yaml").is_file():
+            raise InputError(
+                f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours "
+                "with --configfile"
+            )
+        profile = _profile(options.profile)
+    except InputError as error:
+        say(error.exit_code, str(error))
+        sys.exit(error.exit_code)
+    words = ["--profile", profile, "-s", str(PROJECT / "Snakefile"), *others]
+    line = [sys.executable, "-m", "snakemake", *words]
+    sys.stderr.write(f"{shlex.join(line)}\n")
+    sys.stderr.flush()
+    return line
+
+
+def _profile(name: str | None) -> str:
+    """The folder of the profile: this folder's, else that of the installation."""
+    if name is None:
+        present = sorted(path.parent.name for path in Path("profiles").glob("*/config.yaml"))
+        if len(present) > 1:
+            raise InputError(f"profiles/ has {', '.join(present)}; name one with --profile")
+        name = present[0] if present else "local"
+    for folder in (Path("profiles", name), Path(name), PROJECT / "profiles" / name):
+        if (folder / "config.yaml").is_file():
+            return str(folder)
+    raise InputError(f"there is no profile {name}; shardwise init writes {', '.join(_PROFILES)}")
