@@ -25,7 +25,7 @@ gc.set_threshold(200_000, 100, 100)
 
 run = Run(config, workflow)
 progress.attach(workflow, run)
-shell.prefix(shell_prefix())
+shell.prefix(shell_prefix(workflow.deployment_settings.deployment_method))
 
 
 wildcard_constraints:

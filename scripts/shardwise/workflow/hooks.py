@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from snakemake.jobs import Job
 from snakemake.persistence import NO_PARAMS_CHANGE
+from snakemake.settings.types import DeploymentMethod
 
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain, one_line
@@ -267,11 +268,15 @@ class _Screen(logging.Filter):
         return _SHOWN.match(text) is not None if self._runs else not text.startswith("Assuming")
 
 
-def shell_prefix() -> str:
-    """What every job's shell begins with: strict mode, this Python first, where the scripts are."""
+def shell_prefix(deployment: Collection[DeploymentMethod] = ()) -> str:
+    """What every job's shell begins with: strict mode, which Python, where the scripts are.
+
+    The Python is the one that runs Snakemake, unless ``--sdm conda`` gives each job its own.
+    """
     # Snakemake formats the prefix like every command: braces in a name are doubled.
     python, scripts = (
         shlex.quote(str(path).replace("{", "{{").replace("}", "}}"))
         for path in (Path(sys.executable).parent, SCRIPTS)
     )
-    return f'set -euo pipefail; export PATH={python}:"$PATH" SCRIPTS={scripts}; '
+    path = "" if DeploymentMethod.CONDA in deployment else f'PATH={python}:"$PATH" '
+    return f"set -euo pipefail; export {path}SCRIPTS={scripts}; "

@@ -21,6 +21,7 @@ from shardwise.plan import plan, planner
 from shardwise.records import ledger
 from shardwise.reduce import checkpoint, launch, results
 from shardwise.workflow import hooks
+from snakemake.settings.types import DeploymentMethod
 
 from tests import factories
 
@@ -194,6 +195,16 @@ def test_the_prefix_of_every_job_quotes_its_names(tmp_path, monkeypatch):
     )  # fmt: skip
     assert done.stdout == HOSTILE
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_an_environment_of_conda_keeps_its_python(tmp_path):
+    """The Python that runs Snakemake comes first in PATH, but not before that of --sdm conda."""
+    line = 'printf "%s" "$PATH"'
+    conda = {DeploymentMethod.CONDA}
+    for deployment, first in ((set(), f"{Path(sys.executable).parent}:"), (conda, "")):
+        prefix = hooks.shell_prefix(deployment).format()
+        done = subprocess.run(["bash", "-c", prefix + line], capture_output=True, check=True)
+        assert done.stdout.decode() == first + os.environ["PATH"]
 
 
 def test_the_script_of_an_array_quotes_its_names(tmp_path):

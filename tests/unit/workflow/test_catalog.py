@@ -1,0 +1,54 @@
+"""What Snakemake's catalog, conda and citations read fits the project."""
+
+import shutil
+import tomllib
+
+import shardwise
+import yaml
+
+from tests.factories import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RULES = ROOT / "workflow" / "rules"
+
+
+def content(name):
+    """A file in YAML."""
+    return yaml.safe_load((ROOT / name).read_text())
+
+
+def test_the_environment_of_jobs_has_the_pins_of_the_project():
+    """All of them but Snakemake and its plugins, which no job starts."""
+    (*_, packages) = content("workflow/envs/shardwise.yaml")["dependencies"]
+    pins = [pin for pin in PROJECT["dependencies"] if not pin.startswith("snakemake")]
+    assert packages == {"pip": pins}
+
+
+def test_every_rule_that_runs_something_names_the_environment():
+    """Linting asks for it, and ``--sdm conda`` uses it."""
+    for path in RULES.glob("*.smk"):
+        text = path.read_text()
+        assert text.count("conda:") == text.count("shell:"), path.name
+
+
+def test_the_config_that_is_deployed_is_the_shipped_one(tmp_path):
+    """Whoever copies the folder gets a file, not a link into the clone."""
+    copied = shutil.copytree(ROOT / "config", tmp_path / "config") / "config.yaml"
+    assert not copied.is_symlink()
+    assert copied.read_bytes() == (ROOT / "config.yaml").read_bytes()
+
+
+def test_the_catalog_finds_what_it_asks_for():
+    """A README of the config, a flag that exists, a way to deploy the software."""
+    usage = content(".snakemake-workflow-catalog.yml")["usage"]
+    assert usage["software-stack-deployment"] == {"conda": True}
+    option, profile = usage["mandatory-flags"]["flags"].split()
+    assert option == "--profile"
+    assert (ROOT / profile / "config.yaml").is_file()
+    assert (ROOT / "config" / "README.md").is_file()
+
+
+def test_the_citation_is_of_this_version():
+    """The license, too."""
+    citation = content("CITATION.cff")
+    assert (citation["version"], citation["license"]) == (shardwise.__version__, PROJECT["license"])
