@@ -147,7 +147,7 @@ def test_tf32_is_used_where_it_is_asked_for(product, shape, dtype):
     assert run.compute == "tf32"
     error = abs(wide(out[:2]) - exact)
     k, p = problem.factor_shapes[0][1], problem.product_shape[1]
-    relative, absolute = tolerances.tolerance(k, p, dtype, "tf32")
+    relative, absolute = tolerances.product_tolerance(k, p, dtype, "tf32")
     assert bool((error <= relative * moduli + absolute).all())
     assert float(xp.linalg.norm(error) / xp.linalg.norm(exact)) > 4 * 2**-24 * k**0.5
 

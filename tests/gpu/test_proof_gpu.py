@@ -62,7 +62,7 @@ def size(array):
 
 def expected(a, b, c, dtype, compute, group=2):
     """The ratios by their formula, from whole stacks."""
-    relative, absolute = tolerances.tolerance(a.shape[-1], b.shape[-1], dtype, compute)
+    relative, absolute = tolerances.product_tolerance(a.shape[-1], b.shape[-1], dtype, compute)
     r = tolerances.vectors(SEED, b.shape[-1], False)
     gap = size(wide(c) @ r - wide(a) @ (wide(b) @ r))
     bound = relative * (size(wide(a)) @ size(wide(b)).sum(axis=-1, keepdims=True)) + absolute
@@ -77,7 +77,7 @@ def expected(a, b, c, dtype, compute, group=2):
 def closely(a, b, c, i, row, dtype, compute):
     """How far the elements of one row are off, in units of their own tolerance."""
     b = b[i] if b.ndim == 3 else b
-    relative, absolute = tolerances.tolerance(a.shape[-1], 1, dtype, compute)
+    relative, absolute = tolerances.product_tolerance(a.shape[-1], 1, dtype, compute)
     gap = size(wide(c)[i, row] - wide(a)[i, row] @ wide(b))
     return (gap / (relative * (size(wide(a))[i, row] @ size(wide(b))) + absolute)).max()
 

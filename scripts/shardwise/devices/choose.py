@@ -239,7 +239,7 @@ def _lease_one(
             return wait.lease_granted(device, grant, job)
         return wait.obstacle(device, needed) is None and leases.take(device.uuid, job)
 
-    device = wait.for_lease(usable, lease, needed, limit, job, listed, order)
+    device = wait.for_free_device(usable, lease, needed, limit, job, listed, order)
     log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
     return Taken(device, source, grant.value if grant else None)
 

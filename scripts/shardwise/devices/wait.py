@@ -110,7 +110,7 @@ def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
     return True
 
 
-def for_lease(
+def for_free_device(
     usable: Sequence[Device],
     lease: Callable[[Device], bool],
     needed: int,

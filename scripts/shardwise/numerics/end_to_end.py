@@ -36,7 +36,7 @@ def product_bound(
     """How far contributions may be from references: Freivalds' tolerance, weighed with ``|l|``.
 
     ``total`` and ``rows`` are those of `ShardForms`; ``bound`` is the relative and the absolute
-    tolerance of an element of ``C r``, see `tolerances.tolerance`.
+    tolerance of an element of ``C r``, see `tolerances.product_tolerance`.
     """
     if total.dtype.kind == "i":
         return 0.0

@@ -32,7 +32,7 @@ class Checker:
     Attributes
     ----------
     bound
-        Relative and absolute `tolerances.tolerance`; 0 for integers.
+        Relative and absolute `tolerances.product_tolerance`; 0 for integers.
     forms
         Of the last check, for `reference.ShardForms`: a row for each ratio. Not finite where the
         sums of the check left the range of float64.

@@ -29,7 +29,7 @@ def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
     return np.concatenate([free if integer else 1.0 - 2.0 * free, fixed], axis=1)
 
 
-def tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
+def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float, float]:
     """Bound of ``|C r - A (B r)|`` for an honest C, as ``(relative, absolute)``.
 
     The bound of row i is ``relative * (|A| |B| 1)_i + absolute``, with moduli ``|re| + |im|``;
@@ -151,14 +151,14 @@ class CheckSpec:
             return 0.0, 0.0
         # A sum of n products is rounded as one product whose inner length is n times as large.
         inner = self.inner * max(1, self.together)
-        return tolerance(inner, self.columns, self.stored, self._arithmetic)
+        return product_tolerance(inner, self.columns, self.stored, self._arithmetic)
 
     @property
     def close(self) -> tuple[float, float] | None:
         """The tolerance of an element of the row that gets a closer look; None for no such look."""
         if self.dtype not in CLOSER_LOOK or self.together:
             return None
-        return tolerance(self.inner, 1, self.stored, self.compute)
+        return product_tolerance(self.inner, 1, self.stored, self.compute)
 
     @property
     def floor(self) -> float:

@@ -417,7 +417,7 @@ def _explain(error: Any) -> list[str]:
     if error.validator == "additionalProperties":
         allowed_keys = list(rule["properties"])
         prefix = key + "." if key else ""
-        return [_unknown(prefix, str(k), allowed_keys) for k in value if k not in allowed_keys]
+        return [_unknown_key(prefix, str(k), allowed_keys) for k in value if k not in allowed_keys]
     limit = rule[error.validator]
     limits = limit if isinstance(limit, list) else [limit]
     allowed = {
@@ -451,7 +451,7 @@ def _quotes(value: Any, allowed: str) -> str:
     return f": {reason}write it in quotes"
 
 
-def _unknown(prefix: str, key: str, keys: list[str]) -> str:
+def _unknown_key(prefix: str, key: str, keys: list[str]) -> str:
     near = difflib.get_close_matches(key, keys, n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else "known keys: " + ", ".join(keys)
     return f"{prefix}{key:.80}: unknown key; {hint}"

@@ -24,6 +24,7 @@ COLUMNS = (
     "shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes", "piece_bytes",
     "backend", "host", "device", "attempt", "seconds", "proven",
 )  # fmt: skip
+"""In the order of the cells in `format_line`."""
 
 
 def write(plan: Plan) -> None:

@@ -85,7 +85,7 @@ def test_tf32_passes_its_own_tolerance():
     """Factors cut to 11 bits pass as tf32; an error of three times its bound does not."""
     left, right = noise((4, 64, 64), "float32", 5), noise((4, 64, 64), "float32", 6)
     product = honest(truncated(left), truncated(right))[0]
-    relative, absolute = tolerances.tolerance(64, 64, "float32", "tf32")
+    relative, absolute = tolerances.product_tolerance(64, 64, "float32", "tf32")
     size = abs(left[1, 7].astype("float64")) @ abs(right[1].astype("float64")).sum(axis=1)
     assert (ratio(left, right, product, "tf32") <= 1.0).all()
     product[1, 7, 9] += 3 * (relative * size + absolute)
@@ -150,7 +150,7 @@ def test_an_error_that_cancels_is_missed_no_more_often_than_promised():
 @pytest.mark.parametrize(("dtype", "compute"), [("float16", "tensor"), ("float32", "float32")])
 def test_the_tolerance_of_a_long_sum_is_a_bound(dtype, compute):
     """It grows with the length and stays positive, also past the inverse of the unit roundoff."""
-    bounds = [tolerances.tolerance(2**n, 4, dtype, compute)[0] for n in range(16, 30)]
+    bounds = [tolerances.product_tolerance(2**n, 4, dtype, compute)[0] for n in range(16, 30)]
     assert bounds[0] > 0
     assert bounds == sorted(set(bounds))
 
@@ -172,7 +172,7 @@ def closely(left, right, product, compute):
     wide = [x.astype("complex128") for x in (left, right, product)]
     a, b = (abs(x.real) + abs(x.imag) for x in wide[:2])
     gap = wide[2] - wide[0] @ wide[1]
-    relative, absolute = tolerances.tolerance(len(left), 1, product.dtype.name, compute)
+    relative, absolute = tolerances.product_tolerance(len(left), 1, product.dtype.name, compute)
     return ((abs(gap.real) + abs(gap.imag)) / (relative * (a @ b) + absolute)).max()
 
 
@@ -210,7 +210,7 @@ def test_large_products_hide_no_ordinary_error():
     product = honest(left, right)[0]
     assert ratio(left, right, product, "float32")[0] <= 1.0
     i, j = np.unravel_index(np.argmin(abs(abs(product[0]) - 32)), product[0].shape)
-    relative, _ = tolerances.tolerance(1024, 1024, "float32", "float32")
+    relative, _ = tolerances.product_tolerance(1024, 1024, "float32", "float32")
     assert relative * (abs(left[0, i]) @ abs(right[0]).sum(axis=1)) > 32
     product[0, i, j] = 0
     assert not ratio(left, right, product, "float32")[0] <= 1.0

@@ -45,7 +45,7 @@ _ROW, _LABEL = 38, 16  # pixels of a device's row, and of the label in it
 _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour scale
 _BENT = 30.0  # times the typical cell, from which the end of the scale bends it
 
-_NAMES = ("ink", "dim", "line", "soft", "bg", "curve", "limit", "unknown",
+_NAMES = ("ink", "dim", "line", "idle", "bg", "curve", "limit", "unknown",
           *(f"p{i}" for i in range(len(PHASES))))  # fmt: skip
 _COLOURS = {name: f"#0{i:x}fed{i:x}" for i, name in enumerate(_NAMES)}
 """Stand-ins that no drawing has otherwise, by the names of the style's variables."""
@@ -186,7 +186,7 @@ def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Mar
                       fontsize=11, parse_math=False)  # fmt: skip
             axes.text(1, top - 4, f"{share(part)} at work", ha="right", fontsize=11,
                       color=_COLOURS["dim"], transform=axes.get_yaxis_transform())  # fmt: skip
-            axes.broken_barh([(0, run.seconds / unit)], (top, high), color=_COLOURS["soft"])
+            axes.broken_barh([(0, run.seconds / unit)], (top, high), color=_COLOURS["idle"])
             own = run.shards[run.shards.key == device.key]
             if each:
                 titles.extend(_bars(axes, run, own, (top, high), unit, len(titles)))
