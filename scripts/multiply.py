@@ -47,10 +47,8 @@ if __name__ == "__main__":
     cli.add_plan(arguments)
     which = arguments.add_mutually_exclusive_group(required=True)
     which.add_argument("--shard", help="id of the shard, such as 00007")
-    words = (
-        "the shard that belongs to this task of an array job: number SLURM_ARRAY_TASK_ID of the "
-    )
-    words += "plan, from 0, or SGE_TASK_ID - 1, as Grid Engine counts from 1"
+    words = "the shard of this task of an array job: in the plan, number SLURM_ARRAY_TASK_ID "
+    words += "from 0, or SGE_TASK_ID - 1, as Grid Engine counts from 1"
     which.add_argument("--array-task", action="store_true", help=words)
     words = "all missing shards: the same as dispatch.py, with its options"
     which.add_argument("--all", action="store_true", help=words)

@@ -30,7 +30,7 @@ FLOORS = (
 )
 """From the lowest to the highest; rooms on one floor do not know each other."""
 
-TOP_FILES, ROOM_FILES = 5, 16
+TOP_FILES, ROOM_FILES, SCRIPT_LINES = 5, 16, 60
 IMPORTERS = {
     "cupy": ("multiply/",), "mpi4py": ("reduce/", "dispatch/mpi.py"),
     "h5py": ("files/formats/",), "zarr": ("files/formats/",),
@@ -138,6 +138,15 @@ def test_rooms_stay_small():
     assert len(rooms.pop(PACKAGE)) <= TOP_FILES
     crowded = {room.name: len(names) for room, names in rooms.items() if len(names) > ROOM_FILES}
     assert not crowded
+
+
+def test_entry_scripts_stay_short():
+    """What a stage does is in the library."""
+    lines = {
+        path.name: len(path.read_text("utf-8").splitlines()) for path in PACKAGE.parent.glob("*.py")
+    }
+    assert lines
+    assert not {name for name, count in lines.items() if count >= SCRIPT_LINES}
 
 
 @pytest.mark.parametrize("package", IMPORTERS)
