@@ -227,12 +227,12 @@ def bounds(xp: Any, made: honest.Batch, where: tuple[Any, ...]) -> dict[str, np.
 
     Of an element only where rows get a closer look.
     """
-    from shardwise.numerics import tolerances as tolerancess
+    from shardwise.numerics.tolerances import CLOSER_LOOK, product_tolerance
 
     n, _, d = made.left.shape
     wide, stored = "complex128" if made.left.dtype.kind == "c" else "float64", made.left.dtype.name
     found = {"row": np.empty(n)}
-    if stored in tolerancess.CLOSER_LOOK:
+    if stored in CLOSER_LOOK:
         found["element"] = np.empty(n)
     for i, row, column in zip(*where, strict=True):
         whole = made.left[int(i)].astype(wide)
@@ -240,7 +240,7 @@ def bounds(xp: Any, made: honest.Batch, where: tuple[Any, ...]) -> dict[str, np.
         sizes = {"row": moduli.sum(axis=1), "element": moduli[:, int(column)]}
         for unit, own in found.items():
             width = d if unit == "row" else 1
-            relative, absolute = tolerancess.tolerance(d, width, stored, made.compute)
+            relative, absolute = product_tolerance(d, width, stored, made.compute)
             own[i] = relative * float(moduli[int(row)] @ sizes[unit]) + absolute
     return found
 
@@ -347,14 +347,14 @@ def detection(xp: Any, options: argparse.Namespace, names: list[str]) -> None:
 
 def vectors(options: argparse.Namespace) -> None:
     """How often an error of two equal and opposite elements escapes the random vectors."""
-    from shardwise.numerics import tolerances as tolerancess
+    from shardwise.numerics import tolerances
 
     error = np.zeros((1, 8))
     error[0, 2], error[0, 5] = 1.0, -1.0
     seeds = SEEDS // 10 if options.tiny else SEEDS
-    gaps = np.array([(error @ tolerancess.vectors(seed, 8, False))[0] for seed in range(seeds)])
+    gaps = np.array([(error @ tolerances.vectors(seed, 8, False))[0] for seed in range(seeds)])
     table = harness.Table("vectors", ["vectors", "escapes", "at most"], options.json)
-    for count in range(1, tolerancess.VECTORS):  # the last one is fixed
+    for count in range(1, tolerances.VECTORS):  # the last one is fixed
         missed = (gaps[:, :count] == 0).all(axis=1).mean()
         table.row([count, f"{100 * missed:.3g} %", f"{100 * 2.0**-count:.3g} %"])
     table.end()
