@@ -1,8 +1,8 @@
 """Reading for the reduce: rows of many files, ahead of who adds them, each byte once.
 
-What the page cache holds is copied to a buffer that stays in the processor's caches, and no other
-thread takes part. All else is read ahead into slabs of a fixed number. The checksum is formed on
-the way.
+What the page cache holds is copied to a buffer that stays in the processor's caches; no other
+thread takes part, unless cores are spare. All else is read ahead into slabs of a fixed number. The
+checksum is formed on the way.
 """
 
 from collections import deque
@@ -10,31 +10,20 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from shardwise.files import direct
 from shardwise.files.checksum import piece_digest
 from shardwise.files.direct import Extent, ExtentReader
+from shardwise.files.npy import DATA_OFFSET
 from shardwise.numerics.rows import Rows
 from shardwise.reduce.layout import Batch, Layout
 
 AHEAD = 3
 """Batches that are read ahead."""
-
-_MOST_FILES = 4096  # whose headers are not read again for the next stripe
-
-
-class File(NamedTuple):
-    """A shard's file: where its rows begin, and the dtype of their numbers."""
-
-    path: Path
-    offset: int
-    dtype: np.dtype
 
 
 @dataclass
@@ -54,19 +43,27 @@ class Part:
 class Scan(AbstractContextManager):
     """Reads batches in order, some of them ahead.
 
-    ``open_file`` finds and checks the file of a shard, by its place in the plan.
+    Parameters
+    ----------
+    path_of
+        The file of a shard, by its place in the plan. Its header and size have been checked.
+    dtype
+        Of the numbers in all files.
+    spare
+        Whether there are cores without a rank: then other threads read what is cached, too.
     """
 
     def __init__(
-        self, layout: Layout, batches: Iterable[Batch], open_file: Callable[[int], File]
-    ) -> None:
+        self, layout: Layout, batches: Iterable[Batch], path_of: Callable[[int], Path], dtype: str,
+        spare: bool = False,
+    ) -> None:  # fmt: skip
         self._layout, self._batches = layout, iter(batches)
-        self._open_file = lru_cache(_MOST_FILES)(open_file)
+        self._path_of, self._dtype, self._spare = path_of, np.dtype(dtype), spare
         self._reader = ExtentReader(AHEAD)
         self._pool = ThreadPoolExecutor(AHEAD, "scan")
         self._slabs: list[np.ndarray] = []
         self._hot = np.empty(0, np.uint8)  # what was taken last, where it came from the page cache
-        self._ahead: deque[tuple[Batch, File, list[Extent], Future | None]] = deque()
+        self._ahead: deque[tuple[Batch, list[Extent], Future | None]] = deque()
         for _ in range(AHEAD):
             self._submit()
 
@@ -82,8 +79,8 @@ class Scan(AbstractContextManager):
 
     def take(self, result: Callable[[Future], Part]) -> Part:
         """The next batch, to be given back before the one after; ``result`` waits for a future."""
-        batch, file, extents, future = self._ahead.popleft()
-        return self._copy(batch, file, extents) if future is None else result(future)
+        batch, extents, future = self._ahead.popleft()
+        return self._copy(batch, extents) if future is None else result(future)
 
     def give_back(self, part: Part) -> None:
         """Let the memory of a part be used again, and read on."""
@@ -95,45 +92,43 @@ class Scan(AbstractContextManager):
         batch = next(self._batches, None)
         if batch is None:
             return
-        file, future = self._open_file(batch.shard), None
-        extents = self._extents(batch, file)
-        if not all(self._reader.cached(extent) for extent in {extents[0], extents[-1]}):
+        extents, future = self._extents(batch), None
+        ends = {extents[0], extents[-1]}
+        if self._spare or not all(self._reader.cached(extent) for extent in ends):
             slab = self._slabs.pop() if self._slabs else None
-            future = self._pool.submit(self._read, batch, file, extents, slab)
-        self._ahead.append((batch, file, extents, future))
+            future = self._pool.submit(self._read, batch, extents, slab)
+        self._ahead.append((batch, extents, future))
 
-    def _extents(self, batch: Batch, file: File) -> list[Extent]:
+    def _extents(self, batch: Batch) -> list[Extent]:
         """Where the numbers of a batch lie: side by side, or one extent a row."""
-        numbers, item = self._layout.numbers, self._layout.item
+        numbers, item, path = self._layout.numbers, self._layout.item, self._path_of(batch.shard)
         width, count = batch.high - batch.low, batch.last - batch.first
-        begin = file.offset + (batch.first * numbers + batch.low) * item
+        begin = DATA_OFFSET + (batch.first * numbers + batch.low) * item
         if width == numbers:
-            return [Extent(str(file.path), begin, count * width * item)]
+            return [Extent(str(path), begin, count * width * item)]
         starts = range(begin, begin + count * numbers * item, numbers * item)
-        return [Extent(str(file.path), start, width * item) for start in starts]
+        return [Extent(str(path), start, width * item) for start in starts]
 
-    def _copy(self, batch: Batch, file: File, extents: list[Extent]) -> Part:
+    def _copy(self, batch: Batch, extents: list[Extent]) -> Part:
         """A batch from the page cache, its rows side by side in the one buffer."""
         size = sum(extent.nbytes for extent in extents)
         if self._hot.nbytes < size:
             self._hot = direct.aligned_empty(size)
         self._reader.copy(extents, self._hot)
         width = batch.high - batch.low
-        rows = Rows(self._hot[:size].view(file.dtype), 0, width, batch.last - batch.first, width)
+        rows = Rows(self._hot[:size].view(self._dtype), 0, width, batch.last - batch.first, width)
         part = Part(batch, [rows])
         part.digest = self._digest(part)
         return part
 
-    def _read(
-        self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None
-    ) -> Part:
+    def _read(self, batch: Batch, extents: list[Extent], slab: np.ndarray | None) -> Part:
         size = direct.buffer_bytes(extents)
         if slab is None or slab.nbytes < size:
             # Others of this size may begin at later bytes of a page.
             slab = direct.aligned_empty(size + len(extents) * direct.PAGE)
         views = self._reader.read(extents, slab)
         item, width, count = self._layout.item, batch.high - batch.low, batch.last - batch.first
-        flat = slab[: slab.nbytes // item * item].view(file.dtype)
+        flat = slab[: slab.nbytes // item * item].view(self._dtype)
         starts = [(view.ctypes.data - slab.ctypes.data) // item for view in views]
         strides = {b - a for a, b in pairwise(starts)} or {width}
         if len(strides) == 1:
