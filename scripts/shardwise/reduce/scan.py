@@ -6,7 +6,7 @@ checksum is formed on the way.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,6 +26,10 @@ AHEAD = 3
 """Batches that are read ahead."""
 
 
+_Piece = tuple[Extent, int]
+"""Where a piece of a file's checksum lies, and its number."""
+
+
 @dataclass
 class Part:
     """A batch that was read.
@@ -36,7 +40,7 @@ class Part:
 
     batch: Batch
     rows: list[Rows]
-    digest: int = 0
+    digest: int
     slab: np.ndarray | None = None
 
 
@@ -63,7 +67,7 @@ class Scan(AbstractContextManager):
         self._pool = ThreadPoolExecutor(AHEAD, "scan")
         self._slabs: list[np.ndarray] = []
         self._hot = np.empty(0, np.uint8)  # what was taken last, where it came from the page cache
-        self._ahead: deque[tuple[Batch, list[Extent], Future | None]] = deque()
+        self._ahead: deque[tuple[Batch, list[_Piece], Future | None]] = deque()
         for _ in range(AHEAD):
             self._submit()
 
@@ -79,8 +83,8 @@ class Scan(AbstractContextManager):
 
     def take(self, result: Callable[[Future], Part]) -> Part:
         """The next batch, to be given back before the one after; ``result`` waits for a future."""
-        batch, extents, future = self._ahead.popleft()
-        return self._copy(batch, extents) if future is None else result(future)
+        batch, pieces, future = self._ahead.popleft()
+        return self._copy(batch, pieces) if future is None else result(future)
 
     def give_back(self, part: Part) -> None:
         """Let the memory of a part be used again, and read on."""
@@ -92,36 +96,41 @@ class Scan(AbstractContextManager):
         batch = next(self._batches, None)
         if batch is None:
             return
-        extents, future = self._extents(batch), None
-        ends = {extents[0], extents[-1]}
-        if self._spare or not all(self._reader.cached(extent) for extent in ends):
+        pieces, future = list(self._pieces(batch)), None
+        (first, _), (last, _) = pieces[0], pieces[-1]
+        whole = first._replace(nbytes=last.offset + last.nbytes - first.offset)
+        if self._spare or not self._reader.cached(whole):
             slab = self._slabs.pop() if self._slabs else None
-            future = self._pool.submit(self._read, batch, extents, slab)
-        self._ahead.append((batch, extents, future))
+            future = self._pool.submit(self._read, batch, pieces, slab)
+        self._ahead.append((batch, pieces, future))
 
-    def _extents(self, batch: Batch) -> list[Extent]:
-        """Where the numbers of a batch lie: side by side, or one extent a row."""
-        numbers, item, path = self._layout.numbers, self._layout.item, self._path_of(batch.shard)
-        width, count = batch.high - batch.low, batch.last - batch.first
-        begin = DATA_OFFSET + (batch.first * numbers + batch.low) * item
-        if width == numbers:
-            return [Extent(str(path), begin, count * width * item)]
-        starts = range(begin, begin + count * numbers * item, numbers * item)
-        return [Extent(str(path), start, width * item) for start in starts]
+    def _pieces(self, batch: Batch) -> Iterator[_Piece]:
+        """The pieces of the checksum that a batch is, in order."""
+        layout, path = self._layout, str(self._path_of(batch.shard))
+        step = 1 if layout.stripes > 1 else layout.unit_rows  # rows of a piece
+        for row in range(batch.first, batch.last, step):
+            begin = DATA_OFFSET + (row * layout.numbers + batch.low) * layout.item
+            rows = min(step, batch.last - row)
+            nbytes = rows * (batch.high - batch.low) * layout.item
+            yield Extent(path, begin, nbytes), layout.piece(row, batch.low)
 
-    def _copy(self, batch: Batch, extents: list[Extent]) -> Part:
+    def _copy(self, batch: Batch, pieces: list[_Piece]) -> Part:
         """A batch from the page cache, its rows side by side in the one buffer."""
-        size = sum(extent.nbytes for extent in extents)
+        size = sum(extent.nbytes for extent, _ in pieces)
         if self._hot.nbytes < size:
             self._hot = direct.aligned_empty(size)
-        self._reader.copy(extents, self._hot)
+        digest, at = 0, 0
+        for extent, number in pieces:
+            view = self._hot[at : at + extent.nbytes]
+            self._reader.copy([extent], view)
+            digest ^= piece_digest(view, number)  # while it is in a core's own cache
+            at += extent.nbytes
         width = batch.high - batch.low
         rows = Rows(self._hot[:size].view(self._dtype), 0, width, batch.last - batch.first, width)
-        part = Part(batch, [rows])
-        part.digest = self._digest(part)
-        return part
+        return Part(batch, [rows], digest)
 
-    def _read(self, batch: Batch, extents: list[Extent], slab: np.ndarray | None) -> Part:
+    def _read(self, batch: Batch, pieces: list[_Piece], slab: np.ndarray | None) -> Part:
+        extents = [extent for extent, _ in pieces]
         size = direct.buffer_bytes(extents)
         if slab is None or slab.nbytes < size:
             # Others of this size may begin at later bytes of a page.
@@ -135,21 +144,16 @@ class Scan(AbstractContextManager):
             rows = [Rows(flat, starts[0], strides.pop(), count, width)]
         else:  # rows that begin at different bytes of a page do not lie at equal distances
             rows = [Rows(flat, start, width, 1, width) for start in starts]
-        part = Part(batch, rows, slab=slab)
-        part.digest = self._digest(part)
-        return part
+        return Part(batch, rows, _digest(pieces, views), slab)
 
-    def _digest(self, part: Part) -> int:
-        """XOR of the digests of the pieces of a part."""
-        layout, digest, row = self._layout, 0, part.batch.first
-        step = 1 if layout.stripes > 1 else layout.unit_rows  # rows of a piece
-        for rows in part.rows:
-            raw, item = memoryview(rows.flat.view(np.uint8)), rows.flat.itemsize
-            for i in range(0, rows.n, step):
-                low = (rows.start + i * rows.stride) * item
-                nbytes = min(step, rows.n - i) * rows.width * item
-                digest ^= piece_digest(
-                    raw[low : low + nbytes], layout.piece(row + i, part.batch.low)
-                )
-            row += rows.n
-        return digest
+
+def _digest(pieces: Iterable[_Piece], views: Iterable[np.ndarray]) -> int:
+    """XOR of the digests of pieces, of which each view holds some, one behind the other."""
+    digest, at, views = 0, 0, iter(views)
+    view = next(views)
+    for extent, number in pieces:
+        if at == len(view):
+            view, at = next(views), 0
+        digest ^= piece_digest(view[at : at + extent.nbytes], number)
+        at += extent.nbytes
+    return digest
