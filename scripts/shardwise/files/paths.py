@@ -85,11 +85,11 @@ class Results:
 
     def product(self, shard: str) -> Path:
         """A shard's products, or their sum."""
-        return self.root / "products" / f"{shard}.npy"
+        return self.root / f"products/{shard}.npy"
 
     def receipt(self, shard: str) -> Path:
         """The receipt of a shard's products."""
-        return self.root / "products" / f"{shard}.json"
+        return self.root / f"products/{shard}.json"
 
     def telemetry(self, shard: str) -> Path:
         """What the device of a shard did meanwhile, one row per sample."""

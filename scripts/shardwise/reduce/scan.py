@@ -115,16 +115,12 @@ class Scan(AbstractContextManager):
             yield Extent(path, begin, nbytes), layout.piece(row, batch.low)
 
     def _copy(self, batch: Batch, pieces: list[_Piece]) -> Part:
-        """A batch from the page cache, its rows side by side in the one buffer."""
-        size = sum(extent.nbytes for extent, _ in pieces)
+        """A batch from the page cache; its rows lie side by side in the one buffer."""
+        extents = [extent for extent, _ in pieces]
+        size = sum(extent.nbytes for extent in extents)
         if self._hot.nbytes < size:
             self._hot = direct.aligned_empty(size)
-        digest, at = 0, 0
-        for extent, number in pieces:
-            view = self._hot[at : at + extent.nbytes]
-            self._reader.copy([extent], view)
-            digest ^= piece_digest(view, number)  # while it is in a core's own cache
-            at += extent.nbytes
+        digest = _digest(pieces, self._reader.copy(extents, self._hot))
         width = batch.high - batch.low
         rows = Rows(self._hot[:size].view(self._dtype), 0, width, batch.last - batch.first, width)
         return Part(batch, [rows], digest)
