@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from shardwise.dispatch import journal, tally
+from shardwise.dispatch import tally
+from shardwise.dispatch.array import journal
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import ShardwiseError
 from shardwise.files.checksum import file_checksum

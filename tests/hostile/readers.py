@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise.dispatch import journal
+from shardwise.dispatch.array import journal
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small

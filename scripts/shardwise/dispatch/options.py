@@ -56,9 +56,9 @@ def run(options: Namespace) -> None:
     limits = Limits(options.memory, options.device_wait, hang)
     retries = DEFAULT_RETRIES if options.retries is None else options.retries
     if options.dispatch == "array":
-        from shardwise.dispatch import array
+        from shardwise.dispatch.array import follow
 
-        array.run(plan, options.recipe, options.array_limit, options.retries)
+        follow.run(plan, options.recipe, options.array_limit, options.retries)
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 

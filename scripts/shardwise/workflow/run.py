@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from snakemake.io import ancient
 
 from shardwise.devices import grants
-from shardwise.dispatch import recipe
+from shardwise.dispatch.array import recipe
 from shardwise.errors import InputError, ShardwiseError, some
 from shardwise.files.paths import CACHE, STATISTICS, Results
 from shardwise.plan import cut, memory

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.dispatch import crew, task
+from shardwise.dispatch import crew
+from shardwise.dispatch.array import task
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit, npy

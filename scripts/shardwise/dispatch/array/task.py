@@ -1,5 +1,6 @@
 """A task of an array job: its script, and which shard is its own. Standard library only."""
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ _FIRST = {"SLURM_ARRAY_TASK_ID": 0, "SGE_TASK_ID": 1}
 """The variables that hold the number of a task, and the number of the first one by default."""
 
 
-def number(first: int, environ: Mapping[str, str]) -> int:
+def number(first: int, environ: Mapping[str, str] = os.environ) -> int:
     """The number in the plan, from 0 on, of the shard of this task: first + index.
 
     Raises

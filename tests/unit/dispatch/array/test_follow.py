@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.dispatch import array, journal, recipe, task
+from shardwise.dispatch.array import follow, journal, recipe, task
 from shardwise.dispatch.schedulers import common, grid_engine, slurm
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
 from shardwise.dispatch.schedulers.grid_engine import GridEngine
@@ -415,9 +415,9 @@ def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
     """A plan of eight shards, and a scheduler that knows of none of them."""
     plan = factories.plan(tmp_path, factories.stack((8, 2, 2)), shards=8, materialize=False)
     made = Pretended(plan)
-    monkeypatch.setitem(array.SCHEDULERS, "uge", made)
+    monkeypatch.setitem(follow.SCHEDULERS, "uge", made)
     for name in ("LOOK_SECONDS", "_LONG_LOOK_SECONDS", "_FULL_SECONDS"):
-        monkeypatch.setattr(array, name, 0.01)
+        monkeypatch.setattr(follow, name, 0.01)
     return made
 
 
@@ -451,7 +451,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of a dispatch."""
     made = Clock()
-    monkeypatch.setattr(array, "time", made)
+    monkeypatch.setattr(follow, "time", made)
     return made
 
 
@@ -461,7 +461,7 @@ def dispatch(made: Pretended, limit: int | None = None, retries: int = 2) -> Non
     words = [["-try", str(number)] for number in (1, 2, 3)]
     file.write_text(json.dumps({"scheduler": "uge", "words": words, "memory": [1, 2, 3],
                                 "setup": ""}))  # fmt: skip
-    array.run(made.plan, file, limit, retries)
+    follow.run(made.plan, file, limit, retries)
 
 
 def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
@@ -483,7 +483,7 @@ def test_what_a_network_disk_hides_is_not_lost(
     pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shows files of other nodes once their folder is opened: none is computed again."""
-    shown, is_whole, opened = set(), missing.is_whole, array.os.open
+    shown, is_whole, opened = set(), missing.is_whole, follow.os.open
 
     def open_folder(path: object, *rest: object) -> int:
         if Path(path) == pretended.plan.results.product("-").parent:
@@ -491,7 +491,7 @@ def test_what_a_network_disk_hides_is_not_lost(
         return opened(path, *rest)
 
     monkeypatch.setattr(missing, "is_whole", lambda p, s: s in shown and is_whole(p, s))
-    monkeypatch.setattr(array.os, "open", open_folder)
+    monkeypatch.setattr(follow.os, "open", open_folder)
     dispatch(pretended)
     assert sorted(pretended.starts) == list(pretended.plan.shards)
 
@@ -639,9 +639,9 @@ def test_without_a_scheduler_it_says_so(tmp_path: Path) -> None:
 def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
     """A process that was started by the holder of the lock can tell when that one ends."""
     lock = tmp_path / "run.lock"
-    assert array.guardian(lock) is None
-    program = "from pathlib import Path; from shardwise.dispatch import array; " \
-        f"print(array.guardian(Path({str(lock)!r})) is not None)"  # fmt: skip
+    assert follow.guardian(lock) is None
+    program = "from pathlib import Path; from shardwise.dispatch.array import follow; " \
+        f"print(follow.guardian(Path({str(lock)!r})) is not None)"  # fmt: skip
     with open(lock, "a"):
         done = subprocess.run(
             [sys.executable, "-c", program],

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.dispatch import journal, recipe, task
-from shardwise.dispatch.recipe import TaskRequest
+from shardwise.dispatch.array import journal, recipe, task
+from shardwise.dispatch.array.recipe import TaskRequest
 from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, Array, Scheduler, Tasks, prefix
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.dispatch.tally import Tally, holding
@@ -65,7 +65,7 @@ def run(
     Parameters
     ----------
     file
-        What a task asks the scheduler for (:mod:`shardwise.dispatch.recipe`); None for what
+        What a task asks the scheduler for (:mod:`shardwise.dispatch.array.recipe`); None for what
         snakemake wrote last for these results.
     limit
         Tasks that run at once, over all arrays; None: as many as the scheduler lets.
@@ -529,7 +529,7 @@ class ArrayDispatch:
         log.warning("cancelling all tasks of this run")
         subprocess.Popen(
             [sys.executable, "-m", __name__, self._request.scheduler, *runs],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
