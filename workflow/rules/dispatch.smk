@@ -8,7 +8,7 @@
 if run.dispatch == "array":
 
     rule multiply:
-        """Submit an array job, a task a shard, and wait for it; tasks ask for these resources."""
+        """Submit an array job for all missing shards and wait for it; tasks ask for these resources."""
         input:
             plan=run.plan_for("multiply"),
             others=run.files_for_all,
@@ -25,10 +25,10 @@ if run.dispatch == "array":
             runtime=run.minutes("multiply"),
         params:
             recipe=run.recipe,
-            limit=run.array_limit_words,
+            tasks=run.array_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch array'
-            " --recipe={params.recipe:q} {params.limit} 2> {log:q}"
+            " --recipe={params.recipe:q} {params.tasks} 2> {log:q}"
 
 
 if run.dispatch == "pool":

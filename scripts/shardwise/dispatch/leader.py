@@ -49,12 +49,36 @@ class _WorkerState:
         return f"{self.device or _NO_DEVICE} of {self.where}"
 
 
+class Deals(Protocol):
+    """Who deals shards to the workers of a leader: a `Dealer`, or the claims of an array's task."""
+
+    def join(self, worker: Hashable) -> None:
+        """Take a worker in."""
+
+    def leave(self, worker: Hashable) -> list[str]:
+        """Forget a worker; each of the shards that it had needs an `again` or a `drop`."""
+
+    def ask(self, worker: Hashable, now: float) -> str | None:
+        """The next shard of a worker, or None where nothing is for it now."""
+
+    def done(self, worker: Hashable, shard: str, now: float) -> None:
+        """Note that a worker has ended a shard."""
+
+    def again(self, shard: str, last: bool = True) -> None:
+        """Let a shard that was dealt wait once more: behind all others, or in its place."""
+
+    def drop(self, shard: str) -> None:
+        """Forget a shard that was dealt: it has failed for good."""
+
+
 class Leader:
     """Hands out shards, has failed ones tried again, replaces workers, leaves out bad devices."""
 
-    def __init__(self, plan: Plan, tally: Tally) -> None:
+    def __init__(self, plan: Plan, tally: Tally, dealer: "Deals | None" = None) -> None:
         self._tally = tally
-        self._dealer = Dealer({shard: plan.shard(shard).bytes for shard in tally.waiting})
+        self._dealer: Deals = dealer or Dealer(
+            {shard: plan.shard(shard).bytes for shard in tally.waiting}
+        )
         self._workers: dict[Hashable, _WorkerState] = {}
         self._blamed: dict[str, list[str]] = {}
         self._failed_on: dict[str, set[str]] = {}

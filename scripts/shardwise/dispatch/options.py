@@ -18,7 +18,10 @@ _OWNERS = {
     "ranks": ("mpi",),
     "launcher": ("mpi",),
     "time_limit": ("pool", "mpi"),
+    "array_tasks": ("array",),
     "array_limit": ("array",),
+    "array_task": ("array",),
+    "run_time": ("array",),
     "recipe": ("array",),
 }
 """The ways in which an option means something, where these are not all."""
@@ -55,10 +58,14 @@ def run(options: Namespace) -> None:
     hang = options.time_limit or REDUCE_LIMIT_SECONDS
     limits = Limits(options.memory, options.device_wait, hang)
     retries = DEFAULT_RETRIES if options.retries is None else options.retries
-    if options.dispatch == "array":
+    if options.array_task:
+        from shardwise.dispatch.array import puller
+
+        puller.run(plan, options.array_task, limits, options.run_time)
+    elif options.dispatch == "array":
         from shardwise.dispatch.array import follow
 
-        follow.run(plan, options.recipe, options.array_limit, options.retries)
+        follow.run(plan, options.recipe, options.array_limit, options.retries, options.array_tasks)
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 

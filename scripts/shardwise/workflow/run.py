@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _LAST_STAGE = 6
+_DAY_MINUTES = 24 * 60
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -50,7 +51,7 @@ class Run:
 
     Attributes
     ----------
-    dispatch, workers, array_limit
+    dispatch, workers, array_tasks, array_limit
         As the config has them.
     standing : RemainingWork or None
         What is left to do; None in a job.
@@ -65,7 +66,8 @@ class Run:
         if main:
             hooks.show_less(workflow)
         self.results = Results(Path(results_folder(config)))
-        self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
+        who = dispatch_settings(config)
+        self.dispatch, self.workers, self.array_tasks, self.array_limit = who.values()
         self._sources: list[Source] | None = None
         self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
@@ -225,9 +227,10 @@ class Run:
         return str(Results(folder).plan)
 
     @property
-    def array_limit_words(self) -> str:
-        """The option that limits how many tasks of an array run at once, where the config does."""
-        return f"--array-limit {self.array_limit}" if self.array_limit else ""
+    def array_words(self) -> str:
+        """The options that say how many tasks an array has, and how many of them run at once."""
+        words = f"--array-limit {self.array_limit}" if self.array_limit else ""
+        return words if self.array_tasks == "auto" else f"--array-tasks {self.array_tasks} {words}"
 
     @property
     def recipe(self) -> str:
@@ -403,19 +406,29 @@ class Run:
                 return _growing(cut.minutes(nbytes.input))
             case "reduce":  # it reads every product once
                 return _growing(cut.minutes(nbytes.products))
+            case "multiply" if self.dispatch == "array":
+                return self._array_minutes
             case "multiply":
                 return _growing(self._task_minutes)
         return self._node_minutes
 
+    def _array_minutes(self, wildcards: Any, attempt: int) -> int:
+        """Run time of a task of an array: one that pulls shards leaves before its time is up."""
+        tasks = recipe.MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
+        return attempt * max(self._task_minutes, min(self._shared_minutes(tasks), _DAY_MINUTES))
+
     def _node_minutes(self, wildcards: Any, attempt: int) -> int:
         """Run time of all shards to compute, on all devices that were asked for."""
+        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
+        return attempt * max(self._task_minutes, self._shared_minutes(devices))
+
+    def _shared_minutes(self, workers: int) -> int:
+        """Run time of all shards to compute, by so many workers."""
         shards = list(self.plan.shards) if self.standing is None else self.to_compute
         rows = [self.plan.shards[shard] for shard in shards]
         nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
-        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
-        shared = cut.minutes(nbytes // devices, flop // devices)
-        return attempt * max(shared, self._task_minutes)
+        return cut.minutes(nbytes // workers, flop // workers)
 
     @property
     def most_devices(self) -> int:

@@ -49,8 +49,8 @@ def test_ranges_of_schedulers_are_understood() -> None:
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
     """A crash in the middle of a note: the arrays before and after it are read."""
     results = Results(tmp_path)
-    one = Array("slurm", "array-1", "d", "sw-array-1-1", 1, 0, (0, 1, 5))
-    two = Array("slurm", "array-2", "d", "sw-array-2-1", 2, 5, (5, 7))
+    one = Array("slurm", "array-1", "d", "sw-array-1-1", 1, 0, (0, 1, 5), 3)
+    two = Array("slurm", "array-2", "d", "sw-array-2-1", 2, 5, (5, 7), 2)
     assert journal.noted(results) == []
     journal.note(results, one)
     with open(results.arrays, "a") as file:
@@ -65,7 +65,7 @@ def test_slurm_arrays_hold_every_shard_once(numbers: list[int], most: int, limit
     found, left = [], list(numbers)
     while left:
         first, taken = Slurm().cut(left, most, limit)
-        own = Array("slurm", "run", "d", "name", 1, first, taken)
+        own = Array("slurm", "run", "d", "name", 1, first, taken, len(taken))
         assert taken == tuple(left[: len(taken)])
         assert 0 < len(taken) <= limit
         assert all(0 <= index < most for index in Slurm().indices(own))
@@ -151,7 +151,7 @@ def test_a_submission_without_a_number_may_have_arrived(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for scheduler, command in ((Slurm(), "sbatch"), (GridEngine(), "qsub")):
-        own = Array(command, "run", "d", "name", 1, 0, (0,))
+        own = Array(command, "run", "d", "name", 1, 0, (0,), 1)
         with pytest.raises(TryAgain, match=f"{command} answered {said.strip()!r}"):
             scheduler.submit(own, [], tmp_path / "task.sh", None)
 
@@ -242,7 +242,7 @@ def made_script(folder: Path, numbers: tuple[int, ...], scheduler: str, setup: s
     """The script of an array of a plan of 40 shards, with a stand-in for Python."""
     shards = {f"{number:05}": None for number in range(40)}
     plan = SimpleNamespace(results=Results(folder / "results of $1"), shards=shards)
-    own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
+    own = Array(scheduler, "run", "d", "name", 1, 0, numbers, len(numbers))
     for name in (plan.results.array_folder("run"), plan.results.log("multiply").parent):
         name.mkdir(parents=True, exist_ok=True)
     text = task.script(plan, own, SCHEDULERS[scheduler].find_number(own), setup, 500)
@@ -265,7 +265,7 @@ def test_a_task_finds_its_shard(tmp_path: Path, scheduler: str) -> None:
     """By its index alone: its log, and a command that means the shard's number in the plan."""
     numbers = (0, 1, 2, 7, 9, 10, 39)
     script = made_script(tmp_path, numbers, scheduler)
-    own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
+    own = Array(scheduler, "run", "d", "name", 1, 0, numbers, len(numbers))
     indices = SCHEDULERS[scheduler].indices(own)
     variable = {"slurm": "SLURM_ARRAY_TASK_ID", "uge": "SGE_TASK_ID"}[scheduler]
     for number, index in zip(numbers, indices, strict=True):
@@ -323,6 +323,7 @@ class Pretended:
     indices = staticmethod(GridEngine().indices)
     find_number = staticmethod(GridEngine().find_number)
     commands = staticmethod(Slurm().commands)
+    run_time = staticmethod(Slurm().run_time)
 
     def limits(self) -> tuple[int, int]:
         """How far indices reach, and the most tasks of an array."""
@@ -596,7 +597,7 @@ def test_joined_arrays_keep_the_limit(pretended: Pretended) -> None:
     digest = pretended.plan.facts.digest
     for place, indices in enumerate(([1, 2, 3, 4], [5, 6, 7, 8])):
         name = f"sw-array-old-{place}"
-        old = Array("uge", "array-old", digest, name, 1, 0, tuple(range(8)))
+        old = Array("uge", "array-old", digest, name, 1, 0, tuple(range(8)), 8)
         journal.note(pretended.plan.results, old)
         pretended.queue[name] = (old, indices, 0)
     dispatch(pretended, limit=2)
@@ -608,7 +609,9 @@ def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pre
     """Three tasks end between the look at the receipts and the first answer of the scheduler."""
     plan = pretended.plan
     numbers = tuple(range(8))
-    old = Array("uge", "array-old", plan.facts.digest, "sw-array-old-1", 1, 0, numbers)
+    old = Array(
+        "uge", "array-old", plan.facts.digest, "sw-array-old-1", 1, 0, numbers, len(numbers)
+    )
     journal.note(plan.results, old)
     pretended.queue[old.name] = (old, [2, 3, 4], None)
     dispatch(pretended)
@@ -618,7 +621,7 @@ def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pre
 
 def test_tasks_of_another_plan_are_refused(pretended: Pretended) -> None:
     """They would write products of that plan beside ours."""
-    old = Array("uge", "array-old", "another", "sw-array-old-1", 1, 0, (0, 1))
+    old = Array("uge", "array-old", "another", "sw-array-old-1", 1, 0, (0, 1), 2)
     journal.note(pretended.plan.results, old)
     pretended.queue[old.name] = (old, [1, 2], 0)
     with pytest.raises(TryAgain, match=r"another plan .* cancel them .*scancel job-sw-array-old-1"):
