@@ -601,8 +601,8 @@ class ArrayDispatch:
             return None
         attempt = min(attempts.values())
         wanted = sorted(self._numbers[shard] for shard in attempts if attempts[shard] == attempt)
-        if len(wanted) > self._most_tasks:
-            first, numbers, tasks = 0, tuple(wanted), min(self._most_tasks, self._size)
+        if len(wanted) > (most := min(self._most_tasks, self._most)):
+            first, numbers, tasks = 0, tuple(wanted), min(most, self._size)
         else:
             first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
             tasks = len(numbers)

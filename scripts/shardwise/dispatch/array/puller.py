@@ -89,17 +89,11 @@ class _TaskTally(Tally):
         """Count shards that were claimed."""
         self._waiting |= dict.fromkeys(shards)
 
-    def leave_to_others(self, code: int = 0) -> None:
-        """Forget what is not finished: it was given up, or failed with a code."""
-        for shard in [*self.waiting, *self.running]:
+    def leave_to_others(self, shards: Iterable[str], code: int = 0) -> None:
+        """Forget shards that are not finished: they were given up, or failed with a code."""
+        for shard in shards:
             self._leave(shard)
             self.marks.leave(shard, code)
-
-    def give_up_waiting(self) -> None:
-        """Have other tasks compute what waits."""
-        for shard in self.waiting:
-            self._leave(shard)
-            self.marks.leave(shard, 0)
 
     def failed(self, shard: str, code: int | None, reason: str) -> bool:
         """Mark a shard that has failed; whether it is tried again, the dispatch decides."""
@@ -209,8 +203,8 @@ class Share:
         """Have others compute what waits here."""
         if self._waiting:
             log.info("this task ends soon: %d shards go back", len(self._waiting))
+        self._tally.leave_to_others(self._waiting)
         self._waiting.clear()
-        self._tally.give_up_waiting()
 
 
 @contextmanager
@@ -244,4 +238,4 @@ def _leaving(tally: _TaskTally) -> Iterator[None]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
-        tally.leave_to_others(code)
+        tally.leave_to_others([*tally.waiting, *tally.running], code)
