@@ -1,6 +1,7 @@
 """What the options of ``scripts/dispatch.py`` mean: which dispatch runs, and with what."""
 
 from argparse import Namespace
+from dataclasses import replace
 from typing import Any
 
 from shardwise.dispatch.events import Limits
@@ -61,7 +62,7 @@ def run(options: Namespace) -> None:
     if options.array_task:
         from shardwise.dispatch.array import puller
 
-        puller.run(plan, options.array_task, limits, options.run_time)
+        puller.run(plan, options.array_task, replace(limits, array=True), options.run_time)
     elif options.dispatch == "array":
         from shardwise.dispatch.array import follow
 
