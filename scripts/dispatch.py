@@ -20,6 +20,9 @@ if __name__ == "__main__":
     words = "tries of a shard after its first; a shard that ended with 1, 2 or 3 is not tried "
     words += f"again; default: {DEFAULT_RETRIES}, with --dispatch array what the recipe says"
     add("--retries", type=cli.natural, metavar="N", help=words)
+    words = "run time that was asked of the scheduler: shards that do not fit into it are left to "
+    words += "the next job; default: what the scheduler says"
+    add("--run-time", type=cli.seconds, metavar="SECONDS", help=words)
     cli.add_task(arguments)
 
     add = arguments.add_argument_group("with --dispatch pool").add_argument
@@ -49,6 +52,4 @@ if __name__ == "__main__":
     add("--recipe", type=Path, metavar="FILE", help=words)
     words = "be a task of this array, and compute the shards that it claims; in the array's script"
     add("--array-task", metavar="NAME", help=words)
-    words = "how long this task may run; default: what the scheduler says"
-    add("--run-time", type=cli.seconds, metavar="SECONDS", help=words)
     cli.run(options.run, arguments, mpi=options.ranks)

@@ -49,9 +49,11 @@ if run.dispatch == "pool":
             runtime=run.minutes("pool"),
         params:
             devices=run.most_devices,
+            run_time=run.run_time_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch pool'
-            " --devices {params.devices} --mem-mb {resources.mem_mb} 2> {log:q}"
+            " --devices {params.devices} --mem-mb {resources.mem_mb}"
+            " {params.run_time} 2> {log:q}"
 
 
 if run.dispatch == "mpi":
@@ -75,7 +77,8 @@ if run.dispatch == "mpi":
             runtime=run.minutes("mpi"),
         params:
             workers=run.workers,
+            run_time=run.run_time_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch mpi'
             " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
-            " --mem-mb {resources.mem_mb} 2> {log:q}"
+            " --mem-mb {resources.mem_mb} {params.run_time} 2> {log:q}"

@@ -68,6 +68,8 @@ class Limits:
     hang
         Seconds after which a worker that hangs is killed, as `hangs` defines it, and a rank without
         a sign of life counts as lost.
+    run_time
+        Seconds that the scheduler was asked for, from the start of the job, if that is known.
     array
         Whether they belong to a task of an array, which a next run may join.
     """
@@ -75,6 +77,7 @@ class Limits:
     memory: int | None = None
     wait: float | None = None
     hang: float = REDUCE_LIMIT_SECONDS
+    run_time: float | None = None
     array: bool = False
 
     def shared(self, workers: int) -> "Limits":

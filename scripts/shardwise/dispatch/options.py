@@ -1,7 +1,6 @@
 """What the options of ``scripts/dispatch.py`` mean: which dispatch runs, and with what."""
 
 from argparse import Namespace
-from dataclasses import replace
 from typing import Any
 
 from shardwise.dispatch.events import Limits
@@ -22,7 +21,6 @@ _OWNERS = {
     "array_tasks": ("array",),
     "array_limit": ("array",),
     "array_task": ("array",),
-    "run_time": ("array",),
     "recipe": ("array",),
 }
 """The ways in which an option means something, where these are not all."""
@@ -57,12 +55,13 @@ def run(options: Namespace) -> None:
     """Compute all shards that are missing, in the way that ``--dispatch`` names."""
     plan = plans.load(options.plan)
     hang = options.time_limit or REDUCE_LIMIT_SECONDS
-    limits = Limits(options.memory, options.device_wait, hang)
+    array = options.array_task is not None
+    limits = Limits(options.memory, options.device_wait, hang, options.run_time, array)
     retries = DEFAULT_RETRIES if options.retries is None else options.retries
     if options.array_task:
         from shardwise.dispatch.array import puller
 
-        puller.run(plan, options.array_task, replace(limits, array=True), options.run_time)
+        puller.run(plan, options.array_task, limits)
     elif options.dispatch == "array":
         from shardwise.dispatch.array import follow
 

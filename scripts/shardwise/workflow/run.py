@@ -16,6 +16,7 @@ from snakemake.io import ancient
 
 from shardwise.devices import grants
 from shardwise.dispatch.array import recipe
+from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, ShardwiseError, some
 from shardwise.files.paths import CACHE, STATISTICS, Results
 from shardwise.plan import cut, memory
@@ -236,6 +237,13 @@ class Run:
     def recipe(self) -> str:
         """What the tasks of an array job ask the scheduler for."""
         return str(recipe.path(self.results))
+
+    @staticmethod
+    def run_time_words(wildcards: Any, resources: Any) -> str:
+        """The option that says how long a job may run, where it cannot ask its scheduler."""
+        words = grid_engine.site_words(dict(resources.items()))
+        seconds = grid_engine.GridEngine().run_time(words)
+        return f"--run-time {seconds}" if seconds else ""
 
     def write_planned(self) -> None:
         """Write the plan for the job that commits it; the results folder stays as it is."""

@@ -8,9 +8,8 @@ mark says, which the dispatch reads.
 import logging
 import os
 import signal
-import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -20,7 +19,7 @@ from shardwise.dispatch.array.claims import Claims
 from shardwise.dispatch.crew import Crew
 from shardwise.dispatch.events import Limits
 from shardwise.dispatch.leader import Leader, lead
-from shardwise.dispatch.schedulers.registry import SCHEDULERS
+from shardwise.dispatch.run_time import RunTime, of_this_job
 from shardwise.dispatch.tally import Tally
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
@@ -28,14 +27,8 @@ from shardwise.records import missing
 
 log = logging.getLogger(__name__)
 
-_SLACK = 1.25
-"""How much longer than the longest shard so far another one may take."""
 
-_LEAVE_SECONDS = 15.0
-"""What is left of the run time when a task has left: schedulers kill without asking twice."""
-
-
-def run(plan: Plan, name: str, limits: Limits, run_time: float | None = None) -> None:
+def run(plan: Plan, name: str, limits: Limits) -> None:
     """Be this task of an array: compute the shards that it claims, to the last or to its time.
 
     Parameters
@@ -44,8 +37,6 @@ def run(plan: Plan, name: str, limits: Limits, run_time: float | None = None) ->
         Of the array, in the journal.
     limits
         Of the process that computes.
-    run_time
-        Seconds that the task may run; None for what the scheduler says, if it does.
 
     Raises
     ------
@@ -58,10 +49,9 @@ def run(plan: Plan, name: str, limits: Limits, run_time: float | None = None) ->
     if array is None:
         raise InputError(f"{plan.results.arrays} names no array {name}: nothing to take part in")
     index = task.index(os.environ)
-    end = SCHEDULERS[array.scheduler].end_of_task(run_time)
     marks = task.Marks(plan.results, array)
     tally = _TaskTally(plan, marks)
-    share = Share(plan, Claims(plan.results, array), index, tally, end)
+    share = Share(plan, Claims(plan.results, array), index, tally, of_this_job(limits.run_time))
     share.resume()
     if not share.claim():
         log.info("no shard is left for this task of the array")
@@ -113,22 +103,18 @@ class Share:
 
     Parameters
     ----------
-    end
-        When the scheduler ends this task, as `time.time` counts; None where it does not.
-    clock
-        Seconds since 1970.
+    run_time
+        Of this task.
     """
 
     def __init__(
-        self, plan: Plan, claims: Claims, index: int, tally: _TaskTally, end: float | None,
-        clock: Callable[[], float] = time.time,
+        self, plan: Plan, claims: Claims, index: int, tally: _TaskTally, run_time: RunTime
     ) -> None:  # fmt: skip
         self._ids, self._plan = list(plan.shards), plan
         self._claims, self._index, self._tally = claims, index, tally
-        self._end, self._clock = end, clock
         self._waiting: deque[str] = deque()
         self._away: list[str] = []
-        self._since, self._longest, self._draining = 0.0, 0.0, False
+        self._run_time, self._since, self._draining = run_time, 0.0, False
 
     def resume(self) -> None:
         """Go on with what this very task had claimed before its scheduler began it anew."""
@@ -166,7 +152,7 @@ class Share:
 
     def ask(self, worker: Hashable, now: float) -> str | None:
         """The next shard; None where none is left, or the time does not suffice."""
-        if self._draining or not self._suffices():
+        if self._draining or not self._run_time.suffices(len(self._away) + 1):
             self._give_up()
             return None
         if not self.claim():
@@ -180,7 +166,7 @@ class Share:
     def done(self, worker: Hashable, shard: str, now: float) -> None:
         """Note that the worker has ended a shard, and how long that took."""
         self._away.remove(shard)
-        self._longest = max(self._longest, now - self._since)
+        self._run_time.learn(now - self._since)
         self._since = now
 
     def again(self, shard: str, last: bool = True) -> None:
@@ -191,13 +177,6 @@ class Share:
     def drop(self, shard: str) -> None:
         """Forget a shard that was dealt: it has failed."""
         self._away.remove(shard)
-
-    def _suffices(self) -> bool:
-        """Whether the time suffices for those that are away, and one more."""
-        if self._end is None:
-            return True
-        needed = _SLACK * self._longest * (len(self._away) + 1) + _LEAVE_SECONDS
-        return self._clock() + needed <= self._end
 
     def _give_up(self) -> None:
         """Have others compute what waits here."""

@@ -157,7 +157,7 @@ def _scancel(what: list[str]) -> None:
 
 def _own_id() -> str:
     """The number of this task, as squeue has it."""
-    return "{SLURM_ARRAY_JOB_ID}_{SLURM_ARRAY_TASK_ID}".format_map(os.environ)
+    return os.environ["SLURM_JOB_ID"]
 
 
 class Slurm:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.dispatch.array import follow, journal, puller, task
 from shardwise.dispatch.array.claims import Claims, cut_blocks
+from shardwise.dispatch.run_time import RunTime
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
 from shardwise.dispatch.schedulers.grid_engine import GridEngine
 from shardwise.errors import InputError, TryAgain
@@ -87,7 +88,7 @@ def share_of(plan: Plan, end: float | None, clock: Time, index: int = 1) -> pull
     """The share of a task of two; its worker has joined."""
     array = array_of(SHARDS, 2)
     tally = puller._TaskTally(plan, task.Marks(plan.results, array))
-    share = puller.Share(plan, Claims(plan.results, array), index, tally, end, clock)
+    share = puller.Share(plan, Claims(plan.results, array), index, tally, RunTime(end, clock))
     share.join("worker")
     return share
 
