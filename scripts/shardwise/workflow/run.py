@@ -54,6 +54,8 @@ class Run:
         As the config has them.
     standing : RemainingWork or None
         What is left to do; None in a job.
+    name_of : callable
+        What a rule is called here, as a host may rename the rules of a module.
     began, succeeded, interrupted
         Whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
     """
@@ -61,10 +63,13 @@ class Run:
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
-        hooks.refuse_prefix(workflow)
         if main:
             hooks.show_less(workflow)
-        self.results = Results(Path(results_folder(config)))
+        folder = results_folder(config)
+        if (moved := hooks.apply_prefix(workflow, folder)) != folder:
+            self.config["results"] = moved
+        self.name_of = workflow.modifier.modify_rulename
+        self.results = Results(Path(moved))
         self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
         self._sources: list[Source] | None = None
         self.plan = self._checked_plan() if main else plans.load(self.results.plan)
@@ -151,7 +156,7 @@ class Run:
         named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
         if self.rule_for_all is None or self.standing is None:
             return False
-        if not (settings.forceall or self.rule_for_all in named):
+        if not (settings.forceall or self.name_of(self.rule_for_all) in named):
             return False
         again = missing.describe(self.plan, list(self.plan.shards), "are computed again")
         log.info(f"shardwise: as you force it, {again}")
@@ -429,9 +434,10 @@ class Run:
 
     def _words_for(self, rule: str) -> dict[str, str]:
         """What the profile's block for a rule asks for."""
-        asked = self._workflow.resource_settings.overwrite_resources
+        blocks = self._workflow.resource_settings.overwrite_resources
+        asked = blocks.get(self.name_of(rule), {})
         # Snakemake wraps them; `raw` is what stands in the profile.
-        return {name: str(resource.raw) for name, resource in asked.get(rule, {}).items()}
+        return {name: str(resource.raw) for name, resource in asked.items()}
 
     @property
     def _task_minutes(self) -> int:
