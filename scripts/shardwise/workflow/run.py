@@ -56,6 +56,8 @@ class Run:
         As the config has them.
     standing : RemainingWork or None
         What is left to do; None in a job.
+    name_of : callable
+        What a rule is called here, as a host may rename the rules of a module.
     began, succeeded, interrupted
         Whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
     """
@@ -63,10 +65,13 @@ class Run:
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
-        hooks.refuse_prefix(workflow)
         if main:
             hooks.show_less(workflow)
-        self.results = Results(Path(results_folder(config)))
+        folder = results_folder(config)
+        if (moved := hooks.apply_prefix(workflow, folder)) != folder:
+            self.config["results"] = moved
+        self.name_of = workflow.modifier.modify_rulename
+        self.results = Results(Path(moved))
         who = dispatch_settings(config)
         self.dispatch, self.workers, self.array_tasks, self.array_limit = who.values()
         self._sources: list[Source] | None = None
@@ -154,7 +159,7 @@ class Run:
         named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
         if self.rule_for_all is None or self.standing is None:
             return False
-        if not (settings.forceall or self.rule_for_all in named):
+        if not (settings.forceall or self.name_of(self.rule_for_all) in named):
             return False
         again = missing.describe(self.plan, list(self.plan.shards), "are computed again")
         log.info(f"shardwise: as you force it, {again}")
@@ -285,7 +290,7 @@ class Run:
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """What a complete run has made; of many files, those that Snakemake is to look at."""
-        whole = [*self.in_the_end(), str(self.results.metrics)]
+        whole = [*self.in_the_end(), str(self.results.metrics), str(self.results.crate)]
         if self.dispatch != "jobs":
             return whole
         products, receipts = self._each(self.results.product), self._each(self.results.receipt)
@@ -450,9 +455,10 @@ class Run:
 
     def _words_for(self, rule: str) -> dict[str, str]:
         """What the profile's block for a rule asks for."""
-        asked = self._workflow.resource_settings.overwrite_resources
+        blocks = self._workflow.resource_settings.overwrite_resources
+        asked = blocks.get(self.name_of(rule), {})
         # Snakemake wraps them; `raw` is what stands in the profile.
-        return {name: str(resource.raw) for name, resource in asked.get(rule, {}).items()}
+        return {name: str(resource.raw) for name, resource in asked.items()}
 
     @property
     def _task_minutes(self) -> int:
