@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from shardwise.dispatch.schedulers.common import Array
 from shardwise.errors import InputError
+from shardwise.files.paths import place_in_bash
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 
@@ -64,7 +65,9 @@ _TASK = """\
 # A task of an array: the shard whose number in the plan follows from the task's index.
 {find_number}
 printf -v shard %0{width}d "$number"
-exec >{logs}/"$shard".log 2>&1
+log={logs}/{log}
+mkdir -p "${{log%/*}}"
+exec >"$log" 2>&1
 mark={array}."$shard"
 rm -f "$mark"
 [ -e {array}.number ] || echo "$job" >{array}.number
@@ -105,7 +108,8 @@ def script(plan: Plan, array: Array, find_number: str, setup: str, memory: int |
     return _TASK.format(
         find_number=find_number,
         width=len(next(iter(plan.shards))),
-        logs=shlex.quote(str(plan.results.log("multiply", "-").parent.absolute())),
+        logs=shlex.quote(str(plan.results.log("multiply").parent.absolute())),
+        log=f"{place_in_bash(next(iter(plan.shards)))}.log",
         array=shlex.quote(str(plan.results.array_folder(array.run).absolute() / array.name)),
         setup=_SETUP.format(line=setup) if setup else "",
         command=shlex.join(command),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files.paths import Results
+from shardwise.files.paths import Results, folders
 
 MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
 _DIGEST = b',\n "digest": "'
@@ -126,9 +126,11 @@ def refuse_links(results: Results) -> None:
     Large files are written under a new name and renamed, which replaces a link and follows none.
     """
     logs = results.running.parent
-    paths = [results.shard("").parent, results.product("").parent, results.partial, logs]
+    tops = [results.shards, results.products]
+    paths = [results.partial, logs]
     with suppress(OSError):  # not there yet
-        paths += logs.iterdir()
+        tops += logs.iterdir()
+    paths += [entry for top in tops for entry in (top, *folders(top))]
     for path in (*paths, results.runs, results.arrays, results.quarantine):
         if path.is_symlink():
             raise _leads_out(path)

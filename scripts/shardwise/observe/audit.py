@@ -502,12 +502,14 @@ class _Auditor:
         results, damaged = self._results, self._audit.of(DAMAGED)
         shards = sorted({finding.shard for finding in damaged if finding.shard})
         paths = {results.root / finding.path for finding in damaged if not finding.shard}
-        copies = sorted({path.stem for path in paths if path.parent == results.shard("").parent})
+        copies = sorted(
+            {path.stem for path in paths if path.parent == results.shard(path.stem).parent}
+        )
         words = []
         if shards:
-            words.append(ledger.quote_names(results.receipt("").parent, shards, ".json"))
+            words.append(ledger.quote_names(results.products, shards, ".json"))
         for suffix in (".npy", ".json") if copies else ():
-            words.append(ledger.quote_names(results.shard("").parent, copies, suffix))
+            words.append(ledger.quote_names(results.shards, copies, suffix))
         # The summary as well: see `look`.
         if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
             words.append(for_bash(results.summary))
