@@ -69,23 +69,43 @@ def read(
     IntegrityError
         Where it is no file, is too large, or cannot be read.
     """
-    flags = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        with open(path, "rb", 0, opener=lambda name, mode: os.open(name, mode | flags)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise IntegrityError(f"{path} is not a file")
-            size = status.st_size
+        with opened(path, follow=follow) as (descriptor, size):
             if size > most and not end:
                 raise IntegrityError(f"{path} has {size} bytes, more than any such file")
-            file.seek(max(0, size - most))
-            return file.read(min(size, most))
+            return os.pread(descriptor, min(size, most), max(0, size - most))
     except FileNotFoundError:
         return None
-    except IsADirectoryError:
-        raise IntegrityError(f"{path} is not a file") from None
     except OSError as error:
         raise IntegrityError(f"{path} cannot be read ({error.strerror})") from error
+
+
+class opened:  # noqa: N801 - used as a function
+    """The descriptor and the size of a file to be read, which need not be one: nothing waits.
+
+    A class and no generator, and no file object: of a million files, that takes half of the time.
+
+    Raises
+    ------
+    IntegrityError
+        Where it is no file. OSError where it cannot be opened.
+    """
+
+    def __init__(self, path: Path | str, *, follow: bool = True) -> None:
+        self._path, self._flags = path, os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+
+    def __enter__(self) -> tuple[int, int]:
+        """Open the file."""
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | self._flags)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise IntegrityError(f"{self._path} is not a file")
+        return self._descriptor, status.st_size
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        os.close(self._descriptor)
 
 
 def read_json(path: Path) -> Any:
