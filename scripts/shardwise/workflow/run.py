@@ -18,7 +18,7 @@ from shardwise.devices import grants
 from shardwise.dispatch.array import recipe
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, ShardwiseError, some
-from shardwise.files.paths import CACHE, STATISTICS, Results
+from shardwise.files.paths import CACHE, STATISTICS, Results, place, wildcards
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
@@ -206,8 +206,10 @@ class Run:
         settings.forcerun = {*settings.forcerun, *map(str, forced)}
 
     def _is_of_shard(self, name: Path | str) -> bool:
-        folder = Path(name).parent
-        return folder in (self.results.product("").parent, self.results.shard("").parent)
+        path = Path(name)
+        return path.with_suffix(".npy") in (
+            self.results.product(path.stem), self.results.shard(path.stem)
+        )  # fmt: skip
 
     def _stage(self, name: Path | str) -> int:
         """How late a rule, or the rule that makes a file, comes; what is unknown comes last."""
@@ -258,15 +260,19 @@ class Run:
         aside = Results.of_plan(Path(self.planned))
         planner.write(replace(self.plan, results=aside), self._sources)
 
-    # File names, as patterns for the wildcard {shard} and as lists.
+    # File names, as patterns for the wildcards {shard} and {thousand}, and as lists.
+
+    @property
+    def _wildcards(self) -> str:
+        return wildcards(next(iter(self.plan.shards)))
 
     def pattern(self, name: Callable[[str], Path]) -> str:
         """The pattern of a per-shard file."""
-        return str(name("{shard}"))
+        return str(name(self._wildcards))
 
     def log_pattern(self, rule: str) -> str:
         """The log of a rule that runs for every shard."""
-        return str(self.results.log(rule, "{shard}"))
+        return str(self.results.log(rule, self._wildcards))
 
     def all_receipts(self, wildcards: Any = None) -> list[str]:
         """What makes the ledger again when it is newer: every receipt of the plan.
@@ -297,8 +303,8 @@ class Run:
         return [*products, *receipts, *whole]
 
     def _each(self, name: Callable[[str], Path]) -> list[str]:
-        before, after = self.pattern(name).split("{shard}")
-        return [f"{before}{shard}{after}" for shard in self.plan.shards]
+        before, after = self.pattern(name).split(self._wildcards)
+        return [f"{before}{place(shard)}{after}" for shard in self.plan.shards]
 
     # Inputs. Each is a plain name where it is the same for all shards, and a function of the
     # wildcards only where it has to be: Snakemake takes ten times as long to call a function.
@@ -478,7 +484,7 @@ def _filled(names: str | list[str], shard: str) -> str | list[str]:
     """Names, or patterns of names, for one shard."""
     if isinstance(names, str):
         return names
-    return [name.replace("{shard}", shard) for name in names]
+    return [name.replace(wildcards(shard), place(shard)) for name in names]
 
 
 def _number(text: str) -> int:

@@ -29,6 +29,7 @@ from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, Array, Schedul
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.files.paths import folders
 from shardwise.plan.plan import Plan
 from shardwise.records import missing
 from shardwise.records.logs import explain
@@ -415,7 +416,7 @@ class ArrayDispatch:
         It may remember for a minute that a file was not there; opening the folder makes it ask.
         """
         marks = [self._plan.results.array_folder(run_name) for run_name in self._runs]
-        for folder in (self._plan.results.product("-").parent, *marks):
+        for folder in (*folders(self._plan.results.products), *marks):
             with contextlib.suppress(OSError):  # not there yet
                 os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwise.dispatch.schedulers.common import Array
 from shardwise.errors import InputError
-from shardwise.files.paths import Results
+from shardwise.files.paths import Results, place_in_bash
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 
@@ -105,7 +105,9 @@ _TASK = """\
 # A task of an array: the shard whose number in the plan follows from the task's index.
 {find_number}
 printf -v shard %0{width}d "$number"
-exec >{logs}/"$shard".log 2>&1
+log={logs}/{log}
+mkdir -p "${{log%/*}}"
+exec >"$log" 2>&1
 mark={array}."$shard"
 rm -f "$mark"
 [ -e {array}.number ] || echo "$job" >{array}.number
@@ -169,7 +171,8 @@ def script(
     return (_PULLING_TASK if array.pulls else _TASK).format(
         find_number=find_number,
         width=len(next(iter(plan.shards))),
-        logs=shlex.quote(str(plan.results.log("multiply", "-").parent.absolute())),
+        logs=shlex.quote(str(plan.results.log("multiply").parent.absolute())),
+        log=f"{place_in_bash(next(iter(plan.shards)))}.log",
         array=shlex.quote(str(plan.results.array_folder(array.run).absolute() / array.name)),
         setup=_SETUP.format(line=setup) if setup else "",
         command=shlex.join(command),
