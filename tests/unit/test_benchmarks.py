@@ -108,7 +108,7 @@ def test_shard_jobs(tmp_path: Path) -> None:
     assert [row["keep"] for row in rows] == ["sum", "products"]
     for row in rows:
         for peer in ("shardwise", "shardwise, verify: false", "plain CuPy loop"):
-            assert row["seconds"][peer][0] > 0
+            assert row["seconds"][peer][0], row["broken"]
         assert row["broken"].keys() >= {"torch", "kvikio"}
     assert list((tmp_path / "work").iterdir()) == []
 

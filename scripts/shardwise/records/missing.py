@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import IntegrityError
 from shardwise.files import small
+from shardwise.files.paths import place
 from shardwise.plan.plan import Plan, Shard
 from shardwise.units import human_bytes
 
@@ -49,7 +50,7 @@ def list_missing(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> 
 
 def is_whole(plan: Plan, shard: str) -> bool:
     """Whether a shard has a whole product and receipt of this plan."""
-    return _written(str(plan.results.receipt(shard).parent), plan.shards[shard]) is not None
+    return _written(str(plan.results.products), plan.shards[shard]) is not None
 
 
 def scan_products(plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> ProductScan:
@@ -57,7 +58,7 @@ def scan_products(plan: Plan, meanwhile: Callable[[], object] = lambda: None) ->
 
     The header and the elements of a product are left to ledger and reduce.
     """
-    folder = str(plan.results.receipt("").parent)
+    folder = str(plan.results.products)
     lacking, newest, latest = [], None, 0
     checksum = hashlib.blake2b(digest_size=16)
     for shard, row in plan.shards.items():
@@ -78,7 +79,7 @@ def _written(folder: str, row: Shard) -> tuple[int, str] | None:
 
     None where the product or its receipt is not whole.
     """
-    path = f"{folder}/{row.shard}"
+    path = f"{folder}/{place(row.shard)}"
     try:
         text = small.read(f"{path}.json")
         if text is None or not text.startswith(_head(row)) or not small.has_own_digest(text):
