@@ -7,8 +7,10 @@ with NumPy, and the sum has to be exact. Times are those of receipts and of summ
 
 import argparse
 import contextlib
+import json
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -114,6 +116,41 @@ def run(
     return read(workspace, began, whole, shards)
 
 
+PEER = """
+import json, sys
+from hyperqueue import Job, LocalCluster
+from hyperqueue.cluster import WorkerConfig
+
+command, shards, tasks = json.load(sys.stdin)
+with LocalCluster() as cluster:
+    cluster.start_worker(WorkerConfig(cores=tasks))
+    client, job = cluster.client(), Job(max_fails=None)
+    for shard in shards:
+        job.program([*command, shard], stdout=None, stderr=None)
+    client.wait_for_jobs([client.submit(job)])
+"""
+"""HyperQueue's own server and one worker, which run a command per shard, so many at once."""
+
+
+def peer(folder: Path, python: Path, shards: int) -> float:
+    """Shards per second of HyperQueue, with our stage as its command, from start to end."""
+    workspace = Workspace.create(folder, None)
+    np.save(workspace.root / "stack.npy", stack(shards))
+    workspace.configure(input="stack.npy", shards=shards, materialize=False, backend="numpy")
+    workspace.run("--until", "plan")
+    ids = [line.split("\t")[0] for line in workspace.file("plan.tsv").read_text().splitlines()[1:]]
+    command = [sys.executable, str(workspace.root / "scripts/multiply.py")]
+    command += [f"--plan={workspace.file('plan.tsv')}", "--shard"]
+    given = json.dumps([command, ids, TASKS])
+    began = time.time()
+    subprocess.run(
+        [python, "-c", PEER], input=given, text=True, cwd=folder, check=True, capture_output=True
+    )
+    if len(list(workspace.file("products").glob("*.json"))) != shards:
+        raise RuntimeError("not all shards have products")
+    return shards / (time.time() - began)
+
+
 def read(workspace: Workspace, began: float, whole: float, shards: int) -> Figures:
     """What receipts and the summary say of a run."""
     receipts = [harness.read_json(path) for path in workspace.file("products").glob("*.json")]
@@ -132,6 +169,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--shards", type=int, default=1000, help="under array, pool and mpi")
     parser.add_argument("--shards-of-jobs", type=int, default=100, help="under jobs")
     parser.add_argument("--rounds", type=int, default=1, help="of all, in turn; the median counts")
+    words = "a Python with the package hyperqueue, to run it beside"
+    parser.add_argument("--hyperqueue", type=Path, metavar="PYTHON", help=words)
     parser.add_argument("--folder", type=Path, help="for the runs; left out: a temporary one")
     return parser
 
@@ -164,6 +203,10 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
                 add_row(table, scheduler, name, figures)
         compare(table, scheduler, found)
     table.end()
+    if options.hyperqueue:
+        rate = peer(folder / "hyperqueue", options.hyperqueue, options.shards_of_jobs)
+        words = f"HyperQueue, {options.shards_of_jobs} shards, {TASKS} at once"
+        harness.say(f"{words}: {number(rate)} shards per second.")
 
 
 def add_row(table: harness.Table, scheduler: str, dispatch: str, found: list[Figures]) -> None:
