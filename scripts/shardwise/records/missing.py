@@ -116,7 +116,7 @@ def _written(folder: str, row: Shard) -> tuple[int, str] | None:
     path = f"{folder}/{place(row.shard)}"
     try:
         with small.opened(f"{path}.json") as (descriptor, status):
-            text = os.read(descriptor, small.MOST_BYTES)
+            text = os.read(descriptor, min(status.st_size, small.MOST_BYTES))
         if not text.startswith(_head(row)) or not small.has_own_digest(text):
             return None
         file = _FILE.search(text)
