@@ -196,46 +196,6 @@ def test_a_new_cut_leaves_no_products_of_the_old_one(workspace: Workspace) -> No
     assert "stale/products/mine.npy" in out(workspace, "logs/plan/plan.log").read_text()
 
 
-MODULES = """
-module one:
-    snakefile: "workflow/Snakefile"
-    config: {one}
-use rule * from one as one_*
-module two:
-    snakefile: "workflow/Snakefile"
-    {prefix}
-    config: {two}
-use rule * from two as two_*
-rule both:
-    default_target: True
-    input: "out/one/sum.npy", "out/two/sum.npy"
-"""
-
-
-@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
-def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
-    """Two modules with configs of their own: each job works by its own plan."""
-    one = X | {"results": "out/one", "dispatch": dispatch}
-    two = Y | {"results": "out/two", "dispatch": dispatch}
-    text = MODULES.format(one=one, two=two, prefix="")
-    (workspace.root / "Snakefile").write_text(text)
-    (workspace.root / "mine.yaml").unlink()
-    done = run(workspace)
-    assert np.array_equal(np.load(workspace.root / "out/one/sum.npy"), SUM_X)
-    assert np.array_equal(np.load(workspace.root / "out/two/sum.npy"), SUM_Y)
-    assert done.output.count("shardwise: done: what was asked for") == 2
-
-
-def test_a_prefix_of_a_module_is_refused(workspace: Workspace) -> None:
-    """It would rename the input, too; the message says what to do."""
-    text = MODULES.format(one=X, two=Y, prefix='prefix: "elsewhere"')
-    (workspace.root / "Snakefile").write_text(text)
-    (workspace.root / "mine.yaml").unlink()
-    done = workspace.run("-n")
-    assert done.code == 2
-    assert "prefix: 'elsewhere/' of the module cannot be used" in done.output
-
-
 def test_a_quiet_run_ends_with_the_truth(workspace: Workspace) -> None:
     """The last words come from the files, and refusals are always heard."""
     out(workspace, "products/00001.json").unlink()

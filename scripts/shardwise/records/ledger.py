@@ -79,9 +79,12 @@ def format_table(lines: Iterable[bytes]) -> bytes:
     return b"".join([_join_cells(COLUMNS), *lines])
 
 
-def read(plan: Plan) -> list[ProductReceipt]:
-    """The receipts of the shards in the plan's order, if the ledger fits them."""
-    checked = checked_receipts(plan)
+def read(plan: Plan, judged: list[ProductReceipt] | None = None) -> list[ProductReceipt]:
+    """The receipts of the shards in the plan's order, if the ledger fits them.
+
+    ``judged`` are all of them, if the judge has taken each (`judge_part`).
+    """
+    checked = checked_receipts(plan, judged)
     compare(plan, map(format_line, checked))
     return checked
 
@@ -111,11 +114,21 @@ def lists_products(plan: Plan, checksum: str) -> bool:
     return listed.hexdigest() == checksum
 
 
-def checked_receipts(plan: Plan) -> list[ProductReceipt]:
-    """The receipts of exactly the plan's shards, each as the judge takes it."""
-    checked: list[ProductReceipt] = []
+def judge_part(plan: Plan, shards: Iterable[str]) -> list[ProductReceipt]:
+    """The receipts of some shards; none of them where the judge refuses one."""
+    try:
+        return [judge.check_product(plan, shard) for shard in shards]
+    except IntegrityError:
+        return []  # `checked_receipts` names all that are refused
+
+
+def checked_receipts(
+    plan: Plan, judged: list[ProductReceipt] | None = None
+) -> list[ProductReceipt]:
+    """The receipts of exactly the plan's shards, each as the judge takes it; see `read`."""
+    checked = list(judged or ())
     problems: dict[str, str] = {}
-    for shard in plan.shards:
+    for shard in () if judged else plan.shards:
         try:
             checked.append(judge.check_product(plan, shard))
         except IntegrityError as error:

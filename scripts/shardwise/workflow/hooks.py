@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from snakemake.jobs import Job
+from snakemake.path_modifier import PathModifier
 from snakemake.persistence import NO_PARAMS_CHANGE
 from snakemake.settings.types import DeploymentMethod
 
@@ -50,19 +51,16 @@ def refuse(error: ShardwiseError) -> NoReturn:
     sys.exit(error.exit_code)
 
 
-def refuse_prefix(workflow: Any) -> None:
-    """Snakemake believes that ``prefix:`` of a module may rename all files.
+def apply_prefix(workflow: Any, results: str) -> str:
+    """Snakemake believes that ``prefix:`` of a module renames each file that a rule names.
 
-    We need the names that our scripts know. So it is refused.
+    We need names that our scripts know, and an input that stays where it is. So the prefix moves
+    the results folder, whose name comes back, and nothing else.
     """
-    if prefix := workflow.modifier.path_modifier.prefix:
-        refuse(
-            InputError(
-                f"prefix: {prefix!r} of the module cannot be used: it would rename the input as "
-                "well. Set the key results in the module's config instead, such as "
-                f"results: {prefix}results"
-            )
-        )
+    modifier = workflow.modifier
+    moved = str(modifier.path_modifier.replace_prefix(results))
+    modifier.path_modifier = PathModifier(None, None, workflow)
+    return moved
 
 
 def around_graph(workflow: Any, force: Callable[[], None]) -> None:
@@ -72,6 +70,7 @@ def around_graph(workflow: Any, force: Callable[[], None]) -> None:
     `force` is called once it is known what is asked for, and no record of our rules' jobs counts.
     """
     prepare = workflow._prepare_dag
+    rules = workflow.current_basedir.get_path_or_uri(secret_free=True)  # no folder in a git source
 
     def prepared(*args: Any, **named: Any) -> None:
         force()
@@ -81,17 +80,17 @@ def around_graph(workflow: Any, force: Callable[[], None]) -> None:
             ("params_changed", NO_PARAMS_CHANGE), ("input_changed", ()), ("code_changed", ()),
             ("software_stack_changed", ()),
         ):  # fmt: skip
-            setattr(persistence, name, _of_other_rules(getattr(persistence, name), unchanged))
+            setattr(
+                persistence, name, _of_other_rules(getattr(persistence, name), rules, unchanged)
+            )
 
     workflow._prepare_dag = prepared
 
 
-def _of_other_rules(changed: Callable, unchanged: Any) -> Callable:
-    rules = SCRIPTS.with_name("workflow")
-
+def _of_other_rules(changed: Callable, rules: str, unchanged: Any) -> Callable:
     def answer(job: Any, *args: Any, **named: Any) -> Any:
         rule = getattr(job, "rule", None)  # a group of jobs has none
-        if rule is not None and Path(str(rule.snakefile)).is_relative_to(rules):
+        if rule is not None and str(rule.basedir) == rules:
             return unchanged
         return changed(job, *args, **named)
 
@@ -139,7 +138,8 @@ def before_jobs(workflow: Any, run: "Run") -> None:
             run.write_planned()
         grid_engine_executor.begin(run.results, workflow, needed)
         _refuse_too_large(workflow, run, {job.rule.name for job in needed})
-        for job in (job for job in needed if job.rule.name == run.rule_for_all):
+        for_all = run.rule_for_all and run.name_of(run.rule_for_all)
+        for job in (job for job in needed if job.rule.name == for_all):
             if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)
             if run.forced and not workflow.touch:
@@ -160,7 +160,7 @@ def _write_command(results: Results) -> None:
 def _refuse_too_large(workflow: Any, run: "Run", rules: Collection[str]) -> None:
     """Refuse what no job on this machine can hold; elsewhere only the tasks know their device."""
     here = workflow.local_exec and run.dispatch in ("jobs", "pool") and not workflow.touch
-    if not here or not {"multiply", "pool"}.intersection(rules):
+    if not here or not {run.name_of("multiply"), run.name_of("pool")}.intersection(rules):
         return
     from shardwise.devices import choose  # here: jobs do not need them, nor NumPy
     from shardwise.multiply import batch, lanes

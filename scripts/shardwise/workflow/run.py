@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from snakemake.io import ancient
 
 from shardwise.devices import grants
-from shardwise.dispatch import recipe
+from shardwise.dispatch.array import recipe
+from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, ShardwiseError, some
 from shardwise.files.paths import CACHE, STATISTICS, Results, place, wildcards
 from shardwise.plan import cut, memory
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _LAST_STAGE = 6
+_DAY_MINUTES = 24 * 60
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -50,10 +52,12 @@ class Run:
 
     Attributes
     ----------
-    dispatch, workers, array_limit
+    dispatch, workers, array_tasks, array_limit
         As the config has them.
     standing : RemainingWork or None
         What is left to do; None in a job.
+    name_of : callable
+        What a rule is called here, as a host may rename the rules of a module.
     began, succeeded, interrupted
         Whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
     """
@@ -61,11 +65,15 @@ class Run:
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
-        hooks.refuse_prefix(workflow)
         if main:
             hooks.show_less(workflow)
-        self.results = Results(Path(results_folder(config)))
-        self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
+        folder = results_folder(config)
+        if (moved := hooks.apply_prefix(workflow, folder)) != folder:
+            self.config["results"] = moved
+        self.name_of = workflow.modifier.modify_rulename
+        self.results = Results(Path(moved))
+        who = dispatch_settings(config)
+        self.dispatch, self.workers, self.array_tasks, self.array_limit = who.values()
         self._sources: list[Source] | None = None
         self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
@@ -151,7 +159,7 @@ class Run:
         named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
         if self.rule_for_all is None or self.standing is None:
             return False
-        if not (settings.forceall or self.rule_for_all in named):
+        if not (settings.forceall or self.name_of(self.rule_for_all) in named):
             return False
         again = missing.describe(self.plan, list(self.plan.shards), "are computed again")
         log.info(f"shardwise: as you force it, {again}")
@@ -227,14 +235,22 @@ class Run:
         return str(Results(folder).plan)
 
     @property
-    def array_limit_words(self) -> str:
-        """The option that limits how many tasks of an array run at once, where the config does."""
-        return f"--array-limit {self.array_limit}" if self.array_limit else ""
+    def array_words(self) -> str:
+        """The options that say how many tasks an array has, and how many of them run at once."""
+        words = f"--array-limit {self.array_limit}" if self.array_limit else ""
+        return words if self.array_tasks == "auto" else f"--array-tasks {self.array_tasks} {words}"
 
     @property
     def recipe(self) -> str:
         """What the tasks of an array job ask the scheduler for."""
         return str(recipe.path(self.results))
+
+    @staticmethod
+    def run_time_words(wildcards: Any, resources: Any) -> str:
+        """The option that says how long a job may run, where it cannot ask its scheduler."""
+        words = grid_engine.site_words(dict(resources.items()))
+        seconds = grid_engine.GridEngine().run_time(words)
+        return f"--run-time {seconds}" if seconds else ""
 
     def write_planned(self) -> None:
         """Write the plan for the job that commits it; the results folder stays as it is."""
@@ -280,7 +296,7 @@ class Run:
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """What a complete run has made; of many files, those that Snakemake is to look at."""
-        whole = [*self.in_the_end(), str(self.results.metrics)]
+        whole = [*self.in_the_end(), str(self.results.metrics), str(self.results.crate)]
         if self.dispatch != "jobs":
             return whole
         products, receipts = self._each(self.results.product), self._each(self.results.receipt)
@@ -409,19 +425,29 @@ class Run:
                 return _growing(cut.minutes(nbytes.input))
             case "reduce":  # it reads every product once
                 return _growing(cut.minutes(nbytes.products))
+            case "multiply" if self.dispatch == "array":
+                return self._array_minutes
             case "multiply":
                 return _growing(self._task_minutes)
         return self._node_minutes
 
+    def _array_minutes(self, wildcards: Any, attempt: int) -> int:
+        """Run time of a task of an array: one that pulls shards leaves before its time is up."""
+        tasks = recipe.MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
+        return attempt * max(self._task_minutes, min(self._shared_minutes(tasks), _DAY_MINUTES))
+
     def _node_minutes(self, wildcards: Any, attempt: int) -> int:
         """Run time of all shards to compute, on all devices that were asked for."""
+        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
+        return attempt * max(self._task_minutes, self._shared_minutes(devices))
+
+    def _shared_minutes(self, workers: int) -> int:
+        """Run time of all shards to compute, by so many workers."""
         shards = list(self.plan.shards) if self.standing is None else self.to_compute
         rows = [self.plan.shards[shard] for shard in shards]
         nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
-        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
-        shared = cut.minutes(nbytes // devices, flop // devices)
-        return attempt * max(shared, self._task_minutes)
+        return cut.minutes(nbytes // workers, flop // workers)
 
     @property
     def most_devices(self) -> int:
@@ -435,9 +461,10 @@ class Run:
 
     def _words_for(self, rule: str) -> dict[str, str]:
         """What the profile's block for a rule asks for."""
-        asked = self._workflow.resource_settings.overwrite_resources
+        blocks = self._workflow.resource_settings.overwrite_resources
+        asked = blocks.get(self.name_of(rule), {})
         # Snakemake wraps them; `raw` is what stands in the profile.
-        return {name: str(resource.raw) for name, resource in asked.get(rule, {}).items()}
+        return {name: str(resource.raw) for name, resource in asked.items()}
 
     @property
     def _task_minutes(self) -> int:

@@ -1,0 +1,115 @@
+"""Shardwise as a module of another workflow: from a folder, from git, renamed, moved, twice."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.factories import nightly
+from tests.workflow.test_standing import STACK, SUM_X, SUM_Y, X, Y, run
+from tests.workspace import Workspace
+
+HOST = """
+rule mine:
+    default_target: True
+    input: {wanted}
+    output: "mine.txt"
+    shell: "cat {{input}} > {{output}}"
+"""
+MODULE = """
+module {name}:
+    snakefile: {source}
+    {prefix}
+    config: {config}
+use rule * from {name} as {name}_*
+"""
+
+
+def module(name: str, config: dict, prefix: str = "", source: str = '"workflow/Snakefile"') -> str:
+    """The lines that take Shardwise as a module whose rules are called ``NAME_…``."""
+    prefix = f'prefix: "{prefix}"' if prefix else ""
+    return MODULE.format(name=name, config=config, prefix=prefix, source=source)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A workspace with an input, and no config but those of the modules."""
+    workspace = Workspace.create(tmp_path / "w")
+    np.save(workspace.root / "stack.npy", STACK)
+    return workspace
+
+
+def host(workspace: Workspace, *parts: str) -> None:
+    """Write the Snakefile of the workflow around the modules."""
+    (workspace.root / "Snakefile").write_text("".join(parts))
+
+
+def total(workspace: Workspace, results: str) -> np.ndarray:
+    """The sum in a results folder."""
+    return np.load(workspace.root / results / "sum.npy")
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+def test_a_module_from_a_folder(workspace: Workspace, dispatch: str) -> None:
+    """The host keeps its own target, though it stands first; a rerun has nothing to do."""
+    taken = module("one", X | {"dispatch": dispatch})
+    host(workspace, HOST.format(wanted='"out/x/summary.json"'), taken)
+    run(workspace)
+    assert (workspace.root / "mine.txt").exists()
+    assert np.array_equal(total(workspace, "out/x"), SUM_X)
+    assert workspace.dry_run() == set()
+
+
+def test_a_forced_module_computes_all_again(workspace: Workspace) -> None:
+    """The name that the host gave a rule counts."""
+    host(workspace, module("one", X | {"dispatch": "pool"}))
+    run(workspace)
+    product = workspace.root / "out/x/products/00000.npy"
+    before = product.stat().st_mtime_ns
+    assert "as you force it" in run(workspace, "-R", "one_pool").output
+    assert product.stat().st_mtime_ns > before
+
+
+def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
+    """The rules come from a commit, the scripts from the package that is installed."""
+    clone = Workspace.create(tmp_path / "clone").root
+    name = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], [*name, "commit", "-q", "-m", "one"]):
+        subprocess.run(["git", *words], cwd=clone, check=True)
+    source = f'gitfile("{clone}", path="workflow/Snakefile", commit="HEAD")'
+    host(workspace, module("one", X, source=source))
+    run(workspace)
+    assert np.array_equal(total(workspace, "out/x"), SUM_X)
+    assert workspace.dry_run() == set()
+    # The receipts say what is done, not Snakemake's records of how a job was started.
+    host(workspace, module("one", X | {"reduce": {"ranks": 1}}, source=source))
+    assert workspace.dry_run() == set()
+
+
+@pytest.mark.parametrize("entry", ["workflow/Snakefile", "Snakefile.own"])
+def test_a_prefix_moves_the_results(workspace: Workspace, entry: str) -> None:
+    """The input stays where it is; through the Snakefile at the root as well."""
+    (workspace.root / "Snakefile").rename(workspace.root / "Snakefile.own")
+    host(workspace, module("one", X, prefix="elsewhere", source=f'"{entry}"'))
+    done = run(workspace)
+    assert np.array_equal(total(workspace, "elsewhere/out/x"), SUM_X)
+    assert "shardwise: done: elsewhere/out/x/sum.npy" in done.output
+    assert not (workspace.root / "out").exists()
+    assert workspace.dry_run() == set()
+
+
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
+def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
+    """Two modules with configs of their own: each job works by its own plan."""
+    host(
+        workspace,
+        HOST.format(wanted='"out/one/summary.json", "two/out/x/summary.json"'),
+        module("one", X | {"results": "out/one", "dispatch": dispatch}),
+        module("two", Y | {"dispatch": dispatch}, prefix="two"),
+    )  # fmt: skip
+    done = workspace.run("out/one/sum.npy", "two/out/x/sum.npy")
+    assert done.code == 0, done.output
+    assert np.array_equal(total(workspace, "out/one"), SUM_X)
+    assert np.array_equal(total(workspace, "two/out/x"), SUM_Y)
+    assert done.output.count("shardwise: done: what was asked for") == 2
