@@ -26,8 +26,11 @@ from tests.workspace import Workspace
 
 PROFILES = {"none": "local", "slurm": "slurm", "uge": "uge"}
 NAMES = {"none": "none", "slurm": "Slurm", "uge": "Grid Engine"}
-DISPATCHES = ("jobs", "array", "pool", "mpi")
-NOWHERE = {("none", "array")}
+DISPATCHES = ("jobs", "array", "tasks", "pool", "mpi")
+TASKS = 4
+"""Of an array whose tasks take shard after shard: the row `tasks`."""
+
+NOWHERE = {("none", "array"), ("none", "tasks")}
 """What has no meaning: an array job without a scheduler."""
 
 DIM = 8
@@ -97,8 +100,10 @@ def run(
     matrices = stack(shards)
     np.save(workspace.root / "stack.npy", matrices)
     workspace.configure(
-        input="stack.npy", shards=shards, materialize=False, backend="numpy", dispatch=dispatch
-    )
+        input="stack.npy", shards=shards, materialize=False, backend="numpy",
+        dispatch="array" if dispatch == "tasks" else dispatch,
+        array_tasks=TASKS if dispatch == "tasks" else "auto",
+    )  # fmt: skip
     began = time.time()
     done = workspace.run(*QUICK[scheduler], profile=PROFILES[scheduler], timeout=LIMIT_SECONDS)
     whole = time.time() - began
@@ -168,7 +173,8 @@ def add_row(table: harness.Table, scheduler: str, dispatch: str, found: list[Fig
         return statistics.median(getattr(figures, name) for figures in found)
 
     seconds = [middle("first"), 1 / middle("steady"), middle("own"), middle("reduce")]
-    cells: list[Any] = [NAMES[scheduler], f"`{dispatch}`", found[0].shards, middle("rate")]
+    name = f"`array`, {TASKS} tasks" if dispatch == "tasks" else f"`{dispatch}`"
+    cells: list[Any] = [NAMES[scheduler], name, found[0].shards, middle("rate")]
     cells += [f"{number(value)} s" for value in seconds]
     table.row(cells, {"rounds": [vars(figures) for figures in found]})
 

@@ -27,15 +27,21 @@ from reduce_peers import PEERS, arrays_in, files_of
 
 GIB = 1024**3
 OURS, PLAIN, LOWER, RAW = "shardwise", "plain loop", "lower-case reduce", "raw"
+PREROUNDED = "prerounded sum"
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
 WORLD = Path(__file__).with_name("reduce_peers.py")
 WORLD_SECONDS = 300.0  # that a world may take with its start
 SHARDS = 8  # files of products; of sums, as many as hold the bytes
 TERMS = 2  # matrices of each sum
 WARM_DIM, WARM_MATRICES = 1024, 4  # of the small reduce before the clock starts
-MOST_ARRAYS = {PLAIN: 2**22, LOWER: 2**16}  # more would take minutes: the rest is not read
-MOST_BYTES = {LOWER: GIB}
+MOST_ARRAYS = {
+    PLAIN: 2**22,
+    PREROUNDED: 2**14,
+    LOWER: 2**16,
+}  # more would take minutes: the rest is not read
+MOST_BYTES = {PREROUNDED: GIB // 4, LOWER: GIB}
 TOLERANCE = 1e-6  # of the norm of the sum
+DTYPES = ["float16", "float32", "float64", "complex64"]
 CHUNK_BYTES = 32 * harness.MIB
 
 
@@ -179,12 +185,12 @@ def random_planes(problem: Any, terms: int, seed: int) -> np.ndarray:
 
 def expected(plan: Any, most: int | None) -> np.ndarray:
     """The sum of what a peer adds, in float64, by NumPy."""
-    total = np.zeros(plan.problem.product_shape)
+    total = np.zeros(plan.problem.product_shape, plan.problem.sum_dtype)
     for path, count in files_of(plan, most):
         found = arrays_in(plan, path)
         step = max(1, CHUNK_BYTES // found[0].nbytes)
         for first in range(0, count, step):
-            total += found[first : min(first + step, count)].sum(axis=0, dtype="float64")
+            total += found[first : min(first + step, count)].sum(axis=0, dtype=total.dtype)
     return total
 
 
@@ -315,8 +321,8 @@ def rounds(bench: Bench, cell: Cell, most: int, budget: harness.Budget) -> list[
 
 
 HEADINGS = ["job", "ranks", "GB", "rounds", "s", "GB/s", "to the plain loop",
-            "to the lower-case reduce", "to raw reads", "read of the files", "peak MiB",
-            "beside the result MiB"]  # fmt: skip
+            "to the prerounded sum", "to the lower-case reduce", "to raw reads",
+            "read of the files", "peak MiB", "beside the result MiB"]  # fmt: skip
 
 
 def add_row(table: harness.Table, bench: Bench, cell: Cell, done: list[dict[str, Any]]) -> None:
@@ -336,10 +342,11 @@ def add_row(table: harness.Table, bench: Bench, cell: Cell, done: list[dict[str,
     key = "read_bytes" if cell.where == "cold" else "rchar"
     read = harness.median(answer[key] / nbytes for answer in ours)
     peak = max((answer["peak"] for answer in ours), default=None)
-    part = 8 * cell.stack.dim**2 // cell.ranks
+    number = 16 if "complex" in cell.stack.dtype else 8
+    part = number * cell.stack.dim**2 // cell.ranks
     columns = [
         seconds, harness.ratio(nbytes / harness.GB, seconds),
-        *(against(name) for name in (PLAIN, LOWER, RAW)), read,
+        *(against(name) for name in (PLAIN, PREROUNDED, LOWER, RAW)), read,
         peak and peak / harness.MIB, peak and (peak - part) / harness.MIB,
     ]  # fmt: skip
     figures = {**vars(cell.stack), "where": cell.where, "ranks": cell.ranks, "bytes": nbytes,
@@ -366,7 +373,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.set_defaults(minutes=60.0)
     parser.add_argument("--rounds", type=int, default=3, help="at most, while time is left")
     parser.add_argument("--gib", type=float, default=4.0, help="GiB of the files of a row")
-    parser.add_argument("--dtype", default="float32", choices=["float16", "float32", "float64"])
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--only", default="", help="regular expression for rows: LABEL ranks=N")
     return parser
 

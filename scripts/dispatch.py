@@ -17,18 +17,17 @@ if __name__ == "__main__":
     words += "(pool); the tasks of an array job that this command submits and waits for; MPI ranks"
     add = arguments.add_argument
     add("--dispatch", choices=options.WAYS, default="pool", help=words)
-    words = (
-        "tries of a shard after its first; a shard that ended with 1, 2 or 3 is not tried again; "
-    )
-    words += f"default: {DEFAULT_RETRIES}, with --dispatch array what the recipe says"
+    words = "tries of a shard after its first; a shard that ended with 1, 2 or 3 is not tried "
+    words += f"again; default: {DEFAULT_RETRIES}, with --dispatch array what the recipe says"
     add("--retries", type=cli.natural, metavar="N", help=words)
+    words = "run time that was asked of the scheduler: shards that do not fit into it are left to "
+    words += "the next job; default: what the scheduler says"
+    add("--run-time", type=cli.seconds, metavar="SECONDS", help=words)
     cli.add_task(arguments)
 
     add = arguments.add_argument_group("with --dispatch pool").add_argument
-    words = (
-        "most GPUs to use; default, also with 0: all that the scheduler or CUDA_VISIBLE_DEVICES "
-    )
-    words += "names, else all of this machine"
+    words = "most GPUs to use; default, also with 0: all that the scheduler or "
+    words += "CUDA_VISIBLE_DEVICES names, else all of this machine"
     add("--devices", type=cli.natural, metavar="N", help=words)
 
     group = arguments.add_argument_group("with --dispatch mpi")
@@ -45,10 +44,12 @@ if __name__ == "__main__":
     add("--time-limit", type=cli.seconds, metavar="SECONDS", help=words)
 
     add = arguments.add_argument_group("with --dispatch array").add_argument
+    words = "tasks that share the shards; default: one per shard, 1,000 at most"
+    add("--array-tasks", type=cli.positive, metavar="N", help=words)
     words = "most tasks that run at once; default: as many as the scheduler lets run"
     add("--array-limit", type=cli.positive, metavar="N", help=words)
-    words = (
-        "file that says what a task asks the scheduler for; snakemake writes it from the profile"
-    )
+    words = "what a task asks the scheduler for; snakemake writes it from the profile"
     add("--recipe", type=Path, metavar="FILE", help=words)
+    words = "be a task of this array, and compute the shards that it claims; in the array's script"
+    add("--array-task", metavar="NAME", help=words)
     cli.run(options.run, arguments, mpi=options.ranks)

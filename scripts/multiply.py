@@ -1,6 +1,5 @@
 """Multiply the matrices of one shard: products/SHARD.npy, and its receipt products/SHARD.json."""
 
-import os
 import runpy
 import sys
 from argparse import Namespace
@@ -8,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from shardwise import cli
-from shardwise.dispatch import apart, task
+from shardwise.dispatch import apart
+from shardwise.dispatch.array import task
 from shardwise.errors import InputError
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -18,7 +18,7 @@ def main(options: Namespace) -> int | None:
     """Compute the shard that is named, or that of this task of an array job."""
     shard = options.shard
     if options.array_task:
-        number = task.number(options.array_first or 0, os.environ)
+        number = task.number(options.array_first or 0)
         plan = plans.load(options.plan, number)
         shard = task.shard(plan, number)
         cli.log.info("this task computes shard %s; by hand: --shard %s", shard, shard)

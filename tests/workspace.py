@@ -24,7 +24,7 @@ SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
 _PARTS = ("Snakefile", "config.yaml", "workflow", "scripts", "profiles", "examples")
 _PACKAGE = Path("scripts", "shardwise", "numerics")
 _JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    .*\n)*", re.MULTILINE)
-_SHARD = re.compile(r"^    wildcards: shard=(\d+)$", re.MULTILINE)
+_SHARD = re.compile(r"^    wildcards: (?:thousand=\d+, )?shard=(\d+)$", re.MULTILINE)
 
 
 @dataclass

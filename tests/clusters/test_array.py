@@ -37,6 +37,22 @@ def test_digits_have_the_same_bits(night: ArrayNight) -> None:
     assert night.run().jobs == set(), "another run finds everything done"
 
 
+def test_tasks_pull_shards(night: ArrayNight) -> None:
+    """40 shards and 3 tasks: each is computed once, by tasks that keep what they have loaded."""
+    digits = load_digits().images
+    np.save(night.workspace.root / "digits.npy", digits)
+    night.workspace.configure(input="digits.npy", shards=40, dispatch="array", array_tasks=3)
+    done = night.run(*MULTIPLY)
+    assert done.code == 0, done.output + night.log()
+    assert "40 shards submitted to 3 tasks" in night.log()
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(40)})
+    assert night.arrays() == 1
+    assert len({r["process"] for r in night.receipts().values()}) <= 3
+    summed = night.workspace.run()
+    assert summed.code == 0, summed.output
+    assert night.sum().tobytes() == sum_of_squares(digits).tobytes()
+
+
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 @pytest.mark.fault("a worker or task that is killed")
 def test_killed_tasks_are_tried_again_and_bad_ones_are_not(night: ArrayNight) -> None:

@@ -41,6 +41,7 @@ CHANGES: list[tuple[int, str, list[Any]]] = [
     (2, "synthetic", [{"seed": 1}, {"dtype": "float64"}, {"matrices": MATRICES - 2}]),
     (1, "shard_bytes", [600, "1KiB"]),
     (1, "array_limit", [2]),
+    (1, "array_tasks", [2]),
     (1, "workers", ["node"]),
 ]
 """How often a key changes, and what to."""

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from shardwise.dispatch import journal
+from shardwise.dispatch.array import journal
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
@@ -542,7 +542,7 @@ class Arrays(Reader):
         for i in range(2):
             journal.note(
                 self.results,
-                common.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, 0, (0, 1, 5)),
+                common.Array("slurm", f"array-{i}", "d", f"sw-{i}-1", 1, 0, (0, 1, 5), 3),
             )
         self.seeds = [self.file.read_bytes()]
 

@@ -30,3 +30,4 @@ shell.prefix(shell_prefix(workflow.deployment_settings.deployment_method))
 
 wildcard_constraints:
     shard="[0-9]+",
+    thousand="[0-9]+",

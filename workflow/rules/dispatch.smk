@@ -8,7 +8,7 @@
 if run.dispatch == "array":
 
     rule multiply:
-        """Submit an array job, a task a shard, and wait for it; tasks ask for these resources."""
+        """Submit an array job for all missing shards and wait for it; tasks ask for these resources."""
         input:
             plan=run.plan_for("multiply"),
             others=run.files_for_all,
@@ -25,10 +25,10 @@ if run.dispatch == "array":
             runtime=run.minutes("multiply"),
         params:
             recipe=run.recipe,
-            limit=run.array_limit_words,
+            tasks=run.array_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch array'
-            " --recipe={params.recipe:q} {params.limit} 2> {log:q}"
+            " --recipe={params.recipe:q} {params.tasks} 2> {log:q}"
 
 
 if run.dispatch == "pool":
@@ -49,9 +49,11 @@ if run.dispatch == "pool":
             runtime=run.minutes("pool"),
         params:
             devices=run.most_devices,
+            run_time=run.run_time_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch pool'
-            " --devices {params.devices} --mem-mb {resources.mem_mb} 2> {log:q}"
+            " --devices {params.devices} --mem-mb {resources.mem_mb}"
+            " {params.run_time} 2> {log:q}"
 
 
 if run.dispatch == "mpi":
@@ -75,7 +77,8 @@ if run.dispatch == "mpi":
             runtime=run.minutes("mpi"),
         params:
             workers=run.workers,
+            run_time=run.run_time_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={input.plan:q} --dispatch mpi'
             " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
-            " --mem-mb {resources.mem_mb} 2> {log:q}"
+            " --mem-mb {resources.mem_mb} {params.run_time} 2> {log:q}"

@@ -68,11 +68,17 @@ class Limits:
     hang
         Seconds after which a worker that hangs is killed, as `hangs` defines it, and a rank without
         a sign of life counts as lost.
+    run_time
+        Seconds that the scheduler was asked for, from the start of the job, if that is known.
+    array
+        Whether they belong to a task of an array, which a next run may join.
     """
 
     memory: int | None = None
     wait: float | None = None
     hang: float = REDUCE_LIMIT_SECONDS
+    run_time: float | None = None
+    array: bool = False
 
     def shared(self, workers: int) -> "Limits":
         """The limits of each of several workers, where the memory is that of all."""

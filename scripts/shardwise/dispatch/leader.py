@@ -12,6 +12,7 @@ from typing import Protocol
 
 from shardwise.dispatch.dealer import Dealer
 from shardwise.dispatch.events import Event, Order
+from shardwise.dispatch.run_time import RunTime
 from shardwise.dispatch.tally import Tally
 from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.plan.plan import Plan
@@ -36,25 +37,53 @@ _CODES = {2: InputError, 1: ShardwiseError}
 
 @dataclass
 class _WorkerState:
-    """A worker: the shard that it computes and one given ahead, and whether it wants one more."""
+    """A worker: the shard that it computes, since when, one given ahead, if it wants one more."""
 
     where: str
     device: str | None = None
     joined: bool = False
     wants: bool = False
     deaths: int = 0
+    since: float = 0.0
     shards: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.device or _NO_DEVICE} of {self.where}"
 
 
+class Deals(Protocol):
+    """Who deals shards to the workers of a leader: a `Dealer`, or the claims of an array's task."""
+
+    def join(self, worker: Hashable) -> None:
+        """Take a worker in."""
+
+    def leave(self, worker: Hashable) -> list[str]:
+        """Forget a worker; each of the shards that it had needs an `again` or a `drop`."""
+
+    def ask(self, worker: Hashable, now: float) -> str | None:
+        """The next shard of a worker, or None where nothing is for it now."""
+
+    def done(self, worker: Hashable, shard: str, now: float) -> None:
+        """Note that a worker has ended a shard."""
+
+    def again(self, shard: str, last: bool = True) -> None:
+        """Let a shard that was dealt wait once more: behind all others, or in its place."""
+
+    def drop(self, shard: str) -> None:
+        """Forget a shard that was dealt: it has failed for good."""
+
+
 class Leader:
     """Hands out shards, has failed ones tried again, replaces workers, leaves out bad devices."""
 
-    def __init__(self, plan: Plan, tally: Tally) -> None:
-        self._tally = tally
-        self._dealer = Dealer({shard: plan.shard(shard).bytes for shard in tally.waiting})
+    def __init__(
+        self, plan: Plan, tally: Tally, dealer: "Deals | None" = None,
+        run_time: RunTime | None = None,
+    ) -> None:  # fmt: skip
+        self._tally, self._run_time = tally, run_time or RunTime(None)
+        self._dealer: Deals = dealer or Dealer(
+            {shard: plan.shard(shard).bytes for shard in tally.waiting}
+        )
         self._workers: dict[Hashable, _WorkerState] = {}
         self._blamed: dict[str, list[str]] = {}
         self._failed_on: dict[str, set[str]] = {}
@@ -63,8 +92,13 @@ class Leader:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to do, or nobody to do it."""
-        return self._tally.ended or not self._workers
+        """Whether nothing is left to do, nobody to do it, or no time."""
+        return self._tally.ended or not self._workers or (self._late and not self._tally.running)
+
+    @property
+    def _late(self) -> bool:
+        """Whether no shard fits into the run time of this job any more."""
+        return not self._run_time.suffices(1)
 
     def expect(self, worker: Hashable, node: str) -> None:
         """Count on a worker whose process was started on a node."""
@@ -93,7 +127,7 @@ class Leader:
         try:
             self._tally.finish()
         except TryAgain as error:
-            raise (nobody or error) from None
+            raise (nobody or self._out_of_time(error)) from None
 
     # What came.
 
@@ -113,6 +147,8 @@ class Leader:
             return self._spent(event, worker)
         if event.kind == "done":
             self._blamed.pop(worker.device, None)
+            self._run_time.learn(now - worker.since)
+            worker.since = now
             self._dealer.done(event.worker, event.shard, now)
             self._tally.done(event.shard)
             self._next(worker, event.shard)
@@ -167,11 +203,13 @@ class Leader:
         """Shards for the workers that want one, those that have none first."""
         orders = []
         for name, worker in sorted(self._workers.items(), key=lambda item: len(item[1].shards)):
-            shard = self._dealer.ask(name, now) if worker.wants else None
+            fits = worker.wants and self._run_time.suffices(len(worker.shards) + 1)
+            shard = self._dealer.ask(name, now) if fits else None
             if shard is not None:
                 worker.wants = False
                 worker.shards.append(shard)
                 if len(worker.shards) == 1:
+                    worker.since = now
                     self._tally.began(shard, str(worker))
                 orders.append(Order(name, "assign", shard))
         return orders
@@ -226,6 +264,12 @@ class Leader:
         if worker.joined:
             self._dealer.leave(name)
             worker.joined = False
+
+    def _out_of_time(self, error: TryAgain) -> TryAgain:
+        """What to say of shards that are left."""
+        if not self._late or not self._tally.waiting:
+            return error
+        return TryAgain(f"the run time of this job is nearly up, the next one goes on: {error}")
 
     def _nobody(self) -> ShardwiseError | None:
         """Why shards wait although nothing is done about it."""

@@ -21,6 +21,7 @@ from shardwise.devices import choose, grants, quarantine
 from shardwise.dispatch.crew import Crew, start_fork_server
 from shardwise.dispatch.events import Event, Limits, Order
 from shardwise.dispatch.leader import Leader, lead
+from shardwise.dispatch.run_time import RunTime, of_this_job
 from shardwise.dispatch.seats import Seat, View, seated, shown
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import ShardwiseError, TryAgain, of_code
@@ -97,7 +98,7 @@ def run(comm: Any, plan: Plan, workers: str, retries: int, limits: Limits) -> No
         with _ending(wire), holding(plan.results):
             for line in shown(views, seats):
                 log.info("%s", line)
-            _lead(wire, crew, seats, plan, retries)
+            _lead(wire, crew, seats, plan, retries, of_this_job(limits.run_time))
 
 
 def _views(comm: Any, plan: Plan) -> list[View]:
@@ -122,7 +123,9 @@ def _views(comm: Any, plan: Plan) -> list[View]:
     return comm.allgather(View(number, host.node(), devices, granted, trouble))
 
 
-def _lead(wire: "Wire", crew: Crew, seats: Sequence[Seat], plan: Plan, retries: int) -> None:
+def _lead(
+    wire: "Wire", crew: Crew, seats: Sequence[Seat], plan: Plan, retries: int, run_time: RunTime
+) -> None:
     """Rank 0: hand out the missing shards until each is whole or has failed for good."""
     # With signs of life: the others say nothing else before they begin.
     shards = list_missing(plan, meanwhile=wire.received)
@@ -130,7 +133,7 @@ def _lead(wire: "Wire", crew: Crew, seats: Sequence[Seat], plan: Plan, retries: 
     if not shards:
         return
     tally = Tally(plan, shards, retries)
-    leader = Leader(plan, tally)
+    leader = Leader(plan, tally, run_time=run_time)
     for rank, seat in enumerate(seats):
         for worker in range(seat.workers):
             leader.expect((rank, worker), seat.host)

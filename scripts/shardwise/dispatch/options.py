@@ -18,7 +18,9 @@ _OWNERS = {
     "ranks": ("mpi",),
     "launcher": ("mpi",),
     "time_limit": ("pool", "mpi"),
+    "array_tasks": ("array",),
     "array_limit": ("array",),
+    "array_task": ("array",),
     "recipe": ("array",),
 }
 """The ways in which an option means something, where these are not all."""
@@ -53,12 +55,17 @@ def run(options: Namespace) -> None:
     """Compute all shards that are missing, in the way that ``--dispatch`` names."""
     plan = plans.load(options.plan)
     hang = options.time_limit or REDUCE_LIMIT_SECONDS
-    limits = Limits(options.memory, options.device_wait, hang)
+    array = options.array_task is not None
+    limits = Limits(options.memory, options.device_wait, hang, options.run_time, array)
     retries = DEFAULT_RETRIES if options.retries is None else options.retries
-    if options.dispatch == "array":
-        from shardwise.dispatch import array
+    if options.array_task:
+        from shardwise.dispatch.array import puller
 
-        array.run(plan, options.recipe, options.array_limit, options.retries)
+        puller.run(plan, options.array_task, limits)
+    elif options.dispatch == "array":
+        from shardwise.dispatch.array import follow
+
+        follow.run(plan, options.recipe, options.array_limit, options.retries, options.array_tasks)
     elif options.dispatch == "mpi":
         from shardwise.dispatch import mpi
 

@@ -7,6 +7,7 @@ from shardwise.devices import choose, quarantine
 from shardwise.dispatch.crew import Crew
 from shardwise.dispatch.events import Limits
 from shardwise.dispatch.leader import Leader, lead
+from shardwise.dispatch.run_time import of_this_job
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.plan.plan import Plan
 from shardwise.records.missing import describe, list_missing
@@ -39,7 +40,7 @@ def run(plan: Plan, retries: int, limits: Limits, most: int = 0) -> None:
         if not shards:
             return
         tally = Tally(plan, shards, retries)
-        leader = Leader(plan, tally)
+        leader = Leader(plan, tally, run_time=of_this_job(limits.run_time))
         backend, barred = plan.settings.backend, quarantine.barred(plan.results)
         for device in choose.left_out(backend, barred):
             tally.note(f"left out, as in quarantine: {device}")

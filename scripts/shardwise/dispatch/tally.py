@@ -53,6 +53,8 @@ class Tally:
         Seconds that only grow.
     """
 
+    _LOST_WORDS = "it is not tried again"
+
     def __init__(
         self,
         plan: Plan,
@@ -109,7 +111,7 @@ class Tally:
         self._failures[shard] = tries = self._failures.get(shard, 0) + 1
         if code in _FINAL or tries > self._retries:
             self.lost[shard] = (code, reason)
-            log.warning("shard %s: %s; it is not tried again", shard, reason)
+            log.warning("shard %s: %s; %s", shard, reason, self._LOST_WORDS)
             return False
         self._waiting[shard] = None
         log.warning("shard %s: %s; try %d of %d follows",

@@ -70,7 +70,7 @@ def _work(parent: "_ParentPipe", plan_path: str, limits: Limits, choice: choose.
             contain.adopt()
             os.dup2(2, 1)  # what it prints
         needed = max(shard.device_memory for shard in plan.shards.values())
-        with locks.hold_job_lock(plan.results):
+        with locks.hold_job_lock(plan.results, limits.array):
             session = Session(plan, needed, limits.memory, limits.wait, choice)
             _ShardLoop(plan, logs, parent, session).work()
     except Exception as error:

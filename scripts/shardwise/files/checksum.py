@@ -152,19 +152,20 @@ def _piece_lengths(total: int, row_bytes: int, piece_bytes: int) -> Iterator[int
 
 def file_checksum(
     path: Path, offset: int, row_bytes: int, piece_bytes: int,
-    read: Callable[[int], object] = lambda count: None,
+    read: Callable[[int], object] = lambda count: None, descriptor: int | None = None,
 ) -> str:  # fmt: skip
     """Checksum of the elements of a file, as :class:`PieceChecksum` defines it.
 
     The elements begin at byte ``offset``. It takes :data:`CHUNK_BYTES` of memory, whatever the
-    sizes, and tells ``read`` how many bytes were read, now and then.
+    sizes, and tells ``read`` how many bytes were read, now and then. ``descriptor`` is that of the
+    file, if it is open.
 
     Raises
     ------
     IntegrityError
         Where rows or pieces would be empty, or the file becomes shorter meanwhile.
     """
-    with open(path, "rb", buffering=0) as file:
+    with FileIO(path if descriptor is None else descriptor, closefd=descriptor is None) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
         _refuse_empty_pieces(row_bytes, piece_bytes)
         buffer = np.empty(min(CHUNK_BYTES, max(1, total)), np.uint8)

@@ -159,13 +159,18 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
         with self._open(extent.path) as file:
             return file.cached(extent.offset, extent.offset + extent.nbytes)
 
-    def copy(self, extents: Iterable[Extent], buffer: np.ndarray) -> None:
-        """Read extents through the page cache, in this thread, one behind the other."""
-        memory, at = memoryview(buffer), 0
-        for extent in extents:
-            with self._open(extent.path) as file:
-                file.copy(extent.offset, memory[at : at + extent.nbytes])
-            at += extent.nbytes
+    def copy(self, extents: Sequence[Extent], buffer: np.ndarray) -> Iterator[np.ndarray]:
+        """Read extents of one file through the page cache, in this thread, one behind the other.
+
+        Each is handed out before the next is read, while it is in a cache of this core.
+        """
+        at = 0
+        with self._open(extents[0].path) as file:
+            for extent in extents:
+                view = buffer[at : at + extent.nbytes]
+                file.copy(extent.offset, memoryview(view))
+                yield view
+                at += extent.nbytes
 
     def _read_batch(self, batch: list[_Piece], buffer: np.ndarray) -> None:
         memory = memoryview(buffer)

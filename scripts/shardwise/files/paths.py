@@ -1,7 +1,11 @@
 """Every file name of a results folder."""
 
+import os
+import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 # What the main process keeps from run to run: headers, results of trials, uncommitted plans.
@@ -12,6 +16,47 @@ def for_bash(path: Path) -> str:
     """A path as one word for bash, which no program takes for an option."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
+# So many shards have their files side by side, under ids of five digits. Of more shards, whose ids
+# have seven, each folder holds a thousand: some disks get slow with more names in a folder.
+_FLAT_SHARDS, _FLAT_DIGITS, _FOLDED_DIGITS = 1000, 5, 7
+_THOUSAND = re.compile("[0-9]{3}")
+
+
+def id_digits(shards: int) -> int:
+    """How many digits the ids have in a plan of so many shards; they say where files lie."""
+    return _FLAT_DIGITS if shards <= _FLAT_SHARDS else _FOLDED_DIGITS
+
+
+def place(shard: str) -> str:
+    """Where the files of a shard lie in a folder: at ``00007``, or at ``012/0012345``.
+
+    A pattern stays as it is: see `wildcards`.
+    """
+    folded = len(shard) == _FOLDED_DIGITS and shard.isdecimal()
+    return f"{shard[-6:-3]}/{shard}" if folded else shard
+
+
+def place_in_bash(shard: str) -> str:
+    """Words of bash for the :func:`place` of each shard, whose id is in ``$shard``, given any."""
+    return '"$shard"' if place(shard) == shard else '"${shard: -6:3}/$shard"'
+
+
+def wildcards(shard: str) -> str:
+    """What stands for :func:`place` of each shard in the pattern of a file, given any of them."""
+    return "{shard}" if place(shard) == shard else "{thousand}/{shard}"
+
+
+def folders(top: Path) -> Iterator[Path]:
+    """A folder of per-shard files, and those by the thousand in it; none where it is missing."""
+    try:
+        with os.scandir(top) as entries:
+            inner = sorted(e.name for e in entries if _THOUSAND.fullmatch(e.name) and e.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    yield top
+    yield from (top / name for name in inner)
 
 
 class _Name:
@@ -44,6 +89,8 @@ class Results:
     runs = _Name("runs.tsv")  # names under which earlier runs submitted jobs
     arrays = _Name("arrays.tsv")  # one row per array job: scheduler, name, digest of the plan
     quarantine = _Name("quarantine.tsv")  # one row per device that failed
+    shards = _Name("shards")  # the shards' matrices, where they are materialized
+    products = _Name("products")  # their products, with the receipts
     partial = _Name("partial")  # work of a reduce that has not finished
     stale = _Name("stale")  # what lay in the way of a run's files
     live = _Name("logs/live")  # what tasks at work say of themselves, one file each
@@ -58,6 +105,11 @@ class Results:
     reducing = _Name("logs/reduce.lock")
     dispatching = _Name("logs/dispatch.lock")
 
+    @cached_property
+    def _top(self) -> str:
+        # The names of a million shards are made of text at once, which takes a third of the time.
+        return os.path.join(str(self.root), "")
+
     @classmethod
     def of_plan(cls, plan: Path) -> "Results":
         """The results folder that a ``plan.tsv`` lies in."""
@@ -68,9 +120,8 @@ class Results:
         files = (self.plan, self.plan_facts, self.sources, self.synthetic, self.synthetic_receipt,
                  self.ledger, self.summary, self.report, self.metrics, self.crate, self.runs,
                  self.quarantine, self.arrays, *map(self.statistic, STATISTICS))  # fmt: skip
-        folders = (self.shard("").parent, self.product("").parent, self.running.parent,
-                   self.partial, self.stale)  # fmt: skip
-        return [path.name for path in (*files, *folders)]
+        tops = (self.shards, self.products, self.running.parent, self.partial, self.stale)
+        return [path.name for path in (*files, *tops)]
 
     def array_folder(self, run: str) -> Path:
         """What one dispatch of arrays and its tasks tell each other: scripts, marks of ends."""
@@ -78,23 +129,23 @@ class Results:
 
     def shard(self, shard: str) -> Path:
         """A shard's matrices, where they are materialized."""
-        return self.root / "shards" / f"{shard}.npy"
+        return Path(f"{self._top}shards/{place(shard)}.npy")
 
     def shard_receipt(self, shard: str) -> Path:
         """The receipt of a materialized shard."""
-        return self.root / "shards" / f"{shard}.json"
+        return Path(f"{self._top}shards/{place(shard)}.json")
 
     def product(self, shard: str) -> Path:
         """A shard's products, or their sum."""
-        return self.root / "products" / f"{shard}.npy"
+        return Path(f"{self._top}products/{place(shard)}.npy")
 
     def receipt(self, shard: str) -> Path:
         """The receipt of a shard's products."""
-        return self.root / "products" / f"{shard}.json"
+        return Path(f"{self._top}products/{place(shard)}.json")
 
     def telemetry(self, shard: str) -> Path:
         """What the device of a shard did meanwhile, one row per sample."""
-        return self.root / "products" / f"{shard}.telemetry.tsv"
+        return Path(f"{self._top}products/{place(shard)}.telemetry.tsv")
 
     def statistic(self, name: str) -> Path:
         """A result over all matrices, such as ``sum.npy``."""
@@ -102,11 +153,11 @@ class Results:
 
     def starts(self, shard: str, rule: str = "multiply") -> Path:
         """The journal of a rule's attempts at a shard: one line each."""
-        return self.root / "logs" / rule / f"{shard}.starts"
+        return Path(f"{self._top}logs/{rule}/{place(shard)}.starts")
 
     def log(self, rule: str, shard: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""
-        return self.root / "logs" / rule / f"{shard or rule}.log"
+        return Path(f"{self._top}logs/{rule}/{place(shard or rule)}.log")
 
 
 # What can be computed over all products, element by element (see statistics.py).

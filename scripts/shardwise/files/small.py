@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files.paths import Results
+from shardwise.files.paths import Results, folders
 
 MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
 _DIGEST = b',\n "digest": "'
@@ -69,23 +69,44 @@ def read(
     IntegrityError
         Where it is no file, is too large, or cannot be read.
     """
-    flags = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        with open(path, "rb", 0, opener=lambda name, mode: os.open(name, mode | flags)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise IntegrityError(f"{path} is not a file")
+        with opened(path, follow=follow) as (descriptor, status):
             size = status.st_size
             if size > most and not end:
                 raise IntegrityError(f"{path} has {size} bytes, more than any such file")
-            file.seek(max(0, size - most))
-            return file.read(min(size, most))
+            return os.pread(descriptor, min(size, most), max(0, size - most))
     except FileNotFoundError:
         return None
-    except IsADirectoryError:
-        raise IntegrityError(f"{path} is not a file") from None
     except OSError as error:
         raise IntegrityError(f"{path} cannot be read ({error.strerror})") from error
+
+
+class opened:  # noqa: N801 - used as a function
+    """The descriptor and the facts of a file to be read, which need not be one: nothing waits.
+
+    A class and no generator, and no file object: of a million files, that takes half of the time.
+
+    Raises
+    ------
+    IntegrityError
+        Where it is no file. OSError where it cannot be opened.
+    """
+
+    def __init__(self, path: Path | str, *, follow: bool = True) -> None:
+        self._path, self._flags = path, os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+
+    def __enter__(self) -> tuple[int, os.stat_result]:
+        """Open the file."""
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | self._flags)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise IntegrityError(f"{self._path} is not a file")
+        return self._descriptor, status
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        os.close(self._descriptor)
 
 
 def read_json(path: Path) -> Any:
@@ -126,9 +147,11 @@ def refuse_links(results: Results) -> None:
     Large files are written under a new name and renamed, which replaces a link and follows none.
     """
     logs = results.running.parent
-    paths = [results.shard("").parent, results.product("").parent, results.partial, logs]
+    tops = [results.shards, results.products]
+    paths = [results.partial, logs]
     with suppress(OSError):  # not there yet
-        paths += logs.iterdir()
+        tops += logs.iterdir()
+    paths += [entry for top in tops for entry in (top, *folders(top))]
     for path in (*paths, results.runs, results.arrays, results.quarantine):
         if path.is_symlink():
             raise _leads_out(path)

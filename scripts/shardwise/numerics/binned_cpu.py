@@ -4,9 +4,9 @@ Numbers come as the unsigned integers of the same bits, so that one source serve
 visit adds 8 rows to a tile of elements: few enough that rows and state stay in a core's nearest
 caches, and enough that the state is loaded and stored once for many terms.
 
-A visit first takes for granted that no top grows and that the lowest level gets nothing. On the
-way it notes the largest modulus, and the smallest that is not 0. Where these say otherwise, which
-happens seldom or always, the state is put back and the tile is visited again.
+Before a visit the rows are looked at: the largest modulus tells whether a top has to grow, and the
+smallest that is not 0 whether the lowest level gets something. Where it gets nothing, the level
+above takes all that is left of each number: those are added as they are, without rounding.
 
 Indices are unsigned and arrays come whole, because numba's check for negative indices, and inner
 strides that are not known before the run, keep LLVM from vector code.
@@ -27,7 +27,9 @@ from shardwise.plan.problem import LEVELS
 
 _TILE = 1024  # elements of a visit
 _BLOCK = 64  # rows that pass one tile before it is the next tile's turn
-_EIGHT, _ONE = (0,) * 8, (0,)  # rows of a visit: the length of a tuple is known when it is compiled
+# The length of a tuple is known when it is compiled: rows of a visit, and a choice.
+_EIGHT, _ONE = (0,) * 8, (0,)
+_EXACT, _ROUNDED = (0,), ()
 
 _EXPONENT = 1 << 52  # one more in the exponent of a float64, as the integer of its bits
 _LEVEL = 32 * _EXPONENT
@@ -158,61 +160,84 @@ def _number(typing: Any, bits: Any) -> Any:
 
 
 @compiled.part
-def _visit(
-    words: np.ndarray, place: _Place, rows: _Zeros, levels: _Zeros, tile: _Tile,
-    heads: np.ndarray, sums: np.ndarray, before: np.ndarray,
+def _look(
+    words: np.ndarray, place: _Place, rows: _Zeros, tile: _Tile,
+    heads: np.ndarray, extremes: np.ndarray,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Add as many rows as ``rows`` is long to as many levels, and leave the old sums in ``before``.
+    """Look at as many rows as ``rows`` is long, before they are added.
 
     It returns the bits of the largest modulus; more than 0 where a modulus is too large for its
-    top; and how far the smallest lies below a top, as the bits of a float64.
+    top; and how far the smallest that is not 0 lies below a top, as the bits of a float64.
     """
     word = words.dtype.type
     start, stride = place
-    largest, excess, loss = word(0), -_MODULUS, -_MODULUS
+    # By itself, as numbers of few bits are then looked at many at a time.
     for i in range(uint64(tile[1])):
-        e = uint64(tile[0]) + i
-        top = (np.int64(heads[e]) & _LEVEL_BITS) * _LEVEL
-        magic0 = top + 3 * (_EXPONENT // 2)
-        magic1, magic2, magic3 = magic0 - _LEVEL, magic0 - 2 * _LEVEL, magic0 - 3 * _LEVEL
-        # Slices are differences of bits: those of M are taken away for all rows at once.
-        before[0, i], before[1, i] = sums[0, e], sums[1, e]
-        sum0, sum1 = sums[0, e] - len(rows) * magic0, sums[1, e] - len(rows) * magic1
-        if len(levels) > 2:
-            before[2, i] = sums[2, e]
-            sum2 = sums[2, e] - len(rows) * magic2
-        if len(levels) > 3:
-            before[3, i] = sums[3, e]
-            sum3 = sums[3, e] - len(rows) * magic3
         most, least = word(0), word(~uint64(0))
         for row in range(len(rows)):
             bits = words[uint64(start) + uint64(row) * uint64(stride) + i]
             modulus = word(bits & (word(~uint64(0)) >> uint64(1)))
             most = word(max(most, modulus))
             least = word(min(least, word(modulus - word(1))))  # 0 turns into the largest
-            number = _number(bits)
-            shifted = number + _number(uint64(magic0))
-            sum0 += _bits(shifted)
-            rest = number - (shifted - _number(uint64(magic0)))
-            shifted = rest + _number(uint64(magic1))
-            sum1 += _bits(shifted)
-            if len(levels) > 2:
-                rest -= shifted - _number(uint64(magic1))
-                shifted = rest + _number(uint64(magic2))
-                sum2 += _bits(shifted)
-            if len(levels) > 3:
-                rest -= shifted - _number(uint64(magic2))
-                shifted = rest + _number(uint64(magic3))
-                sum3 += _bits(shifted)
-        sums[0, e], sums[1, e] = sum0, sum1
-        if len(levels) > 2:
-            sums[2, e] = sum2
-        if len(levels) > 3:
-            sums[3, e] = sum3
+        extremes[0, i], extremes[1, i] = most, least
+    largest, excess, loss = word(0), -_MODULUS, -_MODULUS
+    for i in range(uint64(tile[1])):
+        top = (np.int64(heads[uint64(tile[0]) + i]) & _LEVEL_BITS) * _LEVEL
+        most, least = extremes[0, i], extremes[1, i]
         largest = word(max(largest, most))
         excess = max(excess, _bits(_number(most)) - top)
         loss = max(loss, top - (_bits(_number(least)) & _MODULUS))
     return largest, excess + 20 * _EXPONENT, loss
+
+
+@compiled.part
+def _visit(
+    words: np.ndarray, place: _Place, rows: _Zeros, levels: _Zeros, exact: _Zeros, tile: _Tile,
+    heads: np.ndarray, sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Add as many rows as ``rows`` is long to as many levels.
+
+    Where ``exact`` is not empty, the last of these levels takes all that is left of each number.
+    """
+    start, stride = place
+    last = uint64(len(levels) - 1)
+    for i in range(uint64(tile[1])):
+        e = uint64(tile[0]) + i
+        magic0 = (np.int64(heads[e]) & _LEVEL_BITS) * _LEVEL + 3 * (_EXPONENT // 2)
+        magic1, magic2 = magic0 - _LEVEL, magic0 - 2 * _LEVEL
+        magic = magic0 - np.int64(last) * _LEVEL
+        # Slices are differences of bits: those of M are taken away for all rows at once.
+        sum0 = sums[0, e] - len(rows) * magic0
+        if len(levels) > 2:
+            sum1 = sums[1, e] - len(rows) * magic1
+        if len(levels) > 3:
+            sum2 = sums[2, e] - len(rows) * magic2
+        rests, ends = 0.0, sums[last, e] - (1 if len(exact) else len(rows)) * magic
+        for row in range(len(rows)):
+            number = _number(words[uint64(start) + uint64(row) * uint64(stride) + i])
+            shifted = number + _number(uint64(magic0))
+            sum0 += _bits(shifted)
+            rest = number - (shifted - _number(uint64(magic0)))
+            if len(levels) > 2:
+                shifted = rest + _number(uint64(magic1))
+                sum1 += _bits(shifted)
+                rest -= shifted - _number(uint64(magic1))
+            if len(levels) > 3:
+                shifted = rest + _number(uint64(magic2))
+                sum2 += _bits(shifted)
+                rest -= shifted - _number(uint64(magic2))
+            if len(exact):
+                rests += rest  # without rounding: whole units of the level, fewer than 2⁵¹
+            else:
+                ends += _bits(rest + _number(uint64(magic)))
+        sums[0, e] = sum0
+        if len(levels) > 2:
+            sums[1, e] = sum1
+        if len(levels) > 3:
+            sums[2, e] = sum2
+        if len(exact):
+            ends += _bits(rests + _number(uint64(magic)))
+        sums[last, e] = ends
 
 
 @compiled.part
@@ -257,43 +282,41 @@ def _grow(
 
 @compiled.part
 def _add_batch(
-    words: np.ndarray, place: _Place, n: int, all_levels: bool, limits: tuple[int, int, int],
+    words: np.ndarray, place: _Place, n: int, limits: tuple[int, int, int],
     shallow: _Zeros, deep: _Zeros, tile: _Tile, heads: np.ndarray, sums: np.ndarray,
-    before: np.ndarray, copy: np.ndarray,
-) -> bool:  # fmt: skip
-    """Add 8 rows or one, again with all levels where some are not enough; whether that was it."""
+    extremes: np.ndarray, copy: np.ndarray,
+) -> None:  # fmt: skip
+    """Add 8 rows or one, to all levels if the lowest gets something."""
     wild, infinite, thin = limits
-    needed = False
     while True:
-        if n == 8 and all_levels:
-            notes = _visit(words, place, _EIGHT, deep, tile, heads, sums, before)
-        elif n == 8:
-            notes = _visit(words, place, _EIGHT, shallow, tile, heads, sums, before)
-        elif all_levels:
-            notes = _visit(words, place, _ONE, deep, tile, heads, sums, before)
+        if n == 8:
+            largest, excess, loss = _look(words, place, _EIGHT, tile, heads, extremes)
         else:
-            notes = _visit(words, place, _ONE, shallow, tile, heads, sums, before)
-        largest, excess, loss = notes
-        if largest < wild and excess <= 0 and (all_levels or loss + thin <= 0):
-            return needed
-        for level in range(len(deep) if all_levels else len(shallow)):
-            sums[level, tile[0] : tile[0] + tile[1]] = before[level, : tile[1]]
-        needed |= largest < wild and excess <= 0
+            largest, excess, loss = _look(words, place, _ONE, tile, heads, extremes)
+        if largest < wild and excess <= 0:
+            break
         if largest >= wild:
             _tame(words, place, n, wild, infinite, tile, heads, copy)
             words, place = copy, (0, _TILE)
         _grow(words, place, n, tile, heads, sums)
-        all_levels = True
+    if loss + thin <= 0:
+        if n == 8:
+            _visit(words, place, _EIGHT, shallow, _EXACT, tile, heads, sums)
+        else:
+            _visit(words, place, _ONE, shallow, _EXACT, tile, heads, sums)
+    elif n == 8:
+        _visit(words, place, _EIGHT, deep, _ROUNDED, tile, heads, sums)
+    else:
+        _visit(words, place, _ONE, deep, _ROUNDED, tile, heads, sums)
 
 
 def _add_reals(
     words: np.ndarray, start: int, stride: int, n: int, width: int, limits: tuple[int, int, int],
     shallow: _Zeros, deep: _Zeros, heads: np.ndarray, sums: np.ndarray,
 ) -> None:  # fmt: skip
-    """Add ``n`` rows, at first to all levels but the lowest."""
-    before = np.empty((len(deep), _TILE), np.int64)
+    """Add ``n`` rows, tile by tile."""
+    extremes = np.empty((2, _TILE), words.dtype)
     copy = np.empty(8 * _TILE, words.dtype)
-    lasting = False  # whether the lowest level was needed: then it probably is again
     for first in range(0, n, _BLOCK):
         end = min(first + _BLOCK, n)
         for low in range(0, width, _TILE):
@@ -302,10 +325,9 @@ def _add_reals(
             while row < end:
                 rows = 8 if row + 8 <= end else 1
                 place = start + row * stride + low, stride
-                lasting |= _add_batch(
-                    words, place, rows, lasting, limits, shallow, deep, tile,
-                    heads, sums, before, copy,
-                )  # fmt: skip
+                _add_batch(
+                    words, place, rows, limits, shallow, deep, tile, heads, sums, extremes, copy
+                )
                 row += rows
 
 

@@ -41,6 +41,10 @@ class Rows(NamedTuple):
     @property
     def array(self) -> np.ndarray:
         """The elements as a view ``(n, width)``; its rows are contiguous, and may lie apart."""
+        if self.stride == self.width:  # `as_strided` takes as long as to add a short row
+            return self.flat[self.start : self.start + self.n * self.width].reshape(
+                self.n, self.width
+            )
         item = self.flat.itemsize
         return np.lib.stride_tricks.as_strided(
             self.flat[self.start :], (self.n, self.width), (self.stride * item, item)

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
-from shardwise.files.checksum import file_checksum
-from shardwise.files.npy import DATA_OFFSET
-from shardwise.files.paths import STATISTICS, Results, for_bash
+from shardwise.files.paths import STATISTICS, Results, for_bash, place
 from shardwise.observe.factors import Factor
 from shardwise.plan import plan as plans
 from shardwise.plan.identity import identity_of_array, is_as_planned
@@ -29,6 +27,7 @@ from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, 
 from shardwise.units import human_bytes
 
 _MOST_NAMED, _MOST_LISTED = 5, 20
+_MOST_AT_ONCE = 100  # shards that a thread takes
 
 SCHEMA = 1
 """Of the JSON that an audit makes."""
@@ -259,6 +258,13 @@ class _Auditor:
         self._lock = threading.Lock()
         fixed = (getattr(self._results, name) for name in vars(Results))
         self._known = {self._name(path) for path in fixed if isinstance(path, Path)}
+        names = Results(Path())
+        self._kinds = [
+            str(kind("?")).split("?")
+            for kind in (names.product, names.receipt, names.telemetry, names.shard,
+                         names.shard_receipt)
+        ]  # fmt: skip
+        self._copies = self._results.shards.exists()
         self._synthetic = bool(plan.facts.synthetic)
         if self._synthetic:  # the folder may have another name by now
             sources = [replace(source, path=str(self._results.synthetic)) for source in sources]
@@ -281,7 +287,12 @@ class _Auditor:
                 pool.submit(self._statistic, name, facts)
                 for name, facts in (summary.files if summary else {}).items()
             ]
-            for number, one in enumerate(pool.map(self._shard, plan.shards.values()), 1):
+            # Many at once: to hand over a tiny shard takes as long as to read it.
+            rows = list(plan.shards.values())
+            size = max(1, min(_MOST_AT_ONCE, len(rows) // (20 * threads)))
+            groups = [rows[at : at + size] for at in range(0, len(rows), size)]
+            found = chain.from_iterable(pool.map(self._shards, groups))
+            for number, one in enumerate(found, 1):
                 audit.findings += one.findings
                 self._alike.update(one.alike)
                 seen.append(one)
@@ -319,6 +330,9 @@ class _Auditor:
             audit.add(DAMAGED, "ledger.tsv", "it is missing")
 
     # One shard.
+
+    def _shards(self, rows: list[Shard]) -> list[_ShardAudit]:
+        return [self._shard(row) for row in rows]
 
     def _shard(self, row: Shard) -> _ShardAudit:
         """The product of a shard, its receipt, its copy.
@@ -358,6 +372,8 @@ class _Auditor:
 
     def _copy(self, row: Shard, seen: _ShardAudit) -> str | None:
         """The checksum in the receipt of a copy; the copy itself may have been removed."""
+        if not self._copies:
+            return None
         copy, path = self._results.shard(row.shard), self._results.shard_receipt(row.shard)
         receipt = None
         with self._noting(seen.findings, path), suppress(receipts.NoReceipt):
@@ -385,10 +401,7 @@ class _Auditor:
 
     def _compare(self, path: Path, facts: ArrayFile) -> None:
         """Compare every byte of a file of ours with its receipt, which the judge has taken."""
-        receipts.check_file(path, facts)
-        found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes, self._count)
-        if found != facts.checksum:
-            raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
+        receipts.check_elements(path, facts, self._count)
 
     def _count(self, nbytes: int) -> None:
         with self._lock:
@@ -480,34 +493,35 @@ class _Auditor:
 
     def _foreign(self) -> Iterator[str]:
         """Files that are not part of the run; logs and unfinished work are left aside."""
-        root = self._results.root
+        # As text: there may be a million, and to make a Path of each takes as long as to read it.
+        root, known, shards = str(self._results.root), self._known, self._plan.shards
         for folder, folders, files in os.walk(root):
-            here = Path(folder)
-            if here == root:
+            if folder == root:
                 folders[:] = [name for name in folders if name not in ("logs", "partial")]
-            links = [name for name in folders if (here / name).is_symlink()]
-            for path in (here / name for name in (*files, *links)):
-                if self._name(path) not in self._known and not self._is_of_a_shard(path):
-                    yield self._name(path)
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            before = os.path.join(os.path.relpath(folder, root), "").removeprefix("./")
+            for file in (*files, *links):
+                name, shard = f"{before}{file}", file.partition(".")[0]
+                if name not in known and not (shard in shards and name in self._names_of(shard)):
+                    yield name
 
-    def _is_of_a_shard(self, path: Path) -> bool:
-        """Whether a file has a name that a shard of the plan gives to one of its files."""
-        shard, results = path.name.partition(".")[0], self._results
-        kinds = (results.product, results.receipt, results.telemetry, results.shard,
-                 results.shard_receipt)  # fmt: skip
-        return shard in self._plan.shards and any(path == kind(shard) for kind in kinds)
+    def _names_of(self, shard: str) -> list[str]:
+        """The names that a shard gives to its files, from the results folder on."""
+        return [f"{before}{place(shard)}{after}" for before, after in self._kinds]
 
     def _repair(self) -> list[str]:
         """Commands after which the next run makes again what is damaged, and what is made of it."""
         results, damaged = self._results, self._audit.of(DAMAGED)
         shards = sorted({finding.shard for finding in damaged if finding.shard})
         paths = {results.root / finding.path for finding in damaged if not finding.shard}
-        copies = sorted({path.stem for path in paths if path.parent == results.shard("").parent})
+        copies = sorted(
+            {path.stem for path in paths if path.parent == results.shard(path.stem).parent}
+        )
         words = []
         if shards:
-            words.append(ledger.quote_names(results.receipt("").parent, shards, ".json"))
+            words.append(ledger.quote_names(results.products, shards, ".json"))
         for suffix in (".npy", ".json") if copies else ():
-            words.append(ledger.quote_names(results.shard("").parent, copies, suffix))
+            words.append(ledger.quote_names(results.shards, copies, suffix))
         # The summary as well: see `look`.
         if paths & {results.ledger, results.summary, *map(results.statistic, STATISTICS)}:
             words.append(for_bash(results.summary))

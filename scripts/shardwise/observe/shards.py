@@ -7,6 +7,7 @@ and a log outlive a plan; what they say of times before this one was made is of 
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from shardwise import units
 from shardwise.devices.gauge import Sample
 from shardwise.errors import IntegrityError, one_line
 from shardwise.files import small
+from shardwise.files.paths import folders, place
 from shardwise.multiply import live
 from shardwise.observe.observation import (
     DAMAGED,
@@ -127,12 +129,13 @@ class Sightings:
             self._devices: dict[DeviceOfNode, DeviceOfNode] = {}
         self._plan, self._facts, self._at, results = plan, plan.facts, at, plan.results
         self._planned = (plan.facts.made.time if plan.facts.made else 0.0) - SKEW_SECONDS
-        listed = _listed(results.receipt("").parent)
+        listed = _listed(results.products)
         self._folders = {name: _Folder(results.root / "logs" / name)
                          for name in ("live", "multiply", "shard")}  # fmt: skip
         sightings, flaws = {}, []
         for shard, row in plan.shards.items():
-            product = self._product(row, listed.get(f"{shard}.json"), listed.get(f"{shard}.npy"))
+            name = place(shard)
+            product = self._product(row, listed.get(f"{name}.json"), listed.get(f"{name}.npy"))
             sighting = product.whole or self._unfinished(row, product)
             if sighting.attempts and sighting.state not in (DONE, RUNNING):
                 # Done after the folder was listed, it has no live file any more.
@@ -254,7 +257,8 @@ class Sightings:
     def _failed(
         self, row: Shard, starts: _Starts, reason: str, rule: str | None, at: float
     ) -> Sighting:
-        log = f"logs/{rule}/{row.shard}.log" if rule else None
+        results = self._plan.results
+        log = str(results.log(rule, row.shard).relative_to(results.root)) if rule else None
         failure = FailureReason(one_line(reason)[:_MOST_LETTERS], log, at)
         began = starts.last if rule != "shard" else None
         return self._stands(row, FAILED, starts, started=began, failure=failure)
@@ -276,7 +280,7 @@ class Sightings:
         return task, status.st_mtime
 
     def _starts(self, shard: str) -> _Starts:
-        status = self._folders["multiply"].get(f"{shard}.starts")
+        status = self._folders["multiply"].get(f"{place(shard)}.starts")
         if status is None:
             return _NO_STARTS
         path = self._plan.results.starts(shard)
@@ -284,7 +288,7 @@ class Sightings:
 
     def _log(self, rule: str, shard: str, began: float | None) -> _LogEnd | None:
         """The log of an attempt, where it is not of an earlier one."""
-        status = self._folders[rule].get(f"{shard}.log")
+        status = self._folders[rule].get(f"{place(shard)}.log")
         since = self._planned if began is None else began - _SETTLING_SECONDS
         if status is None or status.st_mtime < since:
             return None
@@ -301,37 +305,39 @@ class Sightings:
 
 
 class _Folder:
-    """The files of a folder by name, of which few are asked for: it is listed at the first."""
+    """The per-shard files of a folder, of which few are asked for: it is listed at the first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @cached_property
     def _names(self) -> set[str]:
-        try:
-            return set(os.listdir(self._path))
-        except OSError:
-            return set()
+        names: set[str] = set()
+        with suppress(OSError):
+            for folder in folders(self._path):
+                before = "" if folder == self._path else f"{folder.name}/"
+                names.update(f"{before}{name}" for name in os.listdir(folder))
+        return names
 
     def get(self, name: str) -> os.stat_result | None:
-        """The facts of a file; None where there is none."""
+        """The facts of a file, named by `place`; None where there is none."""
         try:
             return os.stat(self._path / name) if name in self._names else None
         except OSError:
             return None
 
 
-def _listed(folder: Path) -> dict[str, _Stamp]:
-    """The receipts and products of a folder, with their stamps."""
+def _listed(top: Path) -> dict[str, _Stamp]:
+    """The receipts and products of a folder, with their stamps, by `place` and suffix."""
     stamps = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                # A link that leads nowhere, and what is gone by now, has none.
-                if entry.name.endswith((".json", ".npy")) and (stamp := stamped(entry)):
-                    stamps[entry.name] = stamp
-    except OSError:
-        pass
+    with suppress(OSError):
+        for folder in folders(top):
+            before = "" if folder == top else f"{folder.name}/"
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    # A link that leads nowhere, and what is gone by now, has none.
+                    if entry.name.endswith((".json", ".npy")) and (stamp := stamped(entry)):
+                        stamps[f"{before}{entry.name}"] = stamp
     return stamps
 
 

@@ -25,7 +25,13 @@ from shardwise.units import parse_bytes
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
-NO_PLAN = ("reduce", "dispatch", "workers", "array_limit")  # keys that no plan depends on
+NO_PLAN = (
+    "reduce",
+    "dispatch",
+    "workers",
+    "array_tasks",
+    "array_limit",
+)  # keys that no plan depends on
 _MOST_NUMBER = 10**40
 _MOST_NAMED = 20
 _MOST_BYTES = 1024**2
@@ -62,6 +68,7 @@ class Settings:
     keep: str
     dispatch: str
     workers: str
+    array_tasks: int | str
     array_limit: int | None
     reproducible: bool
     backend: str
@@ -86,7 +93,9 @@ def reduce_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def dispatch_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Who runs the shards, which is no part of a plan either; the config has been checked."""
-    defaults = {"dispatch": "jobs", "workers": "device", "array_limit": None}
+    defaults = {
+        "dispatch": "jobs", "workers": "device", "array_tasks": "auto", "array_limit": None
+    }  # fmt: skip
     return {key: config.get(key, default) for key, default in defaults.items()}
 
 

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from shardwise.files.paths import id_digits
 from shardwise.plan import memory as plan_memory
 from shardwise.plan.plan import Shard
 from shardwise.plan.problem import Problem
@@ -39,8 +40,8 @@ def cut(matrices: int, shards: int) -> list[tuple[int, int]]:
 
 
 def shard_ids(shards: int) -> list[str]:
-    """Zero-padded decimal ids, five digits or as many as are needed."""
-    width = max(5, len(str(shards - 1)))
+    """Zero-padded decimal ids."""
+    width = id_digits(shards)
     return [f"{i:0{width}}" for i in range(shards)]
 
 

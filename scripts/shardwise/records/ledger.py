@@ -10,7 +10,7 @@ from typing import Any
 from shardwise.errors import IntegrityError
 from shardwise.files import small
 from shardwise.files.commit import commit, remove_leftovers
-from shardwise.files.paths import for_bash
+from shardwise.files.paths import folders, for_bash, place
 from shardwise.plan.plan import Plan
 from shardwise.records import judge
 from shardwise.records.receipts import ProductReceipt
@@ -37,8 +37,9 @@ def write(plan: Plan) -> None:
     IntegrityError
         Naming each shard that is missing, damaged or foreign, and the command that repairs it.
     """
-    for path in (plan.results.product(""), plan.results.shard("")):
-        remove_leftovers(path.parent)
+    for top in (plan.results.products, plan.results.shards):
+        for folder in folders(top):
+            remove_leftovers(folder)
     table = format_table(map(format_line, checked_receipts(plan)))
     with commit(plan.results.ledger) as file:
         file.write(table)
@@ -78,9 +79,12 @@ def format_table(lines: Iterable[bytes]) -> bytes:
     return b"".join([_join_cells(COLUMNS), *lines])
 
 
-def read(plan: Plan) -> list[ProductReceipt]:
-    """The receipts of the shards in the plan's order, if the ledger fits them."""
-    checked = checked_receipts(plan)
+def read(plan: Plan, judged: list[ProductReceipt] | None = None) -> list[ProductReceipt]:
+    """The receipts of the shards in the plan's order, if the ledger fits them.
+
+    ``judged`` are all of them, if the judge has taken each (`judge_part`).
+    """
+    checked = checked_receipts(plan, judged)
     compare(plan, map(format_line, checked))
     return checked
 
@@ -110,11 +114,21 @@ def lists_products(plan: Plan, checksum: str) -> bool:
     return listed.hexdigest() == checksum
 
 
-def checked_receipts(plan: Plan) -> list[ProductReceipt]:
-    """The receipts of exactly the plan's shards, each as the judge takes it."""
-    checked: list[ProductReceipt] = []
+def judge_part(plan: Plan, shards: Iterable[str]) -> list[ProductReceipt]:
+    """The receipts of some shards; none of them where the judge refuses one."""
+    try:
+        return [judge.check_product(plan, shard) for shard in shards]
+    except IntegrityError:
+        return []  # `checked_receipts` names all that are refused
+
+
+def checked_receipts(
+    plan: Plan, judged: list[ProductReceipt] | None = None
+) -> list[ProductReceipt]:
+    """The receipts of exactly the plan's shards, each as the judge takes it; see `read`."""
+    checked = list(judged or ())
     problems: dict[str, str] = {}
-    for shard in plan.shards:
+    for shard in () if judged else plan.shards:
         try:
             checked.append(judge.check_product(plan, shard))
         except IntegrityError as error:
@@ -143,14 +157,14 @@ def _explain(plan: Plan, problems: dict[str, str], backends: set[str]) -> str:
 
 def build_repair(plan: Plan, shards: Iterable[str]) -> str:
     """The command, for bash, that makes the next run compute some shards again."""
-    return f"rm -f {quote_names(plan.results.receipt('').parent, shards, '.json')}"
+    return f"rm -f {quote_names(plan.results.products, shards, '.json')}"
 
 
-def quote_names(folder: Path, stems: Iterable[str], suffix: str) -> str:
-    """The names of files in a folder, as one word for bash that no name can turn into an option.
+def quote_names(folder: Path, shards: Iterable[str], suffix: str) -> str:
+    """The files of shards in a folder, as one word for bash that no name can turn into an option.
 
-    ``stems`` are names without the suffix, of letters and digits only.
+    The ids of the shards are digits only.
     """
-    stems = list(stems)
+    stems = list(map(place, shards))
     names = stems[0] if len(stems) == 1 else "{" + ",".join(stems) + "}"
     return f"{for_bash(folder)}/{names}{suffix}"

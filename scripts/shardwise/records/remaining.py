@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shardwise import ALGORITHM
 from shardwise.errors import IntegrityError, ShardwiseError
-from shardwise.files.paths import STATISTICS, Results
+from shardwise.files.paths import STATISTICS, Results, folders, place
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, ledger, missing, receipts
@@ -166,10 +166,10 @@ def clear(plan: Plan) -> list[Path]:
     def sort(kind: type[_WithFile], paths: Iterable[Path], receipt: Path, file: Path) -> None:
         (ours if _is_written_by_us(kind, receipt, file) else strange).extend(paths)
 
-    for shard, paths in _files_per_shard(results.product("").parent):
+    for shard, paths in _files_per_shard(results.products):
         if shard not in plan.shards or shard in lacking:
             sort(ProductReceipt, paths, results.receipt(shard), results.product(shard))
-    for shard, paths in _files_per_shard(results.shard("").parent):
+    for shard, paths in _files_per_shard(results.shards):
         copied = shard in plan.shards and plan.settings.materialize
         if not (copied and _is_copy(plan, shard)):
             sort(CopyReceipt, paths, results.shard_receipt(shard), results.shard(shard))
@@ -179,7 +179,12 @@ def clear(plan: Plan) -> list[Path]:
     _sort_results(plan, ours, strange)
     for path in ours:
         path.unlink(missing_ok=True)
-    return [_move(results, path) for path in strange]
+    moved = [_move(results, path) for path in strange]
+    for top in (results.products, results.shards):
+        for folder in list(folders(top))[1:]:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+    return moved
 
 
 def _sort_results(plan: Plan, ours: list[Path], strange: list[Path]) -> None:
@@ -198,16 +203,17 @@ def _sort_results(plan: Plan, ours: list[Path], strange: list[Path]) -> None:
         (ours if summary else strange).append(results.summary)
 
 
-def _files_per_shard(folder: Path) -> Iterator[tuple[str, list[Path]]]:
+def _files_per_shard(top: Path) -> Iterator[tuple[str, list[Path]]]:
     """The files of each shard in a folder, by its id; another ``.npy`` file counts as a shard's."""
-    files: dict[str, list[Path]] = {}
-    with suppress(FileNotFoundError):
+    for folder in folders(top):
+        files: dict[str, list[Path]] = {}
         for name in os.listdir(folder):
-            if match := _PER_SHARD.fullmatch(name):
+            match = _PER_SHARD.fullmatch(name)
+            if match and folder / match[1] == top / place(match[1]):
                 files.setdefault(match[1], []).append(folder / name)
             elif name.endswith(".npy"):
                 files.setdefault(name, []).append(folder / name)
-    yield from files.items()
+        yield from files.items()
 
 
 def _is_written_by_us(kind: type[_WithFile], receipt: Path, file: Path) -> bool:

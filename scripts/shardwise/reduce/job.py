@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -25,7 +26,6 @@ from shardwise.devices import quarantine, telemetry
 from shardwise.errors import InputError, IntegrityError, some
 from shardwise.files import pieces as piecess
 from shardwise.files import small
-from shardwise.files.npy import read_header
 from shardwise.files.paths import STATISTICS
 from shardwise.numerics import reference
 from shardwise.numerics.binned import plane_shape, rounded
@@ -36,15 +36,15 @@ from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger, receipts, witness
 from shardwise.records.locks import exclusive_lock
-from shardwise.records.receipts import Witness
+from shardwise.records.receipts import ProductReceipt, Witness
 from shardwise.reduce import rank_limits
 from shardwise.reduce.checkpoint import Checkpoint, CheckpointFolder
 from shardwise.reduce.comm import Comm
 from shardwise.reduce.layout import Layout, Run, portion, remaining, share, teams
 from shardwise.reduce.peers import Peers
 from shardwise.reduce.results import ResultFiles
-from shardwise.reduce.scan import File, Part, Scan
-from shardwise.reduce.stripe import StripeSum, adds_planes, number_parts
+from shardwise.reduce.scan import Part, Scan
+from shardwise.reduce.stripe import StripeSum, adds_planes, element_type, number_parts
 from shardwise.units import count, human_bytes
 
 log = logging.getLogger(__name__)
@@ -126,9 +126,9 @@ class _Job:
     def __init__(self, peers: Peers, plan: Plan, names: list[str], save_every: float) -> None:
         self._peers, self._plan, self._names = peers, plan, names
         self._save_every, self._saved = save_every, time.monotonic()
-        self._layout = layout_of(plan)
+        self._layout, self._nodes = layout_of(plan), self._count_nodes()
         self._shards = list(plan.shards.values())
-        found = peers.agree(lambda: ledger.read(plan) if peers.rank == 0 else [], "the receipts")
+        found = self._receipts()
         self._ledger = plans.file_digest(plan.results.ledger) if peers.rank == 0 else ""
         checksums = "".join(receipt.file.checksum for receipt in found)
         own = np.frombuffer(bytes.fromhex(checksums), np.uint8)
@@ -148,6 +148,38 @@ class _Job:
         self._scalars = Scalars(plan.problem.matrices, plan.problem.product_shape[1])
         self._form = reference.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._resume()
+
+    def _receipts(self) -> list[ProductReceipt]:
+        """The receipts of all shards, on rank 0; each rank asks the judge about a part of them."""
+        peers, plan = self._peers, self._plan
+        own = list(plan.shards)[slice(*share(len(plan.shards), peers.rank, peers.size))]
+        judged = peers.agree(lambda: ledger.judge_part(plan, own), "the receipts")
+        others: list[np.ndarray] = []  # of the ranks behind this one, in their order
+
+        def dump() -> list[np.ndarray]:
+            return [np.frombuffer(msgspec.msgpack.encode(judged), np.uint8), *others]
+
+        def read() -> list[ProductReceipt]:
+            for raw in others:
+                judged.extend(msgspec.msgpack.decode(raw, type=list[ProductReceipt]))
+            # Where a rank found a bad one, all are looked at here, so that one error names them.
+            found = ledger.read(plan, judged if len(judged) == len(plan.shards) else None)
+            self._refuse_other_arrays(found)
+            return found
+
+        first = peers.merged(range(peers.size), dump, others.extend)
+        return peers.agree(lambda: read() if first else [], "the receipts")
+
+    def _refuse_other_arrays(self, found: list[ProductReceipt]) -> None:
+        """Refuse what is whole by its receipt, but not what the plan makes."""
+        layout, dtype = self._layout, element_type(self._plan)
+        for shard, receipt in enumerate(found):
+            shape, planned = receipt.file.shape, layout.rows[shard] * layout.numbers
+            if (math.prod(shape), receipt.file.dtype) != (planned, dtype):
+                raise self._damaged(
+                    [shard], f"{receipt.file.name} holds {shape} of {receipt.file.dtype}, which "
+                    "the plan does not make it"
+                )  # fmt: skip
 
     def _resume(self) -> None:
         """Find what an earlier reduce has left; rank 0 answers for the stripes it has finished."""
@@ -189,7 +221,10 @@ class _Job:
         batches = (
             layout.batches(stripe, runs, memory.REDUCE_BATCH_BYTES) for stripe, runs in work.items()
         )
-        with peers.sharing_errors(), Scan(layout, chain.from_iterable(batches), self._open) as scan:
+        dtype, own = element_type(self._plan), self._nodes.get(host.node(), self._peers.size)
+        spare = len(os.sched_getaffinity(0)) >= 2 * own
+        scan = Scan(layout, chain.from_iterable(batches), self._path, dtype, spare)
+        with peers.sharing_errors(), scan:
             for stripe in work:
                 self._reduce(stripe, team, scan)
         peers.agree(self._outputs.close, "the result's files")
@@ -199,20 +234,8 @@ class _Job:
         done = (record.runs for record in self._records if record.stripe == stripe)
         return remaining(self._layout.units, chain.from_iterable(done))
 
-    def _open(self, shard: int) -> File:
-        """The file of a shard, if it is as long as the plan makes it."""
-        path, layout = self._plan.results.product(self._shards[shard].shard), self._layout
-        try:
-            header = read_header(path)
-        except InputError as error:
-            raise self._damaged([shard], str(error)) from error
-        found = math.prod(header.shape), header.native.itemsize
-        if found != (layout.rows[shard] * layout.numbers, layout.item):
-            raise self._damaged(
-                [shard], f"{path} holds {header.shape} of {header.native.name}, which the plan "
-                "does not make it"
-            )  # fmt: skip
-        return File(path, header.offset, header.native)
+    def _path(self, shard: int) -> Path:
+        return self._plan.results.product(self._shards[shard].shard)
 
     def _reduce(self, stripe: int, team: range, scan: Scan) -> None:
         """Add this rank's part of the rows of a stripe, and merge it with those of its team."""
@@ -305,8 +328,7 @@ class _Job:
 
     def _rows(self, number: int) -> np.ndarray:
         """The rows of a shard's file."""
-        path = self._plan.results.product(self._shards[number].shard)
-        array = np.load(path, "r", allow_pickle=False)
+        array = np.load(self._path(number), "r", allow_pickle=False)
         return array.reshape(self._layout.rows[number], -1)
 
     def _round(self, planes: np.ndarray, low: int, high: int) -> np.ndarray:
@@ -354,10 +376,7 @@ class _Job:
         checksums = self._outputs.checksums(peers)
         first = peers.merged(range(peers.size), self._dump, self._merge)
         self._prove(first)
-        nodes = self._nodes()
-        peers.agree(
-            lambda: self._commit(checksums, nodes, started) if first else None, "the results"
-        )
+        peers.agree(lambda: self._commit(checksums, started) if first else None, "the results")
 
     def _prove(self, first: bool) -> None:
         """Compare the sum with what the receipts say of it; where they differ, find out why."""
@@ -427,7 +446,7 @@ class _Job:
                 self._peers.beat()
         return total.value()
 
-    def _nodes(self) -> dict[str, int]:
+    def _count_nodes(self) -> dict[str, int]:
         """How many ranks each node has, by its name."""
         names = np.zeros((self._peers.size, _NAME_BYTES), np.uint8)
         own = np.frombuffer(host.node().encode()[:_NAME_BYTES], np.uint8)
@@ -435,7 +454,7 @@ class _Job:
         rows = self._peers.xor(names)
         return dict(Counter(row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in rows))
 
-    def _commit(self, checksums: dict[str, str], nodes: dict[str, int], started: float) -> None:
+    def _commit(self, checksums: dict[str, str], started: float) -> None:
         plan = self._plan
         former = small.read_json(plan.results.summary) or {}
         plan.results.summary.unlink(missing_ok=True)  # it vouches for the files before
@@ -454,7 +473,7 @@ class _Job:
             "config": plan.facts.config_digest,
             "made_by": self._makers,
             "ranks": self._peers.size,
-            "nodes": nodes,
+            "nodes": self._nodes,
             "scalars": self._scalars.summary(),
             "files": files,
             **self._energy,

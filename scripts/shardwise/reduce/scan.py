@@ -1,40 +1,33 @@
 """Reading for the reduce: rows of many files, ahead of who adds them, each byte once.
 
-What the page cache holds is copied to a buffer that stays in the processor's caches, and no other
-thread takes part. All else is read ahead into slabs of a fixed number. The checksum is formed on
-the way.
+What the page cache holds is copied to a buffer that stays in the processor's caches; no other
+thread takes part, unless cores are spare. All else is read ahead into slabs of a fixed number. The
+checksum is formed on the way.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from shardwise.files import direct
 from shardwise.files.checksum import piece_digest
 from shardwise.files.direct import Extent, ExtentReader
+from shardwise.files.npy import DATA_OFFSET
 from shardwise.numerics.rows import Rows
 from shardwise.reduce.layout import Batch, Layout
 
 AHEAD = 3
 """Batches that are read ahead."""
 
-_MOST_FILES = 4096  # whose headers are not read again for the next stripe
 
-
-class File(NamedTuple):
-    """A shard's file: where its rows begin, and the dtype of their numbers."""
-
-    path: Path
-    offset: int
-    dtype: np.dtype
+_Piece = tuple[Extent, int]
+"""Where a piece of a file's checksum lies, and its number."""
 
 
 @dataclass
@@ -47,26 +40,34 @@ class Part:
 
     batch: Batch
     rows: list[Rows]
-    digest: int = 0
+    digest: int
     slab: np.ndarray | None = None
 
 
 class Scan(AbstractContextManager):
     """Reads batches in order, some of them ahead.
 
-    ``open_file`` finds and checks the file of a shard, by its place in the plan.
+    Parameters
+    ----------
+    path_of
+        The file of a shard, by its place in the plan. Its header and size have been checked.
+    dtype
+        Of the numbers in all files.
+    spare
+        Whether there are cores without a rank: then other threads read what is cached, too.
     """
 
     def __init__(
-        self, layout: Layout, batches: Iterable[Batch], open_file: Callable[[int], File]
-    ) -> None:
+        self, layout: Layout, batches: Iterable[Batch], path_of: Callable[[int], Path], dtype: str,
+        spare: bool = False,
+    ) -> None:  # fmt: skip
         self._layout, self._batches = layout, iter(batches)
-        self._open_file = lru_cache(_MOST_FILES)(open_file)
+        self._path_of, self._dtype, self._spare = path_of, np.dtype(dtype), spare
         self._reader = ExtentReader(AHEAD)
         self._pool = ThreadPoolExecutor(AHEAD, "scan")
         self._slabs: list[np.ndarray] = []
         self._hot = np.empty(0, np.uint8)  # what was taken last, where it came from the page cache
-        self._ahead: deque[tuple[Batch, File, list[Extent], Future | None]] = deque()
+        self._ahead: deque[tuple[Batch, list[_Piece], Future | None]] = deque()
         for _ in range(AHEAD):
             self._submit()
 
@@ -82,8 +83,8 @@ class Scan(AbstractContextManager):
 
     def take(self, result: Callable[[Future], Part]) -> Part:
         """The next batch, to be given back before the one after; ``result`` waits for a future."""
-        batch, file, extents, future = self._ahead.popleft()
-        return self._copy(batch, file, extents) if future is None else result(future)
+        batch, pieces, future = self._ahead.popleft()
+        return self._copy(batch, pieces) if future is None else result(future)
 
     def give_back(self, part: Part) -> None:
         """Let the memory of a part be used again, and read on."""
@@ -95,66 +96,60 @@ class Scan(AbstractContextManager):
         batch = next(self._batches, None)
         if batch is None:
             return
-        file, future = self._open_file(batch.shard), None
-        extents = self._extents(batch, file)
-        if not all(self._reader.cached(extent) for extent in {extents[0], extents[-1]}):
+        pieces, future = list(self._pieces(batch)), None
+        (first, _), (last, _) = pieces[0], pieces[-1]
+        whole = first._replace(nbytes=last.offset + last.nbytes - first.offset)
+        if self._spare or not self._reader.cached(whole):
             slab = self._slabs.pop() if self._slabs else None
-            future = self._pool.submit(self._read, batch, file, extents, slab)
-        self._ahead.append((batch, file, extents, future))
+            future = self._pool.submit(self._read, batch, pieces, slab)
+        self._ahead.append((batch, pieces, future))
 
-    def _extents(self, batch: Batch, file: File) -> list[Extent]:
-        """Where the numbers of a batch lie: side by side, or one extent a row."""
-        numbers, item = self._layout.numbers, self._layout.item
-        width, count = batch.high - batch.low, batch.last - batch.first
-        begin = file.offset + (batch.first * numbers + batch.low) * item
-        if width == numbers:
-            return [Extent(str(file.path), begin, count * width * item)]
-        starts = range(begin, begin + count * numbers * item, numbers * item)
-        return [Extent(str(file.path), start, width * item) for start in starts]
+    def _pieces(self, batch: Batch) -> Iterator[_Piece]:
+        """The pieces of the checksum that a batch is, in order."""
+        layout, path = self._layout, str(self._path_of(batch.shard))
+        step = 1 if layout.stripes > 1 else layout.unit_rows  # rows of a piece
+        for row in range(batch.first, batch.last, step):
+            begin = DATA_OFFSET + (row * layout.numbers + batch.low) * layout.item
+            rows = min(step, batch.last - row)
+            nbytes = rows * (batch.high - batch.low) * layout.item
+            yield Extent(path, begin, nbytes), layout.piece(row, batch.low)
 
-    def _copy(self, batch: Batch, file: File, extents: list[Extent]) -> Part:
-        """A batch from the page cache, its rows side by side in the one buffer."""
+    def _copy(self, batch: Batch, pieces: list[_Piece]) -> Part:
+        """A batch from the page cache; its rows lie side by side in the one buffer."""
+        extents = [extent for extent, _ in pieces]
         size = sum(extent.nbytes for extent in extents)
         if self._hot.nbytes < size:
             self._hot = direct.aligned_empty(size)
-        self._reader.copy(extents, self._hot)
+        digest = _digest(pieces, self._reader.copy(extents, self._hot))
         width = batch.high - batch.low
-        rows = Rows(self._hot[:size].view(file.dtype), 0, width, batch.last - batch.first, width)
-        part = Part(batch, [rows])
-        part.digest = self._digest(part)
-        return part
+        rows = Rows(self._hot[:size].view(self._dtype), 0, width, batch.last - batch.first, width)
+        return Part(batch, [rows], digest)
 
-    def _read(
-        self, batch: Batch, file: File, extents: list[Extent], slab: np.ndarray | None
-    ) -> Part:
+    def _read(self, batch: Batch, pieces: list[_Piece], slab: np.ndarray | None) -> Part:
+        extents = [extent for extent, _ in pieces]
         size = direct.buffer_bytes(extents)
         if slab is None or slab.nbytes < size:
             # Others of this size may begin at later bytes of a page.
             slab = direct.aligned_empty(size + len(extents) * direct.PAGE)
         views = self._reader.read(extents, slab)
         item, width, count = self._layout.item, batch.high - batch.low, batch.last - batch.first
-        flat = slab[: slab.nbytes // item * item].view(file.dtype)
+        flat = slab[: slab.nbytes // item * item].view(self._dtype)
         starts = [(view.ctypes.data - slab.ctypes.data) // item for view in views]
         strides = {b - a for a, b in pairwise(starts)} or {width}
         if len(strides) == 1:
             rows = [Rows(flat, starts[0], strides.pop(), count, width)]
         else:  # rows that begin at different bytes of a page do not lie at equal distances
             rows = [Rows(flat, start, width, 1, width) for start in starts]
-        part = Part(batch, rows, slab=slab)
-        part.digest = self._digest(part)
-        return part
+        return Part(batch, rows, _digest(pieces, views), slab)
 
-    def _digest(self, part: Part) -> int:
-        """XOR of the digests of the pieces of a part."""
-        layout, digest, row = self._layout, 0, part.batch.first
-        step = 1 if layout.stripes > 1 else layout.unit_rows  # rows of a piece
-        for rows in part.rows:
-            raw, item = memoryview(rows.flat.view(np.uint8)), rows.flat.itemsize
-            for i in range(0, rows.n, step):
-                low = (rows.start + i * rows.stride) * item
-                nbytes = min(step, rows.n - i) * rows.width * item
-                digest ^= piece_digest(
-                    raw[low : low + nbytes], layout.piece(row + i, part.batch.low)
-                )
-            row += rows.n
-        return digest
+
+def _digest(pieces: Iterable[_Piece], views: Iterable[np.ndarray]) -> int:
+    """XOR of the digests of pieces, of which each view holds some, one behind the other."""
+    digest, at, views = 0, 0, iter(views)
+    view = next(views)
+    for extent, number in pieces:
+        if at == len(view):
+            view, at = next(views), 0
+        digest ^= piece_digest(view[at : at + extent.nbytes], number)
+        at += extent.nbytes
+    return digest

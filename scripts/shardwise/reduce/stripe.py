@@ -22,6 +22,14 @@ def adds_planes(plan: Plan) -> bool:
     return plan.settings.keep == "sum" and exact
 
 
+def element_type(plan: Plan) -> str:
+    """The dtype of the numbers in the shards' files."""
+    if adds_planes(plan):
+        return "int64"
+    problem = plan.problem
+    return problem.sum_dtype if plan.settings.keep == "sum" else problem.product_dtype
+
+
 def number_parts(dtype: str) -> int:
     """How many real numbers make one number."""
     return 2 if "complex" in dtype else 1
@@ -36,9 +44,7 @@ class StripeSum:
         self.stripe, self._shards, self._layout = stripe, shards, layout
         self._matrices = plan.problem.matrices
         self._planes = adds_planes(plan)
-        dtype = plan.problem.product_dtype
-        if plan.settings.keep == "sum" and not self._planes:
-            dtype = plan.problem.sum_dtype
+        dtype = plan.problem.product_dtype if self._planes else element_type(plan)
         parts = number_parts(dtype) if self._planes else 1
         low, high = (number // parts for number in layout.bounds(stripe))
         self.low = low

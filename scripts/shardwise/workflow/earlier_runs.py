@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from shardwise.dispatch import journal
+from shardwise.dispatch.array import journal
 from shardwise.dispatch.schedulers.common import JOB_NAME, Scheduler
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.errors import TryAgain

@@ -311,7 +311,7 @@ class Submissions:
         if self._unended:
             self._unended.clear()
             subprocess.Popen(
-                [sys.executable, "-m", "shardwise.dispatch.array", "uge", self._folder.name],
+                [sys.executable, "-m", "shardwise.dispatch.array.follow", "uge", self._folder.name],
                 env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 start_new_session=True,

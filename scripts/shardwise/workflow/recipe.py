@@ -9,7 +9,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from shardwise.dispatch.recipe import RULE, TaskRequest, path
+from shardwise.dispatch.array.recipe import RULE, TaskRequest, path
 from shardwise.dispatch.schedulers import grid_engine, slurm
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results

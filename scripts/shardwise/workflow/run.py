@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from snakemake.io import ancient
 
 from shardwise.devices import grants
-from shardwise.dispatch import recipe
+from shardwise.dispatch.array import recipe
+from shardwise.dispatch.schedulers import grid_engine
 from shardwise.errors import InputError, ShardwiseError, some
-from shardwise.files.paths import CACHE, STATISTICS, Results
+from shardwise.files.paths import CACHE, STATISTICS, Results, place, wildcards
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import dispatch_settings, reduce_settings, results_folder
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
 _LAST_STAGE = 6
+_DAY_MINUTES = 24 * 60
 
 Growing = Callable[[Any, int], int]
 """A resource as a function of the wildcards and the attempt."""
@@ -50,7 +52,7 @@ class Run:
 
     Attributes
     ----------
-    dispatch, workers, array_limit
+    dispatch, workers, array_tasks, array_limit
         As the config has them.
     standing : RemainingWork or None
         What is left to do; None in a job.
@@ -70,7 +72,8 @@ class Run:
             self.config["results"] = moved
         self.name_of = workflow.modifier.modify_rulename
         self.results = Results(Path(moved))
-        self.dispatch, self.workers, self.array_limit = dispatch_settings(config).values()
+        who = dispatch_settings(config)
+        self.dispatch, self.workers, self.array_tasks, self.array_limit = who.values()
         self._sources: list[Source] | None = None
         self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.reduce = reduce_settings(config)
@@ -203,8 +206,10 @@ class Run:
         settings.forcerun = {*settings.forcerun, *map(str, forced)}
 
     def _is_of_shard(self, name: Path | str) -> bool:
-        folder = Path(name).parent
-        return folder in (self.results.product("").parent, self.results.shard("").parent)
+        path = Path(name)
+        return path.with_suffix(".npy") in (
+            self.results.product(path.stem), self.results.shard(path.stem)
+        )  # fmt: skip
 
     def _stage(self, name: Path | str) -> int:
         """How late a rule, or the rule that makes a file, comes; what is unknown comes last."""
@@ -230,14 +235,22 @@ class Run:
         return str(Results(folder).plan)
 
     @property
-    def array_limit_words(self) -> str:
-        """The option that limits how many tasks of an array run at once, where the config does."""
-        return f"--array-limit {self.array_limit}" if self.array_limit else ""
+    def array_words(self) -> str:
+        """The options that say how many tasks an array has, and how many of them run at once."""
+        words = f"--array-limit {self.array_limit}" if self.array_limit else ""
+        return words if self.array_tasks == "auto" else f"--array-tasks {self.array_tasks} {words}"
 
     @property
     def recipe(self) -> str:
         """What the tasks of an array job ask the scheduler for."""
         return str(recipe.path(self.results))
+
+    @staticmethod
+    def run_time_words(wildcards: Any, resources: Any) -> str:
+        """The option that says how long a job may run, where it cannot ask its scheduler."""
+        words = grid_engine.site_words(dict(resources.items()))
+        seconds = grid_engine.GridEngine().run_time(words)
+        return f"--run-time {seconds}" if seconds else ""
 
     def write_planned(self) -> None:
         """Write the plan for the job that commits it; the results folder stays as it is."""
@@ -247,15 +260,19 @@ class Run:
         aside = Results.of_plan(Path(self.planned))
         planner.write(replace(self.plan, results=aside), self._sources)
 
-    # File names, as patterns for the wildcard {shard} and as lists.
+    # File names, as patterns for the wildcards {shard} and {thousand}, and as lists.
+
+    @property
+    def _wildcards(self) -> str:
+        return wildcards(next(iter(self.plan.shards)))
 
     def pattern(self, name: Callable[[str], Path]) -> str:
         """The pattern of a per-shard file."""
-        return str(name("{shard}"))
+        return str(name(self._wildcards))
 
     def log_pattern(self, rule: str) -> str:
         """The log of a rule that runs for every shard."""
-        return str(self.results.log(rule, "{shard}"))
+        return str(self.results.log(rule, self._wildcards))
 
     def all_receipts(self, wildcards: Any = None) -> list[str]:
         """What makes the ledger again when it is newer: every receipt of the plan.
@@ -286,8 +303,8 @@ class Run:
         return [*products, *receipts, *whole]
 
     def _each(self, name: Callable[[str], Path]) -> list[str]:
-        before, after = self.pattern(name).split("{shard}")
-        return [f"{before}{shard}{after}" for shard in self.plan.shards]
+        before, after = self.pattern(name).split(self._wildcards)
+        return [f"{before}{place(shard)}{after}" for shard in self.plan.shards]
 
     # Inputs. Each is a plain name where it is the same for all shards, and a function of the
     # wildcards only where it has to be: Snakemake takes ten times as long to call a function.
@@ -408,19 +425,29 @@ class Run:
                 return _growing(cut.minutes(nbytes.input))
             case "reduce":  # it reads every product once
                 return _growing(cut.minutes(nbytes.products))
+            case "multiply" if self.dispatch == "array":
+                return self._array_minutes
             case "multiply":
                 return _growing(self._task_minutes)
         return self._node_minutes
 
+    def _array_minutes(self, wildcards: Any, attempt: int) -> int:
+        """Run time of a task of an array: one that pulls shards leaves before its time is up."""
+        tasks = recipe.MOST_TASKS if self.array_tasks == "auto" else self.array_tasks
+        return attempt * max(self._task_minutes, min(self._shared_minutes(tasks), _DAY_MINUTES))
+
     def _node_minutes(self, wildcards: Any, attempt: int) -> int:
         """Run time of all shards to compute, on all devices that were asked for."""
+        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
+        return attempt * max(self._task_minutes, self._shared_minutes(devices))
+
+    def _shared_minutes(self, workers: int) -> int:
+        """Run time of all shards to compute, by so many workers."""
         shards = list(self.plan.shards) if self.standing is None else self.to_compute
         rows = [self.plan.shards[shard] for shard in shards]
         nbytes = sum(missing.amounts(self.plan, shards)) + self._copied(rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
-        devices = grants.asked(self._node_words) * grants.nodes(self._node_words)
-        shared = cut.minutes(nbytes // devices, flop // devices)
-        return attempt * max(shared, self._task_minutes)
+        return cut.minutes(nbytes // workers, flop // workers)
 
     @property
     def most_devices(self) -> int:
@@ -441,10 +468,11 @@ class Run:
 
     @property
     def _task_minutes(self) -> int:
-        flop = self.plan.problem.flop
+        rows, flop = self.plan.shards.values(), self.plan.problem.flop
+        largest = {(r.bytes, r.product_bytes, r.stop - r.start): r for r in rows}.values()
         return max(
             cut.minutes(r.bytes + r.product_bytes + self._copied([r]), (r.stop - r.start) * flop)
-            for r in self.plan.shards.values()
+            for r in largest
         )
 
     def _copied(self, rows: Iterable[Shard]) -> int:
@@ -457,7 +485,7 @@ def _filled(names: str | list[str], shard: str) -> str | list[str]:
     """Names, or patterns of names, for one shard."""
     if isinstance(names, str):
         return names
-    return [name.replace("{shard}", shard) for name in names]
+    return [name.replace(wildcards(shard), place(shard)) for name in names]
 
 
 def _number(text: str) -> int:

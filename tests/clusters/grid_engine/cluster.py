@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise.dispatch import journal
+from shardwise.dispatch.array import journal
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.files.paths import Results
 

@@ -15,6 +15,7 @@ from shardwise import errors
 from shardwise.dispatch import mpi
 from shardwise.dispatch.crew import Crew
 from shardwise.dispatch.events import Event, Order
+from shardwise.dispatch.run_time import RunTime
 from shardwise.dispatch.seats import View, seated, shown
 from shardwise.errors import TryAgain
 from shardwise.reduce import launch
@@ -180,7 +181,7 @@ def test_rank_0_lives_while_it_looks_for_what_is_missing(
     made = factories.plan(tmp_path, factories.stack((40, 3, 3)), shards=40, materialize=False)
     plan, comm = factories.computed(made), Slow()
     monkeypatch.setattr(mpi.time, "monotonic", comm.monotonic)
-    mpi._lead(mpi.Wire(comm, limit=60.0), None, [], plan, 0)
+    mpi._lead(mpi.Wire(comm, limit=60.0), None, [], plan, 0, RunTime(None))
     assert comm.now > 40
     assert max(b - a for a, b in pairwise([0.0, *comm.signs, comm.now])) < 10
 

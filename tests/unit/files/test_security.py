@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.dispatch import crew, task
+from shardwise.dispatch import crew
+from shardwise.dispatch.array import task
 from shardwise.dispatch.schedulers import common
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit, npy
@@ -211,7 +212,7 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
     """A task of an array is given the plan by its whole name, and runs nothing of it."""
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
     made.results.log("multiply").parent.mkdir(parents=True)
-    about = common.Array("slurm", "r", "d", "r-1", 1, 0, (0, 1))
+    about = common.Array("slurm", "r", "d", "r-1", 1, 0, (0, 1), 2)
     text = task.script(made, about, "index=0 number=1 job=1", "", None)
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[2:])\n")

@@ -62,10 +62,10 @@ def test_auto_makes_the_fewest_shards_that_fit(matrices, matrix_bytes, shard_byt
 
 @pytest.mark.parametrize(
     ("count", "first", "last"),
-    [(1, "00000", "00000"), (100_000, "00000", "99999"), (100_001, "000000", "100000")],
+    [(1, "00000", "00000"), (1000, "00000", "00999"), (1001, "0000000", "0001000")],
 )
 def test_ids_are_zero_padded_decimals(count, first, last):
-    """Ids have five digits, or as many as the largest needs, and sort like numbers."""
+    """Ids have five digits, or seven where there are more than 1,000, and sort like numbers."""
     ids = cut.shard_ids(count)
     assert (ids[0], ids[-1], len(ids)) == (first, last, count)
     assert ids == sorted(ids)

@@ -8,13 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces
 from shardwise.files.checksum import file_checksum
+from shardwise.files.commit import commit
+from shardwise.files.npy import StackWriter
 from shardwise.plan import memory, plan, problem
-from shardwise.records import ledger
+from shardwise.records import ledger, receipts
 from shardwise.reduce import job
 
 from tests import factories
@@ -266,6 +269,33 @@ def test_the_reduce_refuses_and_leaves_no_sum(made, how):
     assert "00001" in done.stderr
     assert "snakemake" in done.stderr
     assert "Traceback" not in done.stderr
+    assert nothing_summed(made)
+
+
+def test_all_shards_are_named_whichever_rank_judges_them(made):
+    """Each rank judges a part of the receipts; one error tells all that are refused."""
+    for shard in ("00000", "00002"):
+        flip_last_byte(made.results.receipt(shard))
+    done = mpirun(3, made)
+    assert done.returncode == 3, done.stderr
+    assert "2 of 3 shards cannot be summed" in done.stderr
+    assert "/products/{00000,00002}.json" in done.stderr
+    assert nothing_summed(made)
+
+
+def test_a_file_that_the_plan_does_not_make_is_refused(made):
+    """Whole by its receipt, but of another shape: no rank reads beyond its end."""
+    path, receipt = made.results.product("00001"), made.results.receipt("00001")
+    other = np.load(path)[:, :2]
+    with commit(path) as file, StackWriter(file, other.shape, other.dtype) as writer:
+        writer.append(np.ascontiguousarray(other))
+        checksum = writer.checksum()
+    sizes = writer.row_bytes, writer.piece_bytes
+    facts = receipts.describe_file(path, other.shape, other.dtype.name, checksum, *sizes)
+    factories.rewritten(receipt, file=msgspec.to_builtins(facts))
+    ledger.write(made)
+    with pytest.raises(IntegrityError, match=r"shard 00001: .* which the plan does not make it"):
+        summed_alone(made)
     assert nothing_summed(made)
 
 

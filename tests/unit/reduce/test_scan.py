@@ -14,7 +14,7 @@ from shardwise.files.direct import ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.reduce import scan
 from shardwise.reduce.layout import Layout
-from shardwise.reduce.scan import File, Scan
+from shardwise.reduce.scan import Scan
 
 CASES = [
     ((5, 7, 11), "int64"),
@@ -24,10 +24,11 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=["mapped", "read", "some of both"])
+@pytest.fixture(params=["copied", "read", "some of both", "spare"])
 def cached(request, monkeypatch):
-    """Whether files are used where the page cache holds them."""
-    answers = {"mapped": [True], "read": [False], "some of both": [True, True, False]}
+    """Whether the page cache holds the files, and who copies them from there."""
+    answers = {"copied": [True], "read": [False], "some of both": [True, True, False]}
+    answers["spare"] = [True]
     chosen = cycle(answers[request.param])
     monkeypatch.setattr(ExtentReader, "cached", lambda self, extent: next(chosen))
     return request.param
@@ -60,10 +61,7 @@ def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, cached, sha
     found = [np.full((len(stack), numbers), -1, dtype) for stack in stacks]
     digests = [0] * 3
 
-    def opened(shard):
-        return File(files[shard][0], 4096, np.dtype(dtype))
-
-    with Scan(layout, batches, opened) as reading:
+    with Scan(layout, batches, lambda shard: files[shard][0], dtype, cached == "spare") as reading:
         for batch_now in batches:
             assert reading.stripe == batch_now.stripe
             part = reading.take(Future.result)
@@ -83,20 +81,17 @@ def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, cached, sha
         assert f"{digests[shard]:032x}" == files[shard][1]
 
 
-@pytest.mark.parametrize("how", ["mapped", "read"])
+@pytest.mark.parametrize("how", ["copied", "read"])
 def test_a_file_that_becomes_shorter_is_an_error(tmp_path, monkeypatch, how):
     """Cut while it is read: an error that names it, not the death of the process."""
-    monkeypatch.setattr(ExtentReader, "cached", lambda self, extent: how == "mapped")
+    monkeypatch.setattr(ExtentReader, "cached", lambda self, extent: how == "copied")
     stack = np.ones((8, 600, 600))
     path, _ = write(tmp_path, 0, stack)
     layout = Layout([8], 360_000, 8, *piecess.checksum_pieces(stack[0].nbytes))
     batches = list(layout.batches(2, [(0, 8)], 10**6))
 
-    def opened(shard):
-        return File(path, 4096, stack.dtype)
-
     monkeypatch.setattr(scan, "AHEAD", 1)
-    with Scan(layout, batches, opened) as reading:
+    with Scan(layout, batches, lambda shard: path, stack.dtype) as reading:
         part = reading.take(Future.result)
         os.truncate(path, 4096)
         reading.give_back(part)
@@ -119,10 +114,7 @@ def test_memory_of_slabs_is_used_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(direct, "aligned_empty", aligned)
 
-    def opened(shard):
-        return File(path, 4096, stack.dtype)
-
-    with Scan(layout, batches, opened) as reading:
+    with Scan(layout, batches, lambda shard: path, stack.dtype) as reading:
         for _ in batches:
             reading.give_back(reading.take(Future.result))
     assert len(made) == scan.AHEAD < len(batches)

@@ -29,8 +29,9 @@ class Array:
     """An array, as it was noted.
 
     ``run`` names its dispatch, ``name`` the array alone, and ``digest`` is the plan's. ``numbers``
-    are those of its shards in the plan, from 0 on and ascending; ``first`` is what Slurm's tasks
-    add to their index to find theirs.
+    are those of its shards in the plan, from 0 on and ascending. Its ``tasks`` are as many as the
+    shards, and ``first`` is what Slurm's add to their index to find theirs; or they are fewer, and
+    pull shards.
     """
 
     scheduler: str
@@ -40,6 +41,12 @@ class Array:
     attempt: int
     first: int
     numbers: tuple[int, ...]
+    tasks: int
+
+    @property
+    def pulls(self) -> bool:
+        """Whether its tasks claim shards (`array.claims`), as there are more than tasks."""
+        return self.tasks < len(self.numbers)
 
 
 @dataclass(frozen=True)
@@ -120,10 +127,10 @@ class Scheduler(Protocol):
         """
 
     def indices(self, array: Array) -> list[int]:
-        """The index of each task, in the order of the array's numbers."""
+        """The index of each task; where each has one shard, in the order of the numbers."""
 
     def find_number(self, array: Array) -> str:
-        """The shell's words by which a task sets its index and the number of its shard."""
+        """The shell's words by which a task sets its index, and the number of its only shard."""
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         """Submit an array and return its number; the scheduler may take it and not answer.
@@ -174,6 +181,18 @@ class Scheduler(Protocol):
 
     def living(self, names: Iterable[str]) -> list[str]:
         """The numbers of the jobs of these names that still wait or work."""
+
+    def run_time(self, words: Sequence[str]) -> float | None:
+        """Seconds that a task with these words may run, where a task cannot ask for that itself."""
+
+    def end_of_task(self, run_time: float | None) -> float | None:
+        """When this process's task is ended, in seconds since 1970; None where that is not known.
+
+        Parameters
+        ----------
+        run_time
+            As :meth:`run_time` had it; the task begins now.
+        """
 
     def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
         """The commands that show these jobs, and that cancel them."""

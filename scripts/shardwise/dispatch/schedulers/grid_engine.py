@@ -11,6 +11,7 @@ import pwd
 import re
 import shlex
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -381,9 +382,11 @@ class GridEngine:
         return 0, tuple(wanted[: min(reach, limit)])
 
     def indices(self, array: Array) -> list[int]:
-        return list(range(1, len(array.numbers) + 1))
+        return list(range(1, array.tasks + 1))
 
     def find_number(self, array: Array) -> str:
+        if array.pulls:
+            return "index=$SGE_TASK_ID job=$JOB_ID"
         return f"""\
     index=$((SGE_TASK_ID - 1)) job=$JOB_ID
     left=$index
@@ -396,7 +399,7 @@ class GridEngine:
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         exported = [key for key in os.environ if key.startswith("SHARDWISE_")]
-        options = [*_own_words(array.name, "/dev/null", exported), "-t", f"1-{len(array.numbers)}"]
+        options = [*_own_words(array.name, "/dev/null", exported), "-t", f"1-{array.tasks}"]
         limit = ["-tc", str(throttle)] if throttle else []
         return submitted(call([*options, *limit, *words, str(script)]))
 
@@ -436,6 +439,14 @@ class GridEngine:
     def living(self, names: Iterable[str]) -> list[str]:
         queue = query(everyone=True)
         return [job.number for name in names for job in queue.named(name)]
+
+    def run_time(self, words: Sequence[str]) -> float | None:
+        limits = re.findall(r"\b[hs]_rt=(?:(\d*):(\d*):)?(\d+)\b", " ".join(words))
+        seconds = [int(h or 0) * 3600 + int(m or 0) * 60 + int(s) for h, m, s in limits]
+        return min(seconds, default=None)
+
+    def end_of_task(self, run_time: float | None) -> float | None:
+        return None if run_time is None else time.time() + run_time
 
     def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
         return "qstat -u '*'", shlex.join(["qdel", *numbers])

@@ -7,6 +7,7 @@ to give a task up, and `InputError` where it refuses.
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -154,6 +155,13 @@ def _scancel(what: list[str]) -> None:
             call(["scancel", *what], _QUERY_SECONDS)
 
 
+def _own_id() -> str:
+    """The number of this job; of a task of an array that which no other task has."""
+    own = os.environ["SLURM_JOB_ID"]
+    array, index = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    return f"{array}_{index}" if array and index else own
+
+
 class Slurm:
     """Slurm's arrays; see `Scheduler`.
 
@@ -186,12 +194,13 @@ class Slurm:
         return first, tuple(taken)
 
     def indices(self, array: Array) -> list[int]:
+        if array.pulls:
+            return list(range(array.tasks))
         return [number - array.first for number in array.numbers]
 
     def find_number(self, array: Array) -> str:
-        return (
-            f"index=$SLURM_ARRAY_TASK_ID job=$SLURM_ARRAY_JOB_ID\nnumber=$((index + {array.first}))"
-        )
+        words = "index=$SLURM_ARRAY_TASK_ID job=$SLURM_ARRAY_JOB_ID"
+        return words if array.pulls else f"{words}\nnumber=$((index + {array.first}))"
 
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         spec = ranges(self.indices(array)) + (f"%{throttle}" if throttle else "")
@@ -230,6 +239,19 @@ class Slurm:
         if strange := [line for line in jobs if not re.fullmatch(r"\d+(_.*)?", line)]:
             raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
         return jobs
+
+    def run_time(self, words: Sequence[str]) -> None:
+        return None
+
+    def end_of_task(self, run_time: float | None) -> float | None:
+        # The partition may have a limit of its own: Slurm knows what holds.
+        try:
+            end = call(
+                ["squeue", "--noheader", "--format=%e", f"--jobs={_own_id()}"], _QUERY_SECONDS
+            )
+            return time.mktime(time.strptime(end.strip(), "%Y-%m-%dT%H:%M:%S"))
+        except (TryAgain, InputError, ValueError, OverflowError):
+            return None  # N/A where there is no limit
 
     def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
         return f"squeue -j {','.join(numbers)}", f"scancel {' '.join(numbers)}"

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from shardwise.files.paths import place
 from shardwise.observe.observation import DAMAGED, DONE, FAILED, RUNNING, Observation, Sighting
 from shardwise.observe.report.matrix import Matrix
 from shardwise.observe.report.plots import PHASE_NAMES
@@ -267,7 +268,7 @@ def retries(seen: Observation) -> Table | None:
              and own.state in (DONE, RUNNING)]  # fmt: skip
     rows: Rows = [
         [plain(own.shard), str(own.attempts), own.state, plain(own.device.label) if own.device
-         else DASH, link(f"logs/multiply/{own.shard}.log")]
+         else DASH, link(f"logs/multiply/{place(own.shard)}.log")]
         for own in sorted(again, key=lambda own: -own.attempts)
     ]  # fmt: skip
     return _table(["shard", "attempts", "now", "device", "log"], rows, [2, 3, 4])

@@ -12,6 +12,9 @@ from shardwise.errors import InputError
 from shardwise.files.paths import CACHE, Results
 from shardwise.plan import plan
 
+MOST_TASKS = 1000
+"""Tasks of an array by default, at most: each costs the scheduler work, and a start of Python."""
+
 RULE = "multiply"
 """The rule whose resources are those of a task."""
 

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from shardwise.dispatch import task
+from shardwise.dispatch.array import task
 from shardwise.errors import InputError
 from shardwise.plan import plan as plans
 

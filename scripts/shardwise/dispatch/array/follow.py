@@ -1,7 +1,9 @@
 """Array jobs: one submission for all missing shards, followed to the end by one process.
 
-A task runs ``scripts/multiply.py --array-task``. Its receipt says that its shard is whole, a mark
-that its script leaves how it failed; of a task that left neither, the scheduler's state decides.
+Where an array has as many tasks as shards, each task computes one, by ``scripts/multiply.py
+--array-task``. Where it has fewer, its tasks claim shards (`claims`) and compute one after the
+other (`puller`). A receipt says that a shard is whole, a mark how it was left; of a task that left
+neither, the scheduler's state decides.
 
 Arrays are noted in ``results/arrays.tsv`` before they are submitted. If this process dies, its
 tasks work on, and the next run joins them. If it is interrupted, it cancels them.
@@ -15,17 +17,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.dispatch import journal, recipe, task
-from shardwise.dispatch.recipe import TaskRequest
+from shardwise.dispatch.array import journal, recipe, task
+from shardwise.dispatch.array.claims import Claim, Claims
+from shardwise.dispatch.array.recipe import TaskRequest
 from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS, Array, Scheduler, Tasks, prefix
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
 from shardwise.dispatch.tally import Tally, holding
 from shardwise.errors import InputError, QueueFull, TryAgain
+from shardwise.files.paths import folders
 from shardwise.plan.plan import Plan
 from shardwise.records import missing
 from shardwise.records.logs import explain
@@ -58,19 +62,22 @@ _CANCELLED = "cancelled"
 
 
 def run(
-    plan: Plan, file: Path | None, limit: int | None = None, retries: int | None = None
-) -> None:
+    plan: Plan, file: Path | None, limit: int | None = None, retries: int | None = None,
+    most_tasks: int | None = None,
+) -> None:  # fmt: skip
     """Compute all missing shards in tasks of arrays; return when all are whole.
 
     Parameters
     ----------
     file
-        What a task asks the scheduler for (:mod:`shardwise.dispatch.recipe`); None for what
+        What a task asks the scheduler for (:mod:`shardwise.dispatch.array.recipe`); None for what
         snakemake wrote last for these results.
     limit
         Tasks that run at once, over all arrays; None: as many as the scheduler lets.
     retries
         Tries after the first of one shard; None: what the recipe says.
+    most_tasks
+        Tasks of an array; None: one per shard, up to `recipe.MOST_TASKS`.
 
     Raises
     ------
@@ -86,7 +93,7 @@ def run(
     with holding(plan.results):
         tries_left = request.retries if retries is None else retries
         tally = Tally(plan, missing.list_missing(plan), tries_left)
-        dispatch = ArrayDispatch(plan, request, limit, tally)
+        dispatch = ArrayDispatch(plan, request, limit, tally, most_tasks or recipe.MOST_TASKS)
         try:
             dispatch.follow()
         except BaseException as error:
@@ -101,23 +108,47 @@ def run(
 
 @dataclass(eq=False)
 class Submitted:
-    """An array that the scheduler has taken, its shards by index, and its limit of tasks at once.
+    """An array that the scheduler has taken.
 
-    A limit of 0 means none; None, that it is not known, as of an array of an earlier run.
+    Attributes
+    ----------
+    shards
+        By index, the shards that each task has and has not ended, in its order.
+    unclaimed
+        Shards that no task has.
+    throttle
+        The limit of tasks at once; 0 means none; None, that it is not known, as of an array of an
+        earlier run.
+    claims
+        Of an array whose tasks pull shards; None where each has one.
+    in_queue
+        Tasks that wait or work.
+    gone_since
+        Since when none does.
+    useful
+        Whether a task has finished a shard, or left in order: then others may do so too.
     """
 
     array: Array
     number: str
-    shards: dict[int, str]
+    shards: dict[int, deque[str]]
+    unclaimed: dict[str, None]
     throttle: int | None
+    claims: Claims | None
+    in_queue: int
+    gone_since: float | None = None
+    useful: bool = False
 
 
 @dataclass(eq=False)
 class Placement:
-    """The task that computes a shard, and since when it is out of the queue, or its node silent."""
+    """The task that has a shard, and since when it is out of the queue, or its node silent.
+
+    The index is None while no task of the array has claimed the shard.
+    """
 
     job: Submitted
-    index: int
+    index: int | None
     gone_since: float | None = None
     silent_since: float | None = None
 
@@ -125,8 +156,11 @@ class Placement:
 class ArrayDispatch:
     """The arrays of one run, and the tasks of earlier ones that it has joined."""
 
-    def __init__(self, plan: Plan, request: TaskRequest, limit: int | None, tally: Tally) -> None:
+    def __init__(
+        self, plan: Plan, request: TaskRequest, limit: int | None, tally: Tally, most_tasks: int
+    ) -> None:
         self._plan, self._request, self._limit, self._tally = plan, request, limit, tally
+        self._most_tasks = most_tasks
         self._scheduler = SCHEDULERS[request.scheduler]
         self._ids = list(plan.shards)
         self._numbers = {shard: number for number, shard in enumerate(self._ids)}
@@ -192,9 +226,10 @@ class ArrayDispatch:
             return
         listed = self._scheduler.tasks(self._runs)
         self._confirm(listed)
-        queued = self._by_shard(listed)
-        self._settle(queued)
-        self._raise_throttles(queued)
+        self._take_claims(listed)
+        self._settle(self._by_shard(listed))
+        self._end_pulling(listed)
+        self._raise_throttles(listed)
         self._submit()
 
     # Joining.
@@ -250,21 +285,52 @@ class ArrayDispatch:
     def _take_over(self, array: Array, living: list[Tasks]) -> None:
         """Wait for the living tasks of an array as if they had been submitted here."""
         job = self._add(array, living[0].number, None)
-        wanted, count = set(self._tally.waiting), 0
-        for index in (index for tasks in living for index in tasks.indices):
-            shard = job.shards.get(index)
-            if shard in wanted and shard not in self._placed:
-                self._placed[shard] = Placement(job, index)
-                self._attempts[shard] = array.attempt
-                count += 1
+        alive = {index for tasks in living for index in tasks.indices}
+        if job.claims:
+            self._assign(job, job.claims.news())
+        wanted = set(self._tally.waiting) - self._placed.keys()
+        # What tasks had that are gone is submitted again, if it is not whole.
+        job.shards = {
+            index: deque(shard for shard in shards if shard in wanted)
+            for index, shards in job.shards.items()
+            if index in alive
+        }
+        job.unclaimed = {shard: None for shard in job.unclaimed if shard in wanted}
+        self._keep(job)
+        for shard in (shard for shard, placement in self._placed.items() if placement.job is job):
+            self._attempts[shard] = array.attempt
         see, _ = self._scheduler.commands([array.run], [job.number])
-        log.info("%d tasks of an earlier run still wait or work (%s): joined", count, see)
+        log.info("%d tasks of an earlier run still wait or work (%s): joined", len(alive), see)
 
     def _add(self, array: Array, number: str, throttle: int | None) -> Submitted:
         ids = [self._ids[number] for number in array.numbers]
-        shards = dict(zip(self._scheduler.indices(array), ids, strict=True))
-        self._jobs[array.name] = job = Submitted(array, number, shards, throttle)
+        indices = self._scheduler.indices(array)
+        if array.pulls:
+            shards, unclaimed = {}, dict.fromkeys(ids)
+            claims = Claims(self._plan.results, array)
+        else:
+            shards = {index: deque([shard]) for index, shard in zip(indices, ids, strict=True)}
+            unclaimed, claims = {}, None
+        job = Submitted(array, number, shards, unclaimed, throttle, claims, len(indices))
+        self._jobs[array.name] = job
         return job
+
+    def _keep(self, job: Submitted) -> None:
+        """Wait for the shards of an array, each where it is."""
+        self._placed |= {shard: Placement(job, None) for shard in job.unclaimed}
+        for index, shards in job.shards.items():
+            self._placed |= {shard: Placement(job, index) for shard in shards}
+
+    def _assign(self, job: Submitted, claims: Iterable[Claim]) -> None:
+        """Give shards to the tasks that have claimed them."""
+        for claim in claims:
+            shards = [self._ids[number] for number in claim.numbers]
+            mine = job.shards.setdefault(claim.index, deque())
+            for shard in (shard for shard in shards if shard in job.unclaimed):
+                del job.unclaimed[shard]
+                mine.append(shard)
+                if shard in self._placed:
+                    self._placed[shard].index = claim.index
 
     # Following.
 
@@ -280,24 +346,48 @@ class ArrayDispatch:
         if number:
             self._place(self._next, number, 0)
 
+    def _take_claims(self, listed: list[Tasks]) -> None:
+        """Read what tasks have claimed since; see how many of each array wait or work."""
+        in_queue = Counter({name: 0 for name in self._jobs})
+        for tasks in listed:
+            in_queue[tasks.name] += len(tasks.indices)
+        for name, job in self._jobs.items():
+            job.in_queue = in_queue[name]
+            if job.claims and job.unclaimed:
+                self._assign(job, job.claims.news())
+
     def _by_shard(self, listed: list[Tasks]) -> dict[str, Tasks]:
-        """The tasks in the queue that are waited for, by shard."""
+        """The tasks in the queue, by the shard that each of them computes or will compute."""
         queued = {}
         for tasks in listed:
             job = self._jobs.get(tasks.name)
             for index in tasks.indices if job else ():
-                shard = job.shards.get(index)
-                placement = self._placed.get(shard)
-                if placement and placement.job is job and placement.index == index:
+                shard = self._first(job, index)
+                if shard is not None:
                     queued[shard] = tasks
         return queued
+
+    def _first(self, job: Submitted, index: int) -> str | None:
+        """The shard that a task is at: the first of its own that has not ended.
+
+        Of a task that pulls shards, those before it are settled here.
+        """
+        shards = job.shards.get(index)
+        while shards:
+            placement = self._placed.get(shards[0])
+            mine = placement and placement.job is job and placement.index == index
+            if mine and not (job.claims and self._ended(shards[0])):
+                return shards[0]
+            shards.popleft()
+        return None
 
     def _settle(self, queued: dict[str, Tasks]) -> None:
         """Bring the tally up to what the queue, the receipts and the marks say."""
         unknown, troubled = [], {}
-        if any(shard not in queued or queued[shard].ending for shard in self._placed):
+        firsts = self._firsts()
+        if any(shard not in queued or queued[shard].ending for shard in firsts):
             self._refresh()
-        for shard, placement in list(self._placed.items()):
+        for shard, placement in firsts.items():
             tasks = queued.get(shard)
             if (tasks is None or tasks.ending) and self._ended(shard):
                 continue
@@ -311,13 +401,22 @@ class ArrayDispatch:
         self._give_up(troubled)
         self._judge(unknown)
 
+    def _firsts(self) -> dict[str, Placement]:
+        """The shard that each task is at, be it in the queue or gone."""
+        shards = (
+            self._first(job, index)
+            for job in list(self._jobs.values())
+            for index in list(job.shards)
+        )
+        return {shard: self._placed[shard] for shard in shards if shard is not None}
+
     def _refresh(self) -> None:
         """Have a network disk show what other nodes have finished.
 
         It may remember for a minute that a file was not there; opening the folder makes it ask.
         """
         marks = [self._plan.results.array_folder(run_name) for run_name in self._runs]
-        for folder in (self._plan.results.product("-").parent, *marks):
+        for folder in (*folders(self._plan.results.products), *marks):
             with contextlib.suppress(OSError):  # not there yet
                 os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
@@ -346,7 +445,9 @@ class ArrayDispatch:
         for (number, trouble, hopeless), shards in troubled.items():
             self._scheduler.cancel_tasks(number, [self._placed[shard].index for shard in shards])
             for shard in shards:
+                placement = self._placed[shard]
                 self._failed(shard, 2 if hopeless else None, f"the scheduler says: {trouble}")
+                self._release(placement)
 
     def _ended(self, shard: str) -> bool:
         """Whether a task tells how it ended, by its receipt or its mark."""
@@ -356,17 +457,15 @@ class ArrayDispatch:
         code = self._mark(shard)
         if code is None or code > _SIGNALLED:
             return False  # killed: who did it, the scheduler may know
+        if not code:
+            self._give_back(shard)
+            return True
         self._failed(shard, code, explain(self._plan.results.log("multiply", shard), None))
         return True
 
     def _mark(self, shard: str) -> int | None:
         """The exit code that a failed task has left."""
-        array = self._placed[shard].job.array
-        mark = self._plan.results.array_folder(array.run) / f"{array.name}.{shard}"
-        try:
-            return int(mark.read_text())
-        except (OSError, ValueError):
-            return None
+        return task.Marks(self._plan.results, self._placed[shard].job.array).code(shard)
 
     def _judge(self, unknown: list[str]) -> None:
         """Tasks that have left the queue without a word: the scheduler's, or a time, decides."""
@@ -388,6 +487,7 @@ class ArrayDispatch:
                 ran = shard in self._tally.running
                 guess = "killed" if ran else "deleted while it waited in the queue"
                 self._failed(shard, None, f"the scheduler says: {fate.words if fate else guess}")
+                self._release(placement)
 
     def _take_whole(self, shards: Iterable[str]) -> None:
         """Count those that have become whole."""
@@ -396,8 +496,66 @@ class ArrayDispatch:
                 self._done(shard)
 
     def _done(self, shard: str) -> None:
-        self._placed.pop(shard, None)
+        if placement := self._placed.pop(shard, None):
+            placement.job.useful = True
         self._tally.done(shard)
+
+    def _give_back(self, shard: str) -> None:
+        """A shard waits again through no failure of its own."""
+        placement = self._placed.pop(shard)
+        placement.job.useful = True  # who gives up a shard in order is no task that cannot begin
+        self._tally.back(shard)
+
+    def _end_pulling(self, listed: list[Tasks]) -> None:
+        """Settle what no task of an array is going to claim, and spare tasks without work a start.
+
+        An array whose tasks have all left without a finished shard costs each of them a try.
+        """
+        for job in self._jobs.values():
+            if not job.claims:
+                continue
+            if not job.unclaimed:
+                self._cancel_idle(job, listed)
+            elif job.in_queue:
+                job.gone_since = None
+            elif job.gone_since is None:
+                job.gone_since = time.monotonic()
+            elif time.monotonic() - job.gone_since >= _MARK_SECONDS:
+                self._drop_unclaimed(job)
+
+    def _cancel_idle(self, job: Submitted, listed: list[Tasks]) -> None:
+        waiting = [
+            index
+            for tasks in listed
+            if tasks.name == job.array.name and not tasks.where
+            for index in tasks.indices
+            if not job.shards.get(index)
+        ]
+        if waiting:
+            self._scheduler.cancel_tasks(job.number, waiting)
+
+    def _drop_unclaimed(self, job: Submitted) -> None:
+        """All tasks of an array have left, and nobody has these shards."""
+        words = "no task of its array could compute"
+        for path in sorted(
+            self._plan.results.array_folder(job.array.run).glob(f"{job.array.name}.*.log")
+        ):
+            words = f"{words}: {explain(path, None)} (log: {path})"
+            break
+        for shard in list(job.unclaimed):
+            if job.useful:
+                self._give_back(shard)
+            else:
+                self._failed(shard, None, words)
+        job.unclaimed.clear()
+
+    def _release(self, placement: Placement) -> None:
+        """A task is gone in the middle of a shard: what it had claimed beside that waits again."""
+        job, index = placement.job, placement.index
+        for shard in job.shards.pop(index, ()) if job.claims else ():
+            other = self._placed.get(shard)
+            if other and other.job is job and other.index == index and not self._ended(shard):
+                self._give_back(shard)
 
     def _failed(self, shard: str, code: int | None, reason: str) -> None:
         self._placed.pop(shard, None)
@@ -444,15 +602,19 @@ class ArrayDispatch:
             return None
         attempt = min(attempts.values())
         wanted = sorted(self._numbers[shard] for shard in attempts if attempts[shard] == attempt)
-        first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
+        if len(wanted) > (most := min(self._most_tasks, self._most)):
+            first, numbers, tasks = 0, tuple(wanted), min(most, self._size)
+        else:
+            first, numbers = self._scheduler.cut(wanted, self._reach, self._size)
+            tasks = len(numbers)
         self._count += 1
-        name = f"{prefix(self._run)}{self._count}"
+        name, request = f"{prefix(self._run)}{self._count}", self._request
         array = Array(
-            self._request.scheduler, self._run, self._plan_digest, name, attempt, first, numbers
+            request.scheduler, self._run, self._plan_digest, name, attempt, first, numbers, tasks
         )
-        _, memory = self._request.at(attempt)
-        find_number = self._scheduler.find_number(array)
-        text = task.script(self._plan, array, find_number, self._request.setup, memory)
+        words, memory = request.at(attempt)
+        find_number, run_time = self._scheduler.find_number(array), self._scheduler.run_time(words)
+        text = task.script(self._plan, array, find_number, request.setup, memory, run_time)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._plan.results.log("multiply").parent.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{name}.sh").write_text(text)
@@ -470,16 +632,16 @@ class ArrayDispatch:
 
     def _place(self, array: Array, number: str, throttle: int) -> None:
         """An array is the scheduler's now."""
-        job = self._add(array, number, throttle)
-        self._placed |= {shard: Placement(job, index) for index, shard in job.shards.items()}
+        self._keep(self._add(array, number, throttle))
         self._next = None
-        log.info("%d shards submitted: %s job %s, try %d", len(array.numbers),
+        tasks = f" to {array.tasks} tasks" if array.pulls else ""
+        log.info("%d shards submitted%s: %s job %s, try %d", len(array.numbers), tasks,
                  self._scheduler.title, number, array.attempt)  # fmt: skip
 
     def _wait_for_room(self, reason: str) -> None:
         """The queue is full: try half of it, and with one task left, later."""
-        if len(self._next.numbers) > 1:
-            self._size = max(1, len(self._next.numbers) // 2)
+        if self._next.tasks > 1:
+            self._size = max(1, self._next.tasks // 2)
             self._next = None
             return
         self._full_until = time.monotonic() + _FULL_SECONDS
@@ -496,16 +658,16 @@ class ArrayDispatch:
     def _shares(self) -> dict[str, int]:
         """How many tasks of each array may run at once: earlier arrays first."""
         left, shares = self._limit or 0, {}
-        in_queue = Counter(placement.job.array.name for placement in self._placed.values())
-        for name in self._jobs:
-            shares[name] = min(left, in_queue[name])
+        waited_for = Counter(placement.job.array.name for placement in self._placed.values())
+        for name, job in self._jobs.items():
+            shares[name] = min(left, job.in_queue if job.claims else waited_for[name])
             left -= shares[name]
         return shares
 
-    def _raise_throttles(self, queued: dict[str, Tasks]) -> None:
+    def _raise_throttles(self, listed: list[Tasks]) -> None:
         """Give a later array what earlier ones do not need any more, and joined ones our limit."""
         shares = self._shares()
-        for name in {tasks.name for tasks in queued.values() if not tasks.where}:
+        for name in {tasks.name for tasks in listed if not tasks.where} & self._jobs.keys():
             # 0 would mean no limit; a joined array that gets no share yet goes on by one.
             job, share = self._jobs[name], max(1, shares[name]) if self._limit else 0
             if job.throttle is None or share > job.throttle:
@@ -529,7 +691,7 @@ class ArrayDispatch:
         log.warning("cancelling all tasks of this run")
         subprocess.Popen(
             [sys.executable, "-m", __name__, self._request.scheduler, *runs],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

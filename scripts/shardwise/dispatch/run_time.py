@@ -1,0 +1,52 @@
+"""How long a job may still run, and whether another shard fits into that."""
+
+import os
+import time
+from collections.abc import Callable
+
+from shardwise import host
+from shardwise.dispatch.schedulers.registry import SCHEDULERS
+
+_SLACK = 1.25
+"""How much longer than the longest shard so far another one may take."""
+
+LEAVE_SECONDS = 15.0
+"""What is left of the run time when a job has left: schedulers kill without asking twice."""
+
+
+class RunTime:
+    """The run time of this job, and the longest shard so far.
+
+    Parameters
+    ----------
+    end
+        When the scheduler ends the job, as ``clock`` counts; None where it does not.
+    clock
+        Seconds since 1970.
+    """
+
+    def __init__(self, end: float | None, clock: Callable[[], float] = time.time) -> None:
+        self._end, self._clock, self._longest = end, clock, 0.0
+
+    def learn(self, seconds: float) -> None:
+        """Take in how long a shard took."""
+        self._longest = max(self._longest, seconds)
+
+    def suffices(self, shards: int) -> bool:
+        """Whether one device can still compute so many shards, one after the other."""
+        if self._end is None:
+            return True
+        return self._clock() + _SLACK * self._longest * shards + LEAVE_SECONDS <= self._end
+
+
+def of_this_job(asked: float | None) -> RunTime:
+    """The run time of the scheduler's job that this process belongs to; without end elsewhere.
+
+    Parameters
+    ----------
+    asked
+        Seconds that were asked for, counted from now; what the scheduler itself says comes first.
+    """
+    job = host.job(os.environ) or ""
+    name = {"slurm": "slurm", "grid": "uge"}.get(job.partition(" ")[0])
+    return RunTime(SCHEDULERS[name].end_of_task(asked) if name else None)

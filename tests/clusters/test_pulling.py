@@ -1,0 +1,154 @@
+"""Tasks of an array that pull shards, on a real scheduler: cut off, preempted, out of time."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from shardwise.dispatch.array import journal
+from shardwise.files.paths import Results
+
+from tests import processes
+from tests.clusters.night import MULTIPLY, ArrayNight
+
+pytestmark = pytest.mark.timeout(900)
+
+SHARDS, TASKS = 24, 2
+
+SLOW = """
+import time
+
+def square(xp, block):
+    time.sleep({seconds})
+    return block @ block
+"""
+"""A shard that takes a while, so that tasks are met in the middle of one."""
+
+
+def slow(night: ArrayNight, seconds: float, shards: int = SHARDS, **values: object) -> np.ndarray:
+    """Configure shards that take so long each, for tasks that pull them."""
+    (night.workspace.root / "slow.py").write_text(SLOW.format(seconds=seconds))
+    over = {"product": "slow.py:square", "array_tasks": TASKS, **values}
+    return night.of(shards, **over)
+
+
+def pullers(night: ArrayNight) -> list[int]:
+    """The first process of each task of a workspace that pulls shards."""
+    arrays = journal.noted(Results(night.workspace.file("")))
+    wanted = {f"--array-task={array.name}" for array in arrays}
+    return sorted(pid for pid in processes.running() if wanted & {*processes.words(pid)})
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started, as a scheduler ends them together."""
+    return [pid, *(one for child in processes.children(pid) for one in family(child))]
+
+
+def strike(night: ArrayNight, number: signal.Signals) -> bool:
+    """Send a signal to all processes of one task; whether there was any."""
+    found = pullers(night)
+    for pid in family(found[0]) if found else ():
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+    return bool(found)
+
+
+@pytest.mark.parametrize(
+    ("number", "times"),
+    [
+        (signal.SIGTERM, 2),
+        (signal.SIGKILL, 2),
+        pytest.param(signal.SIGTERM, 20, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGKILL, 20, marks=pytest.mark.nightly),
+    ],
+)
+@pytest.mark.fault("a worker or task that is killed")
+def test_a_task_that_is_ended_loses_nothing(
+    array_night: ArrayNight, number: signal.Signals, times: int
+) -> None:
+    """At random moments: only the shard under way is computed again, and the bits are the same."""
+    night, moments = array_night, random.Random(times + number)
+    stack = slow(night, 0.5, shards=12 * times)
+    run = night.start(*MULTIPLY)
+    struck = 0
+    while struck < times:
+        night.wait_for("a task works", lambda: pullers(night) and night.receipts())
+        time.sleep(moments.uniform(0, 4))
+        if run.poll() is not None:
+            break
+        struck += strike(night, number)
+    assert run.wait(timeout=600) == 0, night.output()
+    assert struck >= min(times, 2)
+    starts = night.starts()
+    assert set(starts) == set(night.receipts())
+    assert len(starts) == 12 * times
+    assert sum(starts.values()) - len(starts) <= struck
+    products = [night.workspace.load(f"products/{i:05}.npy") for i in range(12 * times)]
+    assert np.array_equal(np.concatenate(products), stack @ stack)
+    if number == signal.SIGTERM:
+        assert "is not tried again" not in night.log()
+        assert "follows" not in night.log(), "nobody is blamed"
+
+
+@pytest.mark.nightly  # run times are counted in minutes
+@pytest.mark.fault("a limit of run time")
+def test_a_task_leaves_before_its_time_is_up(array_night: ArrayNight) -> None:
+    """A minute for each task, shards of 4 s: none is cut off, others go on, none starts twice."""
+    night = array_night
+    slow(night, 4.0)
+    minute = ("--set-resources", "multiply:runtime=1")
+    done = night.run(*MULTIPLY, *minute)
+    assert done.code == 0, done.output + night.log()
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})
+    assert night.arrays() >= 2
+    assert "follows" not in night.log(), "nobody is blamed"
+    logs = night.workspace.file("logs/array").glob("*/*.log")
+    assert any("this task ends soon" in log.read_text() for log in logs)
+
+
+def test_a_task_that_is_warned_finishes_its_shard(array_night: ArrayNight) -> None:
+    """SIGUSR1, as schedulers send it before the end: the rest goes back, the task leaves with 0."""
+    night = array_night
+    slow(night, 0.5)
+    run = night.start(*MULTIPLY)
+    night.wait_for("a shard is done", night.receipts)
+    assert strike(night, signal.SIGUSR1)
+    assert run.wait(timeout=300) == 0, night.output()
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})
+    logs = night.workspace.file("logs/array").glob("*/*.log")
+    assert any("this task ends soon" in log.read_text() for log in logs)
+
+
+@pytest.mark.fault("snakemake killed by -9 and started again")
+def test_the_next_run_joins_tasks_that_pull(array_night: ArrayNight) -> None:
+    """Snakemake dies: its tasks pull on, and the next run waits for the very same."""
+    night = array_night
+    slow(night, 2.0)
+    run = night.start(*MULTIPLY)
+    night.wait_for("a shard is done", night.receipts)
+    run.kill()
+    run.wait()
+    night.wait_for("the job that waits ends", lambda: "has ended; the tasks work on" in night.log())
+    assert night.run("--unlock").code == 0
+    done = night.run(*MULTIPLY)
+    assert done.code == 0, done.output
+    assert "tasks of an earlier run still wait or work" in night.log()
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})
+    assert night.arrays() == 1
+
+
+def test_a_shard_that_fails_costs_no_other(array_night: ArrayNight) -> None:
+    """A NaN: its task goes on with the next shard, and the end names the one that failed."""
+    night = array_night
+    night.of(SHARDS, array_tasks=TASKS)
+    np.save(night.matrix(4), np.full((5, 5), np.nan))
+    done = night.run(*MULTIPLY)
+    assert done.code != 0
+    assert "matrix 4 holds NaN or Inf" in done.output
+    assert set(night.receipts()) == {f"{i:05}" for i in range(SHARDS)} - {"00004"}
+    assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})

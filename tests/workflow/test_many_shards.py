@@ -1,0 +1,82 @@
+"""More than 1,000 shards: their files lie in folders by the thousand, under every dispatch."""
+
+from pathlib import Path
+
+import numpy as np
+from shardwise.plan import plan as plans
+
+from tests import factories
+from tests.workspace import Workspace
+
+SHARDS = 1001
+TINY = {"input": "stack.npy", "backend": "numpy", "reduce": {"ranks": 1}}
+MATRIX = np.array([[1.0, 2.0], [3.0, 5.0]])
+SUM = SHARDS * (MATRIX @ MATRIX)
+
+
+def tiny(root: Path, **values: object) -> Workspace:
+    """A workspace with 1,001 matrices, each a shard."""
+    workspace = Workspace.create(root)
+    np.save(workspace.root / "stack.npy", np.broadcast_to(MATRIX, (SHARDS, 2, 2)))
+    workspace.configure(**{**TINY, "shards": SHARDS, **values})
+    return workspace
+
+
+def names(folder: Path) -> set[str]:
+    """What lies in a folder."""
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_run_by_a_pool(tmp_path, monkeypatch):
+    """It computes what is missing of the shards; the sum is right, and nothing is left over."""
+    workspace = tiny(tmp_path / "w", dispatch="pool", materialize=False)
+    planned = factories.run("plan", "--configfile", "mine.yaml", cwd=workspace.root)
+    assert planned.returncode == 0, planned.stderr
+    with monkeypatch.context() as context:
+        context.chdir(workspace.root)
+        made = factories.repeated(plans.load(Path("results/default/plan.tsv")))
+    for shard in ("000/0000007", "001/0001000"):
+        for suffix in ("json", "npy"):
+            workspace.file(f"products/{shard}.{suffix}").unlink()
+    done = workspace.run()
+    assert done.code == 0, done.output
+    assert "shardwise: 2 of 1001 shards have no products yet" in done.output
+    assert (workspace.load("sum.npy") == SUM).all()
+    assert names(workspace.file("products")) == {"000", "001"}
+    assert len(names(workspace.file("products/000"))) == 2000
+    assert names(workspace.file("products/001")) == {"0001000.npy", "0001000.json"}
+    assert "0001000.log" in names(workspace.file("logs/multiply/001"))
+    assert not factories.leftovers(workspace.file("."))
+    verify = factories.run("verify", workspace.file("."), cwd=workspace.root)
+    assert verify.returncode == 0, verify.stdout
+    assert "not part of the run" not in verify.stdout
+
+    workspace.file("products/001/0001000.json").unlink()
+    lost = factories.run("verify", workspace.file("."), cwd=workspace.root)
+    assert lost.returncode == 3, lost.stdout
+    assert f"rm -f {workspace.file('products')}/001/0001000.json," in lost.stdout
+
+    # Another plan takes the place of this one, and takes the folders with it.
+    workspace.configure(**TINY, shards=2, dispatch="pool")
+    fewer = workspace.run()
+    assert fewer.code == 0, fewer.output
+    assert not set(made.shards) & set(plans.load(workspace.file("plan.tsv")).shards)
+    assert names(workspace.file("products")) == {
+        "00000.npy", "00000.json", "00001.npy", "00001.json"
+    }  # fmt: skip
+    assert (workspace.load("sum.npy") == SUM).all()
+
+
+def test_a_job_per_shard(tmp_path):
+    """A target, and what of it is lost, is made by the jobs of its one shard."""
+    workspace = tiny(tmp_path / "w", dispatch="jobs", materialize=True)
+    target = ("--", "results/default/products/001/0001000.json")
+    done = workspace.run(*target)
+    assert done.code == 0, done.output
+    assert names(workspace.file("products")) == {"001"}
+    assert names(workspace.file("shards")) == {"001"}
+    assert workspace.file("logs/multiply/001/0001000.log").exists()
+    assert workspace.dry_run(*target) == set()
+    workspace.file("products/001/0001000.npy").write_bytes(b"damaged")
+    assert workspace.dry_run(*target) == {"multiply 0001000"}
+    assert len(workspace.dry_run()) == 2 * SHARDS - 1 + 3
