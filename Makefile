@@ -2,10 +2,10 @@
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make test-fast  the inner loop: unit tests that take no scheduler and no network, and one whole local run
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
-# make doctor   what would run here, and what is missing; ARGS="--json" goes to scripts/doctor.py
-# make report   the page on a run, made anew; ARGS="other_results" goes to scripts/report.py
-# make watch    a run while it goes, from any shell of any node; ARGS="results/mine --once" goes to scripts/watch.py
-# make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to scripts/verify.py
+# make doctor   what would run here, and what is missing; ARGS="--json" goes to shardwise doctor
+# make report   the page on a run, made anew; ARGS="other_results" goes to shardwise report
+# make watch    a run while it goes, from any shell of any node; ARGS="results/mine --once" goes to shardwise watch
+# make verify   whether a results folder is whole, from its receipts; ARGS="other_results" goes to shardwise verify
 # make nightly  the tests that make test leaves out, as they take many GB of memory or minutes
 # make faults  the tests that make faults; prints the table of docs/reliability.md with the figures of this run
 # make errors   write docs/errors.md anew: each bad input and its message
@@ -64,7 +64,7 @@ data-parallel: .venv/.examples-$(CUDA)
 
 $(LOOKERS):
 	@test -x $(BIN)/python || { echo "there is no .venv here yet: run make install first" >&2; exit 2; }
-	@$(BIN)/python scripts/$@.py $(ARGS)
+	@PYTHONPATH=scripts $(BIN)/python -m shardwise.command $@ $(ARGS)
 
 # Four files of tests at a time, from both ends of the order in pyproject.toml: those of schedulers,
 # which mostly wait, beside those that compute.

@@ -162,28 +162,30 @@ def under_array(folder: Path, shards: int) -> Workflows:
 
 def pretend(root: Path, done: int) -> None:
     """Give the first shards products: one that was computed, under the names of all."""
-    for script, words in (
-        ("plan", ["--configfile", "config.yaml", "mine.yaml"]),
-        ("synthesize", ["--plan", "results/default/plan.tsv"]),
-        ("multiply", ["--plan", "results/default/plan.tsv", "--shard", "00000"]),
-    ):
-        command = [sys.executable, f"scripts/{script}.py", *words]
-        subprocess.run(command, cwd=root, check=True, capture_output=True)
     from shardwise.files import small
+    from shardwise.files.paths import Results
 
-    results = root / "results" / "default"
-    products = results / "products"
-    receipt = json.loads((products / "00000.json").read_bytes())
+    def script(name: str, *words: str) -> None:
+        command = [sys.executable, f"scripts/{name}.py", *words]
+        subprocess.run(command, cwd=root, check=True, capture_output=True)
+
+    results = Results(root / "results" / "default")
+    script("plan", "--configfile", "config.yaml", "mine.yaml")
+    with open(results.plan, newline="") as file:
+        first, *rows = list(csv.DictReader(file, delimiter="\t"))[:done]
+    script("synthesize", "--plan", "results/default/plan.tsv")
+    script("multiply", "--plan", "results/default/plan.tsv", "--shard", first["shard"])
+    receipt = json.loads(results.receipt(first["shard"]).read_bytes())
     del receipt["digest"]
-    with open(results / "plan.tsv", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))[1:done]
     for row in rows:
+        path = results.product(row["shard"])
+        path.parent.mkdir(exist_ok=True)
         receipt |= {"start": int(row["start"]), "stop": int(row["stop"])}
         receipt |= {"shard": row["shard"], "fingerprint": row["fingerprint"]}
         body = json.dumps(receipt, indent=1).removesuffix("\n}").encode()
-        (products / f"{row['shard']}.json").write_bytes(small.with_digest(body))
-        (products / f"{row['shard']}.npy").touch()
-        os.truncate(products / f"{row['shard']}.npy", receipt["file"]["bytes"])
+        results.receipt(row["shard"]).write_bytes(small.with_digest(body))
+        path.touch()
+        os.truncate(path, receipt["file"]["bytes"])
 
 
 def seconds(folder: Path, command: list[str]) -> float:

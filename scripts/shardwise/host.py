@@ -26,8 +26,27 @@ PROJECT = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2]
 SCRIPTS = PROJECT / "scripts"
 """Where the entry scripts lie."""
 
+_CLONED = PROJECT != _INSTALLED
+
 _CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10
+
+
+def command(name: str) -> str:
+    """What a user types for a command of ours: a target of the clone's Makefile, or `shardwise`."""
+    return f"make {name}" if _CLONED else f"shardwise {name}"
+
+
+def install(cuda: int | None = None, anew: bool = False) -> str:
+    """What a user types to install what is missing, or all of it; cupy for this version of CUDA."""
+    if _CLONED:
+        return (
+            ("make clean, then " if anew else "")
+            + "make install"
+            + (f" CUDA={cuda}" if cuda else "")
+        )
+    package = f'"shardwise[cuda{cuda}]"' if cuda else "shardwise"
+    return f"pip install {'--force-reinstall ' if anew else ''}{package}"
 
 
 def announce(environ: MutableMapping[str, str] = os.environ, root: Path = PROJECT) -> None:

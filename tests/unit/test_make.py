@@ -31,7 +31,7 @@ def noting(program: Path, notes: Path) -> None:
     program.write_text(
         "#!/bin/sh\n"
         f'echo "$*" >> "{notes}"\n'
-        'case "$*" in *"-m venv"*|*"-m pip"*|scripts/*) exit 0 ;; esac\n'
+        'case "$*" in *"-m venv"*|*"-m pip"*|*shardwise.command*) exit 0 ;; esac\n'
         f'exec "{sys.executable}" "$@"\n'
     )
     program.chmod(0o755)
@@ -81,7 +81,7 @@ def test_who_looks_at_a_run_installs_nothing(clone: Path, goal: str) -> None:
     noting(clone / ".venv/bin/python", clone / "own")  # no stamp says which cupy it has
     done = make(clone, goal, "ARGS=--json")
     assert done.returncode == 0, done.stderr
-    assert lines(clone / "own") == [f"scripts/{goal}.py --json"]
+    assert lines(clone / "own") == [f"-m shardwise.command {goal} --json"]
 
 
 def test_a_scheduler_that_appears_changes_no_environment(clone: Path) -> None:

@@ -1,56 +1,27 @@
 """The command `shardwise`, installed from a wheel, in folders of a user's own."""
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.workspace import REPO, Workspace, hand_on_compiled
-
-_SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "Snakefile", "config.yaml",
-            "workflow", "profiles", "scripts")  # fmt: skip
+from tests import wheel
+from tests.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
 def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a fresh environment has the command; its other packages are those of this one."""
-    folder = tmp_path_factory.mktemp("wheel")
-    clone, environment = folder / "clone", folder / "environment"
-    clone.mkdir()
-    for name in _SOURCES:
-        copy = shutil.copytree if (REPO / name).is_dir() else shutil.copy2
-        copy(REPO / name, clone / name)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    no_network = ["--no-index", "--no-deps"]
-    build = ["wheel", *no_network, "--no-build-isolation", "--wheel-dir", folder, clone]
-    subprocess.run([*pip, *build], check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    (packages / "others.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
-    (wheel,) = folder.glob("*.whl")
-    python = environment / "bin" / "python"
-    subprocess.run([*pip, "--python", python, "install", *no_network, wheel], check=True)
-    shutil.rmtree(clone)  # nothing may come from it
-    numerics = Path("shardwise", "numerics")
-    hand_on_compiled(REPO / "scripts" / numerics, packages / numerics)
-    return environment / "bin"
+    """Where the command is."""
+    return wheel.installed(tmp_path_factory.mktemp("wheel"))
 
 
 def call(
     bin_folder: Path, folder: Path, *words: str, code: int = 0
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command in a folder."""
-    env = os.environ | {
-        "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "MPI4PY_LIBMPI": f"{sys.prefix}/lib/libmpi.so.12",  # of the environment of the tests
-    }
-    env.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        ["shardwise", *words], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
+    line, env = [bin_folder / "shardwise", *words], wheel.environment(bin_folder)
+    done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -87,3 +58,15 @@ def test_what_a_folder_lacks_is_said(bin_folder: Path, tmp_path: Path) -> None:
     assert "--profile" in call(bin_folder, tmp_path, "run", "-n", code=2).stderr
     assert "no command 'rnu'" in call(bin_folder, tmp_path, "rnu", code=2).stderr
     assert "usage: shardwise plan " in call(bin_folder, tmp_path, "plan", "--help").stdout
+
+
+def test_no_message_names_a_clone(bin_folder: Path, tmp_path: Path) -> None:
+    """Doctor and verify say what to type where there is no Makefile."""
+    doctor = call(bin_folder, tmp_path, "doctor").stdout
+    assert "make " not in doctor
+    assert "pip install" in doctor or "have the version that was tested" in doctor
+    program = "from shardwise import host; print(host.install(12), host.command('verify'))"
+    line = [bin_folder / "python", "-c", program]
+    env = wheel.environment(bin_folder)
+    said = subprocess.run(line, capture_output=True, text=True, check=True, env=env).stdout
+    assert said == 'pip install "shardwise[cuda12]" shardwise verify\n'

@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from contextlib import suppress
 
 from shardwise.command.folder import RUNS
 from shardwise.host import SCRIPTS
@@ -27,9 +28,10 @@ def main() -> None:
     if name in RUNS:
         sys.exit(RUNS[name][1](sys.argv[2:]))
     if name in _STAGES:
-        from shardwise import cli  # here: `run` needs none of what stages share
+        with suppress(ImportError):  # doctor itself says what is missing
+            from shardwise import cli  # here: `run` needs none of what stages share
 
-        cli.program = f"shardwise {name}"
+            cli.program = f"shardwise {name}"
         sys.argv = [str(SCRIPTS / f"{name}.py"), *sys.argv[2:]]
         runpy.run_path(sys.argv[0], run_name="__main__")
     elif name in ("-h", "--help"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise import host
 from shardwise.errors import InputError, TryAgain
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,9 @@ def _started() -> Iterator[Any]:
     try:
         import pynvml
     except ImportError as error:
-        raise InputError(f"nvidia-ml-py cannot be imported ({error}); run: make install") from error
+        raise InputError(
+            f"nvidia-ml-py cannot be imported ({error}); run: {host.install()}"
+        ) from error
     try:
         pynvml.nvmlInit()
         try:

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from shardwise import host
 from shardwise.devices import leases
 from shardwise.devices.grants import Grant
 from shardwise.devices.nvml import Device
@@ -154,9 +155,9 @@ def for_free_device(
 def _out_of_patience(patience: float, situation: str) -> TryAgain:
     return TryAgain(
         f"no device became free, and no lease changed hands for {patience:.0f} s: {situation}; "
-        "end what hangs (make doctor on this node shows it), and run again. If shards do take so "
-        "long, start only as many at once as there are devices (snakemake --cores); by hand, "
-        "--device-wait waits longer"
+        f"end what hangs ({host.command('doctor')} on this node shows it), and run again. If "
+        "shards do take so long, start only as many at once as there are devices (snakemake "
+        "--cores); by hand, --device-wait waits longer"
     )
 
 

@@ -128,11 +128,11 @@ def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding
     """The cupy that is installed, beside what the driver runs."""
     shown = ", ".join(f"{name} {version}" for name, version in packages.items())
     fitting = [major for major in choose.CUDA_MAJORS if driver and major <= driver // 1000]
-    again = f"make clean, then make install CUDA={fitting[-1]}" if fitting else ""
+    again = host.install(fitting[-1], anew=True) if fitting else ""
     built = _NAMES.fullmatch(next(iter(packages), ""))
     level, text, cure = FAULT, "not installed", again
     if driver is None:
-        cure = "where jobs run on GPUs: make install CUDA=12 (or 13, as the driver of the nodes)"
+        cure = f"where jobs run on GPUs: {host.install(12)} (or 13, as the driver of the nodes)"
         level, cure = NOTE, cure if backend == "cupy" and not packages else ""
         text = f"{shown}; whether it fits, the nodes' driver decides" if packages else text
     elif not fitting:
@@ -141,7 +141,7 @@ def _cupy(packages: dict[str, str], driver: int | None, backend: str) -> Finding
     elif len(packages) > 1:
         text = f"several are installed, in each other's way: {shown}"
     elif built is None:
-        cure = again.replace("make clean, then ", "")
+        cure = host.install(fitting[-1])
     elif built[1] and int(built[1]) not in fitting:
         text = f"{shown} is built for CUDA {built[1]}, but the driver runs {_dotted(driver)}"
     else:
@@ -282,7 +282,7 @@ def _device(device: Device, answer: Reply | None, hindrance: str | None) -> Find
         return fault(name, text, cure, code=75, **facts)
     if "cuda" not in result:
         text = f"cupy cannot be used: {answer.reason}"
-        return fault(name, text, "install it again: make clean, then make install", **facts)
+        return fault(name, text, f"install it again: {host.install(anew=True)}", **facts)
     wrong = f"a product of ones sums to {result.get('sum')}, not {_SUM:.0f}"
     text = f"{text}: a small product fails: {answer.reason if answer.code else wrong}"
     cure = "leave it out with CUDA_VISIBLE_DEVICES, and tell the admin: dmesg names its errors"

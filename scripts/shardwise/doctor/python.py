@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 
+from shardwise import host
 from shardwise.doctor.findings import Finding, fault, note, ok
 from shardwise.host import PROJECT
 
@@ -36,11 +37,11 @@ def packages(
     missing = [name for name, version in found.items() if version is None]
     if missing:
         text = f"not installed: {', '.join(missing)}"
-        yield fault("packages", text, "make install", missing=missing)
+        yield fault("packages", text, host.install(), missing=missing)
     for name, version in found.items():
         if version not in (None, pinned[name]):
             text = f"{name} is {version}; tested is {pinned[name]}"
-            yield note("packages", text, "make install", package=name, version=version)
+            yield note("packages", text, host.install(), package=name, version=version)
     fitting = [name for name, version in found.items() if version == pinned[name]]
     if fitting:
         text = f"{len(fitting)} of {len(pinned)} have the version that was tested"

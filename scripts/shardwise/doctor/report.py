@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardwise import host
 from shardwise.devices import quarantine
 from shardwise.doctor import findings as base
 from shardwise.doctor.findings import FAULT, NOTE, OK, Deadline, Finding, Reply, fault, note, ok
@@ -177,7 +178,7 @@ def choose(files: list[Path] | None, results: str | None) -> tuple[dict[str, Any
     except ShardwiseError as error:
         found = fault("config", str(error), "correct it")
     except ImportError as error:  # a package that is missing, which its section says too
-        found = fault("config", f"{named} cannot be read: {error}", "make install")
+        found = fault("config", f"{named} cannot be read: {error}", host.install())
     else:
         chosen = {"results": results or settings.results, "backend": settings.backend}
         found = ok("config", f"{named}: backend {settings.backend}, results {chosen['results']}",

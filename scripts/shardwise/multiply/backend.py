@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import errors
+from shardwise import errors, host
 from shardwise.devices import choose, grants
 from shardwise.errors import DeviceFailed, InputError, TryAgain
 
@@ -102,5 +102,5 @@ def _no_cupy(reason: str) -> InputError:
     major = (choose.driver_cuda_version() or 0) // 1000
     return InputError(
         f"there is an NVIDIA driver (CUDA {major}) but cupy cannot be imported ({reason}); "
-        f"install it with: make install CUDA={major}, or set backend: numpy"
+        f"install it with: {host.install(major)}, or set backend: numpy"
     )

@@ -1,5 +1,6 @@
 """One line on the state of a results folder."""
 
+from shardwise import host
 from shardwise.errors import one_line, some
 from shardwise.observe.observation import DAMAGED, FAILED, RUNNING, Observation, Verdict
 from shardwise.observe.shards import stamped
@@ -9,7 +10,7 @@ from shardwise.records.receipts import SumReceipt
 
 _MOST_LETTERS = 2000
 _MOST_NAMED = 5
-_UNREAD = "The files were not read again for this: `make verify` does that."
+_UNREAD = f"The files were not read again for this: `{host.command('verify')}` does that."
 
 
 def verdict(seen: Observation) -> Verdict:

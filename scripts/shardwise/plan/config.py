@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from shardwise import host
 from shardwise.errors import InputError, one_line, short
 from shardwise.host import PROJECT
 from shardwise.plan.problem import Recipe, check_statistics, function_parts
@@ -124,7 +125,7 @@ def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
     except InputError as error:
         why = f"{error} (correct it)"
     except ImportError as error:  # a package is missing
-        why = f"{', '.join(map(str, files))} cannot be read: {error} (make install)"
+        why = f"{', '.join(map(str, files))} cannot be read: {error} ({host.install()})"
     raise InputError(f"no results folder: {why}; or name the folder on the command line")
 
 

@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,8 @@ from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results, for_bash, id_digits
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
+
+_ROWS_AT_ONCE = 1000
 
 
 class OldLayout(InputError):  # noqa: N818 - named after what was found
@@ -236,6 +238,16 @@ def expect(plan: Plan, digest: str, expected: str | None) -> None:
 def digest(value: Any) -> str:
     """Sixteen hexadecimal digits that change with a JSON value."""
     return digest_of_text(json.dumps(value, sort_keys=True))
+
+
+def digest_with_rows(value: Any, rows: Sequence[Any]) -> str:
+    """The :func:`digest` of ``[value, [rows]]``, in parts: of a million rows it takes no memory."""
+    found = hashlib.blake2b(f"[{json.dumps(value, sort_keys=True)}, [".encode(), digest_size=8)
+    for at in range(0, len(rows), _ROWS_AT_ONCE):
+        part = json.dumps([vars(row) for row in rows[at : at + _ROWS_AT_ONCE]], sort_keys=True)
+        found.update(f"{', ' if at else ''}{part[1:-1]}".encode())
+    found.update(b"]]")
+    return found.hexdigest()
 
 
 def digest_of_text(text: str) -> str:

@@ -90,7 +90,8 @@ def make(
     check_statistics(settings.reduce["statistics"], settings.keep, problem.product_dtype)
     _refuse_number(problem, settings)
     rows = _rows(settings, problem, left, right_sources, function)
-    rows = [replace(row, memory=row.memory + left.decoded) for row in rows]
+    if left.decoded:
+        rows = [replace(row, memory=row.memory + left.decoded) for row in rows]
     copied = _is_copied(settings, left, len(rows), log)
     facts = _facts(settings, copied, problem, rows, right_sources, function)
     facts = replace(facts, decoded=left.decoded)
@@ -153,7 +154,7 @@ def _facts(
         digest="",
     )
     digested = {k: v for k, v in asdict(facts).items() if k not in _NOT_DIGESTED}
-    digest = plans.digest([digested, [vars(row) for row in rows]])
+    digest = plans.digest_with_rows(digested, rows)
     config = {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
     return replace(facts, digest=digest, config=config, config_digest=plans.digest(config))
 
@@ -359,13 +360,16 @@ def _with_digests(rows: list[Shard], left: Stack, common: str) -> list[Shard]:
     """
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
     one = _files_text(left.sources) if len(left.sources) == 1 else None
-    done = []
-    for row in rows:
+    # Each row takes the place of the one that it is made of: a plan may have a million.
+    for number, row in enumerate(rows):
         files = one or _files_text(left.between(row.start, row.stop))
         matrices = plans.digest_of_text(f"[{version}, {row.start}, {row.stop}, {dtype}, {files}]")
         fingerprint = plans.digest_of_text(f'["{common}", "{matrices}"]')
-        done.append(Shard(**{**vars(row), "matrices": matrices, "fingerprint": fingerprint}))
-    return done
+        rows[number] = Shard(
+            row.shard, row.start, row.stop, row.bytes, row.product_bytes, row.memory,
+            row.device_memory, matrices, fingerprint,
+        )  # fmt: skip
+    return rows
 
 
 def _files_text(sources: Iterable[Source]) -> str:

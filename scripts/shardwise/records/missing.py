@@ -8,14 +8,21 @@ receipt, the judge takes, too; to that end it checks the receipt's own digest.
 import hashlib
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from shardwise.errors import IntegrityError
 from shardwise.files import small
 from shardwise.files.paths import place
 from shardwise.plan.plan import Plan, Shard
 from shardwise.units import human_bytes
+
+# Threads that look at the disk, each at so many shards at a time: a network disk takes its time to
+# answer, and answers many at once.
+_THREADS, _AT_ONCE = 8, 1000
 
 NO_PRODUCTS = "have no products yet"
 
@@ -61,17 +68,44 @@ def scan_products(plan: Plan, meanwhile: Callable[[], object] = lambda: None) ->
     folder = str(plan.results.products)
     lacking, newest, latest = [], None, 0
     checksum = hashlib.blake2b(digest_size=16)
-    for shard, row in plan.shards.items():
-        meanwhile()
-        product = _written(folder, row)
-        if product is None:
-            lacking.append(shard)
-            continue
-        written, product_checksum = product
-        checksum.update(f"{shard}\t{product_checksum}\n".encode())
-        if written > latest:
-            newest, latest = shard, written
+    rows = iter(plan.shards.values())
+    with ThreadPoolExecutor(_THREADS, "scan") as pool:
+        ahead: deque[Future[list[tuple[int, str] | None]]] = deque()
+        groups: deque[list[Shard]] = deque()
+        while True:
+            while len(ahead) < 2 * _THREADS and (group := list(islice(rows, _AT_ONCE))):
+                groups.append(group)
+                ahead.append(pool.submit(_written_of, folder, group))
+            if not ahead:
+                break
+            for row, product in zip(groups.popleft(), ahead.popleft().result(), strict=True):
+                meanwhile()
+                if product is None:
+                    lacking.append(row.shard)
+                    continue
+                written, product_checksum = product
+                checksum.update(f"{row.shard}\t{product_checksum}\n".encode())
+                if written > latest:
+                    newest, latest = row.shard, written
     return ProductScan(lacking, newest, checksum.hexdigest())
+
+
+def _written_of(folder: str, rows: list[Shard]) -> list[tuple[int, str] | None]:
+    """As :func:`_written`, of some shards; what a listing of their folder lacks is not looked for.
+
+    A folder that is not there is asked for once, not for each of its thousand shards.
+    """
+    names: dict[str, set[str]] = {}
+    found = []
+    for row in rows:
+        own, _, name = f"{folder}/{place(row.shard)}.json".rpartition("/")
+        if own not in names:
+            try:
+                names[own] = set(os.listdir(own))
+            except OSError:
+                names[own] = set()
+        found.append(_written(folder, row) if name in names[own] else None)
+    return found
 
 
 def _written(folder: str, row: Shard) -> tuple[int, str] | None:
@@ -81,13 +115,14 @@ def _written(folder: str, row: Shard) -> tuple[int, str] | None:
     """
     path = f"{folder}/{place(row.shard)}"
     try:
-        text = small.read(f"{path}.json")
-        if text is None or not text.startswith(_head(row)) or not small.has_own_digest(text):
+        with small.opened(f"{path}.json") as (descriptor, status):
+            text = os.read(descriptor, min(status.st_size, small.MOST_BYTES))
+        if not text.startswith(_head(row)) or not small.has_own_digest(text):
             return None
         file = _FILE.search(text)
         if file is None or os.stat(f"{path}.npy").st_size != int(file[1]):
             return None
-        return os.stat(f"{path}.json").st_mtime_ns, file[2].decode()
+        return status.st_mtime_ns, file[2].decode()
     except (IntegrityError, OSError):
         return None
 

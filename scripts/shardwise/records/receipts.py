@@ -450,7 +450,8 @@ def _checked(path: Path, facts: ArrayFile) -> Iterator[int]:
     except (ArithmeticError, TypeError, ValueError) as error:
         raise IntegrityError(f"{path}: its receipt is damaged ({short(error)})") from None
     try:
-        with small.opened(path) as (descriptor, size):
+        with small.opened(path) as (descriptor, status):
+            size = status.st_size
             raw = os.pread(descriptor, len(header), 0)
             if size != facts.bytes:
                 raise IntegrityError(f"{path} has {size} bytes, not {facts.bytes}")

@@ -468,10 +468,11 @@ class Run:
 
     @property
     def _task_minutes(self) -> int:
-        flop = self.plan.problem.flop
+        rows, flop = self.plan.shards.values(), self.plan.problem.flop
+        largest = {(r.bytes, r.product_bytes, r.stop - r.start): r for r in rows}.values()
         return max(
             cut.minutes(r.bytes + r.product_bytes + self._copied([r]), (r.stop - r.start) * flop)
-            for r in self.plan.shards.values()
+            for r in largest
         )
 
     def _copied(self, rows: Iterable[Shard]) -> int:

@@ -114,7 +114,8 @@ class Share:
         self._claims, self._index, self._tally = claims, index, tally
         self._waiting: deque[str] = deque()
         self._away: list[str] = []
-        self._run_time, self._since, self._draining = run_time, 0.0, False
+        self._run_time, self._since = run_time, 0.0
+        self._draining = self._left = False
 
     def resume(self) -> None:
         """Go on with what this very task had claimed before its scheduler began it anew."""
@@ -180,8 +181,9 @@ class Share:
 
     def _give_up(self) -> None:
         """Have others compute what waits here."""
-        if self._waiting:
-            log.info("this task ends soon: %d shards go back", len(self._waiting))
+        if not self._left:
+            log.info("this task ends soon: it takes no more shards, %d go back", len(self._waiting))
+        self._left = True
         self._tally.leave_to_others(self._waiting)
         self._waiting.clear()
 

@@ -156,8 +156,10 @@ def _scancel(what: list[str]) -> None:
 
 
 def _own_id() -> str:
-    """The number of this task, as squeue has it."""
-    return os.environ["SLURM_JOB_ID"]
+    """The number of this job; of a task of an array that which no other task has."""
+    own = os.environ["SLURM_JOB_ID"]
+    array, index = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    return f"{array}_{index}" if array and index else own
 
 
 class Slurm:

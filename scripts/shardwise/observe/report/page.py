@@ -8,7 +8,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from shardwise import __version__
+from shardwise import __version__, host
 from shardwise.errors import InputError, IntegrityError, one_line
 from shardwise.files import small
 from shardwise.files.commit import commit
@@ -118,6 +118,7 @@ def render(
         title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
         at=any_clock(seen.at),
         version=__version__,
+        verify=host.command("verify"),
         bad=verdict.kind in ("failed", "damaged") or bool(seen.failures),
         ended=verdict.kind in ("proven", "unproven"),
         answers=answers(seen, run, spent, advice),

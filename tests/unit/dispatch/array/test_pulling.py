@@ -1,6 +1,7 @@
 """Tasks that pull shards: claims, the share of a task, a dispatch that follows pretended ones."""
 
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shardwise.dispatch import run_time
 from shardwise.dispatch.array import follow, journal, puller, task
 from shardwise.dispatch.array.claims import Claims, cut_blocks
 from shardwise.dispatch.run_time import RunTime
@@ -361,3 +363,29 @@ def test_fates_are_asked_of_the_killed_only(pulling: Pulling) -> None:
     )
     follow_to_the_end(pulling, tasks=2)
     assert not asked
+
+
+@pytest.mark.parametrize(
+    ("env", "number"),
+    [
+        ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}, "7_2"),
+        ({"SLURM_JOB_ID": "9"}, "9"),
+    ],
+)
+def test_slurm_is_asked_for_this_very_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], number: str
+) -> None:
+    """The last task of an array has the number of the whole array, which has many ends."""
+    for name in ("JOB", "ARRAY_JOB", "ARRAY_TASK"):
+        monkeypatch.delenv(f"SLURM_{name}_ID", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    command = tmp_path / "squeue"
+    command.write_text(f'#!/bin/sh\necho "$*" > "{tmp_path}/asked"; echo 2026-11-23T17:00:00\n')
+    command.chmod(0o755)
+    end = run_time.of_this_job(None)._end
+    assert f"--jobs={number}\n" in (tmp_path / "asked").read_text()
+    assert end == time.mktime((2026, 11, 23, 17, 0, 0, 0, 0, -1))
+    command.write_text("#!/bin/sh\necho N/A\n")
+    assert run_time.of_this_job(None).suffices(10**9), "without a limit all fits"

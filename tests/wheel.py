@@ -1,0 +1,47 @@
+"""A wheel of the project, installed into a fresh environment."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.workspace import REPO, hand_on_compiled
+
+_SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "Snakefile", "config.yaml",
+            "workflow", "profiles", "scripts")  # fmt: skip
+
+MPI = f"{sys.prefix}/lib/libmpi.so.12"
+"""The MPI library of the environment of the tests, which `mpich` has installed there."""
+
+
+def installed(folder: Path) -> Path:
+    """Where a fresh environment has the command; its other packages are those of this one."""
+    clone, environment = folder / "clone", folder / "environment"
+    clone.mkdir()
+    for name in _SOURCES:
+        copy = shutil.copytree if (REPO / name).is_dir() else shutil.copy2
+        copy(REPO / name, clone / name)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    no_network = ["--no-index", "--no-deps"]
+    build = ["wheel", *no_network, "--no-build-isolation", "--wheel-dir", folder, clone]
+    subprocess.run([*pip, *build], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
+    (wheel,) = folder.glob("*.whl")
+    python = environment / "bin" / "python"
+    subprocess.run([*pip, "--python", python, "install", *no_network, wheel], check=True)
+    shutil.rmtree(clone)  # nothing may come from it
+    numerics = Path("shardwise", "numerics")
+    hand_on_compiled(REPO / "scripts" / numerics, packages / numerics)
+    return environment / "bin"
+
+
+def environment(bin_folder: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of a user who has activated that environment, and of nobody's clone."""
+    found = {name: value for name, value in env.items() if name != "PYTHONPATH"}
+    return found | {"PATH": f"{bin_folder}:{env['PATH']}", "MPI4PY_LIBMPI": MPI}
