@@ -246,7 +246,9 @@ class _Writer:
 
     def _journal(self, shard: str, began: Sequence[float], machine: _Machine) -> None:
         lines = (f"{at:.3f}\t{machine.node}\t{1000 + n}\t\n" for n, at in enumerate(began))
-        self._plan.results.starts(shard).write_text("".join(lines))
+        path = self._plan.results.starts(shard)
+        path.parent.mkdir(parents=True, exist_ok=True)  # of many shards, one by the thousand
+        path.write_text("".join(lines))
 
     def _finish(
         self, row: Shard, machine: _Machine, started: float, held: dict[str, float],
@@ -387,6 +389,7 @@ def _write(path: Path, text: bytes, at: float) -> None:
 
 def _sparse(path: Path, facts: Mapping[str, Any], at: float) -> None:
     header = padded_header(tuple(facts["shape"]), np.dtype(facts["dtype"]).newbyteorder("<"))
+    path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
         file.write(header)
         file.truncate(facts["bytes"])

@@ -126,7 +126,7 @@ class _Crate:
                 with suppress(ShardwiseError):  # it may have been replaced since the look
                     receipt = receipts.read(self._results.receipt(one.shard), ProductReceipt)
                     parts += self._shard(receipt, workflow)
-        folder = self._results.product("").parent
+        folder = self._results.products
         size = f"{len(done)} of {count(every, 'shard')}"
         return self._add(
             f"{folder.name}/", "Dataset", name="products of all shards",

@@ -75,7 +75,7 @@ def scan_products(plan: Plan, meanwhile: Callable[[], object] = lambda: None) ->
         while True:
             while len(ahead) < 2 * _THREADS and (group := list(islice(rows, _AT_ONCE))):
                 groups.append(group)
-                ahead.append(pool.submit(_written_of, folder, group))
+                ahead.append(_look_ahead(pool, folder, group))
             if not ahead:
                 break
             for row, product in zip(groups.popleft(), ahead.popleft().result(), strict=True):
@@ -88,6 +88,21 @@ def scan_products(plan: Plan, meanwhile: Callable[[], object] = lambda: None) ->
                 if written > latest:
                     newest, latest = row.shard, written
     return ProductScan(lacking, newest, checksum.hexdigest())
+
+
+def _look_ahead(
+    pool: ThreadPoolExecutor, folder: str, rows: list[Shard]
+) -> Future[list[tuple[int, str] | None]]:
+    """What :func:`_written_of` finds, by a thread; at once where Python ends and starts none.
+
+    A run says its last words as Python ends.
+    """
+    try:
+        return pool.submit(_written_of, folder, rows)
+    except RuntimeError:
+        done: Future[list[tuple[int, str] | None]] = Future()
+        done.set_result(_written_of(folder, rows))
+        return done
 
 
 def _written_of(folder: str, rows: list[Shard]) -> list[tuple[int, str] | None]:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -126,7 +125,7 @@ class _Job:
     def __init__(self, peers: Peers, plan: Plan, names: list[str], save_every: float) -> None:
         self._peers, self._plan, self._names = peers, plan, names
         self._save_every, self._saved = save_every, time.monotonic()
-        self._layout, self._nodes = layout_of(plan), self._count_nodes()
+        self._layout = layout_of(plan)
         self._shards = list(plan.shards.values())
         found = self._receipts()
         self._ledger = plans.file_digest(plan.results.ledger) if peers.rank == 0 else ""
@@ -221,9 +220,8 @@ class _Job:
         batches = (
             layout.batches(stripe, runs, memory.REDUCE_BATCH_BYTES) for stripe, runs in work.items()
         )
-        dtype, own = element_type(self._plan), self._nodes.get(host.node(), self._peers.size)
-        spare = len(os.sched_getaffinity(0)) >= 2 * own
-        scan = Scan(layout, chain.from_iterable(batches), self._path, dtype, spare)
+        dtype = element_type(self._plan)
+        scan = Scan(layout, chain.from_iterable(batches), self._path, dtype)
         with peers.sharing_errors(), scan:
             for stripe in work:
                 self._reduce(stripe, team, scan)
@@ -376,7 +374,10 @@ class _Job:
         checksums = self._outputs.checksums(peers)
         first = peers.merged(range(peers.size), self._dump, self._merge)
         self._prove(first)
-        peers.agree(lambda: self._commit(checksums, started) if first else None, "the results")
+        nodes = self._nodes()
+        peers.agree(
+            lambda: self._commit(checksums, nodes, started) if first else None, "the results"
+        )
 
     def _prove(self, first: bool) -> None:
         """Compare the sum with what the receipts say of it; where they differ, find out why."""
@@ -446,7 +447,7 @@ class _Job:
                 self._peers.beat()
         return total.value()
 
-    def _count_nodes(self) -> dict[str, int]:
+    def _nodes(self) -> dict[str, int]:
         """How many ranks each node has, by its name."""
         names = np.zeros((self._peers.size, _NAME_BYTES), np.uint8)
         own = np.frombuffer(host.node().encode()[:_NAME_BYTES], np.uint8)
@@ -454,7 +455,7 @@ class _Job:
         rows = self._peers.xor(names)
         return dict(Counter(row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in rows))
 
-    def _commit(self, checksums: dict[str, str], started: float) -> None:
+    def _commit(self, checksums: dict[str, str], nodes: dict[str, int], started: float) -> None:
         plan = self._plan
         former = small.read_json(plan.results.summary) or {}
         plan.results.summary.unlink(missing_ok=True)  # it vouches for the files before
@@ -473,7 +474,7 @@ class _Job:
             "config": plan.facts.config_digest,
             "made_by": self._makers,
             "ranks": self._peers.size,
-            "nodes": self._nodes,
+            "nodes": nodes,
             "scalars": self._scalars.summary(),
             "files": files,
             **self._energy,

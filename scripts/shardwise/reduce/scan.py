@@ -1,8 +1,8 @@
 """Reading for the reduce: rows of many files, ahead of who adds them, each byte once.
 
-What the page cache holds is copied to a buffer that stays in the processor's caches; no other
-thread takes part, unless cores are spare. All else is read ahead into slabs of a fixed number. The
-checksum is formed on the way.
+What the page cache holds is copied to a buffer that stays in the processor's caches, and no other
+thread takes part. All else is read ahead into slabs of a fixed number. The checksum is formed on
+the way.
 """
 
 from collections import deque
@@ -53,16 +53,13 @@ class Scan(AbstractContextManager):
         The file of a shard, by its place in the plan. Its header and size have been checked.
     dtype
         Of the numbers in all files.
-    spare
-        Whether there are cores without a rank: then other threads read what is cached, too.
     """
 
     def __init__(
-        self, layout: Layout, batches: Iterable[Batch], path_of: Callable[[int], Path], dtype: str,
-        spare: bool = False,
-    ) -> None:  # fmt: skip
+        self, layout: Layout, batches: Iterable[Batch], path_of: Callable[[int], Path], dtype: str
+    ) -> None:
         self._layout, self._batches = layout, iter(batches)
-        self._path_of, self._dtype, self._spare = path_of, np.dtype(dtype), spare
+        self._path_of, self._dtype = path_of, np.dtype(dtype)
         self._reader = ExtentReader(AHEAD)
         self._pool = ThreadPoolExecutor(AHEAD, "scan")
         self._slabs: list[np.ndarray] = []
@@ -99,7 +96,7 @@ class Scan(AbstractContextManager):
         pieces, future = list(self._pieces(batch)), None
         (first, _), (last, _) = pieces[0], pieces[-1]
         whole = first._replace(nbytes=last.offset + last.nbytes - first.offset)
-        if self._spare or not self._reader.cached(whole):
+        if not self._reader.cached(whole):
             slab = self._slabs.pop() if self._slabs else None
             future = self._pool.submit(self._read, batch, pieces, slab)
         self._ahead.append((batch, pieces, future))

@@ -1,6 +1,8 @@
 """What is still to be computed: exactly the shards without a whole product of this plan."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from shardwise.plan import plan, planner
@@ -64,3 +66,16 @@ def test_the_line_knows_device_memory(tmp_path):
     """Where shards may be computed on a GPU, it says what each takes there."""
     made = factories.plan(tmp_path, factories.stack((6, 32, 32)), shards=3, backend="auto")
     assert missing.describe(made, ["00000"]).endswith("1.5 GiB of device memory each on a GPU")
+
+
+def test_the_last_words_of_a_run_can_look(made):
+    """As Python ends it starts no thread any more, and what is whole is found all the same."""
+    program = (
+        "import atexit, sys; from pathlib import Path; from shardwise.plan import plan; "
+        "from shardwise.records import missing; made = plan.load(Path(sys.argv[1])); "
+        "atexit.register(lambda: print(missing.scan_products(made).missing))"
+    )
+    line = [sys.executable, "-c", program, str(made.results.plan)]
+    env = os.environ | {"PYTHONPATH": str(factories.ROOT / "scripts")}
+    done = subprocess.run(line, capture_output=True, text=True, check=True, env=env)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -24,11 +24,10 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=["copied", "read", "some of both", "spare"])
+@pytest.fixture(params=["copied", "read", "some of both"])
 def cached(request, monkeypatch):
-    """Whether the page cache holds the files, and who copies them from there."""
+    """Whether files are copied from the page cache."""
     answers = {"copied": [True], "read": [False], "some of both": [True, True, False]}
-    answers["spare"] = [True]
     chosen = cycle(answers[request.param])
     monkeypatch.setattr(ExtentReader, "cached", lambda self, extent: next(chosen))
     return request.param
@@ -61,7 +60,7 @@ def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, cached, sha
     found = [np.full((len(stack), numbers), -1, dtype) for stack in stacks]
     digests = [0] * 3
 
-    with Scan(layout, batches, lambda shard: files[shard][0], dtype, cached == "spare") as reading:
+    with Scan(layout, batches, lambda shard: files[shard][0], dtype) as reading:
         for batch_now in batches:
             assert reading.stripe == batch_now.stripe
             part = reading.take(Future.result)
