@@ -18,6 +18,11 @@ pytestmark = pytest.mark.timeout(900)
 
 SHARDS, TASKS = 24, 2
 
+slurm_first = pytest.mark.parametrize(
+    "site", ["slurm", pytest.param("grid_engine", marks=pytest.mark.nightly)], indirect=True
+)
+"""For what does not depend on the scheduler."""
+
 SLOW = """
 import time
 
@@ -111,6 +116,7 @@ def test_a_task_leaves_before_its_time_is_up(array_night: ArrayNight) -> None:
     assert any("this task ends soon" in log.read_text() for log in logs)
 
 
+@slurm_first
 def test_a_task_that_is_warned_finishes_its_shard(array_night: ArrayNight) -> None:
     """SIGUSR1, as schedulers send it before the end: the rest goes back, the task leaves with 0."""
     night = array_night
@@ -124,6 +130,7 @@ def test_a_task_that_is_warned_finishes_its_shard(array_night: ArrayNight) -> No
     assert any("this task ends soon" in log.read_text() for log in logs)
 
 
+@slurm_first
 @pytest.mark.fault("snakemake killed by -9 and started again")
 def test_the_next_run_joins_tasks_that_pull(array_night: ArrayNight) -> None:
     """Snakemake dies: its tasks pull on, and the next run waits for the very same."""
@@ -142,6 +149,7 @@ def test_the_next_run_joins_tasks_that_pull(array_night: ArrayNight) -> None:
     assert night.arrays() == 1
 
 
+@slurm_first
 def test_a_shard_that_fails_costs_no_other(array_night: ArrayNight) -> None:
     """A NaN: its task goes on with the next shard, and the end names the one that failed."""
     night = array_night

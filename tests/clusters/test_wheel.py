@@ -33,7 +33,7 @@ def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("site", "dispatch"),
     [
-        case("slurm", "jobs"),
+        case("slurm", "jobs", pytest.mark.nightly),
         case("slurm", "array"),
         case("slurm", "mpi", pytest.mark.nightly),
         case("grid_engine", "jobs"),
