@@ -37,6 +37,9 @@ def test_digits_have_the_same_bits(night: ArrayNight) -> None:
     assert night.run().jobs == set(), "another run finds everything done"
 
 
+@pytest.mark.parametrize(
+    "site", ["slurm", pytest.param("grid_engine", marks=pytest.mark.nightly)], indirect=True
+)
 def test_tasks_pull_shards(night: ArrayNight) -> None:
     """40 shards and 3 tasks: each is computed once, by tasks that keep what they have loaded."""
     digits = load_digits().images

@@ -64,13 +64,17 @@ def strike(night: ArrayNight, number: signal.Signals) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("number", "times"),
+    ("site", "number", "times"),
     [
-        (signal.SIGTERM, 2),
-        (signal.SIGKILL, 2),
-        pytest.param(signal.SIGTERM, 20, marks=pytest.mark.nightly),
-        pytest.param(signal.SIGKILL, 20, marks=pytest.mark.nightly),
+        ("slurm", signal.SIGTERM, 2),
+        ("grid_engine", signal.SIGKILL, 2),
+        *(
+            pytest.param(site, number, 20, marks=pytest.mark.nightly)
+            for site in ("slurm", "grid_engine")
+            for number in (signal.SIGTERM, signal.SIGKILL)
+        ),
     ],
+    indirect=["site"],
 )
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_task_that_is_ended_loses_nothing(

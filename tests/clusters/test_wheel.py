@@ -36,7 +36,7 @@ def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         case("slurm", "jobs", pytest.mark.nightly),
         case("slurm", "array"),
         case("slurm", "mpi", pytest.mark.nightly),
-        case("grid_engine", "jobs"),
+        case("grid_engine", "jobs", pytest.mark.nightly),
         case("grid_engine", "array", pytest.mark.nightly),
         case("grid_engine", "mpi", pytest.mark.nightly),
     ],
