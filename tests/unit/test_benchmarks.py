@@ -101,6 +101,16 @@ def test_telemetry(tmp_path: Path) -> None:
     assert list((tmp_path / "work").iterdir()) == []
 
 
+def test_many_shards(tmp_path: Path) -> None:
+    """Each stage takes a while, all succeed, and no file is left."""
+    _, figures = tiny("many_shards", tmp_path)
+    rows = [row["cells"] for row in figures["many shards"]["rows"]]
+    assert [row["after the shards"] for row in rows] == [
+        "ledger", "reduce, 2 ranks", "verify", "together"
+    ]  # fmt: skip
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_shard_jobs(tmp_path: Path) -> None:
     """Ours and the plain loop have times for each row, and the folder is left empty."""
     _, figures = tiny("shard_jobs", tmp_path, "--verify", "both")
