@@ -117,7 +117,7 @@ def test_a_task_leaves_before_its_time_is_up(array_night: ArrayNight) -> None:
     assert night.arrays() >= 2
     assert "follows" not in night.log(), "nobody is blamed"
     logs = night.workspace.file("logs/array").glob("*/*.log")
-    assert any("this task ends soon" in log.read_text() for log in logs)
+    assert any("the run time is nearly up" in log.read_text() for log in logs)
 
 
 @slurm_first
@@ -131,7 +131,7 @@ def test_a_task_that_is_warned_finishes_its_shard(array_night: ArrayNight) -> No
     assert run.wait(timeout=300) == 0, night.output()
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})
     logs = night.workspace.file("logs/array").glob("*/*.log")
-    assert any("this task ends soon" in log.read_text() for log in logs)
+    assert any("the run time is nearly up" in log.read_text() for log in logs)
 
 
 @slurm_first

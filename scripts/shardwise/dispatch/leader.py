@@ -93,10 +93,10 @@ class Leader:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to do, nobody to do it, or no time."""
-        return self._tally.ended or not self._workers or (self._late and not self._tally.running)
+        return self._tally.ended or not self._workers or (self.late and not self._tally.running)
 
     @property
-    def _late(self) -> bool:
+    def late(self) -> bool:
         """Whether no shard fits into the run time of this job any more."""
         return not self._run_time.suffices(1)
 
@@ -267,7 +267,7 @@ class Leader:
 
     def _out_of_time(self, error: TryAgain) -> TryAgain:
         """What to say of shards that are left."""
-        if not self._late or not self._tally.waiting:
+        if not self.late or not self._tally.waiting:
             return error
         return TryAgain(f"the run time of this job is nearly up, the next one goes on: {error}")
 

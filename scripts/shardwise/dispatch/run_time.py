@@ -1,8 +1,10 @@
 """How long a job may still run, and whether another shard fits into that."""
 
+import math
 import os
 import time
 from collections.abc import Callable
+from types import FrameType
 
 from shardwise import host
 from shardwise.dispatch.schedulers.registry import SCHEDULERS
@@ -31,6 +33,10 @@ class RunTime:
     def learn(self, seconds: float) -> None:
         """Take in how long a shard took."""
         self._longest = max(self._longest, seconds)
+
+    def close(self, *_: int | FrameType | None) -> None:
+        """Let no more shards begin: a scheduler has warned, by a signal, that it ends the job."""
+        self._end = -math.inf
 
     def suffices(self, shards: int) -> bool:
         """Whether one device can still compute so many shards, one after the other."""

@@ -11,7 +11,6 @@ import signal
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from shardwise import errors, host
 from shardwise.dispatch.array import journal, task
@@ -19,7 +18,7 @@ from shardwise.dispatch.array.claims import Claims
 from shardwise.dispatch.crew import Crew
 from shardwise.dispatch.events import Limits
 from shardwise.dispatch.leader import Leader, lead
-from shardwise.dispatch.run_time import RunTime, of_this_job
+from shardwise.dispatch.run_time import of_this_job
 from shardwise.dispatch.tally import Tally
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
@@ -51,18 +50,22 @@ def run(plan: Plan, name: str, limits: Limits) -> None:
     index = task.index(os.environ)
     marks = task.Marks(plan.results, array)
     tally = _TaskTally(plan, marks)
-    share = Share(plan, Claims(plan.results, array), index, tally, of_this_job(limits.run_time))
+    share = Share(plan, Claims(plan.results, array), index, tally)
     share.resume()
     if not share.claim():
         log.info("no shard is left for this task of the array")
         return
     with _leaving(tally), _ignoring_warnings():
-        leader = Leader(plan, tally, share)
+        run_time = of_this_job(limits.run_time)
+        leader = Leader(plan, tally, share, run_time)
         with Crew(plan.results.plan, 1, limits, function=plan.function) as crew:
-            signal.signal(signal.SIGUSR1, share.drain)
+            signal.signal(signal.SIGUSR1, run_time.close)
             signal.signal(signal.SIGUSR2, errors.terminate)
             leader.expect(0, host.node())
             lead(crew, leader, tally)
+        if leader.late:
+            log.info("the run time is nearly up: %d shards go back", len(tally.waiting))
+            tally.leave_to_others(tally.waiting)
         leader.finish()
 
 
@@ -99,23 +102,13 @@ class _TaskTally(Tally):
 
 
 class Share:
-    """The shards that one task claims, dealt to its only worker as a `Dealer` deals them.
+    """The shards that one task claims, dealt to its only worker as a `Dealer` deals them."""
 
-    Parameters
-    ----------
-    run_time
-        Of this task.
-    """
-
-    def __init__(
-        self, plan: Plan, claims: Claims, index: int, tally: _TaskTally, run_time: RunTime
-    ) -> None:  # fmt: skip
+    def __init__(self, plan: Plan, claims: Claims, index: int, tally: _TaskTally) -> None:
         self._ids, self._plan = list(plan.shards), plan
         self._claims, self._index, self._tally = claims, index, tally
         self._waiting: deque[str] = deque()
         self._away: list[str] = []
-        self._run_time, self._since = run_time, 0.0
-        self._draining = self._left = False
 
     def resume(self) -> None:
         """Go on with what this very task had claimed before its scheduler began it anew."""
@@ -138,10 +131,6 @@ class Share:
         self._waiting += new
         self._tally.add(new)
 
-    def drain(self, *_: int | FrameType | None) -> None:
-        """Take no more shards; what is being computed goes on."""
-        self._draining = True
-
     # As a dealer.
 
     def join(self, worker: Hashable) -> None:
@@ -152,23 +141,15 @@ class Share:
         return list(self._away)
 
     def ask(self, worker: Hashable, now: float) -> str | None:
-        """The next shard; None where none is left, or the time does not suffice."""
-        if self._draining or not self._run_time.suffices(len(self._away) + 1):
-            self._give_up()
-            return None
+        """The next shard; None where none is left."""
         if not self.claim():
             return None
-        shard = self._waiting.popleft()
-        if not self._away:
-            self._since = now
-        self._away.append(shard)
-        return shard
+        self._away.append(self._waiting.popleft())
+        return self._away[-1]
 
     def done(self, worker: Hashable, shard: str, now: float) -> None:
-        """Note that the worker has ended a shard, and how long that took."""
+        """Note that the worker has ended a shard."""
         self._away.remove(shard)
-        self._run_time.learn(now - self._since)
-        self._since = now
 
     def again(self, shard: str, last: bool = True) -> None:
         """Let a shard that was dealt wait once more."""
@@ -178,14 +159,6 @@ class Share:
     def drop(self, shard: str) -> None:
         """Forget a shard that was dealt: it has failed."""
         self._away.remove(shard)
-
-    def _give_up(self) -> None:
-        """Have others compute what waits here."""
-        if not self._left:
-            log.info("this task ends soon: it takes no more shards, %d go back", len(self._waiting))
-        self._left = True
-        self._tally.leave_to_others(self._waiting)
-        self._waiting.clear()
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from shardwise.dispatch import run_time
 from shardwise.dispatch.array import follow, journal, puller, task
 from shardwise.dispatch.array.claims import Claims, cut_blocks
-from shardwise.dispatch.run_time import RunTime
+from shardwise.dispatch.events import Event
+from shardwise.dispatch.leader import Leader
 from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
 from shardwise.dispatch.schedulers.grid_engine import GridEngine
 from shardwise.errors import InputError, TryAgain
@@ -86,89 +87,99 @@ def plan(tmp_path: Path) -> Plan:
     )
 
 
-def share_of(plan: Plan, end: float | None, clock: Time, index: int = 1) -> puller.Share:
-    """The share of a task of two; its worker has joined."""
+def share_of(plan: Plan, index: int = 1) -> puller.Share:
+    """The share of a task of two."""
     array = array_of(SHARDS, 2)
     tally = puller._TaskTally(plan, task.Marks(plan.results, array))
-    share = puller.Share(plan, Claims(plan.results, array), index, tally, RunTime(end, clock))
-    share.join("worker")
-    return share
+    return puller.Share(plan, Claims(plan.results, array), index, tally)
 
 
-def given_up(plan: Plan) -> set[str]:
-    """The shards that are marked as given up."""
-    marks = task.Marks(plan.results, array_of(SHARDS, 2))
-    return {shard for shard in plan.shards if marks.code(shard) == 0}
+@dataclass
+class OneTask:
+    """A task with its leader and a worker that computes what it is told to."""
 
+    plan: Plan
+    end: float | None
+    clock: Time = field(default_factory=Time)
+    dealt: list[str] = field(default_factory=list)
 
-def compute(share: puller.Share, clock: Time, seconds: float) -> str | None:
-    """Have the worker compute one shard in so many seconds; None where it gets none."""
-    shard = share.ask("worker", clock.now)
-    if shard is not None:
-        clock.now += seconds
-        share.done("worker", shard, clock.now)
-        share._tally.done(shard)
-    return shard
+    def __post_init__(self) -> None:
+        """Claim a block; the worker is ready."""
+        self.share = share_of(self.plan)
+        self.run_time = run_time.RunTime(self.end, self.clock)
+        self.share.claim()
+        self.leader = Leader(self.plan, self.share._tally, self.share, self.run_time)
+        self.leader.expect("worker", "node")
+        self.tell("ready")
+
+    def tell(self, kind: str, shard: str | None = None) -> None:
+        """Tell the leader of an event, and note what it deals."""
+        orders = self.leader.act([Event("worker", kind, shard)], self.clock.now)
+        self.dealt += [order.shard for order in orders]
+
+    def compute(self, shard: str, seconds: float, ahead: bool = False) -> None:
+        """Compute a shard; the next one may be asked for while it is computed."""
+        if ahead:
+            self.tell("read", shard)
+        self.clock.now += seconds
+        self.tell("done", shard)
 
 
 def test_a_task_without_a_limit_computes_all(plan: Plan) -> None:
     """It claims block after block, and none twice."""
-    clock = Time()
-    share = share_of(plan, None, clock)
-    assert [compute(share, clock, 9.0) for _ in range(SHARDS)] == list(plan.shards)
-    assert share.ask("worker", clock.now) is None
-    assert not given_up(plan)
+    one = OneTask(plan, None)
+    for shard in plan.shards:
+        one.compute(shard, 9.0)
+    assert one.dealt == list(plan.shards)
+    assert one.leader.ended
 
 
 def test_a_task_takes_no_shard_that_it_cannot_finish(plan: Plan) -> None:
-    """100 s, shards of 20 s: three fit beside the reserve; what it had claimed goes back."""
-    clock = Time()
-    share = share_of(plan, 100.0, clock)
-    assert [compute(share, clock, 20.0) for _ in range(4)] == ["00000", "00001", "00002", "00003"]
-    assert share.ask("worker", clock.now) is None
-    claimed = {f"{i:05}" for claim in Claims(plan.results, array_of(SHARDS, 2)).news()
-               for i in claim.numbers}  # fmt: skip
-    assert given_up(plan) == claimed - {"00000", "00001", "00002", "00003"}
-    assert share._tally.ended
+    """100 s, shards of 20 s: four fit, as 25 s and the reserve are left before the last."""
+    one = OneTask(plan, 100.0)
+    for shard in list(plan.shards)[:4]:
+        one.compute(shard, 20.0)
+    assert one.dealt == ["00000", "00001", "00002", "00003"]
+    assert one.leader.late
+    assert one.leader.ended
+    with pytest.raises(TryAgain, match="the run time of this job is nearly up, the next one goes"):
+        one.leader.finish()
 
 
 def test_a_shard_ahead_counts_as_well(plan: Plan) -> None:
     """While one of 20 s is computed, another is asked for: both have to fit."""
-    clock = Time()
-    share = share_of(plan, 95.0, clock)
-    compute(share, clock, 20.0)
-    assert share.ask("worker", clock.now) == "00001"
-    assert share.ask("worker", clock.now) == "00002"
-    clock.now += 20
-    share.done("worker", "00001", clock.now)
-    assert share.ask("worker", clock.now) is None, "two more would take until 95"
+    one = OneTask(plan, 95.0)
+    one.compute("00000", 20.0)
+    one.compute("00001", 20.0, ahead=True)
+    assert one.dealt == ["00000", "00001", "00002"]
+    one.tell("read", "00002")
+    assert one.dealt[-1] == "00002", "two more would take until 105"
+    assert not one.leader.ended, "the one under way goes on"
+
+
+def test_a_warning_ends_the_task_after_its_shard(plan: Plan) -> None:
+    """After SIGUSR1 the shard under way goes on, and no other begins."""
+    one = OneTask(plan, None)
+    one.run_time.close()
+    assert not one.leader.ended
+    one.compute("00000", 20.0)
+    assert one.dealt == ["00000"]
+    assert one.leader.ended
 
 
 def test_a_task_that_is_begun_anew_goes_on_with_its_claims(plan: Plan) -> None:
     """Requeued by its scheduler: without what is whole, failed, or was given up."""
-    clock = Time()
-    first = share_of(plan, None, clock)
+    first = share_of(plan)
     assert first.claim()
     block = first._tally.waiting
     assert len(block) == 3
     whole(plan, block[0])
     first._tally.marks.leave(block[1], 3)
-    other, again = share_of(plan, None, clock, index=2), share_of(plan, None, clock)
+    other, again = share_of(plan, index=2), share_of(plan)
     other.resume()
     assert other._tally.waiting == []
     again.resume()
     assert again._tally.waiting == [block[2]]
-
-
-def test_a_warning_ends_the_claims(plan: Plan) -> None:
-    """After SIGUSR1 the shard under way goes on, and all others go back."""
-    clock = Time()
-    share = share_of(plan, None, clock)
-    shard = share.ask("worker", clock.now)
-    share.drain()
-    assert share.ask("worker", clock.now) is None
-    assert shard not in given_up(plan)
-    assert len(given_up(plan)) == 2
 
 
 def test_what_is_no_task_is_refused(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
