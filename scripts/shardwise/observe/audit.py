@@ -261,9 +261,8 @@ class _Auditor:
         names = Results(Path())
         self._kinds = [
             str(kind("?")).split("?")
-            for kind in (names.product, names.receipt, names.telemetry, names.shard,
-                         names.shard_receipt)
-        ]  # fmt: skip
+            for kind in (names.product, names.receipt, names.shard, names.shard_receipt)
+        ]
         self._copies = self._results.shards.exists()
         self._synthetic = bool(plan.facts.synthetic)
         if self._synthetic:  # the folder may have another name by now
