@@ -51,35 +51,17 @@ class Array:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks of one array that share a state, as the scheduler lists them.
+    """Tasks of one array that share a state, as the scheduler lists them."""
 
-    Attributes
-    ----------
-    number
-        The array's, at the scheduler.
-    where
-        The nodes on which they run; empty while they wait.
-    trouble
-        Why they cannot start, or never will; empty where nothing is wrong.
-    hopeless
-        Whether a new submission would meet the same trouble.
-    held
-        Whether they wait until their user releases them.
-    silent
-        Whether nothing is heard of their node.
-    ending
-        Whether the scheduler is cleaning up behind them.
-    """
-
-    number: str
+    number: str  # the array's, at the scheduler
     name: str
     indices: tuple[int, ...]
-    where: str = ""
-    trouble: str = ""
-    hopeless: bool = False
-    held: bool = False
-    silent: bool = False
-    ending: bool = False
+    where: str = ""  # the nodes on which they run; empty while they wait
+    trouble: str = ""  # why they cannot start, or never will; empty where nothing is wrong
+    hopeless: bool = False  # whether a new submission would meet the same trouble
+    held: bool = False  # whether they wait until their user releases them
+    silent: bool = False  # whether nothing is heard of their node
+    ending: bool = False  # whether the scheduler is cleaning up behind them
 
 
 @dataclass(frozen=True)
