@@ -134,12 +134,7 @@ def serve(
     """Serve the metrics of what ``look`` returns, and yield the port; port 0: any that is free.
 
     Each request calls it, in a thread. Whoever can reach the port can read the figures of the run
-    and the name of its folder.
-
-    Raises
-    ------
-    InputError
-        Where nobody can listen there.
+    and the name of its folder. Raises InputError where nobody can listen there.
     """
     registry = CollectorRegistry()
     registry.register(Figures(look))

@@ -167,10 +167,7 @@ class ArrayDispatch:
     def follow(self) -> None:
         """Submit and look, until every shard is whole or has failed for good.
 
-        Raises
-        ------
-        TryAgain
-            Where tasks of another plan live, or snakemake has ended.
+        Raises TryAgain where tasks of another plan live, or snakemake has ended.
         """
         start = time.monotonic()
         while not self._tally.ended:
@@ -222,10 +219,7 @@ class ArrayDispatch:
     def _join(self) -> bool:
         """Take over the tasks of earlier dispatches that live; False where some are still leaving.
 
-        Raises
-        ------
-        TryAgain
-            Where some are of another plan.
+        Raises TryAgain where some are of another plan.
         """
         scheduler = self._request.scheduler
         noted = [a for a in journal.noted(self._plan.results) if a.scheduler == scheduler]

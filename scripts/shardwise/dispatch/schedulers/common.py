@@ -91,10 +91,7 @@ class Scheduler(Protocol):
     def limits(self) -> tuple[int, int]:
         """How far the indices of an array may reach, and how many tasks it may have.
 
-        Raises
-        ------
-        InputError
-            Where the scheduler takes no arrays.
+        Raises InputError where the scheduler takes no arrays.
         """
 
     def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
@@ -149,10 +146,7 @@ class Scheduler(Protocol):
     def throttle(self, number: str, tasks_at_once: int) -> None:
         """Let so many tasks of an array run at once; 0: all.
 
-        Raises
-        ------
-        InputError
-            Where the array has ended.
+        Raises InputError where the array has ended.
         """
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
@@ -235,10 +229,7 @@ def ranges(numbers: Iterable[int]) -> str:
 def numbers(text: str) -> Iterator[int]:
     """The numbers in a text such as ``0-9,12,15-20:5``; a limit of Slurm's (``%4``) is left out.
 
-    Raises
-    ------
-    ValueError
-        Where it is no such text.
+    Raises ValueError where it is no such text.
     """
     for part in text.partition("%")[0].strip("[]").split(","):
         match = _RANGE.fullmatch(part)

@@ -41,10 +41,7 @@ class Matrix:
 def read(path: Path) -> Matrix:
     """Read a matrix of float64, complex128 or int64 in slabs.
 
-    Raises
-    ------
-    InputError
-        Where it is missing, damaged, or no matrix in the order of rows.
+    Raises InputError where it is missing, damaged, or no matrix in the order of rows.
     """
     header = read_header(path)
     if len(header.shape) != 2 or 0 in header.shape or header.fortran:
