@@ -416,10 +416,11 @@ def _stamp(at: float) -> str:
 def _write_quarantine(plan: Plan, machines: Sequence[_Machine], at: float) -> list[str]:
     rows = [
         quarantine.Entry(
-            at - 120.0, machine.node, machine.uuid or quarantine.CPU,
-            "multiplied wrongly: its proof failed", next(iter(plan.shards)), at + 86_000.0,
+            at - 120.0, machine.node, machine.uuid, "multiplied wrongly: its proof failed",
+            next(iter(plan.shards)), at + 86_000.0,
         )
         for machine in machines
+        if machine.uuid
     ]  # fmt: skip
     quarantine._append(plan.results.quarantine, rows)
     return [row.uuid for row in rows]

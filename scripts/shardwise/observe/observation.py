@@ -117,8 +117,7 @@ class Observation:
     shards: Mapping[str, Sighting]  # in the plan's order
     # The receipt of the reduce; None where there is none that can be read.
     summary: SumReceipt | None
-    # Devices that no task takes now; a CPU is only noted.
-    quarantined: tuple[quarantine.Entry, ...] = ()
+    quarantined: tuple[quarantine.Entry, ...] = ()  # devices that no task takes now
     # Of stages that are of no single shard, by their rule.
     failures: Mapping[str, FailureReason] = field(default_factory=dict)
     # One line each: what cannot be read, or is of another version, and what to do.
