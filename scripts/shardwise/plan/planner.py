@@ -336,7 +336,8 @@ def _rows(
             "fewer, or auto"
         )
     try:
-        rows = cut.table(problem, shards, settings.keep, cuda=settings.backend != "numpy")
+        cuda = settings.backend != "numpy"
+        rows = cut.table(problem, shards, settings.keep, cuda, settings.precision)
     except ValueError as error:
         raise InputError(
             f"shards: {short(shards)} is more than the {problem.matrices} matrices of the input; "
