@@ -77,19 +77,22 @@ def files(tmp_path_factory):
     return parts, np.concatenate(arrays_).reshape(-1).view(np.uint8)
 
 
-def fed(lane, parts, run, slab_bytes, slabs, cuts, checksum=None):
-    """Batches of these lengths, filled one after the other; and the stopwatch."""
-    takers = {"checksum": checksum} if checksum else {}
+def fed(lane, parts, run, slab_bytes, slabs, cuts, witness=None):
+    """Batches of these lengths, filled one after the other; the checksum, and the stopwatch."""
+    checksum = PieceChecksum(run[1] - run[0], 60, 25)
     watch, reader = Stopwatch(), StackReader(parts, (3, 5), "float32")
     targets = [np.full(n, 7, np.uint8) for n in cuts]
     with (
-        ExtentReader(2) as threads,
-        closing(Feed(lane, reader, threads, run, slab_bytes, slabs, takers, watch)) as feed,
+        ExtentReader() as threads,
+        closing(
+            Feed(lane, reader, threads, run, slab_bytes, slabs, checksum, witness, watch)
+        ) as feed,
     ):
         feed.start()
         for target in targets:
             feed.fill(target)
-    return targets, watch
+        feed.settle()
+    return targets, checksum, watch
 
 
 @given(st.data(), st.integers(1, 700), st.integers(1, 5))
@@ -101,8 +104,7 @@ def test_bytes_are_fed_in_order(files, data, slab_bytes, slabs):
     marks = data.draw(st.lists(st.integers(0, high - low), max_size=4))
     edges = [0, *sorted(marks), high - low]
     cuts = [b - a for a, b in pairwise(edges)]
-    checksum = PieceChecksum(high - low, 60, 25)
-    targets, watch = fed(HostLane(), parts, (low, high), slab_bytes, slabs, cuts, checksum)
+    targets, checksum, watch = fed(HostLane(), parts, (low, high), slab_bytes, slabs, cuts)
     np.testing.assert_array_equal(np.concatenate(targets), whole[low:high])
     expected = PieceChecksum(high - low, 60, 25)
     expected.append(memoryview(whole[low:high]))
@@ -115,7 +117,7 @@ def test_a_slab_is_not_read_into_while_it_is_copied_from(files, slab_bytes, slab
     """Its memory is used again only after the mark of its last copy was waited for."""
     parts, whole = files
     lane = LateLane()
-    targets, watch = fed(lane, parts, (0, whole.nbytes), slab_bytes, slabs, [1000, 1220])
+    targets, _, watch = fed(lane, parts, (0, whole.nbytes), slab_bytes, slabs, [1000, 1220])
     lane.finish()
     np.testing.assert_array_equal(np.concatenate(targets), whole)
     assert watch.seconds["upload"] > 0
