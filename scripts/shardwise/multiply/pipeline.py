@@ -77,7 +77,7 @@ class Feed:
             reader.result()
 
     def close(self) -> None:
-        """End what reads, wherever it is; its slabs go back to the lane, once nothing is copied."""
+        """End what still reads or waits, and give all slabs back; no copy is under way."""
         with self._claiming:
             self._unclaimed = iter(())
         while not self._claimed.empty():

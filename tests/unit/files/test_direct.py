@@ -95,7 +95,11 @@ def drawn(files, cuts):
 @settings(max_examples=60)
 @given(CUTS, st.booleans(), st.booleans())
 def test_any_extents_are_those_of_the_files(files, forget, cuts, packed, cached):
-    """Places, lengths and layout never change a byte, cached or not; the buffer's end stays."""
+    """Places, lengths and layout never change a byte, cached or not; the buffer's end stays.
+
+    Who is told the bytes as they are read is told the same.
+    """
+    told = []
     extents = drawn(files, cuts)
     needed = direct_io.buffer_bytes(extents, packed)
     buffer = direct_io.aligned_empty(needed + 100)
@@ -104,8 +108,9 @@ def test_any_extents_are_those_of_the_files(files, forget, cuts, packed, cached)
         if not cached:
             forget()
             never_cached(patch)
-        views = reader.read(extents, buffer, packed)
+        views = reader.read(extents, buffer, packed, lambda part: told.append(bytes(part)))
     assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
+    assert b"".join(told) == of_file(files, extents)
     assert needed <= sum(e.nbytes for e in extents) + 2 * direct_io.PAGE * max(1, len(extents))
     assert (buffer[needed:] == 7).all()
 
