@@ -91,14 +91,18 @@ class Feed:
         at = 0
         while at < target.nbytes:
             if not self._views:
-                self._piece, self._marks = self._claimed.get(), []
-                self._views = self._watch.timed("waited_for_reads", self._piece.views.result)
+                self._views, self._marks = self._watch.timed("waited_for_reads", self._next), []
             taken, self._views = _split(self._views, target.nbytes - at)
             size = sum(view.nbytes for view in taken)
             self._marks.append((self._lane.upload(taken, target[at : at + size]), size))
             at += size
             if not self._views:
                 self._piece.marks.set_result(self._marks)
+
+    def _next(self) -> list[np.ndarray]:
+        """Where the next piece was read to; an error of the thread that read it, or of another."""
+        self._piece = self._claimed.get()
+        return self._piece.views.result()
 
     def _claim(self) -> _Piece | None:
         """The next piece, to be read by who calls; None where there is no more."""
