@@ -179,8 +179,7 @@ def take(
     needed
         Bytes of device memory that the task is going to take.
     limit
-        Seconds to wait for a free device, counted from the last time that a lease changed hands;
-        left out, `wait.wait_seconds`.
+        Seconds to wait since a lease last changed hands; left out, `wait.wait_seconds`.
     listed
         How devices are found; left out, :func:`present`.
     choice

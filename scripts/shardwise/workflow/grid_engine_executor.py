@@ -53,18 +53,10 @@ exit "$code"
 
 
 def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
-    """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
+    """Under ``profiles/uge``, check what the needed jobs ask for, and have the executor submit here.
 
-    Parameters
-    ----------
-    needed
-        The jobs of Snakemake's that are to run.
-
-    Raises
-    ------
-    InputError
-        Where no job could be submitted from this working directory, or where Grid Engine does not
-        know what the profile asks for.
+    Raises InputError where no job could be submitted from this working directory, or where Grid
+    Engine does not know what the profile asks for.
     """
     jobs = [job for job in needed if not job.is_local]
     if not jobs or workflow.executor_plugin.name != PLUGIN:

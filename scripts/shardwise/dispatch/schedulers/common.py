@@ -94,7 +94,7 @@ class Scheduler(Protocol):
     def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
         """The next array: its ``first``, and the numbers of its shards (see `Array`).
 
-        ``wanted`` are ascending numbers of the plan; indices reach so far, and it has so many tasks.
+        ``wanted`` are ascending numbers of the plan. Indices reach so far, and tasks are so many.
         """
 
     def indices(self, array: Array) -> list[int]:
@@ -106,19 +106,8 @@ class Scheduler(Protocol):
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         """Submit an array and return its number; the scheduler may take it and not answer.
 
-        Parameters
-        ----------
-        words
-            What a task asks for, from the recipe.
-        throttle
-            Tasks that run at once; None: as many as the scheduler lets.
-
-        Raises
-        ------
-        QueueFull
-            Where the scheduler takes no more tasks now.
-        InputError
-            Where it refuses.
+        A task asks for these words, of the recipe; so many tasks run at once, or as the scheduler lets.
+        Raises QueueFull where it takes no more tasks now; InputError where it refuses.
         """
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
@@ -129,10 +118,7 @@ class Scheduler(Protocol):
     ) -> dict[tuple[str, int], Fate]:
         """How tasks ended that have left the queue, by array and index, as far as it is known.
 
-        Parameters
-        ----------
-        gone
-            By the name of each array: its number, and the indices of the tasks.
+        ``gone`` has, by the name of each array, its number and the indices of the tasks.
         """
 
     def throttle(self, number: str, tasks_at_once: int) -> None:
