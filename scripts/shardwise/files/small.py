@@ -56,8 +56,8 @@ def read(
     """The bytes of a file; None where it is gone. A pipe in its place is not waited for.
 
     Such a file has ``most`` bytes at most; with ``end`` the last ones of a larger one are read. A
-    link may stand for it where ``follow`` says so. Raises IntegrityError where it is no file, is too
-    large, or cannot be read.
+    link may stand for it where ``follow`` says so. Raises IntegrityError where it is no file, is
+    too large, or cannot be read.
     """
     try:
         with opened(path, follow=follow) as (descriptor, status):

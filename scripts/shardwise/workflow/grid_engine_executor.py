@@ -53,7 +53,7 @@ exit "$code"
 
 
 def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
-    """Under ``profiles/uge``, check what the needed jobs ask for, and have the executor submit here.
+    """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
 
     Raises InputError where no job could be submitted from this working directory, or where Grid
     Engine does not know what the profile asks for.

@@ -329,8 +329,8 @@ class Run:
     def _for_each(self, name: Callable[[str], Path], files: Any) -> Any:
         """The input of the job of each shard: of those whose output fits, no time stamp counts.
 
-        ``name`` gives the job's output by the shard; ``files`` are a name, a list of names or patterns,
-        or a function of the wildcards. Plain names come back where that is the same for all shards:
+        ``name`` gives the job's output by the shard; ``files`` are a name, names or patterns, or a
+        function of the wildcards. Plain names come back where that is the same for all shards:
         Snakemake handles them ten times faster.
         """
         if self.rule_for_all:

@@ -106,8 +106,8 @@ class Scheduler(Protocol):
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         """Submit an array and return its number; the scheduler may take it and not answer.
 
-        A task asks for these words, of the recipe; so many tasks run at once, or as the scheduler lets.
-        Raises QueueFull where it takes no more tasks now; InputError where it refuses.
+        A task asks for these words, of the recipe; ``throttle`` tasks run at once, or as many as
+        the scheduler lets. Raises QueueFull where it takes no more now; InputError: it refuses.
         """
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
