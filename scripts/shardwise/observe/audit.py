@@ -62,29 +62,17 @@ class AuditFinding:
 
 @dataclass
 class Audit:
-    """What an audit has found.
-
-    Attributes
-    ----------
-    inputs
-        Whether input that is not as planned counts as damage.
-    shards
-        How many the plan has; 0 where it cannot be read.
-    nbytes
-        Bytes that were read and compared with a checksum.
-    summed
-        Files of the reduce that are there, such as ``sum.npy``.
-    repair
-        Commands for bash after which the next run makes again what is damaged.
-    """
+    """What an audit has found."""
 
     root: Path
-    inputs: bool = False
-    shards: int = 0
-    nbytes: int = 0
+    inputs: bool = False  # whether input that is not as planned counts as damage
+    shards: int = 0  # how many the plan has; 0 where it cannot be read
+    nbytes: int = 0  # bytes that were read and compared with a checksum
+    # Files of the reduce that are there, such as ``sum.npy``.
     summed: list[str] = field(default_factory=list)
     proven: bool = False
     findings: list[AuditFinding] = field(default_factory=list)
+    # Commands for bash after which the next run makes again what is damaged.
     repair: list[str] = field(default_factory=list)
 
     def add(self, kind: str, path: str, reason: str) -> None:
@@ -261,9 +249,8 @@ class _Auditor:
         names = Results(Path())
         self._kinds = [
             str(kind("?")).split("?")
-            for kind in (names.product, names.receipt, names.telemetry, names.shard,
-                         names.shard_receipt)
-        ]  # fmt: skip
+            for kind in (names.product, names.receipt, names.shard, names.shard_receipt)
+        ]
         self._copies = self._results.shards.exists()
         self._synthetic = bool(plan.facts.synthetic)
         if self._synthetic:  # the folder may have another name by now

@@ -151,10 +151,7 @@ def config_files(files: list[Path] | None) -> list[Path]:
 def read_files(files: list[Path]) -> dict[str, Any]:
     """Merge config files in order, later ones over earlier ones, as Snakemake does.
 
-    Raises
-    ------
-    InputError
-        As :func:`read_file`.
+    Raises InputError as :func:`read_file`.
     """
     merged: dict[str, Any] = {}
     for file in files:
@@ -169,13 +166,8 @@ def read_file(file: Path) -> dict[str, Any]:
 
     Snakemake reads the same files with its own loader. That takes the last of two equal keys
     without a word, takes 010 for 8, and runs a file as a template where the file asks for it. So
-    what Snakemake has read is read again here, before any job.
-
-    Raises
-    ------
-    InputError
-        Where it cannot be read, or holds tags, aliases, merges or equal keys; with the line, and
-        what to do.
+    what Snakemake has read is read again here, before any job. Raises InputError where it cannot be
+    read, or holds tags, aliases, merges or equal keys; with the line, and what to do.
     """
     import yaml
 

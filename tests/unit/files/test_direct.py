@@ -166,15 +166,6 @@ def test_what_is_cached_is_copied(files, reads):
     assert sum(n for _, n in buffered) == 17 * MIB
 
 
-def test_what_is_short_is_buffered(files, reads, monkeypatch):
-    """An extent below 1 MiB is no matter for direct I/O."""
-    never_cached(monkeypatch)
-    extents = [Extent(path, 128, MIB - 1) for path in files]
-    with ExtentReader(4) as reader:
-        reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
-    assert not reads[0]
-
-
 def test_packed_runs_that_lie_right_are_read_directly(files, reads, monkeypatch):
     """Of packed files with equal headers whole pages are read directly; shared ones are not."""
     needs_direct(next(iter(files)))
@@ -244,17 +235,6 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path, monkeypatch, cold, kep
         pytest.raises(IntegrityError, match="a: became shorter while it was read"),
     ):
         reader.read(extents, buffer)
-
-
-def test_a_file_may_end_inside_a_page(tmp_path, monkeypatch):
-    """The last bytes of a file are read directly although their page is not whole."""
-    never_cached(monkeypatch)
-    raw = np.random.default_rng(1).integers(0, 256, 2 * MIB + 5, "uint8")
-    raw.tofile(tmp_path / "a")
-    extents = [Extent(str(tmp_path / "a"), 1, raw.nbytes - 1)]
-    with ExtentReader(1) as reader:
-        (view,) = reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
-    np.testing.assert_array_equal(view, raw[1:])
 
 
 def test_reads_that_return_less_than_asked_for_are_continued(files, monkeypatch):
