@@ -175,7 +175,7 @@ class BinnedSum:
     def pack(self, out: Any) -> Any:
         """Write the planes to an array of uint16 of ``xp`` as :func:`packed.pack` does; its facts.
 
-        ``out`` is one-dimensional, and long enough for `packed.most_words` of each real number.
+        ``out`` is one-dimensional, and long enough for `memory.most_words` of each real number.
         Later additions do not touch it.
         """
         planes = self.planes()

@@ -393,7 +393,7 @@ def _merge_heads(others: np.ndarray, tile: _Tile, heads: np.ndarray) -> bool:
         # As int16 again: else numba makes int64 of it, and vectors hold a fourth.
         differ = np.int16(differ | np.int16(others[i] ^ heads[e]))
         heads[e] = np.int16(heads[e] | np.int16(others[i] & ~_LEVEL_BITS))
-    return differ & _LEVEL_BITS != 0
+    return bool(differ & _LEVEL_BITS)
 
 
 @compiled.part
@@ -401,7 +401,7 @@ def _merge_apart(
     top: int, planes: np.ndarray, at: int, e: int, heads: np.ndarray, sums: np.ndarray
 ) -> None:
     """Add the levels of one element, where the tops may differ: both are seen from the higher."""
-    by = (np.int64(top) & _LEVEL_BITS) - (np.int64(heads[e]) & _LEVEL_BITS)
+    by = int(top & _LEVEL_BITS) - int(heads[e] & _LEVEL_BITS)
     up, down = max(by, 0), max(-by, 0)
     for level in range(len(sums) - 1, -1, -1):
         before = sums[level - up, e] if level >= up else 0

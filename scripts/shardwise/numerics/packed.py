@@ -37,24 +37,25 @@ class Packing:
             return cls((0, *words[1:]), first - (first >> 63 << 64))  # signed
         return cls((max(1, words[0]), *words[1:]), 0)
 
+    @classmethod
+    def from_row(cls, row: Sequence[int]) -> "Packing":
+        """What :meth:`to_row` has made whole numbers of."""
+        return cls(tuple(row[1:]), row[0])
+
+    def to_row(self) -> tuple[int, ...]:
+        """Some whole numbers, as many for all sums of a dtype."""
+        return self.first, *self.words
+
     def fits(self, planes: int, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape holds so many planes."""
         whole = len(self.words) == planes and all(0 <= words <= 4 for words in self.words)
         return whole and shape[:1] == (sum(self.words),) != (0,)
 
 
-def most_words(dtype: str, levels: int, terms: int) -> int:
-    """Words of an element, at most, in the sum of some terms: of real numbers, or of int64."""
-    half = -(-((terms << 31).bit_length() + 1) // _WORD_BITS)
-    if dtype == "int64":
-        return half + -(-((terms << 32).bit_length() + 1) // _WORD_BITS)
-    return 1 + levels * half
-
-
 def pack(planes: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Write the words of planes ``(P, n)``, one row of n after the other, to ``out``.
 
-    ``out`` is uint16 and has room for some rows, `most_words` at most.
+    ``out`` is uint16 and has room for some rows, `memory.most_words` at most.
 
     Returns
     -------
@@ -87,5 +88,5 @@ def unpack(rows: Sequence[np.ndarray] | np.ndarray, packing: Packing) -> np.ndar
     for plane, count in zip(planes, packing.words, strict=True):
         for word in range(count):
             kind = np.int16 if word == count - 1 else np.uint16  # the last has the sign
-            plane += next(words).view(kind).astype(np.int64) << _WORD_BITS * word
+            np.add(plane, next(words).view(kind).astype(np.int64) << _WORD_BITS * word, out=plane)
     return planes
