@@ -35,7 +35,7 @@ CHANGES: list[tuple[int, str, list[Any]]] = [
     (3, "reduce", [["sum", "max"], ["mean"], ["std"], ["min", "argmax"], ["any", "sum"], 2]),
     (2, "reproducible", [False]),
     (1, "backend", ["numpy"]),
-    (1, "precision", ["tf32"]),
+    (1, "precision", ["tf32", "tf32x3"]),
     (1, "verify", [False]),
     (1, "nonfinite", ["allow"]),
     (2, "synthetic", [{"seed": 1}, {"dtype": "float64"}, {"matrices": MATRICES - 2}]),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
@@ -23,6 +23,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.identity import identity_of_array, is_as_planned
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.records import judge, ledger, receipts
+from shardwise.records.groups import look_at
 from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
 from shardwise.units import human_bytes
 
@@ -274,12 +275,9 @@ class _Auditor:
                 pool.submit(self._statistic, name, facts)
                 for name, facts in (summary.files if summary else {}).items()
             ]
-            # Many at once: to hand over a tiny shard takes as long as to read it.
-            rows = list(plan.shards.values())
-            size = max(1, min(_MOST_AT_ONCE, len(rows) // (20 * threads)))
-            groups = [rows[at : at + size] for at in range(0, len(rows), size)]
-            found = chain.from_iterable(pool.map(self._shards, groups))
-            for number, one in enumerate(found, 1):
+            size = max(1, min(_MOST_AT_ONCE, len(plan.shards) // (20 * threads)))
+            found = look_at(self._shards, plan.shards.values(), threads, size)
+            for number, (_, one) in enumerate(found, 1):
                 audit.findings += one.findings
                 self._alike.update(one.alike)
                 seen.append(one)
