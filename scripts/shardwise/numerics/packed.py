@@ -68,10 +68,11 @@ def pack(planes: np.ndarray, out: np.ndarray) -> np.ndarray:
     low, high = ends[0]
     needs = [max(_need(number) for number in pair) for pair in ends]
     facts = np.array([*needs, (low ^ high) % 2**64, low % 2**64], np.uint64)
-    rows = iter(out.reshape(-1, planes.shape[1]))
+    at, width = 0, planes.shape[1]
     for plane, words in zip(planes, Packing.of(facts).words, strict=True):
         for word in range(words):
-            next(rows)[:] = plane.view(np.uint16)[word::4]
+            out[at : at + width] = plane.view(np.uint16)[word::4]
+            at += width
     return facts
 
 

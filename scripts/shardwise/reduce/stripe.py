@@ -62,7 +62,7 @@ class StripeSum:
         shard = self._shards[part.batches[0].shard]
         if self._planes:
             (total,) = self._states
-            packing = self._packing_of(batch.shard)
+            packing = self._packing_of(part.batches[0].shard)
             total.add_packed(part.rows, packing, shard.stop - shard.start)
         else:
             first = shard.start + part.batches[0].first
