@@ -89,4 +89,4 @@ class Stream:
             self._drain.write_whole(total(self._lane))
             self._watch.note("multiply", mark.wait())
         self._watch.timed("waited_for_writes", self._drain.finish)
-        self._reading.settle()
+        self._reading.release()

@@ -17,7 +17,7 @@ from shardwise.units import MIB
 # piece costs its thread a turn with Python's lock: with 1 MiB a shard in the page cache took 8 %
 # longer.
 SHARD_PIECES = pieces.SLAB_BYTES, pieces.SLAB_BYTES
-READ_SLABS, WRITE_SLABS = 12, 8  # slabs under way at most; with fewer, work waits for files sooner
+READ_SLABS, WRITE_SLABS = 16, 8  # slabs under way at most; with fewer, work waits for files sooner
 COPY_SLABS = 8  # slabs under way while a shard is copied
 FEWEST_SLABS = 2  # with one slab, nothing would overlap
 # Matrices, or products, in a batch on a device: enough to make the gaps between calls small.
