@@ -42,9 +42,15 @@ def run_peer(stack: Path, devices: list[str]) -> tuple[float, float, float]:
 def corner(plan: Path) -> float:
     """The first element of the sum over all shards of a plan."""
     from shardwise.numerics.binned import rounded
+    from shardwise.numerics.packed import unpack
+    from shardwise.records import receipts
 
-    parts = (np.load(path, mmap_mode="r") for path in (plan.parent / "products").glob("*.npy"))
-    return float(sum(rounded(part[:, :1, :1], "float32")[0, 0] for part in parts))
+    total = 0.0
+    for path in (plan.parent / "products").rglob("*.npy"):
+        packing = receipts.read(path.with_suffix(".json"), receipts.ProductReceipt).file.planes
+        part = unpack(np.load(path, mmap_mode="r")[:, :1, :1], packing)
+        total += float(rounded(part, "float32")[0, 0])
+    return total
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -50,7 +50,7 @@ class Batches:
         self._strict = plan.settings.nonfinite == "error"
         self.tally = reference.ShardForms(start, every)
         self.operation = operations.choose(lane, plan)
-        self.sink = sinks.choose(lane.xp, plan)
+        self.sink = sinks.choose(lane.xp, plan, count)
         self._right: Any = None
         self._allocate(count)
 

@@ -86,7 +86,7 @@ class Stream:
             total = self._batches.sink.result()
         if total is not None:
             self._lane.follow(mark := self._lane.worked(began))
-            self._drain.write(total)
+            self._drain.write_whole(total(self._lane))
             self._watch.note("multiply", mark.wait())
         self._watch.timed("waited_for_writes", self._drain.finish)
         self._reading.release()
