@@ -64,9 +64,9 @@ def ranks(options: Namespace) -> Any:
 def run(comm: Any, plan: Plan, workers: str, retries: int, limits: Limits) -> None:
     """Compute all shards that are missing, over the ranks of a communicator; each rank calls this.
 
-    ``workers`` is ``device`` or ``node``, as :func:`seats.seated` has it; a shard has so many retries
-    after its first try; the memory in ``limits`` is that of all workers of a node together. Raises
-    ShardwiseError on every rank, where a shard is not whole in the end (see `Tally.finish`);
+    ``workers`` is ``device`` or ``node``, as :func:`seats.seated` has it; a shard has so many
+    retries after its first try; the memory in ``limits`` is that of all workers of a node together.
+    Raises ShardwiseError on every rank, where a shard is not whole in the end (see `Tally.finish`);
     TryAgain where another dispatcher works on these results, or no device is left.
     """
     views = _views(comm, plan)

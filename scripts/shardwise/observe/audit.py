@@ -175,9 +175,9 @@ def look(
 ) -> Audit:  # fmt: skip
     """Audit a results folder.
 
-    Each of the threads that read takes about 8 MiB of memory, with ``inputs`` 40: the input files are
-    then read as well, where they were planned, compared with what the receipts say was read of them,
-    and count as files of the results. ``progress`` is told now and then how far it is. Raises
+    Each of the threads that read takes about 8 MiB of memory, with ``inputs`` 40: the input files
+    are then read as well, where they were planned, compared with what the receipts say was read of
+    them, and count as files of the results. ``progress`` is told now and then how far it is. Raises
     InputError where there is no such folder, or no plan in it.
     """
     results = Results(root)

@@ -41,12 +41,12 @@ Growing = Callable[[Any, int], int]
 
 
 class Run:
-    """One run of the workflow, as its rules see it, from Snakemake's merged config and its workflow.
+    """One run of the workflow, as its rules see it, from Snakemake's config and workflow.
 
     ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are as the config has them.
-    ``standing`` is what is left to do; None in a job. ``name_of`` says what a rule is called here, as
-    a host may rename the rules of a module. ``began``, ``succeeded`` and ``interrupted``: whether a
-    job was to run, whether all did that were to, whether the user pressed Ctrl-C.
+    ``standing`` is what is left to do; None in a job. ``name_of`` says what a rule is called here,
+    as a host may rename the rules of a module. ``began``, ``succeeded`` and ``interrupted``:
+    whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
