@@ -147,10 +147,7 @@ def test_other_clusters_of_grid_engine() -> None:
         (Reply(1, "", "error: commlib error: got select error\nunable to send"), "unable"),
         (Reply(None, "", ""), "no answer in time"),
         (Reply(1, "", "critical error: Please set … SGE_ROOT."), "SGE_ROOT is not set"),
-        (
-            Reply(1, "", 'denied: host "node1" is neither submit nor admin host\n'),
-            "no submit host",
-        ),
+        (Reply(1, "", 'denied: host "node1" is neither submit nor admin host\n'), "no submit host"),
     ],
 )
 def test_a_silent_grid_engine(answer: Reply, words: str) -> None:
