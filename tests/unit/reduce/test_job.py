@@ -77,7 +77,7 @@ def made(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "all_ranks"), [("float32", [1, 2, 5]), ("complex64", [1, 3]), ("int16", [1, 2])]
+    ("dtype", "all_ranks"), [("float32", [1, 5]), ("complex64", [3]), ("int16", [1])]
 )
 def test_the_sum_has_the_same_bits_on_any_ranks(tmp_path, dtype, all_ranks):
     """One, two, three or more ranks than elements: the sum of the products, bit by bit."""
