@@ -21,7 +21,10 @@ class Sink(Protocol):
         """How many buffers for products it takes to have so many batches under way."""
 
     def allocate(self) -> None:
-        """Take the memory of the sum, all zeros."""
+        """Take the memory of the sum."""
+
+    def begin(self) -> None:
+        """Begin a sum anew, from zero."""
 
     def release(self) -> None:
         """Give that memory back."""
@@ -30,7 +33,11 @@ class Sink(Protocol):
         """Take the products ``(n, m, p)`` of a batch; the bytes to write, or None."""
 
     def result(self) -> Any:
-        """The bytes of the sum; None where the products themselves are written."""
+        """The bytes of the sum; None where the products themselves are written.
+
+        They hold until the next `result` where the plan has memory for a copy
+        (`memory.copies_sum`), else until the next `begin`.
+        """
 
 
 class Products:
@@ -48,6 +55,9 @@ class Products:
     def allocate(self) -> None:
         pass
 
+    def begin(self) -> None:
+        pass
+
     def release(self) -> None:
         pass
 
@@ -62,15 +72,25 @@ class _Sum:
     """``keep: sum``: products are added up as they come."""
 
     _total: Any = None
+    _copy: Any = None
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
+
+    def _copied(self, total: Any) -> Any:
+        """The bytes of the sum, which the next shard's sum leaves alone where that is possible."""
+        if not memory.copies_sum(self._problem):
+            return raw_bytes(total)
+        if self._copy is None:
+            self._copy = self._xp.empty_like(total)
+        self._copy[...] = total
+        return raw_bytes(self._copy)
 
     def buffers(self, batches: int) -> int:
         return 1  # products are added at once, so the next batch may overwrite them
 
     def release(self) -> None:
-        self._total = None
+        self._total = self._copy = None
 
 
 class PlanesOfSum(_Sum):
@@ -85,11 +105,14 @@ class PlanesOfSum(_Sum):
         problem = self._problem
         self._total = BinnedSum(self._xp, problem.product_shape, problem.product_dtype)
 
+    def begin(self) -> None:
+        self._total.reset()
+
     def take(self, products: Any) -> None:
         self._total.add(products)
 
     def result(self) -> Any:
-        return raw_bytes(self._total.planes())
+        return self._copied(self._total.planes())
 
 
 class PlainSum(_Sum):
@@ -105,12 +128,15 @@ class PlainSum(_Sum):
     def allocate(self) -> None:
         self._total = self._xp.zeros(self._problem.product_shape, self._problem.sum_dtype)
 
+    def begin(self) -> None:
+        self._total.fill(0)
+
     def take(self, products: Any) -> None:
         for product in products:
             self._total += product
 
     def result(self) -> Any:
-        return raw_bytes(self._total)
+        return self._copied(self._total)
 
 
 def choose(xp: Any, plan: Plan) -> Sink:

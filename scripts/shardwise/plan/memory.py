@@ -35,8 +35,8 @@ HOST_LONE_BYTES = 1024 * MIB
 # Rows of a large matrix in another order that are brought into C order at once.
 CONVERTED_BYTES = 256 * MIB
 DECODERS = 4  # chunks that are decompressed at once
-# Numbers of a product below which several sums may lie side by side (binned.py).
-SEVERAL_SUMS = 2**18
+# Up to here a sum is copied before it is written; a larger one is worth more than the time.
+COPIED_SUM_BYTES = 4096 * MIB
 # From here on a rank-k update is faster than a whole product (measured: docs/performance.md).
 SYMMETRIC_ROWS = 2048
 # Host memory of the interpreter, NumPy and the two Snakemake processes around a job.
@@ -200,13 +200,17 @@ def least_bytes(problem: Problem, keep: str, cuda: bool, exact: bool) -> int:
 
 
 def sum_bytes(problem: Problem, exact: bool = True) -> int:
-    """Bytes of the state of a sum, and of what is written of it, if a copy (binned.py)."""
+    """Bytes of the state of a sum (binned.py), and of its copy."""
     m, p = problem.product_shape
     if not exact:
-        return problem.sum_item * m * p
+        return (2 if copies_sum(problem) else 1) * problem.sum_item * m * p
     heads = (4 if "complex" in problem.product_dtype else 2) * m * p
-    copies = 2 if m * p < SEVERAL_SUMS else 1
-    return heads + copies * partial_bytes(problem)
+    return heads + (2 if copies_sum(problem) else 1) * partial_bytes(problem)
+
+
+def copies_sum(problem: Problem) -> bool:
+    """Whether a sum is copied before it is written, so that the next one can begin meanwhile."""
+    return partial_bytes(problem) <= COPIED_SUM_BYTES
 
 
 def partial_bytes(problem: Problem) -> int:
@@ -235,7 +239,7 @@ def slabs_within(
 ) -> tuple[int, int]:
     """Slabs to read into, for each factor, and to write from, within the memory of a task."""
     out = result_bytes(problem, count, keep)
-    most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
+    most = slabs(count * problem.matrix_bytes, READ_SLABS), _write_slabs(out)
     factors = 1 if problem.shared_right or not problem.right else 2
     spare = task_memory(problem, count, keep, cuda) - memory
     if spare <= 0:
@@ -251,7 +255,12 @@ def slab_memory(problem: Problem, count: int, keep: str) -> int:
     right = 0 if problem.shared_right else count * problem.right_bytes
     out = result_bytes(problem, count, keep)
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
-    return (read + slabs(out, WRITE_SLABS)) * (pieces.SLAB_BYTES + MIB)
+    return (read + _write_slabs(out)) * (pieces.SLAB_BYTES + MIB)
+
+
+def _write_slabs(out: int) -> int:
+    """Slabs to write from; two shards share them, so with a single one each could wait for it."""
+    return max(FEWEST_SLABS, slabs(out, WRITE_SLABS))
 
 
 def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
