@@ -287,7 +287,7 @@ class _Writer:
         pair = lambda mean, most: {"mean": round(mean, 4), "max": round(most, 4)}  # noqa: E731
         throttled = {"power_cap": round(whole * 0.1, 3)} if machine is self._slow else {}
         return {
-            "file": None, "samples": max(1, int(whole)), "seconds": round(whole, 3),
+            "samples": max(1, int(whole)), "seconds": round(whole, 3),
             "utilisation": pair(at_work, min(1.0, 2 * at_work)),
             "memory_bytes": pair(9.1e9, 1.2e10), "memory_total_bytes": MEMORY,
             "power_watts": pair(watts, watts * 1.4), "temperature_celsius": pair(51.0, 58.0),
@@ -416,10 +416,11 @@ def _stamp(at: float) -> str:
 def _write_quarantine(plan: Plan, machines: Sequence[_Machine], at: float) -> list[str]:
     rows = [
         quarantine.Entry(
-            at - 120.0, machine.node, machine.uuid or quarantine.CPU,
-            "multiplied wrongly: its proof failed", next(iter(plan.shards)), at + 86_000.0,
+            at - 120.0, machine.node, machine.uuid, "multiplied wrongly: its proof failed",
+            next(iter(plan.shards)), at + 86_000.0,
         )
         for machine in machines
+        if machine.uuid
     ]  # fmt: skip
     quarantine._append(plan.results.quarantine, rows)
     return [row.uuid for row in rows]

@@ -257,10 +257,7 @@ def _all_arrive(comm: Any) -> bool:
 def _at_work(options: argparse.Namespace) -> AbstractContextManager[None]:
     """Mark the results folder as worked on, for the stages that take a plan, if it is fit for it.
 
-    Raises
-    ------
-    InputError
-        As :func:`small.refuse_links`.
+    Raises InputError as :func:`small.refuse_links`.
     """
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()

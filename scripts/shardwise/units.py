@@ -19,10 +19,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 def parse_bytes(text: str | int) -> int:
     """Bytes from a number or a size such as ``16GiB`` or ``1.5 TB``.
 
-    Raises
-    ------
-    ValueError
-        For anything else, and for sizes under one byte.
+    Raises ValueError for anything else, and for sizes under one byte.
     """
     found = short(text)
     number = r"[0-9]{1,40}(?:\.[0-9]{1,40})?"

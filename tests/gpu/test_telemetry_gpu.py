@@ -79,9 +79,6 @@ def test_it_agrees_with_nvidia_smi(tmp_path):
     watts = statistics.fmean(seen["power_watts"])
     assert told["energy_joules"] == pytest.approx(watts * told["seconds"], rel=0.2)
     assert told["utilisation"]["max"] > 0.9
-    assert made.results.telemetry("00000").name == told["file"]
-    rows = made.results.telemetry("00000").read_text().splitlines()
-    assert len(rows) == told["samples"] + 1
     # Most of such a shard is computing, by events on the host's clock, and it adds up.
     held, busy = receipt.timeline.held, receipt.timeline.busy
     seconds = receipt.finished - receipt.started
@@ -93,7 +90,7 @@ def test_it_agrees_with_nvidia_smi(tmp_path):
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
 def test_the_time_of_a_tiny_shard_adds_up(tmp_path, keep):
-    """It has two samples, no file, and every stage some time."""
+    """It has two samples, and every stage some time."""
     left = factories.noise((64, 128, 128), "float32")
     made = factories.plan(tmp_path, left, backend="cupy", keep=keep, shards=1, materialize=False)
     session = sessions.Session(made, 0)

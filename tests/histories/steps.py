@@ -35,7 +35,7 @@ CHANGES: list[tuple[int, str, list[Any]]] = [
     (3, "reduce", [["sum", "max"], ["mean"], ["std"], ["min", "argmax"], ["any", "sum"], 2]),
     (2, "reproducible", [False]),
     (1, "backend", ["numpy"]),
-    (1, "precision", ["tf32"]),
+    (1, "precision", ["tf32", "tf32x3"]),
     (1, "verify", [False]),
     (1, "nonfinite", ["allow"]),
     (2, "synthetic", [{"seed": 1}, {"dtype": "float64"}, {"matrices": MATRICES - 2}]),
@@ -59,7 +59,6 @@ LOST = (
     "products/00001.npy", "products/00001.json", "products/00000.*", "products", "shards/00000.npy",
     "shards", "ledger.tsv", "sum.npy", "summary.json", "{sum.npy,summary.json}", "plan.tsv",
     "plan.json", "plan.*", "sources.tsv", "input.npy", "logs", "report.html", "metrics.prom",
-    "ro-crate-metadata.json",
     "{ledger.tsv,summary.json}", "logs/multiply/done",
 )  # fmt: skip
 """What may be removed from a results folder, as patterns of bash."""

@@ -115,18 +115,11 @@ def _symptom(uuid: str) -> str | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which device one of several workers looks at first, so that each gets another one.
+    """Which device one of several workers looks at first, so that each gets another one."""
 
-    Attributes
-    ----------
-    prefer
-        Place of that device among the candidates, counted around where it is past their end.
-    without
-        UUIDs of devices that are not taken at all.
-    """
-
+    # Place of that device among the candidates, counted around where it is past their end.
     prefer: int = 0
-    without: Collection[str] = ()
+    without: Collection[str] = ()  # UUIDs of devices that are not taken at all
 
     def order(self, candidates: Sequence[Device]) -> list[Device]:
         """The candidates that are left, the preferred one first."""

@@ -92,10 +92,7 @@ def variables(environ: Mapping[str, str]) -> list[str]:
 def read(environ: Mapping[str, str]) -> Grant | None:
     """What the environment says about this task's devices; None where it says nothing.
 
-    Raises
-    ------
-    TryAgain
-        In a Slurm job that was given no GPU.
+    Raises TryAgain in a Slurm job that was given no GPU.
     """
     visible = environ.get(VISIBLE)
     if "SLURM_JOB_ID" in environ:
@@ -118,12 +115,8 @@ def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
     """The devices that a grant names, in its order.
 
     A number is the index of a device, a MIG instance counts under that of its GPU. A UUID may be
-    cut short as long as it fits one device only.
-
-    Raises
-    ------
-    TryAgain
-        Where it names none, one that this node does not have, or one twice.
+    cut short as long as it fits one device only. Raises TryAgain where it names none, one that this
+    node does not have, or one twice.
     """
     if grant.value.strip() in _NONE:
         raise _refusal(grant, devices, "names none")

@@ -57,14 +57,8 @@ class Device:
 def present() -> list[Device]:
     """All devices of this node that may compute, in the order of their PCI addresses.
 
-    A GPU that is cut by MIG is not among them, its instances are.
-
-    Raises
-    ------
-    TryAgain
-        Where the driver cannot be asked.
-    InputError
-        Where its Python binding is missing.
+    A GPU that is cut by MIG is not among them, its instances are. Raises TryAgain where the driver
+    cannot be asked; InputError where its Python binding is missing.
     """
     with _started() as nvml:
         return _present(nvml)

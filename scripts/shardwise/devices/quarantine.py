@@ -20,27 +20,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shardwise import host as this_host
-from shardwise.errors import InputError
+from shardwise.errors import InputError, IntegrityError
+from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.units import clock
 
 log = logging.getLogger(__name__)
 
-CPU = "CPU"
-"""Stands for a UUID where NumPy computed. It is noted and shown, but a CPU is never refused: a host
-has no other one, and the shard would have nowhere to go."""
-
 HOURS = 24.0
 """How long an entry holds, where the variable SHARDWISE_QUARANTINE_HOURS says nothing else."""
 
-CLEARED = "cleared"
-
-_MOST_HOURS = 24 * 365 * 10.0
+_MOST_HOURS, _MOST_BYTES = 24 * 365 * 10.0, 1 << 26
 _WHY_CHARACTERS = 300
 _FIELDS = ("time", "host", "uuid", "why", "shard", "expires")
 _NOBODY = "-"
 
-_UUID = re.compile(rf"(GPU|MIG)-[\w/-]{{1,120}}|{CPU}", re.ASCII)
+_UUID = re.compile(r"(GPU|MIG)-[\w/-]{1,120}", re.ASCII)
 _HOST = re.compile(r"[\w.-]{1,255}")
 _SHARD = re.compile(rf"[0-9]{{1,20}}|{_NOBODY}")
 
@@ -50,7 +45,7 @@ class Entry:
     """A row of the journal: a device that failed at a `time`, and is left alone until it `expires`.
 
     Both are seconds of Unix time. `host` is for people, as a node has other names outside of Slurm
-    or in a container; a UUID (of a GPU, a MIG instance, or :data:`CPU`) is unique everywhere.
+    or in a container; a UUID is unique everywhere.
     `shard` is the one that it failed on; ``-`` where it failed before any.
     """
 
@@ -64,30 +59,20 @@ class Entry:
     def __str__(self) -> str:
         """For a message."""
         shard = "" if self.shard == _NOBODY else f" (shard {self.shard})"
-        noted = "; noted only" if self.noted_only else ""
-        return f"{self.uuid} of {self.host} until {clock(self.expires)}: {self.why}{shard}{noted}"
-
-    @property
-    def noted_only(self) -> bool:
-        """Whether tasks take the device all the same: a host has no other CPU to go to."""
-        return self.uuid == CPU
+        return f"{self.uuid} of {self.host} until {clock(self.expires)}: {self.why}{shard}"
 
 
 def note(
-    results: Results,
-    uuid: str | None,
-    why: str,
-    shard: str | None = None,
+    results: Results, uuid: str, why: str, shard: str | None = None,
     now: Callable[[], float] = time.time,
-) -> Entry:
-    """Put a device of this node (None: the CPU) into quarantine; the entry is on disk at return.
+) -> Entry:  # fmt: skip
+    """Put a device of this node into quarantine; the entry is on disk at return.
 
     Where it cannot be written a warning says so: what has failed is told all the same.
     """
-    why = " ".join(why.split())[:_WHY_CHARACTERS]
-    began = now()
+    why, began = " ".join(why.split())[:_WHY_CHARACTERS], now()
     until = began + _hours() * 3600
-    entry = Entry(began, this_host.node(), uuid or CPU, why, shard or _NOBODY, until)
+    entry = Entry(began, this_host.node(), uuid, why, shard or _NOBODY, until)
     try:
         _append(results.quarantine, [entry])
     except OSError as error:
@@ -96,12 +81,11 @@ def note(
 
 
 def entries(results: Results, now: Callable[[], float] = time.time) -> list[Entry]:
-    """What is in quarantine on any node, the oldest entry first; the CPU of a host may be there."""
+    """What is in quarantine on any node, the oldest entry first."""
     last: dict[str, Entry] = {}
     for entry in _noted(results.quarantine):
-        device = entry.host if entry.uuid == CPU else entry.uuid
-        last.pop(device, None)
-        last[device] = entry
+        last.pop(entry.uuid, None)
+        last[entry.uuid] = entry
     moment = now()
     return [entry for entry in last.values() if entry.expires > moment]
 
@@ -111,7 +95,6 @@ def barred(results: Results) -> dict[str, str]:
     return {
         entry.uuid: f"{entry}; once it is mended: {clearing(results, entry.uuid)}"
         for entry in entries(results)
-        if entry.uuid != CPU
     }
 
 
@@ -128,7 +111,7 @@ def clear(
         named = ", ".join(entry.uuid for entry in held) or "no device"
         raise InputError(f"{uuid} is not in quarantine for {results.root}; {named} is")
     moment = now()
-    rows = [Entry(moment, e.host, e.uuid, CLEARED, _NOBODY, moment) for e in matching]
+    rows = [Entry(moment, e.host, e.uuid, "cleared", _NOBODY, moment) for e in matching]
     try:
         if rows:
             _append(results.quarantine, rows)
@@ -139,26 +122,18 @@ def clear(
 
 def clearing(results: Results, uuid: str | None = None) -> str:
     """The command that takes a device, or all, out of quarantine."""
-    words = [
-        sys.executable,
-        str(this_host.SCRIPTS / "doctor.py"),
-        "--results",
-        str(results.root.absolute()),
-    ]
-    return shlex.join([*words, "--clear-quarantine", *([uuid] if uuid else [])])
+    words = [sys.executable, str(this_host.SCRIPTS / "doctor.py")]
+    words += ["--results", str(results.root.absolute()), "--clear-quarantine"]
+    return shlex.join([*words, uuid] if uuid else words)
 
 
 def report(results: Results) -> list[str]:
     """What the end of a run says of devices in quarantine, as lines; none where there is none."""
-    quarantined = entries(results)
-    if not quarantined:
-        return []
-    lines = [f"  {entry}" for entry in quarantined]
-    return [
-        "In quarantine for these results; no shard is given to these devices:",
-        *lines,
-        f"To take them back once they are mended:\n  {clearing(results)}",
-    ]
+    lines = [f"  {entry}" for entry in entries(results)]
+    if lines:
+        lines.insert(0, "In quarantine for these results; no shard is given to these devices:")
+        lines.append(f"To take them back once they are mended:\n  {clearing(results)}")
+    return lines
 
 
 def _hours() -> float:
@@ -171,12 +146,11 @@ def _hours() -> float:
     return HOURS
 
 
-# The file.
-
-
 def _append(path: Path, rows: Iterable[Entry]) -> None:
     """Add rows by one write, so that those of several processes do not mix."""
-    descriptor = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    # Not through a link, and without waiting where it is no plain file.
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
     try:
         with suppress(OSError):  # without locks, a short append is still whole on a local disk
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -190,21 +164,12 @@ def _append(path: Path, rows: Iterable[Entry]) -> None:
         os.close(descriptor)
 
 
-def _open(path: Path, flags: int) -> int:
-    """Open the journal; not through a link, and without waiting where it is no plain file."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-
-
 def _noted(path: Path) -> list[Entry]:
     """All rows that can be read, in order; the others are named in a warning."""
     try:
-        descriptor = _open(path, os.O_RDONLY)
-        with open(descriptor, "rb") as file:
-            text = file.read() or b""
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        _warn(path, f"cannot be read ({error.strerror}): no device is left alone")
+        text = small.read(path, _MOST_BYTES, follow=False) or b""
+    except IntegrityError as error:
+        _warn(path, f"no device is left alone: {error}")
         return []
     rows = []
     for number, line in enumerate(text.decode(errors="replace").split("\n"), 1):
@@ -224,12 +189,11 @@ def _warn(path: Path, text: str) -> None:
 
 
 def _line(entry: Entry) -> str:
-    moments = [
-        datetime.fromtimestamp(m, UTC).isoformat(timespec="milliseconds")
-        for m in (entry.time, entry.expires)
-    ]
-    words = (moments[0], entry.host, entry.uuid, entry.why, entry.shard, moments[1])
-    return "\t".join(words) + "\n"
+    began, until = (
+        datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+        for moment in (entry.time, entry.expires)
+    )
+    return "\t".join((began, entry.host, entry.uuid, entry.why, entry.shard, until)) + "\n"
 
 
 def _entry(line: str) -> Entry | None:

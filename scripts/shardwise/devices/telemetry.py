@@ -8,24 +8,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from shardwise.devices.gauge import Gauge, Sample
 from shardwise.records.receipts import ProductReceipt
 
-MOST_ROWS = 7200
-"""Of a file: two hours at 1 Hz. A longer shard has every second row of them, or every fourth."""
-
-FEWEST_ROWS = 3
-"""A shard with fewer samples is shorter than a second: its receipt says all that they do."""
-
-_COLUMNS = tuple(
-    f.name
-    for f in fields(Sample)
-    if f.name not in ("memory_total_bytes", "processes", "memory_unlisted_bytes")
-)
 SUMMED = (
     "utilisation", "memory_bytes", "power_watts", "temperature_celsius", "clock_sm_hertz",
     "clock_memory_hertz", "pcie_received_bytes_per_second", "pcie_sent_bytes_per_second",
@@ -86,9 +73,7 @@ class Recorder:
         self._gauge, self._began = gauge, began
         self._traces = {name: _Trace() for name in (*SUMMED, *_COUNTED)}
         self._throttled: Counter[str] | None = None
-        self._rows: list[tuple[float, Sample]] = []
-        self._stride, self._samples = 1, 0
-        self._first = self._last = 0.0
+        self._samples, self._first, self._last = 0, 0.0, 0.0
         self._before: tuple[str, ...] = ()
         self._total: int | None = None
 
@@ -102,10 +87,6 @@ class Recorder:
             trace.add(at, getattr(sample, name))
         self._note_throttles(at - self._last, sample.throttled)
         self._total = sample.memory_total_bytes or self._total
-        if self._samples % self._stride == 0:
-            self._rows.append((at, sample))
-        if len(self._rows) > MOST_ROWS:
-            self._rows, self._stride = self._rows[::2], 2 * self._stride
         self._samples, self._last = self._samples + 1, at
         return sample
 
@@ -119,13 +100,12 @@ class Recorder:
             self._throttled.update(dict.fromkeys(names, seconds / 2))
         self._before = reasons
 
-    def summarize(self, file: str | None) -> dict[str, Any]:
-        """What the receipt says, and the name of the file with the samples."""
+    def summarize(self) -> dict[str, Any]:
+        """What the receipt says."""
         throttled = None
         if self._throttled is not None:
             throttled = {name: round(s, _DIGITS) for name, s in sorted(self._throttled.items())}
         return {
-            "file": file,
             "samples": self._samples,
             "seconds": round(self._last - self._first, _DIGITS),
             **{name: self._traces[name].mean_and_max() for name in SUMMED},
@@ -141,35 +121,6 @@ class Recorder:
         if self._traces["energy_joules"].first is not None:
             return self._traces["energy_joules"].risen()
         return self._traces["power_watts"].integral()
-
-    def write(self, path: Path) -> str | None:
-        """Commit the samples as a table; its name, or None where they are too few or cannot be."""
-        from shardwise.files.commit import commit
-
-        try:
-            if self._samples < FEWEST_ROWS:
-                return None
-            with commit(path) as file:
-                file.write(self._table().encode())
-        except OSError:  # a full disk: the shard may still have room for its product
-            return None
-        return path.name
-
-    def _table(self) -> str:
-        lines = ["\t".join(("seconds", *_COLUMNS))]
-        for at, sample in self._rows:
-            cells = [_cell(getattr(sample, name)) for name in _COLUMNS]
-            lines.append("\t".join((f"{at:.3f}", *cells)))
-        return "\n".join(lines) + "\n"
-
-
-def _cell(value: Any) -> str:
-    """A value of a table: nothing where it is unknown, ``none`` where there is no throttle."""
-    if value is None:
-        return ""
-    if isinstance(value, tuple):
-        return ",".join(value) or "none"
-    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 def energy(receipts: Iterable[ProductReceipt]) -> dict[str, float | None]:

@@ -62,10 +62,7 @@ def healthy(
 ) -> list[Device]:
     """The devices that are not in quarantine; where all are, hold them for some seconds.
 
-    Raises
-    ------
-    Quarantined
-        Where all still are.
+    Raises Quarantined where all still are.
     """
     end = time.monotonic() + hold
     while True:
@@ -122,10 +119,8 @@ def for_free_device(
 ) -> Device:
     """Wait until one of some devices could be leased to this process; arguments as in `take`.
 
-    Raises
-    ------
-    TryAgain
-        Where no lease changed hands for too long; it says what keeps the task from each device.
+    Raises TryAgain where no lease changed hands for too long; it says what keeps the task from each
+    device.
     """
     uuids = [device.uuid for device in usable]
 

@@ -45,10 +45,7 @@ _SHARE = 0.05
 def ranks(options: Namespace) -> Any:
     """The MPI of a rank, for `cli.run`; in a process that is none yet, start the ranks instead.
 
-    Raises
-    ------
-    InputError
-        Where many more ranks are asked for than there are shards, or places to run.
+    Raises InputError where many more ranks are asked for than there are shards, or places to run.
     """
     if (options.ranks or 0) > rank_limits.ALWAYS and not launch.is_rank():
         shards = len(plans.load(options.plan).shards)

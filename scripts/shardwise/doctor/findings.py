@@ -28,27 +28,17 @@ _LEAST_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
-
-    Parameters
-    ----------
-    level
-        ``ok``, ``note`` (the main job runs all the same) or ``fault`` (it does not).
-    facts
-        What ``text`` says, for programs; sizes in bytes, times in Unix seconds.
-    code
-        Exit code that a fault leads to: 2 where something has to be changed, 75 where time helps.
-    section
-        Filled in by who runs the section.
-    """
+    """One thing that was looked at."""
 
     name: str
-    level: str
+    level: str  # ``ok``, ``note`` (the main job runs all the same) or ``fault`` (it does not)
     text: str
     cure: str = ""
+    # What ``text`` says, for programs; sizes in bytes, times in Unix seconds.
     facts: Mapping[str, Any] = field(default_factory=dict)
+    # Exit code that a fault leads to: 2 where something has to be changed, 75 where time helps.
     code: int = 0
-    section: str = ""
+    section: str = ""  # filled in by who runs the section
 
 
 def ok(name: str, text: str, **facts: Any) -> Finding:

@@ -235,6 +235,6 @@ def refuse_too_large(plan: Plan, cuda: bool, total: int | None) -> None:
 
 
 def _least_bytes(plan: Plan, cuda: bool) -> int:
-    keep = plan.settings.keep
-    exact = memory.exact_sum(plan.problem, plan.settings.reproducible)
-    return memory.least_bytes(plan.problem, keep, cuda, exact)
+    settings = plan.settings
+    exact = memory.exact_sum(plan.problem, settings.reproducible)
+    return memory.least_bytes(plan.problem, settings.keep, cuda, exact, settings.precision)

@@ -64,11 +64,10 @@ def device_failure(
     is_ours = isinstance(error, ShardwiseError)
     message = f"{error}" if is_ours else f"device {uuid}: {error}; nothing was written"
     reason = choose.fault(error, uuid)
-    if reason is not None:
-        entry = quarantine.note(plan.results, uuid, reason, shard)
     disproven = isinstance(error, WrongProduct)
     if reason is None or uuid is None:  # a host has no other CPU to go to
         return WrongProduct(message) if disproven else DeviceFailed(message)
+    entry = quarantine.note(plan.results, uuid, reason, shard)
     return (Disproven if disproven else Quarantined)(
         f"{message}. Now in quarantine for these results: {entry}. Another device has to compute "
         "this shard; to take this one back once it is mended: "

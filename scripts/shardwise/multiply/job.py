@@ -221,5 +221,5 @@ class ShardJob:
             "matrices": shard.stop - shard.start,
         }
         recorder = Recorder(gauge, timeline.began) if gauge else None
-        path, table = results.live / f"{shard.shard}.json", results.telemetry(shard.shard)
-        return live.AtWork(path, facts, lambda: self.watch.matrices, recorder, table)
+        path = results.live / f"{shard.shard}.json"
+        return live.AtWork(path, facts, lambda: self.watch.matrices, recorder)

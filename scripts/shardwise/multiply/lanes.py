@@ -245,7 +245,7 @@ class CudaLane(_Slabs):
         return zero, self._event(stream)
 
     def _event(self, stream: Any) -> Any:
-        event = self.xp.cuda.Event()
+        event = self.xp.cuda.Event(block=True)  # else who waits for it keeps a core busy
         event.record(stream)
         return event
 

@@ -36,15 +36,14 @@ class AtWork(AbstractContextManager):
     """A thread beside a shard at work, which says how far that is and samples its device.
 
     The live file `path` says `facts`, and how many matrices are `done`. The recorder samples the
-    device; None on a CPU. Its samples are written to the table once there are all of them.
+    device; None on a CPU.
     """
 
     def __init__(
         self, path: Path, facts: Mapping[str, Any], done: Callable[[], float],
-        recorder: Recorder | None = None, table: Path | None = None,
+        recorder: Recorder | None = None,
     ) -> None:  # fmt: skip
-        self._path, self._facts, self._done = path, facts, done
-        self._recorder, self._table = recorder, table
+        self._path, self._facts, self._done, self._recorder = path, facts, done, recorder
         self._words: SimpleQueue[str] = SimpleQueue()
         self._telemetry: dict[str, Any] | None = None
         self._sampled = threading.Event()
@@ -54,10 +53,7 @@ class AtWork(AbstractContextManager):
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
 
     def __enter__(self) -> "AtWork":
-        """Start the thread; samples of an earlier attempt are not this one's."""
-        if self._table is not None:
-            with suppress(OSError):
-                self._table.unlink()
+        """Start the thread."""
         self._thread.start()
         return self
 
@@ -109,10 +105,7 @@ class AtWork(AbstractContextManager):
                 return
             if sampling:
                 self._recorder.sample(thorough=False)
-                self._telemetry = self._recorder.summarize(
-                    None
-                )  # should the disk be as slow as that
-                self._telemetry = self._recorder.summarize(self._recorder.write(self._table))
+                self._telemetry = self._recorder.summarize()
                 self._sampled.set()
             sampling, self._gauge = False, None
 

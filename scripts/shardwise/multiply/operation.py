@@ -210,8 +210,12 @@ class SumInGemm(Multiplication):
 
 def adds_in_gemm(plan: Plan) -> bool:
     """Whether the products of a batch are added up inside the matrix product."""
-    exact = memory.exact_sum(plan.problem, plan.settings.reproducible)
-    return plan.settings.keep == "sum" and not exact and memory.sums_in_gemm(plan.problem)
+    problem, settings = plan.problem, plan.settings
+    # tf32x3 adds products in double precision: one product of all would be cut into many chunks.
+    if settings.keep != "sum" or memory.split_shapes(problem, settings.precision):
+        return False
+    exact = memory.exact_sum(problem, settings.reproducible)
+    return not exact and memory.sums_in_gemm(problem)
 
 
 def choose(lane: Lane, plan: Plan) -> Operation:

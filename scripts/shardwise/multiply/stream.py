@@ -103,4 +103,4 @@ class Stream:
             self._drain.write(total)
             self._watch.note("multiply", mark.wait())
         self._watch.timed("waited_for_writes", self._drain.finish)
-        self._reading.settle()
+        self._reading.release()

@@ -4,7 +4,7 @@ A library may compute in fewer digits than it was asked for, as cuBLAS does by s
 float32 into tf32; in large matrices that hides below the tolerance of the proof (freivalds.py). So
 before its first batch a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere,
 by the very kernel that the batches get. The product has to be c² rounded to its dtype, exactly;
-where ε is lost it is 1.
+where ε is lost it is 1, and where tf32x3 loses one of its three products, 1 + ε.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def check(
     factors
         C-contiguous stacks, or one matrix for all, as the kernel takes them; they are overwritten.
     compute
-        Name of the arithmetic: a dtype, or ``tf32``.
+        Name of the arithmetic: a dtype, ``tf32x3`` or ``tf32``.
     lone
         Whether the products are added up: then all matrices of a stack but the first are 0.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.numerics.tolerances import split_chunk
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
@@ -40,11 +41,45 @@ template <typename T> __global__ void mirror(T* block, long long n) {
 }
 """
 
+_SPLIT = r"""
+// Numbers a as high + low / 2048, both of 11 significant bits, which tf32 takes as they are.
+__device__ float rounded(float number) {  // to nearest, ties to even
+    unsigned int bits = __float_as_uint(number);
+    // Numbers past the largest of tf32 are cut: rounded up they would be infinite.
+    if ((bits & 0x7fffffffu) < 0x7f7ff000u) bits += 0x0fffu + (bits >> 13 & 1u);
+    return __uint_as_float(bits & 0xffffe000u);
+}
+__device__ float rest(float number, float high) {
+    // In PTX, because cupy compiles with -ftz=true: what is left of small numbers is subnormal.
+    float left;
+    asm("sub.rn.f32 %0, %1, %2;" : "=f"(left) : "f"(number), "f"(high));
+    asm("mul.rn.f32 %0, %1, 0f45000000;" : "=f"(left) : "f"(left));  // 2048, which is exact
+    return rounded(left);
+}
+// A thread for four numbers.
+extern "C" __global__ void split(const float* a, float* high, float* low, long long n) {
+    long long i = 4 * ((long long)blockIdx.x * blockDim.x + threadIdx.x);
+    if (n - i >= 4 && ((size_t)a | (size_t)high | (size_t)low) % 16 == 0) {
+        float4 x = *(const float4*)(a + i), h, l;
+        h.x = rounded(x.x), h.y = rounded(x.y), h.z = rounded(x.z), h.w = rounded(x.w);
+        l.x = rest(x.x, h.x), l.y = rest(x.y, h.y), l.z = rest(x.z, h.z), l.w = rest(x.w, h.w);
+        *(float4*)(high + i) = h;
+        *(float4*)(low + i) = l;
+        return;
+    }
+    for (long long j = i; j < n && j < i + 4; ++j) {
+        high[j] = rounded(a[j]);
+        low[j] = rest(a[j], high[j]);
+    }
+}
+"""
+
 
 def kernel(xp: Any, problem: Problem, precision: str) -> Any:
     """The kernel of a problem: an object with ``multiply``, ``accumulate`` and ``compute``.
 
-    ``precision`` is ``ieee`` or ``tf32``; NumPy has no tf32 and computes in float32.
+    ``precision`` is ``ieee``, ``tf32x3`` or ``tf32``; NumPy has no tf32 and computes in float32,
+    which is as exact and takes one product instead of three.
     """
     if xp is np or problem.product_dtype == "int64":
         return MatmulKernel(xp, problem)
@@ -99,11 +134,17 @@ class CublasKernel:
     """Products by cuBLAS.
 
     ``tf32`` rounds both factors of float32 and complex64 products to 11 significant bits.
+    ``tf32x3`` splits each of them into two numbers of 11 bits, ``a = h + l / 2048``, and adds
+    three such products: ``(l h + h l) / 2048``, then ``h h`` in chunks along the inner dimension,
+    because tensor cores cut off digits as they add. After H. Ootomo and R. Yokota, "Recovering
+    single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
+    performance", IJHPCA 36(4), 2022; without the factor 2048 small numbers would lose ``l``.
 
     Attributes
     ----------
     compute
-        Name of the arithmetic that inner products are accumulated in: a dtype, or ``tf32``.
+        Name of the arithmetic that inner products are accumulated in: a dtype, ``tf32x3`` or
+        ``tf32``.
     """
 
     def __init__(self, xp: Any, problem: Problem, precision: str) -> None:
@@ -111,9 +152,10 @@ class CublasKernel:
         self._cublas = xp.cuda.cublas
         self._handle = xp.cuda.device.get_cublas_handle()
         self._dtype = np.dtype(problem.dtype)
-        tf32 = precision == "tf32" and problem.dtype in ("float32", "complex64")
-        self.compute = "tf32" if tf32 else problem.compute_dtype
-        names = {"tf32": "32F_FAST_TF32", "float64": "64F", "complex128": "64F"}
+        tf32 = precision != "ieee" and problem.dtype in ("float32", "complex64")
+        self.compute = precision if tf32 else problem.compute_dtype
+        fast = "32F_FAST_TF32"
+        names = {"tf32": fast, "tf32x3": fast, "float64": "64F", "complex128": "64F"}
         kind = names.get(self.compute, "32F")
         self._compute_type = getattr(self._cublas, f"CUBLAS_COMPUTE_{kind}")
         # Partial sums of a product that is split along k would be rounded to float16 otherwise.
@@ -121,12 +163,18 @@ class CublasKernel:
         # cuBLAS reads the scalars from here during the call: they have to stay.
         scalar = np.dtype("float32") if problem.dtype == "float16" else self._dtype
         self._one, self._zero = np.ones(1, scalar), np.zeros(1, scalar)
+        self._small = np.full(1, 1 / 2048, scalar)
         self._per_call = memory.call_matrices(problem)
         self._padded = memory.padded(problem)
         if self._padded:
             # Zeroed stacks of one call, their rows lengthened so that tensor cores can load them.
             shapes = memory.padded_shapes(problem).items()
             self._space = {k: xp.zeros((self._per_call, *s), self._dtype) for k, s in shapes}
+        # The high parts of the stacks of a call, and the low ones.
+        halves = memory.split_shapes(problem, precision).items()
+        self._halves = {k: xp.empty((2, *shape), self._dtype) for k, shape in halves}
+        if self._halves:
+            self._split = xp.RawModule(code=_SPLIT).get_function("split")
         self._syrk = memory.symmetric(problem) and not tf32 and problem.dtype in _SYRK
         if self._syrk:
             name = f"mirror<{_SYRK[problem.dtype][1]}>"
@@ -144,19 +192,48 @@ class CublasKernel:
         count
             How many matrices count; whole calls are computed, so ``out`` may hold more.
         """
+        each = other is not None and other.ndim == 3
+        right = self._prepared("right", other) if other is not None and not each else None
         for low in range(0, count, self._per_call):
             part = slice(low, low + self._per_call)
-            right = other[part] if other is not None and other.ndim == 3 else other
-            if self._padded:
-                self._multiply_padded(block[part], right, out[part])
+            left = self._prepared("left", block[part])
+            if each:
+                right = self._prepared("right", other[part])
+            product = self._space["out"] if self._padded else out[part]
+            if self._syrk:
+                self._rank_k(left, product)
+            elif self._halves:
+                self._multiply_halves(left, right, product)
             else:
-                self._multiply_aligned(block[part], right, out[part])
+                self._gemm(*factors(self._problem.product, left, right), product)
+            if self._padded:
+                self._xp.copyto(out[part], _corner(product, out))
 
-    def _multiply_aligned(self, block: Any, other: Any, out: Any) -> None:
-        if self._syrk:
-            self._rank_k(block, out)
-        else:
-            self._gemm(*factors(self._problem.product, block, other), out)
+    def _prepared(self, key: str, stack: Any) -> Any:
+        """Factors of a call as they are multiplied: padded, and split into high and low parts."""
+        if self._padded:
+            space = self._space[key] if stack.ndim == 3 else self._space[key][0]
+            self._xp.copyto(_corner(space, stack), stack)
+            stack = space
+        if not self._halves:
+            return stack
+        halves = self._halves[key].reshape(2, *stack.shape)
+        numbers = stack.nbytes // 4
+        self._split((-(-numbers // 1024),), (256,), (stack, *halves, np.int64(numbers)))
+        return halves
+
+    def _multiply_halves(self, left: Any, right: Any, out: Any) -> None:
+        """The small products first; each of the others is added to what there is."""
+        product = self._problem.product
+        (a, b), (low_a, low_b) = (
+            factors(product, left[i], None if right is None else right[i]) for i in range(2)
+        )
+        self._gemm(low_a, b, out, self._small)
+        self._gemm(a, low_b, out, self._small, self._one)
+        chunk = split_chunk(self._problem.factor_shapes[0][1])  # without padding, as in its bound
+        for low in range(0, a.shape[-1], chunk):
+            part = slice(low, low + chunk)
+            self._gemm(a[..., part], b[..., part, :], out, self._one, self._one)
 
     def accumulate(self, block: Any, other: Any) -> Any:
         """The sum of the products of a batch, formed inside the GEMM.
@@ -170,8 +247,11 @@ class CublasKernel:
         self._gemm(wide[None], tall[None], total)
         return total
 
-    def _gemm(self, left: Any, right: Any, out: Any) -> None:
-        """One call of cuBLAS, which is column-major: it computes outᵀ = rightᵀ leftᵀ."""
+    def _gemm(self, left: Any, right: Any, out: Any, scale: Any = None, keep: Any = None) -> None:
+        """One call of cuBLAS, which is column-major: it computes outᵀ = rightᵀ leftᵀ.
+
+        The product is scaled by ``scale``, and added to ``keep`` times what there is.
+        """
         n, m, p = out.shape
         item = left.dtype.itemsize
         a, a_op, lda = _operand(left)
@@ -180,9 +260,9 @@ class CublasKernel:
         kind, out_kind = _TYPES[left.dtype.name], _TYPES[out.dtype.name]
         self._cublas.gemmStridedBatchedEx(
             self._handle, b_op, a_op, p, m, left.shape[-1],
-            self._one.ctypes.data, b.data.ptr, kind, ldb, stride_b,
+            (self._one if scale is None else scale).ctypes.data, b.data.ptr, kind, ldb, stride_b,
             a.data.ptr, kind, lda, a.strides[0] // item,
-            self._zero.ctypes.data, out.data.ptr, out_kind, p, m * p,
+            (self._zero if keep is None else keep).ctypes.data, out.data.ptr, out_kind, p, m * p,
             n, self._compute_type, self._cublas.CUBLAS_GEMM_DEFAULT,
         )  # fmt: skip
 
@@ -201,16 +281,6 @@ class CublasKernel:
             )  # fmt: skip
         tiles = -(-n // 32)
         self._mirror((tiles, tiles, len(out)), (32, 8), (out, np.int64(n)))
-
-    def _multiply_padded(self, block: Any, other: Any, out: Any) -> None:
-        space = self._space
-        self._xp.copyto(_corner(space["left"], block), block)
-        right = None
-        if other is not None:
-            right = space["right"] if other.ndim == 3 else space["right"][0]
-            self._xp.copyto(_corner(right, other), other)
-        self._multiply_aligned(space["left"], right, space["out"])
-        self._xp.copyto(out, _corner(space["out"], out))
 
 
 def _corner(stack: Any, like: Any) -> Any:

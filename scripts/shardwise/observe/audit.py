@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 
 from shardwise.errors import InputError, IntegrityError, TryAgain, one_line, some
@@ -23,6 +23,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.identity import identity_of_array, is_as_planned
 from shardwise.plan.plan import Plan, Shard, Source
 from shardwise.records import judge, ledger, receipts
+from shardwise.records.groups import look_at
 from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
 from shardwise.units import human_bytes
 
@@ -62,29 +63,17 @@ class AuditFinding:
 
 @dataclass
 class Audit:
-    """What an audit has found.
-
-    Attributes
-    ----------
-    inputs
-        Whether input that is not as planned counts as damage.
-    shards
-        How many the plan has; 0 where it cannot be read.
-    nbytes
-        Bytes that were read and compared with a checksum.
-    summed
-        Files of the reduce that are there, such as ``sum.npy``.
-    repair
-        Commands for bash after which the next run makes again what is damaged.
-    """
+    """What an audit has found."""
 
     root: Path
-    inputs: bool = False
-    shards: int = 0
-    nbytes: int = 0
+    inputs: bool = False  # whether input that is not as planned counts as damage
+    shards: int = 0  # how many the plan has; 0 where it cannot be read
+    nbytes: int = 0  # bytes that were read and compared with a checksum
+    # Files of the reduce that are there, such as ``sum.npy``.
     summed: list[str] = field(default_factory=list)
     proven: bool = False
     findings: list[AuditFinding] = field(default_factory=list)
+    # Commands for bash after which the next run makes again what is damaged.
     repair: list[str] = field(default_factory=list)
 
     def add(self, kind: str, path: str, reason: str) -> None:
@@ -261,9 +250,8 @@ class _Auditor:
         names = Results(Path())
         self._kinds = [
             str(kind("?")).split("?")
-            for kind in (names.product, names.receipt, names.telemetry, names.shard,
-                         names.shard_receipt)
-        ]  # fmt: skip
+            for kind in (names.product, names.receipt, names.shard, names.shard_receipt)
+        ]
         self._copies = self._results.shards.exists()
         self._synthetic = bool(plan.facts.synthetic)
         if self._synthetic:  # the folder may have another name by now
@@ -287,12 +275,9 @@ class _Auditor:
                 pool.submit(self._statistic, name, facts)
                 for name, facts in (summary.files if summary else {}).items()
             ]
-            # Many at once: to hand over a tiny shard takes as long as to read it.
-            rows = list(plan.shards.values())
-            size = max(1, min(_MOST_AT_ONCE, len(rows) // (20 * threads)))
-            groups = [rows[at : at + size] for at in range(0, len(rows), size)]
-            found = chain.from_iterable(pool.map(self._shards, groups))
-            for number, one in enumerate(found, 1):
+            size = max(1, min(_MOST_AT_ONCE, len(plan.shards) // (20 * threads)))
+            found = look_at(self._shards, plan.shards.values(), threads, size)
+            for number, (_, one) in enumerate(found, 1):
                 audit.findings += one.findings
                 self._alike.update(one.alike)
                 seen.append(one)

@@ -14,7 +14,6 @@ from itertools import chain
 
 from prometheus_client import CollectorRegistry, core, generate_latest, start_http_server
 
-from shardwise.devices.quarantine import CPU
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe.observation import RUNNING, DeviceOfNode, Observation, Sighting
@@ -134,12 +133,7 @@ def serve(
     """Serve the metrics of what ``look`` returns, and yield the port; port 0: any that is free.
 
     Each request calls it, in a thread. Whoever can reach the port can read the figures of the run
-    and the name of its folder.
-
-    Raises
-    ------
-    InputError
-        Where nobody can listen there.
+    and the name of its folder. Raises InputError where nobody can listen there.
     """
     registry = CollectorRegistry()
     registry.register(Figures(look))
@@ -197,8 +191,7 @@ def _who(device: DeviceOfNode | None) -> tuple[str, str]:
 def _devices(seen: Observation) -> Iterator[Sample]:
     """Who the devices are, whether they work or are barred, and what each does now."""
     devices = {_who(one.device): one.device for one in seen.shards.values() if one.device}
-    # A CPU is only noted there: tasks take it as before.
-    barred = {entry.uuid: entry.host for entry in seen.quarantined if entry.uuid != CPU}
+    barred = {entry.uuid: entry.host for entry in seen.quarantined}
     for who, device in devices.items():
         yield "device_info", (device.name, *who), 1
         yield "device_running_shards", who, 0

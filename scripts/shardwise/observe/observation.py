@@ -44,59 +44,35 @@ class DeviceOfNode:
 
 @dataclass(frozen=True)
 class FailureReason:
-    """Why the last attempt of a shard, or of a stage, ended without a result.
+    """Why the last attempt of a shard, or of a stage, ended without a result."""
 
-    Attributes
-    ----------
-    reason
-        In one line, as its log says it.
-    log
-        The log that has more, relative to the results folder; None where there is none.
-    at
-        Seconds of Unix time, where known.
-    """
-
-    reason: str
+    reason: str  # in one line, as its log says it
+    # The log that has more, relative to the results folder; None where there is none.
     log: str | None
-    at: float | None
+    at: float | None  # seconds of Unix time, where known
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One shard of the plan, as it is now; None stands for what is not known.
-
-    Attributes
-    ----------
-    matrices, bytes
-        Of its input.
-    attempts
-        How many tasks have begun it under this plan.
-    started, finished
-        Seconds of Unix time, of the receipt, or of the task at work.
-    backend, proven, timeline, telemetry, process
-        From the receipt; docs/telemetry.md explains ``telemetry``.
-    progress
-        Share of its matrices that are multiplied, 0 to 1, where a task at work says so.
-    gauge
-        What its device does now, as `shardwise.devices.gauge.Sample` has it.
-    failure
-        Of its last attempt; None where that goes on or has succeeded.
-    """
+    """One shard of the plan, as it is now; None stands for what is not known."""
 
     shard: str
     state: str
-    matrices: int
+    matrices: int  # of its input, as bytes are
     bytes: int
-    attempts: int = 0
-    started: float | None = None
+    attempts: int = 0  # how many tasks have begun it under this plan
+    started: float | None = None  # seconds of Unix time, of the receipt or of the task at work
     finished: float | None = None
     device: DeviceOfNode | None = None
-    backend: str | None = None
+    backend: str | None = None  # this, and what follows up to telemetry, is from the receipt
     proven: bool | None = None
     timeline: Timing | None = None
     telemetry: Telemetry | None = None
+    # Share of its matrices that are multiplied, 0 to 1, where a task at work says so.
     progress: float | None = None
+    # What its device does now, as `shardwise.devices.gauge.Sample` has it.
     gauge: Mapping[str, Any] | None = None
+    # Of its last attempt; None where that goes on or has succeeded.
     failure: FailureReason | None = None
     process: int | None = None
 
@@ -133,36 +109,20 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Observation:
-    """A results folder at one moment.
-
-    Attributes
-    ----------
-    at
-        Seconds of Unix time.
-    plan
-        None where there is none, or none that can be read; ``problems`` says why.
-    shards
-        In the plan's order.
-    summary
-        The receipt of the reduce; None where there is none that can be read.
-    quarantined
-        Devices that no task takes now; a CPU is only noted.
-    failures
-        Of stages that are of no single shard, by their rule.
-    problems
-        One line each: what cannot be read, or is of another version, and what to do.
-    flaw
-        What keeps the summary from fitting, where there is one that can be read.
-    """
+    """A results folder at one moment."""
 
     results: Results
-    at: float
-    plan: Plan | None
-    shards: Mapping[str, Sighting]
+    at: float  # seconds of Unix time
+    plan: Plan | None  # None where there is none, or none that can be read; ``problems`` says why
+    shards: Mapping[str, Sighting]  # in the plan's order
+    # The receipt of the reduce; None where there is none that can be read.
     summary: SumReceipt | None
-    quarantined: tuple[quarantine.Entry, ...] = ()
+    quarantined: tuple[quarantine.Entry, ...] = ()  # devices that no task takes now
+    # Of stages that are of no single shard, by their rule.
     failures: Mapping[str, FailureReason] = field(default_factory=dict)
+    # One line each: what cannot be read, or is of another version, and what to do.
     problems: tuple[str, ...] = ()
+    # What keeps the summary from fitting, where there is one that can be read.
     flaw: Flaw | None = None
 
     @cached_property

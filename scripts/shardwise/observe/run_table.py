@@ -39,23 +39,16 @@ _COLUMNS = ["shard", "state", "key", "kind", "node", "uuid", "label", "begin", "
 
 @dataclass(frozen=True)
 class RunTable:
-    """What a run's receipts say of its time.
-
-    Attributes
-    ----------
-    shards
-        A row per shard that is done or at work, ordered by device and begin. ``held_PHASE``,
-        ``busy_STAGE`` and ``work_STAGE`` are NaN where the receipt does not say. Shards that
-        overlap on a device have different lanes.
-    stretches
-        The spans in which any shard was at work, without the breaks between runs.
-    untimed
-        Whether there was work of unknown time: failed attempts, and receipts that cannot be used.
-    """
+    """What a run's receipts say of its time."""
 
     seen: Observation
+    # A row per shard that is done or at work, ordered by device and begin. ``held_PHASE``,
+    # ``busy_STAGE`` and ``work_STAGE`` are NaN where the receipt does not say. Shards that
+    # overlap on a device have different lanes.
     shards: pd.DataFrame
+    # The spans in which any shard was at work, without the breaks between runs.
     stretches: Sequence[Span]
+    # Whether there was work of unknown time: failed attempts, and receipts that cannot be used.
     untimed: bool
 
     @property

@@ -33,31 +33,21 @@ _IDLE_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Look:
-    """A run at one moment.
-
-    Attributes
-    ----------
-    counts
-        Shards by state.
-    done_bytes, all_bytes
-        Of input; what tasks at work have done counts as done.
-    rate
-        Bytes of input per second over the last minutes; None where nothing was done in them.
-    left
-        Seconds until no shard is running or waiting; None where unknown, and ``why`` says why.
-    devices
-        Those at work on a shard, and those that are idle since their last: then ``shard`` is None.
-        ``seconds`` are those of either, ``gauge`` is what the device does, as `Sighting.gauge`.
-    """
+    """A run at one moment."""
 
     seen: Observation
     verdict: Verdict
-    counts: Mapping[str, int]
+    counts: Mapping[str, int]  # shards by state
+    # Of input; what tasks at work have done counts as done.
     done_bytes: float
     all_bytes: int
+    # Bytes of input per second over the last minutes; None where nothing was done in them.
     rate: float | None
+    # Seconds until no shard is running or waiting; None where unknown, and ``why`` says why.
     left: float | None
     why: str | None
+    # Those at work on a shard, and those that are idle since their last: then ``shard`` is None.
+    # ``seconds`` are those of either, ``gauge`` is what the device does, as `Sighting.gauge`.
     devices: list[dict[str, Any]]
 
     @property

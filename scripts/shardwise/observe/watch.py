@@ -3,10 +3,8 @@
 import json
 import logging
 import os
-import select
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +32,6 @@ _SHARE_OF_TIME = 4.0
 _MOST_SECONDS = 86400.0
 """Nobody waits longer for the next look, and some systems cannot."""
 
-_SIGNALS = (signal.SIGWINCH, signal.SIGTSTP)
 _LEAVE = Text("\nCtrl-C leaves; the run goes on", "dim")
 
 
@@ -47,22 +44,16 @@ class InPlace:
         self._last: Look | None = None
 
     def __enter__(self) -> "InPlace":
-        """Take the terminal. Python tells `wait` of a new size and of Ctrl-Z through a socket."""
-        self._signals, self._waker = socket.socketpair()
-        self._waker.setblocking(False)
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        for number in _SIGNALS:
-            signal.signal(number, lambda *_: None)
+        """Take the terminal; draw in a new size, and let Ctrl-Z give it to the shell meanwhile."""
+        signal.signal(signal.SIGWINCH, lambda *_: self._draw())
+        signal.signal(signal.SIGTSTP, self._sleep)
         self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Give the terminal back, and leave the last picture there."""
-        signal.set_wakeup_fd(-1)
-        for number in _SIGNALS:
+        for number in (signal.SIGWINCH, signal.SIGTSTP):
             signal.signal(number, signal.SIG_DFL)
-        self._signals.close()
-        self._waker.close()
         with suppress(OSError, ValueError):  # the terminal may be gone, which is no failure
             self._live.stop()
             if self._last is not None:
@@ -70,20 +61,20 @@ class InPlace:
 
     def show(self, look: Look) -> None:
         """Draw it."""
-        self._last, console = look, self._live.console
-        drawn = draw(look, console, console.height - 2)
-        self._live.update(Group(drawn, _LEAVE), refresh=True)
+        self._last = look
+        self._draw()
 
-    def wait(self, seconds: float) -> None:
-        """Wait; meanwhile draw in a new size, and let Ctrl-Z give the terminal to the shell."""
-        end = time.monotonic() + seconds
-        while select.select([self._signals], [], [], max(0.0, end - time.monotonic()))[0]:
-            if signal.SIGTSTP in self._signals.recv(64):
-                self._live.stop()
-                os.kill(os.getpid(), signal.SIGSTOP)
-                self._live.start()
-            if self._last:
-                self.show(self._last)
+    def _draw(self) -> None:
+        if self._last:
+            console = self._live.console
+            drawn = draw(self._last, console, console.height - 2)
+            self._live.update(Group(drawn, _LEAVE), refresh=True)
+
+    def _sleep(self, *_: object) -> None:
+        self._live.stop()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._live.start()
+        self._draw()
 
 
 class Lines:
@@ -111,10 +102,6 @@ class Lines:
         self._last = look
         if self._at is None or self._clock() - self._at >= _LINE_SECONDS:
             self._write(look)
-
-    def wait(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
 
     def _write(self, look: Look) -> None:
         failed = {(name, why.reason): why.log for name, why in status.failures(look.seen)}
@@ -197,7 +184,7 @@ def follow(observer: Observer, view: View, interval: float, stay: bool = False) 
             if look.ended and not stay:
                 return
             took = time.monotonic() - began
-            view.wait(min(max(interval, _SHARE_OF_TIME * took), _MOST_SECONDS))
+            time.sleep(min(max(interval, _SHARE_OF_TIME * took), _MOST_SECONDS))
 
 
 def _ending(look: Look) -> Iterator[str]:

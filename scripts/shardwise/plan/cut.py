@@ -51,7 +51,9 @@ def minutes(total_bytes: int, flop: int = 0) -> int:
     return _START_MINUTES + int(seconds / 60)
 
 
-def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
+def table(
+    problem: Problem, shards: int, keep: str, cuda: bool, precision: str = "ieee"
+) -> list[Shard]:
     """The rows of the plan, digests left empty; ``cuda`` where a GPU may compute the shards.
 
     Raises ValueError unless ``1 <= shards <= problem.matrices``.
@@ -62,7 +64,7 @@ def table(problem: Problem, shards: int, keep: str, cuda: bool) -> list[Shard]:
             count * problem.matrix_bytes,
             plan_memory.result_bytes(problem, count, keep),
             plan_memory.task_memory(problem, count, keep, cuda),
-            plan_memory.device_memory(problem, count, keep) if cuda else 0,
+            plan_memory.device_memory(problem, count, keep, precision) if cuda else 0,
         )
         for count in {stop - start for start, stop in runs}  # one or two of them
     }

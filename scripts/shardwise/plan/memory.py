@@ -17,7 +17,7 @@ from shardwise.units import MIB
 # piece costs its thread a turn with Python's lock: with 1 MiB a shard in the page cache took 8 %
 # longer.
 SHARD_PIECES = pieces.SLAB_BYTES, pieces.SLAB_BYTES
-READ_SLABS, WRITE_SLABS = 12, 8  # slabs under way at most; with fewer, work waits for files sooner
+READ_SLABS, WRITE_SLABS = 16, 8  # slabs under way at most; with fewer, work waits for files sooner
 COPY_SLABS = 8  # slabs under way while a shard is copied
 FEWEST_SLABS = 2  # with one slab, nothing would overlap
 # Matrices, or products, in a batch on a device: enough to make the gaps between calls small.
@@ -67,6 +67,26 @@ def padded_shapes(problem: Problem) -> dict[str, Shape]:
     if problem.right:
         shapes["right"] = problem.right
     return {key: (-(-m // step) * step, -(-k // step) * step) for key, (m, k) in shapes.items()}
+
+
+def split_shapes(problem: Problem, precision: str) -> dict[str, tuple[int, int, int]]:
+    """Shapes of the stacks of one call that tf32x3 splits in two on a GPU; none where it does not.
+
+    They are padded where :func:`padded` says so. Both parts of a stack are held beside it.
+    """
+    if precision != "tf32x3" or problem.dtype not in ("float32", "complex64") or problem.result:
+        return {}
+    call, pads = call_matrices(problem), padded_shapes(problem) if padded(problem) else {}
+    shapes = {"left": (call, *pads.get("left", problem.left))}
+    if problem.right:
+        matrices = 1 if problem.shared_right else call
+        shapes["right"] = (matrices, *pads.get("right", problem.right))
+    return shapes
+
+
+def _split_bytes(problem: Problem, precision: str) -> int:
+    shapes = split_shapes(problem, precision).values()
+    return 2 * problem.item * sum(math.prod(shape) for shape in shapes)
 
 
 def symmetric(problem: Problem) -> bool:
@@ -188,14 +208,17 @@ def widened_bytes(problem: Problem) -> int:
     return wide * (m * k + k * p + m * p)
 
 
-def least_bytes(problem: Problem, keep: str, cuda: bool, exact: bool) -> int:
+def least_bytes(
+    problem: Problem, keep: str, cuda: bool, exact: bool, precision: str = "ieee"
+) -> int:
     """Bytes without which no product can be computed: one call, and nothing beside it.
 
     What a function of the user takes is a guess, and does not count.
     """
     matrices = call_matrices(problem) if cuda else 1
     work = 0 if problem.result else work_bytes(problem, matrices, keep, exact)
-    base = DEVICE_BYTES if cuda else PYTHON_BYTES + widened_bytes(problem)
+    split = _split_bytes(problem, precision)
+    base = DEVICE_BYTES + split if cuda else PYTHON_BYTES + widened_bytes(problem)
     return base + batch_bytes(problem, matrices) + work
 
 
@@ -282,12 +305,13 @@ def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:
     return PYTHON_BYTES + slab_memory(problem, count, keep) + converted + work
 
 
-def device_memory(problem: Problem, count: int, keep: str) -> int:
+def device_memory(problem: Problem, count: int, keep: str, precision: str = "ieee") -> int:
     """Device bytes that the task of a shard of ``count`` matrices needs at most."""
     matrices = batch_matrices(problem, cuda=True)
     batches = min(BATCHES, -(-count // matrices))
     return (
         DEVICE_BYTES
+        + _split_bytes(problem, precision)
         + batches * batch_bytes(problem, matrices)
         + work_bytes(problem, matrices, keep)
     )

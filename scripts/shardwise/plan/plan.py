@@ -9,34 +9,27 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, some
+from shardwise.errors import InputError, IntegrityError, short, some
 from shardwise.files.formats.names import file_of
-from shardwise.files.paths import Results, for_bash, id_digits
+from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
 _ROWS_AT_ONCE = 1000
 
-
-class OldLayout(InputError):  # noqa: N818 - named after what was found
-    """The plan of an earlier version, which laid files of more than 1,000 shards side by side."""
+Part = tuple[int, str]
+"""So many lines of ``plan.tsv``: the byte at which they end, and their checksum."""
 
 
 def refuse_strangers(results: Results) -> None:
     """Refuse a folder that no run has made, where it holds names that a run would write."""
-    try:
-        load_facts(results.plan)  # an earlier version left no marker
-        return
-    except OldLayout:
-        raise
-    except ShardwiseError:
-        pass
     if results.marker.is_file():
         return
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
@@ -165,6 +158,7 @@ class Facts:
     made: Made | None = None
     decoded: int = 0  # bytes that a task holds of chunks that it decodes; 0: it decodes none
     checksums: dict[str, str] = field(default_factory=dict)  # of the three files of the plan
+    parts: list[Part] = field(default_factory=list)  # of plan.tsv, where it is long
 
 
 @dataclass(frozen=True)
@@ -297,8 +291,8 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     ----------
     only
         The one shard that will be computed, by its id or by its number from 0 on. The plan then
-        holds its row, if there is one, the first and the last: to read 100,000 rows takes half a
-        second, which each task of an array would spend.
+        holds its row, if there is one, the first and the last. Of a long table only the parts with
+        these are read, and checked: a million rows are 70 MB, which each task would read.
 
     Raises
     ------
@@ -307,9 +301,7 @@ def load(path: Path, only: str | int | None = None) -> Plan:
     IntegrityError
         Where it is damaged.
     """
-    raw, facts = _checked(path)
-    if only is not None:
-        raw = _excerpt(raw, only)
+    raw, facts = _checked(path, only)
     results = Results.of_plan(path)
     problem = facts.problem
     rows: list[Shard] = from_tsv(raw, Shard, path)
@@ -342,14 +334,36 @@ def check_sources(results: Results, facts: Facts) -> bytes:
     return raw
 
 
+def parts_of(raw: bytes) -> list[Part]:
+    """The parts of ``plan.tsv``, each to be read and checked alone; none of a short table."""
+    lines = re.finditer(rb"(?:[^\n]*\n){1,%d}" % _ROWS_AT_ONCE, raw)
+    parts = [(found.end(), checksum(found[0])) for found in lines]
+    return parts if len(parts) > 1 else []
+
+
+def _read_parts(path: Path, only: str | int, parts: list[Part]) -> bytes:
+    """The first part of the table, the last, and the one that has the row of a shard."""
+    line = 1 + int(only) if str(only).isdecimal() else 0
+    chosen = {0, min(line // _ROWS_AT_ONCE, len(parts) - 1), len(parts) - 1}
+    raw = b""
+    with open(path, "rb") as file:
+        for number in sorted(chosen):
+            start, (end, digest) = parts[number - 1][0] if number else 0, parts[number]
+            file.seek(start)
+            # A byte behind the last part would be one too many.
+            read = file.read(end - start if number < len(parts) - 1 else end - start + 1)
+            _check(read, {path.name: digest}, path)
+            raw += read
+    return raw
+
+
 def _excerpt(raw: bytes, only: str | int) -> bytes:
     """The columns, the first row, the one of a shard if there is one, and the last row."""
     columns, *rows = raw.splitlines(keepends=True) or [b""]
-    if isinstance(only, int):
-        chosen = rows[only : only + 1] if only >= 0 else []
-    else:
-        begin = f"{only}\t".encode("utf-8", "surrogateescape")
-        chosen = [row for row in rows if row.startswith(begin)]
+    if isinstance(only, int) and rows:
+        only = f"{only:0{len(rows[-1].split()[0])}}"
+    begin = f"{only}\t".encode("utf-8", "surrogateescape")
+    chosen = [row for row in rows if row.startswith(begin)]
     return b"".join(dict.fromkeys([columns, *rows[:1], *chosen, *rows[-1:]]))
 
 
@@ -358,37 +372,32 @@ def load_facts(path: Path) -> Facts:
     return _checked(path)[1]
 
 
-def _checked(path: Path) -> tuple[bytes, Facts]:
-    """The rows of a plan, as bytes, and its facts; both are what was written."""
+def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
+    """The rows of a plan, as bytes, and its facts; both are what was written. See `load`."""
     results = Results.of_plan(path)
     try:
         for file in (path, results.plan_facts):
             refuse_special(file)
-        raw, content = path.read_bytes(), json.loads(results.plan_facts.read_bytes())
+        content = json.loads(results.plan_facts.read_bytes())
+        if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
+            raise ValueError
+        _check(dumps(content), content["checksums"], results.plan_facts)
+        facts = _facts(content, results.plan_facts)
+        if only is not None and facts.parts:
+            raw = _read_parts(path, only, facts.parts)
+        else:
+            raw = path.read_bytes()
+            _check(raw, facts.checksums, path)
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is {error.strerror}"
         raise InputError(
             f"{error.filename} {what}; make the plan first: snakemake, or scripts/plan.py"
         ) from error
     except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or not isinstance(content.get("checksums"), dict):
-        raise IntegrityError(f"{results.plan_facts} is damaged; remove it and run snakemake again")
-    _check(dumps(content), content["checksums"], results.plan_facts)
-    _check(raw, content["checksums"], path)
-    _refuse_old_layout(raw, path)
-    return raw, _facts(content, results.plan_facts)
-
-
-def _refuse_old_layout(raw: bytes, path: Path) -> None:
-    """Refuse a plan whose ids are not those that plans of so many shards have now."""
-    last = raw[raw.rstrip(b"\n").rfind(b"\n") + 1 :].split(b"\t")[0]
-    if last.isdigit() and len(last) != id_digits(int(last) + 1):
-        raise OldLayout(
-            f"{path}: an earlier version made this plan of {int(last) + 1} shards, whose files lie "
-            "side by side; this version puts those of more than 1000 shards into folders by the "
-            "thousand. Choose another results folder, or go on with the version that made it"
-        )
+        raise IntegrityError(
+            f"{results.plan_facts} is damaged; remove it and run snakemake again"
+        ) from None
+    return (raw if only is None else _excerpt(raw, only)), facts
 
 
 def file_digest(path: Path) -> str:

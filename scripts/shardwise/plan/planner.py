@@ -47,7 +47,7 @@ _LOG = logging.getLogger(__name__)
 # file, which the longest name of a node stands in, has about 200.
 _LONGEST_BELOW = 256
 # Where only these change, no shard is computed again.
-_NOT_DIGESTED = ("digest", "config", "config_digest", "made", "decoded", "checksums")
+_NOT_DIGESTED = ("digest", "config", "config_digest", "made", "decoded", "checksums", "parts")
 # The same of what Snakemake keeps records of, such as ``/products/00007.json``.
 _LONGEST_RESULT = 32
 
@@ -192,7 +192,8 @@ def write(plan: Plan, sources: list[Source]) -> None:
         plan.results.plan: plans.to_tsv(plan.shards.values(), Shard),
     }
     origin = Made(host.loaded(), host.announced(), time.time(), socket.gethostname())
-    facts = asdict(replace(plan.facts, made=origin))
+    parts = plans.parts_of(tables[plan.results.plan])
+    facts = asdict(replace(plan.facts, made=origin, parts=parts))
     mark(plan.results)
     for path, raw in tables.items():
         with commit(path) as file:
@@ -336,7 +337,8 @@ def _rows(
             "fewer, or auto"
         )
     try:
-        rows = cut.table(problem, shards, settings.keep, cuda=settings.backend != "numpy")
+        cuda = settings.backend != "numpy"
+        rows = cut.table(problem, shards, settings.keep, cuda, settings.precision)
     except ValueError as error:
         raise InputError(
             f"shards: {short(shards)} is more than the {problem.matrices} matrices of the input; "

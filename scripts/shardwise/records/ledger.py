@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from shardwise.files.commit import commit, remove_leftovers
 from shardwise.files.paths import folders, for_bash, place
 from shardwise.plan.plan import Plan
 from shardwise.records import judge
+from shardwise.records.groups import look_at
 from shardwise.records.receipts import ProductReceipt
 
 _MOST_NAMED = 20
@@ -116,10 +118,21 @@ def lists_products(plan: Plan, checksum: str) -> bool:
 
 def judge_part(plan: Plan, shards: Iterable[str]) -> list[ProductReceipt]:
     """The receipts of some shards; none of them where the judge refuses one."""
-    try:
-        return [judge.check_product(plan, shard) for shard in shards]
-    except IntegrityError:
-        return []  # `checked_receipts` names all that are refused
+    verdicts = [verdict for _, verdict in look_at(partial(_verdicts, plan), shards)]
+    taken = [verdict for verdict in verdicts if not isinstance(verdict, str)]
+    # `checked_receipts` names all that are refused
+    return taken if len(taken) == len(verdicts) else []
+
+
+def _verdicts(plan: Plan, shards: list[str]) -> list[ProductReceipt | str]:
+    """Of each shard the receipt as the judge takes it, or why it does not."""
+    verdicts: list[ProductReceipt | str] = []
+    for shard in shards:
+        try:
+            verdicts.append(judge.check_product(plan, shard))
+        except IntegrityError as error:
+            verdicts.append(str(error))
+    return verdicts
 
 
 def checked_receipts(
@@ -128,11 +141,11 @@ def checked_receipts(
     """The receipts of exactly the plan's shards, each as the judge takes it; see `read`."""
     checked = list(judged or ())
     problems: dict[str, str] = {}
-    for shard in () if judged else plan.shards:
-        try:
-            checked.append(judge.check_product(plan, shard))
-        except IntegrityError as error:
-            problems[shard] = str(error)
+    for shard, verdict in () if judged else look_at(partial(_verdicts, plan), plan.shards):
+        if isinstance(verdict, str):
+            problems[shard] = verdict
+        else:
+            checked.append(verdict)
     backends: set[str] = {receipt.backend for receipt in checked}
     if len(backends) > 1:
         for receipt in checked:

@@ -8,21 +8,16 @@ receipt, the judge takes, too; to that end it checks the receipt's own digest.
 import hashlib
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
 from shardwise.errors import IntegrityError
 from shardwise.files import small
 from shardwise.files.paths import place
 from shardwise.plan.plan import Plan, Shard
+from shardwise.records.groups import look_at
 from shardwise.units import human_bytes
-
-# Threads that look at the disk, each at so many shards at a time: a network disk takes its time to
-# answer, and answers many at once.
-_THREADS, _AT_ONCE = 8, 1000
 
 NO_PRODUCTS = "have no products yet"
 
@@ -68,41 +63,16 @@ def scan_products(plan: Plan, meanwhile: Callable[[], object] = lambda: None) ->
     folder = str(plan.results.products)
     lacking, newest, latest = [], None, 0
     checksum = hashlib.blake2b(digest_size=16)
-    rows = iter(plan.shards.values())
-    with ThreadPoolExecutor(_THREADS, "scan") as pool:
-        ahead: deque[Future[list[tuple[int, str] | None]]] = deque()
-        groups: deque[list[Shard]] = deque()
-        while True:
-            while len(ahead) < 2 * _THREADS and (group := list(islice(rows, _AT_ONCE))):
-                groups.append(group)
-                ahead.append(_look_ahead(pool, folder, group))
-            if not ahead:
-                break
-            for row, product in zip(groups.popleft(), ahead.popleft().result(), strict=True):
-                meanwhile()
-                if product is None:
-                    lacking.append(row.shard)
-                    continue
-                written, product_checksum = product
-                checksum.update(f"{row.shard}\t{product_checksum}\n".encode())
-                if written > latest:
-                    newest, latest = row.shard, written
+    for row, product in look_at(partial(_written_of, folder), plan.shards.values()):
+        meanwhile()
+        if product is None:
+            lacking.append(row.shard)
+            continue
+        written, product_checksum = product
+        checksum.update(f"{row.shard}\t{product_checksum}\n".encode())
+        if written > latest:
+            newest, latest = row.shard, written
     return ProductScan(lacking, newest, checksum.hexdigest())
-
-
-def _look_ahead(
-    pool: ThreadPoolExecutor, folder: str, rows: list[Shard]
-) -> Future[list[tuple[int, str] | None]]:
-    """What :func:`_written_of` finds, by a thread; at once where Python ends and starts none.
-
-    A run says its last words as Python ends.
-    """
-    try:
-        return pool.submit(_written_of, folder, rows)
-    except RuntimeError:
-        done: Future[list[tuple[int, str] | None]] = Future()
-        done.set_result(_written_of(folder, rows))
-        return done
 
 
 def _written_of(folder: str, rows: list[Shard]) -> list[tuple[int, str] | None]:

@@ -141,7 +141,6 @@ class MeanAndMax(TypedDict):
 class Telemetry(TypedDict):
     """What the samples of a shard's device come to; None where the device does not say."""
 
-    file: Annotated[str, Meta(pattern=r"\A\d+\.telemetry\.tsv\Z")] | None
     samples: Whole
     seconds: Amount
     utilisation: MeanAndMax | None

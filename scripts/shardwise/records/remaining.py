@@ -32,7 +32,7 @@ _READ_BYTES = 1 << 28
 
 _WithFile = ProductReceipt | CopyReceipt | StackReceipt
 
-_PER_SHARD = re.compile(r"(\d+)\.(?:npy|json|telemetry\.tsv)")
+_PER_SHARD = re.compile(r"(\d+)\.(?:npy|json)")
 
 
 @dataclass(frozen=True)

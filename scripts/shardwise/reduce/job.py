@@ -504,8 +504,8 @@ class _ReadProgress:
 
     def add(self, part: Part) -> None:
         """Count a part."""
-        first, last = self._layout.units_of(part.batch)
-        self._done += last - first
+        for first, last in map(self._layout.units_of, part.batches):
+            self._done += last - first
         self._bytes += sum(rows.n * rows.width * rows.flat.itemsize for rows in part.rows)
         now = time.monotonic()
         if self._speaks and now - self._told > _PROGRESS_SECONDS:

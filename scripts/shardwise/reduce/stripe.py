@@ -58,19 +58,19 @@ class StripeSum:
 
     def add(self, part: Part) -> None:
         """Add the rows of a part."""
-        batch, shard = part.batch, self._shards[part.batch.shard]
+        shard = self._shards[part.batches[0].shard]
         if self._planes:
             (total,) = self._states
             total.add_planes(_together(part.rows), shard.stop - shard.start)
         else:
-            first = shard.start + batch.first
+            first = shard.start + part.batches[0].first
             for rows in part.rows:
                 for state in self._states:
                     state.add(rows, first)
                 first += rows.n
-        digest = part.digest.to_bytes(16, "big")
-        self.digests[batch.shard] ^= np.frombuffer(digest, np.uint8)
-        self.runs = joined([*self.runs, self._layout.units_of(batch)])
+        for batch, digest in zip(part.batches, part.digests, strict=True):
+            self.digests[batch.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
+        self.runs = joined([*self.runs, *map(self._layout.units_of, part.batches)])
 
     def dump(self) -> list[np.ndarray]:
         """All of it, for `merge`."""

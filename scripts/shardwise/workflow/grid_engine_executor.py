@@ -140,12 +140,8 @@ class Submissions:
     def submit(self, job: Any, script: str) -> tuple[str, Submission]:
         """Submit a job's script; the number it got, and what `look` needs to know of it.
 
-        Raises
-        ------
-        InputError
-            Where Grid Engine does not take it; the job's log has its words too.
-        TryAgain
-            Where it has not answered for ten minutes; a queue that is full has no such limit.
+        Raises InputError where Grid Engine does not take it; the job's log has its words too;
+        TryAgain where it has not answered for ten minutes; a queue that is full has no such limit.
         """
         if not self._folder.exists():
             earlier_runs.remember(self._results, "uge", self._folder.name)

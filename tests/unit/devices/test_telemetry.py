@@ -15,7 +15,6 @@ from shardwise.devices import telemetry
 from shardwise.devices.gauge import Gauge, Sample
 from shardwise.devices.telemetry import Recorder
 from shardwise.multiply import batch, job, live, session
-from shardwise.observe import audit
 from shardwise.records import ledger, receipts
 from shardwise.reduce import job as jobs
 
@@ -210,18 +209,18 @@ def test_a_summary_weighs_by_time(monkeypatch):
         (at, Sample(power_watts=watts, energy_joules=joules, ecc_corrected=int(at)))
         for at, watts, joules in rows
     ]
-    told = recorded(monkeypatch, samples).summarize("a.tsv")
+    told = recorded(monkeypatch, samples).summarize()
     assert told["power_watts"] == {"mean": 200.0, "max": 400.0}
     assert told["energy_joules"] == 600.0
     assert told["ecc_corrected"] == 3
-    assert (told["samples"], told["seconds"], told["file"]) == (4, 3.0, "a.tsv")
+    assert (told["samples"], told["seconds"]) == (4, 3.0)
     assert told["utilisation"] is told["ecc_uncorrected"] is told["throttled_seconds"] is None
 
 
 def test_energy_is_that_of_the_power_where_there_is_no_counter(monkeypatch):
     """By trapezoids: a ramp from 100 to 300 W in two seconds takes 400 J."""
     samples = [(0.0, Sample(power_watts=100.0)), (2.0, Sample(power_watts=300.0))]
-    assert recorded(monkeypatch, samples).summarize(None)["energy_joules"] == 400.0
+    assert recorded(monkeypatch, samples).summarize()["energy_joules"] == 400.0
 
 
 @pytest.mark.parametrize(
@@ -232,19 +231,19 @@ def test_energy_is_that_of_the_power_where_there_is_no_counter(monkeypatch):
 def test_energy_is_null_where_nothing_tells_it(monkeypatch, counters):
     """A counter that fell has seen a reset of the driver: no number is better than a wrong one."""
     samples = [(float(i), Sample(energy_joules=joules)) for i, joules in enumerate(counters)]
-    assert recorded(monkeypatch, samples).summarize(None)["energy_joules"] is None
+    assert recorded(monkeypatch, samples).summarize()["energy_joules"] is None
     samples = [(float(i), Sample(power_watts=w)) for i, w in enumerate((5.0, 6.0, None))]
-    assert recorded(monkeypatch, samples).summarize(None)["energy_joules"] is None
+    assert recorded(monkeypatch, samples).summarize()["energy_joules"] is None
 
 
 def test_throttles_are_seconds(monkeypatch):
     """Between two samples, half of the time is as each of them says."""
     reasons = [(), ("power_cap",), ("power_cap", "hw_thermal"), ()]
     samples = [(float(i), Sample(throttled=names)) for i, names in enumerate(reasons)]
-    told = recorded(monkeypatch, samples).summarize(None)["throttled_seconds"]
+    told = recorded(monkeypatch, samples).summarize()["throttled_seconds"]
     assert told == {"power_cap": 2.0, "hw_thermal": 1.0}
     free = [(float(i), Sample(throttled=())) for i in range(3)]
-    assert recorded(monkeypatch, free).summarize(None)["throttled_seconds"] == {}
+    assert recorded(monkeypatch, free).summarize()["throttled_seconds"] == {}
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
@@ -252,56 +251,9 @@ def test_a_mean_lies_between_its_samples(values):
     """Of one sample it is that sample."""
     with pytest.MonkeyPatch.context() as patch:
         samples = [(float(i), Sample(utilisation=value)) for i, value in enumerate(values)]
-        told = recorded(patch, samples).summarize(None)["utilisation"]
+        told = recorded(patch, samples).summarize()["utilisation"]
     assert min(values) - 1e-4 <= told["mean"] <= max(values) + 1e-4
     assert told["max"] == max(values)
-
-
-# Files.
-
-
-def test_the_table_has_a_column_for_each_unit(tmp_path, monkeypatch):
-    """Seconds first; a cell that nobody could fill is empty; nothing throttled is a word."""
-    samples = [(0.5 + i, Sample(power_watts=100.25, throttled=())) for i in range(3)]
-    samples[1] = (1.5, Sample(throttled=("power_cap", "hw_slowdown"), clock_sm_hertz=10**9))
-    path = tmp_path / "00000.telemetry.tsv"
-    assert recorded(monkeypatch, samples).write(path) == path.name
-    head, *lines = [line.split("\t") for line in path.read_text().splitlines()]
-    assert head[0] == "seconds"
-    rows = [dict(zip(head, line, strict=True)) for line in lines]
-    assert [row["seconds"] for row in rows] == ["0.500", "1.500", "2.500"]
-    assert [row["power_watts"] for row in rows] == ["100.25", "", "100.25"]
-    assert [row["throttled"] for row in rows] == ["none", "power_cap,hw_slowdown", "none"]
-    assert rows[1]["clock_sm_hertz"] == "1000000000"
-
-
-def test_a_shard_of_less_than_a_second_needs_no_file(tmp_path, monkeypatch):
-    """Its receipt has it all."""
-    path = tmp_path / "00000.telemetry.tsv"
-    own = recorded(monkeypatch, [(0.0, Sample(energy_joules=1)), (0.5, Sample(energy_joules=3))])
-    assert own.write(path) is None
-    assert not path.exists()
-    assert own.summarize(None)["energy_joules"] == 2
-
-
-def test_a_disk_without_room_leaves_no_file(tmp_path, monkeypatch):
-    """The shard goes on: its product may have room."""
-    own = recorded(monkeypatch, [(float(i), Sample()) for i in range(3)])
-    assert own.write(tmp_path / "a file" / "x.tsv") is not None
-    (tmp_path / "in the way").write_text("")
-    assert own.write(tmp_path / "in the way" / "x.tsv") is None
-
-
-def test_a_long_shard_has_a_short_file(tmp_path, monkeypatch):
-    """Past two hours every second row goes: the summary still knows all of them."""
-    monkeypatch.setattr(telemetry, "MOST_ROWS", 8)
-    samples = [(float(i), Sample(power_watts=float(i % 2 * 10))) for i in range(100)]
-    own = recorded(monkeypatch, samples)
-    own.write(tmp_path / "x.tsv")
-    times = [line.split("\t")[0] for line in (tmp_path / "x.tsv").read_text().splitlines()[1:]]
-    assert times == [f"{i:.3f}" for i in range(0, 100, 16)]
-    assert own.summarize(None)["samples"] == 100
-    assert own.summarize(None)["power_watts"]["max"] == 10
 
 
 # A run.
@@ -320,20 +272,19 @@ def on_a_device(monkeypatch, driver):
 
 
 def test_a_receipt_tells_what_the_device_did(tmp_path, monkeypatch, driver):
-    """Of a tiny shard too: two samples, no file, and its energy."""
+    """Of a tiny shard too: two samples, and its energy."""
     joules = iter(range(1000, 9000, 500))
     driver.answers["GetTotalEnergyConsumption"] = lambda gpu: next(joules)
     on_a_device(monkeypatch, driver)
     made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1))
     told = factories.receipt(made).telemetry
-    assert (told["samples"], told["file"], told["energy_joules"]) == (2, None, 0.5)
+    assert (told["samples"], told["energy_joules"]) == (2, 0.5)
     assert told["utilisation"] == {"mean": 0.5, "max": 0.5}
     assert told["memory_total_bytes"] == 9000
-    assert not made.results.telemetry("00000").exists()
 
 
-def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
-    """One row each, within the shard's own seconds; a rerun puts its own in their place."""
+def test_a_longer_shard_is_sampled_now_and_then(tmp_path, monkeypatch, driver):
+    """Within its own seconds; products and receipt are the only files that it leaves."""
     on_a_device(monkeypatch, driver)
     monkeypatch.setattr(live, "_EVERY", 0.01)
     work, links = batch.Batches.work, driver.asked
@@ -346,20 +297,14 @@ def test_the_samples_lie_beside_the_receipt(tmp_path, monkeypatch, driver):
 
     monkeypatch.setattr(batch.Batches, "work", until_sampled)
     made = factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=1, materialize=False)
-    path, seen = made.results.telemetry("00000"), []
-    for _ in range(2):
-        job.run_shard(made, "00000")
-        receipt = factories.receipt(made)
-        told, rows = receipt.telemetry, path.read_text().splitlines()[1:]
-        assert told["file"] == path.name
-        assert len(rows) == told["samples"] >= 3
-        seconds = [float(row.split("\t")[0]) for row in rows]
-        assert seconds == sorted(seconds)
-        assert 0 <= seconds[0] <= seconds[-1] <= receipt.finished - receipt.started + 1e-3
-        assert told["pcie_sent_bytes_per_second"] == {"mean": 8e6, "max": 8e6}
-        seen.append(path.stat().st_ctime_ns)  # an inode may be used again
-    assert seen[0] != seen[1]
-    assert audit.look(made.results.root).of(audit.FOREIGN) == []
+    job.run_shard(made, "00000")
+    receipt = factories.receipt(made)
+    told = receipt.telemetry
+    assert told["samples"] >= 3
+    assert 0 < told["seconds"] <= receipt.finished - receipt.started + 1e-3
+    assert told["pcie_sent_bytes_per_second"] == {"mean": 8e6, "max": 8e6}
+    names = {path.name for path in made.results.products.iterdir()}
+    assert names == {"00000.npy", "00000.json"}
 
 
 def test_a_receipt_of_a_cpu_says_so(tmp_path):
@@ -400,21 +345,9 @@ def test_a_sampler_that_dies_costs_no_shard(tmp_path, monkeypatch, driver):
     assert factories.receipt(made).telemetry is None
 
 
-def test_a_file_of_samples_is_no_stranger_and_no_loss(tmp_path, monkeypatch):
-    """The audit knows it by its name; without it the results are as whole."""
-    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 8, 8)), shards=2))
-    before = audit.look(made.results.root).findings
-    made.results.telemetry("00001").write_text("seconds\n")
-    assert audit.look(made.results.root).findings == before
-    stranger = made.results.telemetry("00002")
-    stranger.write_text("seconds\n")
-    found = [finding.path for finding in audit.look(made.results.root).of(audit.FOREIGN)]
-    assert f"products/{stranger.name}" in found
-
-
 def test_every_quantity_of_the_receipt_is_explained():
     """docs/telemetry.md names each key, each column and each reason of a throttle."""
     page = (factories.ROOT / "docs" / "telemetry.md").read_text()
     recorder = Recorder(SimpleNamespace(), 0.0)
-    named = [*recorder.summarize(None), *Sample.__dataclass_fields__, *gauges.THROTTLES.values()]
+    named = [*recorder.summarize(), *Sample.__dataclass_fields__, *gauges.THROTTLES.values()]
     assert [name for name in named if f"`{name}`" not in page] == []

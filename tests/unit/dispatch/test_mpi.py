@@ -283,7 +283,7 @@ def test_a_shard_that_always_fails_is_named_at_the_end(spread: Spread) -> None:
     assert f"ERROR shard {BAD:05}: " in said(spread)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, factories.nightly(signal.SIGINT)])
 def test_a_signal_leaves_no_process(spread: Spread, number: int) -> None:
     """It reaches the launcher, which ends its ranks; these end their workers."""
     spread.put("hold")
@@ -294,7 +294,7 @@ def test_a_signal_leaves_no_process(spread: Spread, number: int) -> None:
     processes.until(lambda: not spread.living(), 30)
 
 
-@pytest.mark.parametrize("kind", ["node", "device"])
+@pytest.mark.parametrize("kind", [factories.nightly("node"), "device"])
 def test_a_stopped_worker_of_any_rank_is_replaced(spread: Spread, kind: str) -> None:
     """The rank that has it speaks of it, ends it, and its shard is computed elsewhere."""
     spread.put("hold")

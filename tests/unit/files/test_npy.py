@@ -1,19 +1,13 @@
 """Headers of ``.npy`` files: every good one is read, every bad one is refused by name."""
 
-import io
-import os
 import struct
 import tracemalloc
 from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shardwise.errors import InputError
-from shardwise.files.npy import DTYPES, Header, read_header
-
-from tests.factories import save
+from shardwise.files.npy import DTYPES, read_header
 
 FIELDS = "{'descr': %s, 'fortran_order': %s, 'shape': %s}"
 
@@ -119,57 +113,14 @@ def test_bad_files_are_refused(tmp_path, case):
     assert told in refusal(path)
 
 
-@pytest.mark.parametrize("shape", ["(10**12,)", "(1000000, 1000000)", "(1000000000000, 1, 1)"])
+@pytest.mark.parametrize("shape", ["(10**12,)", f"({2**32}, {2**32})", "(1000000000000, 1, 1)"])
 def test_a_header_that_lies_takes_no_memory(tmp_path, shape):
-    """A claim of 10¹² elements is refused by the size of the file, before memory is taken."""
+    """A claim of 10¹² elements, or 2⁶⁴ of them, is refused by the file's size, at no cost."""
     path = tmp_path / "lie.npy"
     path.write_bytes(raw_file(fields(shape=shape), b"1234" * 4))
     tracemalloc.start()
     told = refusal(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert ("is truncated" in told and "4000000000" in told) or "damaged" in told
+    assert "is truncated" in told or "damaged" in told
     assert peak < 1_000_000
-
-
-def test_a_size_that_overflows_64_bits_is_refused(tmp_path):
-    """2⁶⁴ elements times 4 bytes are not 0 bytes."""
-    path = tmp_path / "lie.npy"
-    path.write_bytes(raw_file(fields(shape=f"({2**32}, {2**32})")))
-    assert "is truncated" in refusal(path)
-
-
-@pytest.mark.parametrize("array", [np.array([{}, None]), np.array(["a"]), np.array([True])])
-def test_what_numpy_itself_writes_is_refused_too(tmp_path, array):
-    """Objects, strings and booleans as numpy.save writes them are refused, never unpickled."""
-    assert "allowed are float16" in refusal(save(tmp_path / "a.npy", array))
-
-
-@given(st.data())
-def test_a_damaged_header_is_a_header_or_an_input_error(tmp_path, data):
-    """Whatever happens to the bytes of a header, nothing but InputError comes out."""
-    buffer = io.BytesIO()
-    np.save(buffer, np.arange(12, dtype=data.draw(st.sampled_from(DTYPES))).reshape(3, 2, 2))
-    raw = bytearray(buffer.getvalue())
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, min(len(raw), 128) - 1))
-        what = data.draw(st.sampled_from(["replace", "insert", "delete"]))
-        some = data.draw(
-            st.sampled_from(list(b"\x00 0129,()[]{}'<>=|-+jfbicuOSVM:TrueFalse\xff\n"))
-        )
-        if what == "replace":
-            raw[place] = some
-        elif what == "insert":
-            raw.insert(place, some)
-        else:
-            del raw[place]
-    path = tmp_path / f"{os.getpid()}.npy"
-    path.write_bytes(raw)
-    try:
-        header = read_header(path)
-    except InputError:
-        return
-    assert isinstance(header, Header)
-    assert header.native.kind in "fciu"
-    size = int(np.prod(header.shape, dtype=object)) * header.dtype.itemsize
-    assert header.offset + size == len(raw)

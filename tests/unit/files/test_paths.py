@@ -11,7 +11,7 @@ from shardwise.plan import cut
 
 RESULTS = Results(Path("r"))
 PER_SHARD = (
-    RESULTS.shard, RESULTS.shard_receipt, RESULTS.product, RESULTS.receipt, RESULTS.telemetry,
+    RESULTS.shard, RESULTS.shard_receipt, RESULTS.product, RESULTS.receipt,
     RESULTS.starts, lambda shard: RESULTS.log("multiply", shard),
 )  # fmt: skip
 

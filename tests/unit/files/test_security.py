@@ -99,21 +99,6 @@ def test_a_journal_that_is_a_link_is_not_written(tmp_path):
     assert victim.read_text() == "mine"
 
 
-def test_unfinished_results_that_are_links_are_refused(tmp_path):
-    """What lies in partial/ under the name of a result is never written through a link."""
-    made, victim = small(tmp_path), tmp_path / "victim.npy"
-    np.save(victim, np.zeros((4, 4)))
-    before = victim.read_bytes()
-    folder = made.results.partial
-    folder.mkdir()
-    (folder / "sum.npy").symlink_to(victim)
-    parts = checkpoint.CheckpointFolder(folder, "d")
-    parts.save("1-0-done", checkpoint.Checkpoint(finished=[0]), [np.zeros(1)])
-    with pytest.raises(InputError, match=r"sum\.npy: no reduce of ours writes this"):
-        results.ResultFiles(parts, made.problem, ["sum"]).prepare()
-    assert victim.read_bytes() == before
-
-
 def test_temporary_files_are_private(tmp_path):
     """Until it is whole, a file is its user's alone; so are the results of a reduce."""
     made = small(tmp_path)

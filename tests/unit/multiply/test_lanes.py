@@ -17,6 +17,9 @@ class Event:
 
     now = 0.0  # seconds of the host
 
+    def __init__(self, block):
+        assert block, "who waits for it would keep a core busy"
+
     def record(self, stream):
         """Note the device's time."""
         self.at, self.done = Event.now + AHEAD, False

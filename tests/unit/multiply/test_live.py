@@ -63,14 +63,6 @@ def test_a_short_shard_touches_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_samples_of_an_earlier_attempt_go(tmp_path):
-    """Whatever this one leaves, on a CPU too: the receipt does not speak of them."""
-    table = tmp_path / "00007.telemetry.tsv"
-    table.write_text("of an earlier attempt")
-    with at_work(Results(tmp_path), table=table):
-        assert not table.exists()
-
-
 def test_a_file_that_could_not_be_written_once_is_written_later(tmp_path, quick, monkeypatch):
     """Else a shard would look lost after a moment in which the disk was full."""
     replace, failed = os.replace, []
@@ -93,27 +85,22 @@ class Recorded:
     """A recorder without a driver."""
 
     def __init__(self, sample=lambda thorough: Sample(utilisation=0.5, throttled=("power_cap",))):
-        self._sample, self.links, self.written = sample, [], []
+        self._sample, self.links = sample, []
 
     def sample(self, thorough=True):
         """Note whether the link was measured."""
         self.links.append(thorough)
         return self._sample(thorough)
 
-    def write(self, path):
-        """Note where."""
-        self.written.append(path)
-        return path.name
-
-    def summarize(self, file):
+    def summarize(self):
         """Enough to be known again."""
-        return {"file": file, "samples": len(self.links)}
+        return {"samples": len(self.links)}
 
 
 def test_the_gauge_of_the_device_stands_in_the_file(tmp_path, quick):
     """What it does now, and nothing once the shard is through with it."""
     results, own = Results(tmp_path), Recorded()
-    with at_work(results, recorder=own, table=tmp_path / "x.tsv") as beside:
+    with at_work(results, recorder=own) as beside:
         gauge = seen(results, lambda said: said["gauge"])["gauge"]
         assert gauge["utilisation"] == 0.5
         assert gauge["throttled"] == ["power_cap"]
@@ -122,8 +109,7 @@ def test_the_gauge_of_the_device_stands_in_the_file(tmp_path, quick):
         told = beside.telemetry()
         count = len(own.links)
         assert seen(results, lambda said: said["gauge"] is None)
-    assert told == {"file": "x.tsv", "samples": count}
-    assert own.written == [tmp_path / "x.tsv"]
+    assert told == {"samples": count}
     assert len(own.links) == count  # nobody samples for a shard that has left its device
     # The link takes 40 ms: not while somebody waits for the first or the last sample.
     assert (own.links[0], own.links[-1]) == (False, False)
@@ -135,23 +121,12 @@ def test_a_driver_that_hangs_does_not_hold_the_shard_up_for_ever(tmp_path, monke
     monkeypatch.setattr(live, "_PATIENCE", 0.05)
     gate = live.threading.Event()
     own = Recorded(lambda thorough: gate.wait(30))
-    with at_work(Results(tmp_path), recorder=own, table=tmp_path / "x.tsv") as beside:
+    with at_work(Results(tmp_path), recorder=own) as beside:
         beside.release()
         assert beside.telemetry() is None
     gate.set()
     beside._thread.join()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_slow_disk_costs_the_file_alone(tmp_path, monkeypatch):
-    """What the samples come to is known without it."""
-    monkeypatch.setattr(live, "_PATIENCE", 0.2)
-    gate, own = live.threading.Event(), Recorded()
-    monkeypatch.setattr(own, "write", lambda path: gate.wait(30) and path.name)
-    with at_work(Results(tmp_path), recorder=own, table=tmp_path / "x.tsv") as beside:
-        beside.release()
-        assert beside.telemetry() == {"file": None, "samples": 2}
-        gate.set()
 
 
 # Shards.
@@ -188,8 +163,8 @@ def test_who_watches_sees_a_shard_at_work(tmp_path, quick):
     made = factories.plan(tmp_path, stack((240, 4, 4)), shards=2, materialize=False)
     results, gauge = made.results, Recorded()
     facts = {**FACTS, "shard": "00001", "started": time.time()}
-    path, table = results.live / "00001.json", tmp_path / "x.tsv"
-    with live.AtWork(path, facts, lambda: 60.0, gauge, table):
+    path = results.live / "00001.json"
+    with live.AtWork(path, facts, lambda: 60.0, gauge):
         while not path.exists():
             time.sleep(0.005)
         seen_now = folder.Observer(results.root).look().shards

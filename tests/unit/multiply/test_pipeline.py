@@ -66,6 +66,10 @@ class LateMark:
         return 1.0, 1.25
 
 
+class BrokenError(Exception):
+    """Something that nobody expected."""
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A stack of 37 matrices of 60 bytes over three files, and its bytes."""
@@ -78,19 +82,24 @@ def files(tmp_path_factory):
     return parts, np.concatenate(arrays_).reshape(-1).view(np.uint8)
 
 
-def fed(lane, parts, run, slab_bytes, slabs, cuts, checksum=None):
-    """Batches of these lengths, filled one after the other; and the stopwatch."""
-    takers = {"checksum": checksum} if checksum else {}
+def fed(lane, parts, run, slab_bytes, slabs, cuts, witness=None):
+    """Batches of these lengths, filled one after the other; the checksum, and the stopwatch."""
+    checksum = PieceChecksum(run[1] - run[0], 60, 25)
     watch, reader = Stopwatch(), StackReader(parts, (3, 5), "float32")
     targets = [np.full(n, 7, np.uint8) for n in cuts]
     with (
-        ExtentReader(2) as threads,
-        closing(Feed(lane, reader, threads, run, slab_bytes, slabs, takers, watch)) as feed,
+        ExtentReader() as threads,
+        closing(
+            Feed(lane, reader, threads, run, slab_bytes, slabs, checksum, witness, watch)
+        ) as feed,
     ):
         feed.start()
         for target in targets:
             feed.fill(target)
-    return targets, watch
+        if witness:
+            witness.all_handed_on.set()
+        feed.settle()
+    return targets, checksum, watch
 
 
 @given(st.data(), st.integers(1, 700), st.integers(1, 5))
@@ -102,8 +111,7 @@ def test_bytes_are_fed_in_order(files, data, slab_bytes, slabs):
     marks = data.draw(st.lists(st.integers(0, high - low), max_size=4))
     edges = [0, *sorted(marks), high - low]
     cuts = [b - a for a, b in pairwise(edges)]
-    checksum = PieceChecksum(high - low, 60, 25)
-    targets, watch = fed(HostLane(), parts, (low, high), slab_bytes, slabs, cuts, checksum)
+    targets, checksum, watch = fed(HostLane(), parts, (low, high), slab_bytes, slabs, cuts)
     np.testing.assert_array_equal(np.concatenate(targets), whole[low:high])
     expected = PieceChecksum(high - low, 60, 25)
     expected.append(memoryview(whole[low:high]))
@@ -116,10 +124,81 @@ def test_a_slab_is_not_read_into_while_it_is_copied_from(files, slab_bytes, slab
     """Its memory is used again only after the mark of its last copy was waited for."""
     parts, whole = files
     lane = LateLane()
-    targets, watch = fed(lane, parts, (0, whole.nbytes), slab_bytes, slabs, [1000, 1220])
+    targets, _, watch = fed(lane, parts, (0, whole.nbytes), slab_bytes, slabs, [1000, 1220])
     lane.finish()
     np.testing.assert_array_equal(np.concatenate(targets), whole)
     assert watch.seconds["upload"] > 0
+
+
+class LateWitness:
+    """Looks at bytes once all were handed on, those of the first piece that it sees."""
+
+    def __init__(self, fails_at=None):
+        self.all_handed_on, self.seen = threading.Event(), {}
+        self._fails_at = fails_at
+        if fails_at is not None:
+            self.all_handed_on.set()
+
+    def update(self, offset, views):
+        """Take the bytes of a piece."""
+        if offset == self._fails_at:
+            raise BrokenError
+        if not offset:
+            assert self.all_handed_on.wait(60)
+        self.seen[offset] = b"".join(view.tobytes() for view in views)
+
+
+@given(st.integers(1, 500), st.integers(2, 4))
+def test_a_slow_witness_holds_up_neither_the_device_nor_other_slabs(files, slab_bytes, slabs):
+    """Pieces go on before they are witnessed, and are there until they were."""
+    (parts, whole), witness = files, LateWitness()
+    fed(HostLane(), parts, (0, whole.nbytes), slab_bytes, slabs, [whole.nbytes], witness)
+    assert b"".join(part for _, part in sorted(witness.seen.items())) == whole.tobytes()
+
+
+class CountedLane(HostLane):
+    """Knows how many of its slabs are out."""
+
+    out = 0
+
+    def slab(self, nbytes):
+        """One more."""
+        self.out += 1
+        return super().slab(nbytes)
+
+    def keep(self, slab):
+        """One fewer."""
+        super().keep(slab)
+        self.out -= 1
+
+
+@pytest.mark.parametrize("slabs", [1, 3])
+@pytest.mark.parametrize("piece", [0, 4, 22])
+def test_a_witness_that_fails_is_heard_of(files, slabs, piece):
+    """With the next bytes, or at the end at the latest; no thread and no slab is left out."""
+    (parts, whole), lane, before = files, CountedLane(), set(threading.enumerate())
+    with pytest.raises(BrokenError):
+        fed(
+            lane, parts, (0, whole.nbytes), 100, slabs, [whole.nbytes // 20] * 20,
+            LateWitness(fails_at=100 * piece),
+        )  # fmt: skip
+    assert set(threading.enumerate()) <= before
+    assert lane.out == 0
+
+
+@pytest.mark.parametrize("taken", [0, 60, 500])
+def test_bytes_that_nobody_wants_any_more_leave_no_slab_out(files, taken):
+    """Wherever its shard is given up, and whether or not it was begun."""
+    (parts, _), lane, before = files, CountedLane(), set(threading.enumerate())
+    checksum = PieceChecksum(1500, 60, 25)
+    with ExtentReader() as threads:
+        reader = StackReader(parts, (3, 5), "float32")
+        feed = Feed(lane, reader, threads, (0, 1500), 100, 4, checksum, None, Stopwatch())
+        with closing(feed):
+            feed.start()
+            feed.fill(np.zeros(taken, np.uint8))
+    assert set(threading.enumerate()) <= before
+    assert lane.out == 0
 
 
 def drained(lane, path, raw, slab_bytes, slabs, cuts):
@@ -157,10 +236,6 @@ def test_bytes_are_drained_in_order(tmp_path, data, total, slab_bytes, slabs):
 
 
 # Whole shards that fail.
-
-
-class BrokenError(Exception):
-    """Something that nobody expected."""
 
 
 FAILURES = {

@@ -88,7 +88,7 @@ def test_float16_is_accumulated_in_float32():
     [("float16", "float32"), ("float32", "float32"), ("float64", "float64"), ("int8", "float64"),
      ("complex64", "complex64"), ("complex128", "complex128"), ("int32", "int64")],
 )  # fmt: skip
-@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
 def test_a_kernel_says_what_it_accumulates_in(dtype, compute, precision):
     """NumPy has no tf32: asked for it, float32 is computed, and said to be, in float32."""
     own = problem("A @ A", dtype, np.zeros((2, 3, 3)))

@@ -112,8 +112,6 @@ def test_a_device_in_quarantine_is_told(tmp_path):
     uuid, name = made.quarantined[0], "shardwise_device_quarantined"
     assert total(of(made), name, device=uuid) == total(of(made), name) == 1
     assert total(of(made, shards={}), name, device=uuid) == 1
-    cpu = pretend.run(tmp_path / "cpu", shards=2, devices=0, quarantined=1)
-    assert total(of(cpu), name) == 0  # it is noted, and taken all the same
 
 
 def test_there_are_no_more_series_for_more_shards(tmp_path):

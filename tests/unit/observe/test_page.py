@@ -5,7 +5,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from shardwise import units
 from shardwise.observe import run_table
@@ -274,17 +273,19 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
     assert not re.search(r"url\(|@import|https?:|fetch\(|XMLHttp|import\(|WebSocket", own)
 
 
-def test_many_shards_are_merged_without_losing_area(
+def test_of_many_shards_a_row_shows_when_the_device_had_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns of a device hold as much of each phase as its bars would."""
+    """One bar with no title for what cannot be told apart, and the page says so."""
     monkeypatch.setattr(plots, "MOST_BARS", 20)
     made = pretend.run(tmp_path, shards=60, devices=1, nodes=1, matrices=10)
     run = run_table.of(look(made))
-    columns = plots.shares(run, run.shards, np.linspace(0, run.seconds, 51))
-    for number, phase in enumerate(PHASES):
-        area = columns[f"p{number}"].sum() * run.seconds / 50
-        assert area == pytest.approx(run.held[phase], rel=0.01, abs=1e-3)
+    busy = float(run.devices.busy.iloc[0])
+    drawn = sum(end - begin for begin, end in plots._merged(run, run.shards))
+    assert drawn == pytest.approx(busy, rel=0.2)
+    monkeypatch.setattr(plots, "_LEAST_GAP", 1.0)
+    ((begin, end),) = plots._merged(run, run.shards)
+    assert end - begin == pytest.approx(run.seconds)
     text = page.render(look(made))
     assert titles(text) == {}
     assert "too many shards" in text
@@ -362,7 +363,8 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_large_run_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where shards are merged into columns, three times as many take no larger page."""
+    """Where pauses that nobody would see are not drawn, three times as many take no larger page."""
+    monkeypatch.setattr(plots, "_LEAST_GAP", 1 / 20)
     monkeypatch.setattr(plots, "MOST_BARS", 100)
     monkeypatch.setattr(tables, "MOST_SHARDS", 100)
     sizes = []

@@ -272,29 +272,15 @@ class Script:
         return self._seen.pop(0)
 
 
-class Quiet(watchs.Json):
-    """A view that only remembers how long it waited."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waited: list[float] = []
-
-    def show(self, look: Look) -> None:
-        """Nothing is shown."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait for no time."""
-        self.waited.append(seconds)
-
-
 def test_it_follows_a_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no further, unless it is to stay."""
     kinds = iter(["unfinished", "failed", "proven", "proven"])
     monkeypatch.setattr(status, "verdict", lambda seen: observations.Verdict(next(kinds), ""))
-    view = Quiet()
-    watchs.follow(Script(*[observation("done")] * 4), view, 2.0)
-    assert len(view.waited) == 2
-    assert min(view.waited) >= 2.0
+    waited: list[float] = []
+    monkeypatch.setattr(watchs.time, "sleep", waited.append)
+    watchs.follow(Script(*[observation("done")] * 4), watchs.Json(), 2.0)
+    assert len(waited) == 2
+    assert min(waited) >= 2.0
     assert next(kinds) == "proven"
 
 

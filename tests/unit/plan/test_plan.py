@@ -2,13 +2,15 @@
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
-from shardwise.plan import cut, plan, planner
+from shardwise.plan import plan, planner
 from shardwise.plan.plan import Source
 
 from tests import factories
@@ -29,31 +31,6 @@ def test_any_file_name_survives_the_plan(tmp_path, name):
         str(p) for p in sorted(folder.glob("*.npy"), key=str)
     ]
     assert [source.first for source in back] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("shards", [1000, 1001])
-def test_the_layout_of_an_earlier_version_is_refused(tmp_path, monkeypatch, shards):
-    """Its files would not be found, and a new plan would remove them."""
-    with monkeypatch.context() as context:
-        context.setattr(cut, "id_digits", lambda shards: 5)
-        made, sources = planner.make(
-            settings(
-                input=str(save(tmp_path / "input.npy", stack((1001, 1, 1)))), shards=shards,
-                results=str(tmp_path / "results"),
-            )
-        )  # fmt: skip
-        planner.write(made, sources)
-    if shards == 1000:
-        assert len(plan.load(made.results.plan).shards) == shards
-        planner.check_folder(made)
-        return
-    for refused in (
-        lambda: plan.load(made.results.plan),
-        lambda: plan.load(made.results.plan, "01000"),
-        lambda: planner.check_folder(made),
-    ):
-        with pytest.raises(InputError, match=r"side by side.*Choose another results folder"):
-            refused()
 
 
 @pytest.mark.parametrize("name", ["plan.tsv", "plan.json", "sources.tsv"])
@@ -105,8 +82,10 @@ def test_a_plan_is_read_as_it_was_made(tmp_path):
     assert back.problem.shared_right is True
 
 
-def test_a_task_reads_its_own_row(tmp_path):
+@pytest.mark.parametrize("lines", [2, 3, 1000])
+def test_a_task_reads_its_own_row(tmp_path, monkeypatch, lines):
     """By id or by number: its row, the first and the last, and all that is not in rows."""
+    monkeypatch.setattr(plan, "_ROWS_AT_ONCE", lines)
     made = factories.plan(tmp_path, stack((7, 2, 2)), shards=5)
     ids = list(made.shards)
     for number, shard in enumerate(ids):
@@ -118,14 +97,39 @@ def test_a_task_reads_its_own_row(tmp_path):
             assert (read.problem, read.settings) == (made.problem, made.settings)
 
 
-def test_an_unknown_shard_alone_is_refused_in_the_same_words(tmp_path):
+@pytest.mark.parametrize("lines", [2, 1000])
+def test_an_unknown_shard_alone_is_refused_in_the_same_words(tmp_path, monkeypatch, lines):
     """A task that reads one row knows the range of ids."""
+    monkeypatch.setattr(plan, "_ROWS_AT_ONCE", lines)
     made = factories.plan(tmp_path, stack((7, 2, 2)), shards=4)
     for bad in ("7", "00004", "", "00001\t", "b\udcffd", -1, 4):
         read = plan.load(made.results.plan, bad)
         assert list(read.shards) == ["00000", "00003"]
         with pytest.raises(InputError, match="it holds 00000 to 00003"):
             read.shard(bad)
+
+
+def test_a_task_reads_kilobytes_of_a_long_plan(tmp_path):
+    """Three parts of its table; what is damaged elsewhere is found by who reads that."""
+    ones = np.ones((1, 1, 1), "f4")
+    made = factories.plan(tmp_path, np.broadcast_to(ones, (20_000, 1, 1)), shards=20_000)
+    raw = made.results.plan.read_bytes()
+    at = raw.index(b"\n0005000\t") + 20
+    made.results.plan.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+    for only in ("0003000", 3000, "0008000", 0, 19_999, "0019999"):
+        assert int(only) in map(int, plan.load(made.results.plan, only).shards)
+    for only in ("0005000", 5200, None):
+        with pytest.raises(IntegrityError, match="does not match"):
+            plan.load(made.results.plan, only)
+
+    tracemalloc.start()
+    plan.load(made.results.plan, "0003000")
+    assert tracemalloc.get_traced_memory()[1] < len(raw) / 2
+    tracemalloc.stop()
+
+    made.results.plan.write_bytes(raw + b"\n")
+    with pytest.raises(IntegrityError, match="does not match"):
+        plan.load(made.results.plan, "0003000")
 
 
 @pytest.mark.parametrize("name", ["plan.tsv", "plan.json"])

@@ -1,6 +1,7 @@
 """Reading for the reduce: right rows and digests, from the page cache or around it."""
 
 import os
+from collections import deque
 from concurrent.futures import Future
 from itertools import cycle
 
@@ -61,23 +62,42 @@ def test_every_row_comes_once_with_its_digest(tmp_path, monkeypatch, cached, sha
     digests = [0] * 3
 
     with Scan(layout, batches, lambda shard: files[shard][0], dtype) as reading:
-        for batch_now in batches:
-            assert reading.stripe == batch_now.stripe
+        expected = deque(batches)
+        while expected:
+            assert reading.stripe == expected[0].stripe
             part = reading.take(Future.result)
-            assert part.batch == batch_now
-            row = batch_now.first
-            for rows in part.rows:
-                into = found[batch_now.shard][row : row + rows.n, batch_now.low : batch_now.high]
-                assert (into == -1).all()
-                into[:] = rows.array
-                row += rows.n
-            assert row == batch_now.last
-            digests[batch_now.shard] ^= part.digest
+            arrays = iter([row for rows in part.rows for row in rows.array])
+            for now, digest in zip(part.batches, part.digests, strict=True):
+                assert now == expected.popleft()
+                digests[now.shard] ^= digest
+                for row in range(now.first, now.last):
+                    into = found[now.shard][row, now.low : now.high]
+                    assert (into == -1).all()
+                    into[:] = next(arrays)
+            assert not list(arrays)
             reading.give_back(part)
         assert reading.stripe is None
     for shard, stack in enumerate(stacks):
         np.testing.assert_array_equal(found[shard], stack.reshape(len(stack), -1))
         assert f"{digests[shard]:032x}" == files[shard][1]
+
+
+def test_tiny_files_are_read_together_where_they_follow_each_other(tmp_path, monkeypatch):
+    """So many at most; what was read before, or lies in pieces, breaks the row."""
+    monkeypatch.setattr(scan, "_MOST_TOGETHER", 3)
+    files = [write(tmp_path, i, np.full((2 + (i == 8), 5, 5), i, "f4"))[0] for i in range(11)]
+    layout = Layout([3 if i == 8 else 2 for i in range(11)], 25, 4, 200, 200)
+    batches = layout.batches(0, [(0, 4), (5, layout.units)], 10**6)
+    parts = []
+    with Scan(layout, batches, files.__getitem__, "f4") as reading:
+        while reading.stripe is not None:
+            part = reading.take(Future.result)
+            parts.append([batch.shard for batch in part.batches])
+            assert [row[0] for rows in part.rows for row in rows.array] == [
+                shard for shard in parts[-1] for _ in range(layout.rows[shard])
+            ]
+            reading.give_back(part)
+    assert parts == [[0, 1, 2], [3], [5, 6, 7], [8], [9, 10]]
 
 
 @pytest.mark.parametrize("how", ["copied", "read"])

@@ -226,22 +226,6 @@ def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
     assert grid.asked("qdel") == []
 
 
-def test_a_job_that_cannot_start_fails_and_leaves(
-    grid: Grid, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Eqw is the end, once it is deleted; where qdel gets no answer, the next look asks again."""
-    grid.submit()
-    grid.queue("Eqw")
-    (grid.bin / "reason").write_text("error reason  1:  1/2/26 3:04:05 [0:1]: error: no folder\n")
-    grid.once("qdel", SILENT)
-    assert grid.look() == "running"
-    assert "job 11 cannot be deleted now (error: unable" in capsys.readouterr().err
-    assert grid.log() == ""
-    assert grid.look() == "failed"
-    assert "ERROR the scheduler says: it cannot start, state Eqw: error: no folder" in grid.log()
-    assert grid.asked("qdel") == ["qdel 11"] * 2
-
-
 @pytest.mark.parametrize("between", ["", "heard", "away"])
 def test_a_job_is_lost_when_its_host_stays_silent(
     grid: Grid, monkeypatch: pytest.MonkeyPatch, between: str

@@ -108,35 +108,20 @@ def run(
 
 @dataclass(eq=False)
 class Submitted:
-    """An array that the scheduler has taken.
-
-    Attributes
-    ----------
-    shards
-        By index, the shards that each task has and has not ended, in its order.
-    unclaimed
-        Shards that no task has.
-    throttle
-        The limit of tasks at once; 0 means none; None, that it is not known, as of an array of an
-        earlier run.
-    claims
-        Of an array whose tasks pull shards; None where each has one.
-    in_queue
-        Tasks that wait or work.
-    gone_since
-        Since when none does.
-    useful
-        Whether a task has finished a shard, or left in order: then others may do so too.
-    """
+    """An array that the scheduler has taken."""
 
     array: Array
     number: str
+    # By index, the shards that each task has and has not ended, in its order.
     shards: dict[int, deque[str]]
-    unclaimed: dict[str, None]
+    unclaimed: dict[str, None]  # shards that no task has
+    # The limit of tasks at once; 0 means none; None, that it is not known, as of an array of an
+    # earlier run.
     throttle: int | None
-    claims: Claims | None
-    in_queue: int
-    gone_since: float | None = None
+    claims: Claims | None  # of an array whose tasks pull shards; None where each has one
+    in_queue: int  # tasks that wait or work
+    gone_since: float | None = None  # since when none does
+    # Whether a task has finished a shard, or left in order: then others may do so too.
     useful: bool = False
 
 
@@ -182,10 +167,7 @@ class ArrayDispatch:
     def follow(self) -> None:
         """Submit and look, until every shard is whole or has failed for good.
 
-        Raises
-        ------
-        TryAgain
-            Where tasks of another plan live, or snakemake has ended.
+        Raises TryAgain where tasks of another plan live, or snakemake has ended.
         """
         start = time.monotonic()
         while not self._tally.ended:
@@ -237,10 +219,7 @@ class ArrayDispatch:
     def _join(self) -> bool:
         """Take over the tasks of earlier dispatches that live; False where some are still leaving.
 
-        Raises
-        ------
-        TryAgain
-            Where some are of another plan.
+        Raises TryAgain where some are of another plan.
         """
         scheduler = self._request.scheduler
         noted = [a for a in journal.noted(self._plan.results) if a.scheduler == scheduler]

@@ -51,35 +51,17 @@ class Array:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks of one array that share a state, as the scheduler lists them.
+    """Tasks of one array that share a state, as the scheduler lists them."""
 
-    Attributes
-    ----------
-    number
-        The array's, at the scheduler.
-    where
-        The nodes on which they run; empty while they wait.
-    trouble
-        Why they cannot start, or never will; empty where nothing is wrong.
-    hopeless
-        Whether a new submission would meet the same trouble.
-    held
-        Whether they wait until their user releases them.
-    silent
-        Whether nothing is heard of their node.
-    ending
-        Whether the scheduler is cleaning up behind them.
-    """
-
-    number: str
+    number: str  # the array's, at the scheduler
     name: str
     indices: tuple[int, ...]
-    where: str = ""
-    trouble: str = ""
-    hopeless: bool = False
-    held: bool = False
-    silent: bool = False
-    ending: bool = False
+    where: str = ""  # the nodes on which they run; empty while they wait
+    trouble: str = ""  # why they cannot start, or never will; empty where nothing is wrong
+    hopeless: bool = False  # whether a new submission would meet the same trouble
+    held: bool = False  # whether they wait until their user releases them
+    silent: bool = False  # whether nothing is heard of their node
+    ending: bool = False  # whether the scheduler is cleaning up behind them
 
 
 @dataclass(frozen=True)
@@ -109,10 +91,7 @@ class Scheduler(Protocol):
     def limits(self) -> tuple[int, int]:
         """How far the indices of an array may reach, and how many tasks it may have.
 
-        Raises
-        ------
-        InputError
-            Where the scheduler takes no arrays.
+        Raises InputError where the scheduler takes no arrays.
         """
 
     def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
@@ -167,10 +146,7 @@ class Scheduler(Protocol):
     def throttle(self, number: str, tasks_at_once: int) -> None:
         """Let so many tasks of an array run at once; 0: all.
 
-        Raises
-        ------
-        InputError
-            Where the array has ended.
+        Raises InputError where the array has ended.
         """
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
@@ -253,10 +229,7 @@ def ranges(numbers: Iterable[int]) -> str:
 def numbers(text: str) -> Iterator[int]:
     """The numbers in a text such as ``0-9,12,15-20:5``; a limit of Slurm's (``%4``) is left out.
 
-    Raises
-    ------
-    ValueError
-        Where it is no such text.
+    Raises ValueError where it is no such text.
     """
     for part in text.partition("%")[0].strip("[]").split(","):
         match = _RANGE.fullmatch(part)

@@ -116,10 +116,7 @@ def job_name(run: str, properties: Mapping[str, Any], attempt: int) -> str:
 def site_words(resources: Mapping[str, Any]) -> list[str]:
     """The words for qsub that the profile holds, in its resources ``uge_*``, filled in.
 
-    Raises
-    ------
-    InputError
-        Where a placeholder is unknown, or the job has no value for it.
+    Raises InputError where a placeholder is unknown, or the job has no value for it.
     """
     texts = {name: str(text) for name, text in resources.items() if name.startswith(_WORDS)}
     sources = {"ranks": ("tasks", 1), "seconds": ("runtime", 60), "mib": ("mem_mb", 1)}
@@ -269,14 +266,9 @@ def describe(record: AccountingRecord) -> str:
 def call(words: Sequence[str], seconds: float = QUERY_SECONDS) -> str:
     """Run a command of Grid Engine and return what it printed.
 
-    Raises
-    ------
-    TryAgain
-        Where it does not answer in time, or says that it reaches no qmaster.
-    QueueFull
-        Where qsub says that the cluster takes no more jobs for now.
-    InputError
-        Where it fails otherwise; with its own words.
+    Raises TryAgain where it does not answer in time, or says that it reaches no qmaster; QueueFull
+    where qsub says that the cluster takes no more jobs for now; InputError where it fails
+    otherwise; with its own words.
     """
     advice = "load Grid Engine first, often by: source $SGE_ROOT/default/common/settings.sh"
     return ask(words, seconds, advice, partial(_refusal, words[0]))
@@ -293,13 +285,8 @@ def verify(resources: Mapping[str, Any]) -> None:
     """Have qsub look at the words of a job that asks for these resources, and submit nothing.
 
     What it says of hosts does not count: it knows none that is away, and no load such as mem_free.
-
-    Raises
-    ------
-    InputError
-        Where it knows no such resource, queue, project or parallel environment.
-    TryAgain
-        Where Grid Engine does not answer.
+    Raises InputError where it knows no such resource, queue, project or parallel environment;
+    TryAgain where Grid Engine does not answer.
     """
     words = site_words(resources)
     try:

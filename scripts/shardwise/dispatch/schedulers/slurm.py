@@ -73,14 +73,9 @@ def _squeue(form: str, names: Iterable[str], *words: str) -> list[str]:
 def call(words: Sequence[str], seconds: float) -> str:
     """Run a command of Slurm and return what it printed.
 
-    Raises
-    ------
-    TryAgain
-        Where it does not answer in so many seconds, or says that it reaches no controller.
-    QueueFull
-        Where it says that the cluster takes no more jobs for now.
-    InputError
-        Where it fails otherwise; with its own words.
+    Raises TryAgain where it does not answer in so many seconds, or says that it reaches no
+    controller; QueueFull where it says that the cluster takes no more jobs for now; InputError
+    where it fails otherwise; with its own words.
     """
     # What the user has set for squeue and scancel would leave tasks out.
     env = {key: os.environ[key] for key in os.environ if not key.startswith(_FILTERS)}
@@ -98,12 +93,8 @@ def _refusal(text: str, _code: int) -> Exception:
 def verify(words: Sequence[str]) -> None:
     """Have sbatch look at what a task asks for, and submit nothing.
 
-    Raises
-    ------
-    InputError
-        Where the words are wrong, or this cluster has no such node.
-    TryAgain
-        Where Slurm does not answer.
+    Raises InputError where the words are wrong, or this cluster has no such node; TryAgain where
+    Slurm does not answer.
     """
     try:
         call(["sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true"], _QUERY_SECONDS)

@@ -27,10 +27,7 @@ class InputFormat(Protocol):
     def header(self, path: Path, inside: str) -> Header:
         """Shape, type and place of an array; with a ``chunk`` where its bytes have to be decoded.
 
-        Raises
-        ------
-        InputError
-            Where the array cannot be read, for whatever reason: no job starts then.
+        Raises InputError where the array cannot be read, for whatever reason: no job starts then.
         """
 
     def read(self, path: Path, inside: str, matrices: Span, rows: Span) -> np.ndarray:
@@ -47,10 +44,7 @@ def _format_of(file: str) -> InputFormat | None:
 def locate(text: str) -> str | None:
     """The name of an array that is no ``.npy`` file; None where the text names anything else.
 
-    Raises
-    ------
-    InputError
-        Where its file does not exist, or a store of Zarr holds no such array.
+    Raises InputError where its file does not exist, or a store of Zarr holds no such array.
     """
     file, inside = names.split(text)
     if file.lower().endswith(names.ZARR):

@@ -62,10 +62,7 @@ class Zarr:
 def metadata_of(store: Path, inside: str) -> Path:
     """The file of metadata of an array in a store.
 
-    Raises
-    ------
-    InputError
-        Where there is no store, or no such array in it.
+    Raises InputError where there is no store, or no such array in it.
     """
     if mode_of(store) is None:
         raise InputError(f"input: {absent(store)}")

@@ -44,7 +44,7 @@ def answers(
 
 def _failed(seen: Observation) -> Answer:
     states = seen.counts
-    barred = sum(not entry.noted_only for entry in seen.quarantined)
+    barred = len(seen.quarantined)
     bad = [state for state in (FAILED, DAMAGED) if states[state]]
     parts = [f"{count(states[state], 'shard')} {state}" for state in bad]
     if seen.failures:

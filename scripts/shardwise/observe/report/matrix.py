@@ -20,25 +20,16 @@ _SLAB_BYTES = 8 * 1024**2
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix as a picture and in a few numbers, of the rows that were read: each ``step``-th.
-
-    Attributes
-    ----------
-    cells
-        Means over blocks of elements, float64 ``(rows, columns)``, of moduli where the elements are
-        complex; NaN where a block holds an element that is not finite.
-    low, high
-        Of the finite elements: the least and the greatest, or modulus. None where none is finite.
-    nonfinite
-        How many elements are NaN or infinite.
-    """
+    """A matrix as a picture and in a few numbers, of the rows that were read: each ``step``-th."""
 
     shape: tuple[int, int]
     dtype: str
+    # Means over blocks of elements, float64 ``(rows, columns)``, of moduli where the elements are
+    # complex; NaN where a block holds an element that is not finite.
     cells: np.ndarray
-    low: float | None
-    high: float | None
-    nonfinite: int
+    low: float | None  # the least of the finite elements, or moduli; None where none is finite
+    high: float | None  # the greatest
+    nonfinite: int  # how many elements are NaN or infinite
     step: int
 
     @property
@@ -50,10 +41,7 @@ class Matrix:
 def read(path: Path) -> Matrix:
     """Read a matrix of float64, complex128 or int64 in slabs.
 
-    Raises
-    ------
-    InputError
-        Where it is missing, damaged, or no matrix in the order of rows.
+    Raises InputError where it is missing, damaged, or no matrix in the order of rows.
     """
     header = read_header(path)
     if len(header.shape) != 2 or 0 in header.shape or header.fortran:

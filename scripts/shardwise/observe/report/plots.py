@@ -23,8 +23,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from shardwise.observe.observation import DONE
 from shardwise.observe.report.matrix import Matrix
-from shardwise.observe.run_table import STRAGGLER, RunTable
-from shardwise.records.timeline import PHASES, Span, union
+from shardwise.observe.run_table import STRAGGLER, RunTable, joined
+from shardwise.records.timeline import PHASES, Span
 from shardwise.units import count, plain, seconds, share
 
 PHASE_NAMES = ("waiting", "reading the input", "copying to the device", "computing",
@@ -32,7 +32,7 @@ PHASE_NAMES = ("waiting", "reading the input", "copying to the device", "computi
 """What the page calls the phases, in their order."""
 
 MOST_BARS = 600
-"""Shards that are drawn one by one; of more, a device's time is drawn in columns."""
+"""Shards that are drawn one by one; of more, only when a device had any."""
 
 MOST_DEVICES = 50
 """Rows that are drawn: those with most idle time. The table has all."""
@@ -40,7 +40,7 @@ MOST_DEVICES = 50
 WIDE, NARROW = 780, 350
 """Widths in CSS pixels, for a desk (and paper) and a phone."""
 
-_MOST_LANES, _COLUMNS, _MOST_COLUMNS = 8, 100, 4000
+_MOST_LANES, _LEAST_GAP = 8, 1 / 200  # a shorter pause, as a share of the run, is not drawn
 _ROW, _LABEL = 38, 16  # pixels of a device's row, and of the label in it
 _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour scale
 _BENT = 30.0  # times the typical cell, from which the end of the scale bends it
@@ -65,8 +65,8 @@ _TIMELINE = {
     "fixed order, not in the order of time. Point at a bar to see its shard. Dotted lines are "
     "breaks between runs, which are left out.",
     False: "A row is a device; of many, those with most idle time are drawn. There are too many "
-    "shards to draw each, so a column is as high as the share of its time in which the device had "
-    "a shard at work. Dotted lines are breaks between runs, which are left out.",
+    "shards to draw each, so a bar is the time in which the device had any at work. Dotted lines "
+    "are breaks between runs, which are left out.",
 }
 """How to read the timeline, by whether each shard is a bar."""
 
@@ -191,7 +191,8 @@ def _timeline(run: RunTable, shown: pd.DataFrame, width: int, each: bool) -> Mar
             if each:
                 titles.extend(_bars(axes, run, own, (top, high), unit, len(titles)))
             else:
-                _columns(axes, run, own, (top, high), unit, len(shown))
+                spans = worked(run, _merged(run, own)) / unit
+                axes.broken_barh([(a, b - a) for a, b in spans], (top, high), color=_COLOURS["p3"])
         for _, end in run.stretches[:-1]:
             axes.axvline(float(worked(run, end)) / unit, color=_COLOURS["ink"], ls=":", lw=1)
 
@@ -246,47 +247,15 @@ def _title(bar: Any, held: Sequence[float]) -> str:
     return "\n".join([f"Shard {plain(bar.shard)}: {seconds(bar.seconds)}{so_far}", *parts])
 
 
-def _columns(
-    axes: Axes, run: RunTable, own: pd.DataFrame, place: Span, unit: int, rows: int
-) -> None:
-    """Columns as high as the share of their time that the device had a shard, cut by phase."""
-    edges = np.linspace(0, run.seconds, max(24, min(_COLUMNS, _MOST_COLUMNS // rows)) + 1)
-    base = np.full(len(edges) - 1, place[0] + place[1])
-    for name, part in shares(run, own, edges).items():
-        if part.max() > 0.005:
-            top = base - part * place[1]
-            axes.stairs(top, edges / unit, baseline=base, fill=True, color=_COLOURS[name], lw=0)
-            base = top
-
-
-def shares(run: RunTable, own: pd.DataFrame, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """The share of each column's time that a device gave to each phase.
-
-    A shard's phases are spread evenly over its time. Shards at work at once share their column.
-    """
-    begins, ends = worked(run, own.begin), worked(run, own.end)
-    held = {f"p{i}": own[f"held_{phase}"].to_numpy() for i, phase in enumerate(PHASES)}
-    blank = np.isnan(held["p0"])
-    held = {name: np.nan_to_num(spent) for name, spent in held.items()}
-    held["unknown"] = np.where(blank, ends - begins, 0.0)
-    found = {name: _spread(begins, ends, spent, edges) for name, spent in held.items()}
-    spans = np.array(union(zip(begins.tolist(), ends.tolist(), strict=True)))
-    busy = _spread(spans[:, 0], spans[:, 1], spans[:, 1] - spans[:, 0], edges)
-    total = np.maximum(sum(found.values()), 1e-12)
-    return {name: part / total * busy / np.diff(edges) for name, part in found.items()}
-
-
-def _spread(
-    begins: np.ndarray, ends: np.ndarray, amounts: np.ndarray, edges: np.ndarray
-) -> np.ndarray:
-    """How much of some amounts, each spread evenly over its span, falls between the edges."""
-    slopes = amounts / np.maximum(ends - begins, 1e-12)
-    at = np.concatenate([begins, ends])
-    order = np.argsort(at, kind="stable")
-    slope = np.cumsum(np.concatenate([slopes, -slopes])[order])
-    at = at[order]
-    gone = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(at))])
-    return np.maximum(np.diff(np.interp(edges, at, gone)), 0.0)
+def _merged(run: RunTable, own: pd.DataFrame) -> list[Span]:
+    """The times in which a device had shards, without pauses too short to be seen."""
+    spans: list[Span] = []
+    for begin, end in joined(own):
+        if spans and begin - spans[-1][1] < _LEAST_GAP * run.seconds:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((begin, end))
+    return spans
 
 
 def durations(run: RunTable) -> Plot | None:

@@ -241,7 +241,7 @@ def failed(seen: Observation) -> list[tuple[str, Table]]:
     parts = [
         ("Without a result", failures(seen)),
         ("Remarks", _table(["", "what was found in the results folder"], problems, [1])),
-        ("Devices in quarantine, or noted", quarantined(seen)),
+        ("Devices in quarantine", quarantined(seen)),
         ("More than one attempt", retries(seen)),
     ]
     return [(name, table) for name, table in parts if table]
@@ -275,10 +275,10 @@ def retries(seen: Observation) -> Table | None:
 
 
 def quarantined(seen: Observation) -> Table | None:
-    """Devices that no task takes now, and CPUs that are noted."""
+    """Devices that no task takes now."""
     rows: Rows = [
         [*map(plain, (own.uuid, own.host, own.why, own.shard)), any_clock(own.time),
-         "noted only" if own.noted_only else any_clock(own.expires)]
+         any_clock(own.expires)]
         for own in seen.quarantined
     ]  # fmt: skip
     return _table(["device", "node", "why", "shard", "since", "until"], rows, [1, 2, 3, 4, 5])

@@ -1,0 +1,231 @@
+"""float32 products by three products of split factors: the kernel for GPUs on a stand-in."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardwise.errors import IntegrityError, WrongProduct
+from shardwise.multiply import operation
+from shardwise.numerics import canary, freivalds, gemm, tolerances
+from shardwise.numerics.tolerances import CheckSpec
+from shardwise.plan import memory
+from shardwise.plan.problem import Problem
+
+from tests import factories
+from tests.factories import noise
+from tests.tensor_cores import FAST_TF32, KINDS, Array, Cupy, halves, numbers
+
+LARGEST = float(np.finfo("float32").max)
+
+
+def multiplied(problem, left, right=None, precision="tf32x3", xp=None):
+    """Products of a stack by the kernel for GPUs, and its arithmetic."""
+    xp = xp or Cupy()
+    run = gemm.CublasKernel(xp, problem, precision)
+    call = memory.call_matrices(problem)
+    count = -(-problem.matrices // call) * call
+    block = np.zeros((count, *problem.left), problem.dtype).view(Array)
+    block[: len(left)] = left
+    if right is not None and right.ndim == 3:
+        whole = np.zeros((count, *problem.right), problem.dtype)
+        whole[: len(right)] = right
+        right = whole
+    right = right if right is None else right.view(Array)
+    out = np.full((count, *problem.product_shape), np.nan, problem.dtype).view(Array)
+    run.multiply(block, right, out, len(left))
+    return np.asarray(out[: len(left)]), run.compute
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few():
+    """Calls of a few matrices, so that a stack takes several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "BATCH_BYTES", 2**17)
+        patch.setattr(memory, "MOST_IN_CALL", 256)
+        yield
+
+
+# The split.
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+def test_the_parts_are_numbers_of_tf32_and_lose_the_last_two_bits_at_most(values):
+    """Also near the largest number, where nothing becomes infinite, and among subnormal ones."""
+    whole = np.array(values, "float32")
+    high, low = halves(whole)
+    for part in (high, low):
+        assert not (part.view("uint32") & 0x1FFF).any()
+        assert np.isfinite(part).all()
+    left = whole.astype("float64") - (high.astype("float64") + low / 2048.0)
+    assert (abs(left) <= 2.0**-22 * np.maximum(abs(whole), tolerances.TF32_FLOOR)).all()
+    assert (abs(low) <= np.maximum(abs(whole.astype("float64")), tolerances.TF32_FLOOR)).all()
+
+
+def test_what_is_not_finite_stays_so():
+    """A product with it is not finite either, and is refused or allowed as ever."""
+    for value in (np.nan, np.inf, -np.inf):
+        with np.errstate(all="ignore"):
+            high, low = halves(np.full(1, value, "float32"))
+        assert not np.isfinite(high + low).any()
+
+
+# Products.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("product", "shape", "calls"),
+    [("A @ A", (600, 600), [600] * 2 + [128] * 4 + [88]),
+     ("A.T @ A", (1036, 40), [1036] * 2 + [256] * 4 + [12]),
+     ("A @ A.T", (40, 1036), [1036] * 2 + [256] * 4 + [12]),
+     ("A @ B", (40, 2046), [2048] * 2 + [256] * 8),  # padded, which changes no chunk
+     ("A @ B", (40, 2052), [2052] * 2 + [512] * 4 + [4])],
+)  # fmt: skip
+def test_the_error_is_that_of_float32(product, shape, calls, kind):
+    """The largest of all elements, relative to the sums of moduli; long products in chunks."""
+    right = (shape[1], 8) if product == "A @ B" else None
+    problem = Problem(1, shape, product, "float32", right)
+    left, other = numbers(kind, (1, *shape)), right and numbers(kind, (1, *right), seed=1)
+    xp = Cupy()
+    found, compute = multiplied(problem, left, other, xp=xp)
+    inner, columns = problem.factor_shapes[0][1], problem.product_shape[1]
+    assert compute == "tf32x3"
+    assert xp.calls == calls
+    reference = factories.REFERENCES[product]
+    wide = [None if x is None else x.astype("float64") for x in (left, other)]
+    exact, moduli = reference(*wide), reference(*(None if x is None else abs(x) for x in wide))
+    error = float((abs(found - exact) / moduli).max())
+    plain = float((abs(reference(left, other) - exact) / moduli).max())
+    assert error <= max(1.5 * plain, 2.0**-22)
+    assert error <= tolerances.product_tolerance(inner, columns, "float32", "tf32x3")[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("count", "shape"), [(300, (3, 5)), (4, (33, 515)), (4, (140, 131))])
+def test_several_calls_padded_or_not_and_one_b_for_all(dtype, count, shape, shared):
+    """Small whole numbers are exact, wherever a matrix lies, and with one B for all."""
+    problem = Problem(count, shape, "A @ B", dtype, (shape[1], 7), shared)
+    left = factories.stack((count, *shape), dtype)
+    right = factories.stack((1 if shared else count, shape[1], 7), dtype, 1)
+    found, _ = multiplied(problem, left, right[0] if shared else right)
+    np.testing.assert_array_equal(found, left @ right)
+
+
+@pytest.mark.parametrize(("one", "other"), [(2.0**-112, 2.0**100), (2.0**120, 2.0**-112)])
+def test_small_and_large_numbers_keep_their_digits(one, other):
+    """The lower part of 2⁻¹¹² alone would be subnormal; times 2048 it is not."""
+    left, right = noise((1, 40, 40), "float32") * one, noise((1, 40, 40), "float32", 1) * other
+    left, right = left.astype("float32"), right.astype("float32")
+    found, _ = multiplied(Problem(1, (40, 40), "A @ B", "float32", (40, 40)), left, right)
+    left, right = left.astype("float64"), right.astype("float64")
+    assert (abs(found - left @ right) <= 2.0**-21 * (abs(left) @ abs(right))).all()
+
+
+def test_numbers_near_the_largest_do_not_overflow():
+    """Rounded up to 11 bits they would be infinite."""
+    left = np.diag(np.float32([LARGEST, -LARGEST, 1.0])).astype("float32")[np.newaxis]
+    problem = Problem(1, (3, 3), "A @ B", "float32", (3, 3))
+    found, _ = multiplied(problem, left, np.eye(3, dtype="float32")[np.newaxis])
+    np.testing.assert_allclose(found, left, rtol=2.0**-21)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex128", "int8"])
+def test_other_element_types_are_not_split(dtype):
+    """The key is about float32 and complex64; nothing more is held for others."""
+    problem = Problem(1, (600, 600), "A @ A", dtype)
+    assert not memory.split_shapes(problem, "tf32x3")
+
+
+# The known product, and the proof.
+
+
+def trial(lost, dtype="float32"):
+    """Check the known product on a device that computes the products of these numbers as 0."""
+    problem = Problem(4, (24, 24), "A @ A", dtype)
+    xp = Cupy()
+    run, call = gemm.CublasKernel(xp, problem, "tf32x3"), memory.call_matrices(problem)
+    honest = run._gemm
+    turn = iter(range(3))
+
+    def erring(left, right, out, scale=None, keep=None):
+        honest(left * (next(turn) not in lost), right, out, scale, keep)
+
+    run._gemm = erring
+    left, out = (np.zeros((call, 24, 24), dtype).view(Array) for _ in range(2))
+    canary.check(lambda: run.multiply(left, None, out, call) or out, [left], run.compute)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_the_known_product_is_exact(dtype):
+    """With all three products; without the small ones, as in tf32, or one of them, it is not."""
+    trial((), dtype)
+    for lost in ((0, 1), (0,), (1,)):
+        with pytest.raises(IntegrityError, match="lower precision than tf32x3") as refused:
+            trial(lost, dtype)
+        assert not isinstance(refused.value, WrongProduct)
+
+
+@given(st.integers(1, 40), st.integers(-30, 30), st.integers(-30, 30), st.integers(0, 2**32))
+def test_no_false_alarm_at_any_scale(k, one, two, seed):
+    """Factors of 1e-30 … 1e30, independently scaled, pass wherever the product is finite."""
+    with np.errstate(all="ignore"):
+        left = (noise((1, 5, k), seed=seed) * 10.0**one).astype("float32")
+        right = (noise((1, k, 3), seed=seed + 1) * 10.0**two).astype("float32")
+        found, _ = multiplied(Problem(1, (5, k), "A @ B", "float32", (k, 3)), left, right)
+    if np.isfinite(found).all():
+        assert (ratio(left, right, found, seed) <= 1.0).all()
+
+
+def ratio(left, right, product, seed=0):
+    """How far a product is off, in units of the tolerance of tf32x3."""
+    shapes = (left.shape[1:], right.shape[1:])
+    spec = CheckSpec("A @ B", *shapes, "float32", "tf32x3", seed, group=1)
+    return freivalds.Checker(np, spec).check(left, right, product)
+
+
+def test_plain_tf32_does_not_pass_as_three_products():
+    """In products of moderate length the proof itself tells."""
+    left, right = numbers("normal", (1, 128, 128)), numbers("normal", (1, 128, 128), seed=1)
+    problem = Problem(1, (128, 128), "A @ B", "float32", (128, 128))
+    honest, _ = multiplied(problem, left, right)
+    assert ratio(left, right, honest)[0] <= 1.0
+    assert not ratio(left, right, halves(left)[0] @ halves(right)[0])[0] <= 1.0
+
+
+# The plan.
+
+
+def test_both_parts_of_a_call_are_counted():
+    """On a device, also where the least is asked for; NumPy splits nothing."""
+    own = Problem(9, (4096, 4096), "A @ B", "float32", (4096, 1024))
+    scratch = 2 * (own.matrix_bytes + own.right_bytes)
+    for asked in (
+        lambda *precision: memory.device_memory(own, 9, "sum", *precision),
+        lambda *precision: memory.least_bytes(own, "sum", True, True, *precision),
+    ):
+        assert asked("tf32x3") - asked() == scratch
+        assert asked("tf32") == asked()
+    assert memory.least_bytes(own, "sum", False, True, "tf32x3") == memory.least_bytes(
+        own, "sum", False, True
+    )
+
+
+@pytest.mark.parametrize(("precision", "inside"), [("ieee", True), ("tf32x3", False)])
+def test_products_are_not_added_up_in_the_gemm(tmp_path, precision, inside):
+    """Under ``reproducible: false`` they are added in double precision, one by one."""
+    made = factories.plan(
+        tmp_path, factories.stack((4, 9, 9)), keep="sum", reproducible=False, precision=precision
+    )
+    assert operation.adds_in_gemm(made) is inside
+    row = next(iter(factories.plan(tmp_path / "gpu", factories.stack((4, 9, 9)), backend="auto",
+                                   precision=precision).shards.values()))  # fmt: skip
+    assert row.device_memory == memory.device_memory(made.problem, 4, "products", precision)
+
+
+def test_the_stand_in_refuses_what_tf32_would_round():
+    """Else the tests above would show nothing."""
+    problem = Problem(1, (3, 3), "A @ A", "float32")
+    with pytest.raises(AssertionError):
+        multiplied(problem, np.full((1, 3, 3), 1 + 2.0**-20, "float32"), precision="tf32")
+    assert Cupy().cuda.cublas.CUBLAS_COMPUTE_32F_FAST_TF32 == FAST_TF32
