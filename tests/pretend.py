@@ -367,7 +367,8 @@ def _form(plan: Plan, row: Shard) -> tuple[tuple[int, ...], str]:
     if settings.keep == "products":
         return (row.stop - row.start, *shape), problem.product_dtype
     if memory.exact_sum(problem, settings.reproducible):
-        return plane_shape(shape, problem.product_dtype), "int64"
+        words = memory.most_words(problem, row.stop - row.start)
+        return (words, *plane_shape(shape, problem.product_dtype)[1:]), "uint16"
     return shape, problem.sum_dtype
 
 

@@ -49,7 +49,7 @@ class Batches:
         self._strict = plan.settings.nonfinite == "error"
         self.count, self.under_way = count, deque[tuple[Mark, Future[None]]]()
         self.operation = operations.choose(lane, plan)
-        self.sink = sinks.choose(lane.xp, plan)
+        self.sink = sinks.choose(lane.xp, plan, count)
         self._right: Any = None
         self._number = 0  # of the batch that is filled next
         self._allocate(count)

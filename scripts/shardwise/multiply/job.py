@@ -180,10 +180,9 @@ class ShardJob:
         }
 
     def _file_facts(self, batches: Batches, writer: StackWriter, checksum: str) -> Any:
-        shape = batches.sink.shape(self.shard.stop - self.shard.start)
         return receipts.describe_file(
-            self._plan.results.product(self.shard.shard), shape, batches.sink.dtype,
-            checksum, writer.row_bytes, writer.piece_bytes,
+            self._plan.results.product(self.shard.shard), writer.shape, batches.sink.dtype,
+            checksum, writer.row_bytes, writer.piece_bytes, batches.sink.packing,
         )  # fmt: skip
 
     def _write_receipt(self, attempt: int, facts: dict[str, Any], identity: os.stat_result) -> None:

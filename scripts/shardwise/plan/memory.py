@@ -223,23 +223,43 @@ def least_bytes(
 
 
 def sum_bytes(problem: Problem, exact: bool = True) -> int:
+<<<<<<< HEAD
     """Bytes of the state of a sum (binned.py), and of its copy."""
+=======
+    """Bytes of the state of a sum, and of what is written of it (binned.py, packed.py)."""
+>>>>>>> next
     m, p = problem.product_shape
     if not exact:
         return (2 if copies_sum(problem) else 1) * problem.sum_item * m * p
     heads = (4 if "complex" in problem.product_dtype else 2) * m * p
+<<<<<<< HEAD
     return heads + (2 if copies_sum(problem) else 1) * partial_bytes(problem)
 
 
 def copies_sum(problem: Problem) -> bool:
     """Whether a sum is copied before it is written, so that the next one can begin meanwhile."""
     return partial_bytes(problem) <= COPIED_SUM_BYTES
+=======
+    copies = 2 if m * p < SEVERAL_SUMS else 1
+    state = plane_count(problem) * problem.sum_item * m * p
+    return heads + copies * state + partial_bytes(problem, problem.matrices)
+>>>>>>> next
 
 
-def partial_bytes(problem: Problem) -> int:
-    """Bytes of a shard's partial sum on disk, at most: its planes (see binned.py)."""
+def partial_bytes(problem: Problem, count: int) -> int:
+    """Bytes of the partial sum of ``count`` products on disk, at most (see packed.py)."""
     m, p = problem.product_shape
-    return plane_count(problem) * problem.sum_item * m * p
+    return most_words(problem, count) * problem.sum_item // 4 * m * p
+
+
+def most_words(problem: Problem, count: int) -> int:
+    """Words of 16 bits, at most, that a number of the sum of ``count`` products has in a file.
+
+    A product adds 2³¹ to a level at most, or 2³² to the low half of an integer; the sign is a bit.
+    """
+    levels = LEVELS.get(problem.product_dtype)
+    long = -(-((count << 31).bit_length() + 1) // 16)
+    return 1 + levels * long if levels else long + -(-((count << 32).bit_length() + 1) // 16)
 
 
 def plane_count(problem: Problem) -> int:
@@ -249,7 +269,7 @@ def plane_count(problem: Problem) -> int:
 
 def result_bytes(problem: Problem, count: int, keep: str) -> int:
     """Bytes of the file that a shard of ``count`` matrices becomes."""
-    return partial_bytes(problem) if keep == "sum" else count * problem.product_bytes
+    return partial_bytes(problem, count) if keep == "sum" else count * problem.product_bytes
 
 
 def slabs(total_bytes: int, most: int) -> int:
