@@ -157,12 +157,11 @@ class _ShardLoop:
                 return self._settled() and self._failed(shard, error)
         self._parent.send("queued", shard)
         self._last = self._behind.submit(self._finish, shard, steps)
-        if not left and self._session.overlaps:
+        if not left:
             return True
-        usable = self._settled()
-        if left:
+        if self._settled():
             self._parent.send("spent", reason=left)
-        return usable and not left
+        return False
 
     def _settled(self) -> bool:
         """Wait for the shard behind; whether the device can still be used."""

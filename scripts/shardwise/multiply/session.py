@@ -41,8 +41,6 @@ class Session:
         What receipts say of the device, and of its driver and libraries.
     gauge
         Samples the device; None on a CPU.
-    overlaps
-        Whether a shard may begin before the one before it is written.
 
     Raises
     ------
@@ -65,7 +63,6 @@ class Session:
         except DeviceFailed as error:
             raise blame.device_failure(plan, error, choose.taken_uuid()) from error
         self.cuda = self.xp is not np
-        self.overlaps = plan.settings.keep == "products" or plan_memory.copies_sum(plan.problem)
         with self.blame():
             self.lane: Lane = CudaLane(self.xp) if self.cuda else HostLane()
             self.versions = choose.versions(self.xp) if self.cuda else {}

@@ -39,18 +39,11 @@ class Sink(Protocol):
     def take(self, products: Any) -> Any:
         """Take the products ``(n, m, p)`` of a batch; the bytes to write, or None."""
 
-<<<<<<< HEAD
-    def result(self) -> Any:
-        """The bytes of the sum; None where the products themselves are written.
-
-        They hold until the next `result` where the plan has memory for a copy
-        (`memory.copies_sum`), else until the next `begin`.
-=======
     def result(self) -> Callable[[Lane], Any] | None:
         """Finish the sum; what returns the array to write, once that work is followed by its lane.
 
-        None where the products themselves are written.
->>>>>>> next
+        The array holds until the next `result`; the next sum may begin before. None where the
+        products themselves are written.
         """
 
 
@@ -89,33 +82,16 @@ class _Sum:
 
     packing: Packing | None = None
     _total: Any = None
-<<<<<<< HEAD
-    _copy: Any = None
-=======
-    _rows: Any = None  # of 16-bit words, to be written
->>>>>>> next
+    _rows: Any = None  # to be written: apart from the sum, of which the next may begin before
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
-
-    def _copied(self, total: Any) -> Any:
-        """The bytes of the sum, which the next shard's sum leaves alone where that is possible."""
-        if not memory.copies_sum(self._problem):
-            return raw_bytes(total)
-        if self._copy is None:
-            self._copy = self._xp.empty_like(total)
-        self._copy[...] = total
-        return raw_bytes(self._copy)
 
     def buffers(self, batches: int) -> int:
         return 1  # products are added at once, so the next batch may overwrite them
 
     def release(self) -> None:
-<<<<<<< HEAD
-        self._total = self._copy = None
-=======
         self._total = self._rows = None
->>>>>>> next
 
 
 class PlanesOfSum(_Sum):
@@ -135,7 +111,6 @@ class PlanesOfSum(_Sum):
     def allocate(self) -> None:
         problem = self._problem
         self._total = BinnedSum(self._xp, problem.product_shape, problem.product_dtype)
-        # Apart from the sum, which may be needed again before all of it is written.
         self._rows = self._xp.empty(self.shape(self._count), self.dtype)
 
     def begin(self) -> None:
@@ -144,10 +119,6 @@ class PlanesOfSum(_Sum):
     def take(self, products: Any) -> None:
         self._total.add(products)
 
-<<<<<<< HEAD
-    def result(self) -> Any:
-        return self._copied(self._total.planes())
-=======
     def result(self) -> Callable[[Lane], Any]:
         facts, rows = self._total.pack(self._rows.reshape(-1)), self._rows
 
@@ -156,7 +127,6 @@ class PlanesOfSum(_Sum):
             return rows[: sum(self.packing.words)]
 
         return written
->>>>>>> next
 
 
 class PlainSum(_Sum):
@@ -170,7 +140,8 @@ class PlainSum(_Sum):
         return self._problem.product_shape
 
     def allocate(self) -> None:
-        self._total = self._xp.zeros(self._problem.product_shape, self._problem.sum_dtype)
+        shape = self._problem.product_shape
+        self._total, self._rows = (self._xp.empty(shape, self.dtype) for _ in range(2))
 
     def begin(self) -> None:
         self._total.fill(0)
@@ -179,13 +150,9 @@ class PlainSum(_Sum):
         for product in products:
             self._total += product
 
-<<<<<<< HEAD
-    def result(self) -> Any:
-        return self._copied(self._total)
-=======
     def result(self) -> Callable[[Lane], Any]:
-        return lambda lane: self._total
->>>>>>> next
+        self._rows[...] = self._total
+        return lambda lane: self._rows
 
 
 def choose(xp: Any, plan: Plan, count: int) -> Sink:

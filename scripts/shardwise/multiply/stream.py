@@ -99,13 +99,8 @@ class Stream:
         for future in self._drained:
             self._watch.timed("waited_for_batches", future.result)
         if total is not None:
-<<<<<<< HEAD
             self._lane.follow(mark)
-            self._drain.write(total)
-=======
-            self._lane.follow(mark := self._lane.worked(began))
             self._drain.write_whole(total(self._lane))
->>>>>>> next
             self._watch.note("multiply", mark.wait())
         self._watch.timed("waited_for_writes", self._drain.finish)
         self._reading.release()

@@ -35,8 +35,8 @@ HOST_LONE_BYTES = 1024 * MIB
 # Rows of a large matrix in another order that are brought into C order at once.
 CONVERTED_BYTES = 256 * MIB
 DECODERS = 4  # chunks that are decompressed at once
-# Up to here a sum is copied before it is written; a larger one is worth more than the time.
-COPIED_SUM_BYTES = 4096 * MIB
+# Numbers of a product below which several sums may lie side by side (binned.py).
+SEVERAL_SUMS = 2**18
 # From here on a rank-k update is faster than a whole product (measured: docs/performance.md).
 SYMMETRIC_ROWS = 2048
 # Host memory of the interpreter, NumPy and the two Snakemake processes around a job.
@@ -223,27 +223,14 @@ def least_bytes(
 
 
 def sum_bytes(problem: Problem, exact: bool = True) -> int:
-<<<<<<< HEAD
-    """Bytes of the state of a sum (binned.py), and of its copy."""
-=======
     """Bytes of the state of a sum, and of what is written of it (binned.py, packed.py)."""
->>>>>>> next
     m, p = problem.product_shape
     if not exact:
-        return (2 if copies_sum(problem) else 1) * problem.sum_item * m * p
+        return 2 * problem.sum_item * m * p
     heads = (4 if "complex" in problem.product_dtype else 2) * m * p
-<<<<<<< HEAD
-    return heads + (2 if copies_sum(problem) else 1) * partial_bytes(problem)
-
-
-def copies_sum(problem: Problem) -> bool:
-    """Whether a sum is copied before it is written, so that the next one can begin meanwhile."""
-    return partial_bytes(problem) <= COPIED_SUM_BYTES
-=======
-    copies = 2 if m * p < SEVERAL_SUMS else 1
     state = plane_count(problem) * problem.sum_item * m * p
+    copies = 2 if m * p < SEVERAL_SUMS else 1
     return heads + copies * state + partial_bytes(problem, problem.matrices)
->>>>>>> next
 
 
 def partial_bytes(problem: Problem, count: int) -> int:
