@@ -152,8 +152,6 @@ class Telemetry(TypedDict):
     temperature_celsius: MeanAndMax | None
     clock_sm_hertz: MeanAndMax | None
     clock_memory_hertz: MeanAndMax | None
-    pcie_received_bytes_per_second: MeanAndMax | None
-    pcie_sent_bytes_per_second: MeanAndMax | None
     memory_total_bytes: Whole | None
     throttled_seconds: dict[Annotated[str, Meta(pattern=r"\A[a-z_]{1,60}\Z")], Amount] | None
     ecc_corrected: Amount | None
