@@ -98,17 +98,9 @@ def dispatch_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
     """The results folder for who does something to a run, or judges it: never one that was guessed.
 
-    Parameters
-    ----------
-    files
-        Config files; None: ``config.yaml`` of this folder, where there is one.
-    results
-        A results folder that comes before that of the config.
-
-    Raises
-    ------
-    InputError
-        Where the config has to name the folder, and cannot be read or is wrong.
+    ``results`` comes before that of the config files; where these are None, ``config.yaml`` of this
+    folder counts, if there is one. Raises InputError where a config has to name the folder, and
+    cannot be read or is wrong.
     """
     if results:
         return Path(results)
@@ -324,17 +316,9 @@ def _yaml_problem(error: Any, text: str) -> str:
 
 
 def load(config: Mapping[str, Any]) -> Settings:
-    """Check a configuration and fill in the defaults.
+    """Check a merged configuration and fill in the defaults.
 
-    Parameters
-    ----------
-    config
-        The merged mapping, as Snakemake or :func:`read_files` provides it.
-
-    Raises
-    ------
-    InputError
-        With one line for each key that is unknown, of the wrong type, or out of range.
+    Raises InputError with a line for each key that is unknown, of the wrong type, or out of range.
     """
     _refuse_huge(config)
     schema = _schema()

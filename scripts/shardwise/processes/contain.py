@@ -50,14 +50,8 @@ def words(status: int | None) -> str:
 def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
     """Run some work in a child process, and end that with all that it has started.
 
-    This process must have no other threads. What the child prints goes to stderr.
-
-    Parameters
-    ----------
-    work
-        Returns what JSON can write in some 4 MiB. It must raise nothing.
-    limit
-        Seconds that it may take; None: for ever.
+    The work must raise nothing and return what JSON can write in some 4 MiB, within the limit in
+    seconds, if any. This process must have no other threads. What the child prints goes to stderr.
     """
     adopt()
     others = children()

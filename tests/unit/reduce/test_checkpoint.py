@@ -52,7 +52,7 @@ def results(made, names):
         ("products", 12, (2, 3), 7),  # 576 bytes a product: three stripes, which teams share
         nightly("products", 5, (3, 1), 3),  # 100 bytes: ranks share the products
         ("products", 30, (2, 3), 40),  # 15 stripes, each of one rank
-        ("sum", 30, (3, 2), 20),
+        ("sum", 30, (4, 2), 8),
         nightly("sum", 3, (2, 3), 2),
     ],
 )

@@ -111,15 +111,6 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
     return made
 
 
-def test_old_runs_are_forgotten(grid: Grid) -> None:
-    """What earlier runs have left goes after days; nothing of a run that is still followed."""
-    for name in ("aaaaaa", "bbbbbb"):
-        grid.run.with_name(name).mkdir(parents=True)
-    os.utime(grid.run.with_name("aaaaaa"), (1e9, 1e9))
-    grid.submit()
-    assert sorted(path.name for path in grid.run.parent.iterdir()) == ["3f2a1b", "bbbbbb"]
-
-
 def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
     """It stands in the log of the job, too; and no such job is deleted at the end."""
     grid.once("qsub", "echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1")
