@@ -53,6 +53,19 @@ def corner(plan: Path) -> float:
     return total
 
 
+def held(plan: Path) -> str:
+    """What held the shards of a plan up, in seconds a shard, the first one apart."""
+    receipts = [harness.read_json(path) for path in (plan.parent / "products").glob("*.json")]
+    first, *others = sorted(receipts, key=lambda receipt: receipt["started"])
+    words = []
+    for some in ([first], others or [first]):
+        phases = [receipt["timeline"]["held"] for receipt in some]
+        words.append(
+            ", ".join(f"{k} {sum(p[k] for p in phases) / len(some):.2f}" for k in phases[0])
+        )
+    return f"seconds of the first shard: {words[0]}; of the others: {words[1]}"
+
+
 def arguments() -> argparse.ArgumentParser:
     """The options."""
     parser = harness.parser(__doc__)
@@ -101,6 +114,7 @@ def main() -> None:
                     harness.median, zip(*rounds, strict=True)
                 )
                 rates = nbytes / theirs / harness.GB, nbytes / ours / harness.GB
+                table.note(f"{count} GPUs, {held(plan)}")
                 table.row([count, *rates, ratio, their_whole, whole, first], {"rounds": rounds})
     table.note(f"{nbytes / harness.GB:.3g} GB, {cell.matrices(1)} matrices in {shards} shards")
     table.end()

@@ -263,7 +263,6 @@ class StackWriter(AbstractContextManager["StackWriter"]):
         self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype,
         cut: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        self.slab_bytes = pieces.SLAB_BYTES  # that are gathered before they are written
         self._file = file
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self.shape, self.nbytes = shape, math.prod(shape) * self._dtype.itemsize

@@ -19,6 +19,7 @@ from shardwise.files.direct import PAGE, ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.multiply.lanes import Lane, Mark
 from shardwise.numerics.reference import Reference
+from shardwise.plan import memory
 from shardwise.plan.stack import SPARE_BYTES, StackReader
 from shardwise.records.timeline import Stopwatch
 
@@ -67,8 +68,8 @@ class Feed:
     def start(self) -> None:
         """Take the memory of the slabs and begin to read; from here on `close` is needed."""
         size = min(self._slab_bytes, self._end - self._begin)
-        for _ in range(self._slabs):  # a page more than needed: so a copy (copy.py) can use them
-            slab = self._lane.slab(PAGE + size + SPARE_BYTES)
+        for _ in range(self._slabs):
+            slab = self._lane.slab(read_slab_bytes(size))
             self._readers.append(self._pool.submit(self._read_on, slab))
 
     def settle(self) -> None:
@@ -154,6 +155,11 @@ class Feed:
         return views
 
 
+def read_slab_bytes(nbytes: int) -> int:
+    """Bytes of a slab to read so many bytes into."""
+    return PAGE + nbytes + SPARE_BYTES  # the page lets a copy (copy.py) use it, too
+
+
 def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Views of the first ``nbytes`` bytes, or of all there are, and of the rest."""
     taken = []
@@ -167,24 +173,24 @@ def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list
 
 
 class Drain:
-    """Batches on their way into a file, in order, through so many slabs."""
+    """Batches on their way into a file, in order, through slabs that several files may share."""
 
-    def __init__(self, lane: Lane, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
-        self._lane, self._writer, self._watch = lane, writer, watch
-        slabs = min(slabs, -(-writer.nbytes // writer.slab_bytes))
-        self._pool = ThreadPoolExecutor(max(1, slabs), "write")
-        size = min(writer.slab_bytes, writer.nbytes)
-        self._slabs = [lane.slab(size) for _ in range(slabs)]
-        self._free: deque[tuple[np.ndarray, Future | None]] = deque(
-            (slab[:size], None) for slab in self._slabs
-        )
+    def __init__(
+        self, lane: Lane, writer: StackWriter, slabs: SimpleQueue[np.ndarray], watch: Stopwatch
+    ) -> None:
+        self._lane, self._writer, self._watch, self._slabs = lane, writer, watch, slabs
+        self._pool = ThreadPoolExecutor(memory.WRITE_SLABS, "write")
+        self._writes: deque[Future[None]] = deque()
         self._slab: np.ndarray | None = None
         self._marks: list[tuple[Mark, int]] = []
         self._done = self._filled = 0
 
     def close(self) -> None:
-        """Wait for the writes under way."""
+        """Wait for the writes under way; no slab is held then."""
         self._pool.shutdown(cancel_futures=True)
+        if self._slab is not None:
+            self._slabs.put(self._slab)
+            self._slab = None
 
     def write_whole(self, array: Any) -> None:
         """Write all of the file, whose shape is known only now."""
@@ -209,25 +215,23 @@ class Drain:
             last.wait()
 
     def finish(self) -> None:
-        """Wait until all is written, and give the slabs back; raise what went wrong."""
-        for _, future in self._free:
-            if future is not None:
-                future.result()
-        while self._slabs:
-            self._lane.keep(self._slabs.pop())
+        """Wait until all is written; raise what went wrong."""
+        for future in self._writes:
+            future.result()
 
     def _slab_to_fill(self) -> np.ndarray:
         if self._slab is None:
-            self._slab, future = self._free.popleft()
-            if future is not None:
-                self._watch.timed("waited_for_writes", future.result)
+            self._slab = self._watch.timed("waited_for_writes", self._slabs.get)
+            while self._writes and self._writes[0].done():
+                self._writes.popleft().result()
         return self._slab
 
     def _flush(self) -> None:
         """Write the part of the slab that was filled; it is free again afterwards."""
-        part = self._slab[: self._filled]
+        slab, part = self._slab, self._slab[: self._filled]
         future = self._pool.submit(self._write_part, part, self._marks, self._done)
-        self._free.append((self._slab, future))
+        future.add_done_callback(lambda _: self._slabs.put(slab))
+        self._writes.append(future)
         self._done += self._filled
         self._slab, self._marks, self._filled = None, [], 0
 

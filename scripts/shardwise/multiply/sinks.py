@@ -28,7 +28,10 @@ class Sink(Protocol):
         """How many buffers for products it takes to have so many batches under way."""
 
     def allocate(self) -> None:
-        """Take the memory of the sum, all zeros."""
+        """Take the memory of the sum."""
+
+    def begin(self) -> None:
+        """Begin a sum anew, from zero."""
 
     def release(self) -> None:
         """Give that memory back."""
@@ -39,7 +42,8 @@ class Sink(Protocol):
     def result(self) -> Callable[[Lane], Any] | None:
         """Finish the sum; what returns the array to write, once that work is followed by its lane.
 
-        None where the products themselves are written.
+        The array holds until the next `result`; the next sum may begin before. None where the
+        products themselves are written.
         """
 
 
@@ -60,6 +64,9 @@ class Products:
     def allocate(self) -> None:
         pass
 
+    def begin(self) -> None:
+        pass
+
     def release(self) -> None:
         pass
 
@@ -75,7 +82,7 @@ class _Sum:
 
     packing: Packing | None = None
     _total: Any = None
-    _rows: Any = None  # of 16-bit words, to be written
+    _rows: Any = None  # to be written: apart from the sum, of which the next may begin before
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
@@ -104,8 +111,10 @@ class PlanesOfSum(_Sum):
     def allocate(self) -> None:
         problem = self._problem
         self._total = BinnedSum(self._xp, problem.product_shape, problem.product_dtype)
-        # Apart from the sum, which may be needed again before all of it is written.
         self._rows = self._xp.empty(self.shape(self._count), self.dtype)
+
+    def begin(self) -> None:
+        self._total.reset()
 
     def take(self, products: Any) -> None:
         self._total.add(products)
@@ -131,14 +140,19 @@ class PlainSum(_Sum):
         return self._problem.product_shape
 
     def allocate(self) -> None:
-        self._total = self._xp.zeros(self._problem.product_shape, self._problem.sum_dtype)
+        shape = self._problem.product_shape
+        self._total, self._rows = (self._xp.empty(shape, self.dtype) for _ in range(2))
+
+    def begin(self) -> None:
+        self._total.fill(0)
 
     def take(self, products: Any) -> None:
         for product in products:
             self._total += product
 
     def result(self) -> Callable[[Lane], Any]:
-        return lambda lane: self._total
+        self._rows[...] = self._total
+        return lambda lane: self._rows
 
 
 def choose(xp: Any, plan: Plan, count: int) -> Sink:

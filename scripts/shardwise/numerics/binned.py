@@ -73,11 +73,17 @@ class BinnedSum:
         most = (_LONG if xp is np else _PARALLEL) // max(1, self._numbers)
         self._sums = 1 << max(0, most.bit_length() - 1)
         width = self._sums * self._numbers
-        self._flat = xp.zeros((planes, width), xp.int64)
-        real = dtype != "int64"
-        self._heads = xp.full(width, LEVELS[dtype] - 1, xp.int16) if real else None
+        self._flat = xp.empty((planes, width), xp.int64)
+        self._heads = None if dtype == "int64" else xp.empty(width, xp.int16)
         self._kernel: Any = None if xp is np else _kernel(xp, f"add_{_real_name(self._dtype)}")
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, from zero."""
         self.terms = 0
+        self._flat.fill(0)
+        if self._heads is not None:
+            self._heads.fill(LEVELS[self._dtype.name] - 1)
 
     def add(self, stack: Any) -> None:
         """Add the arrays of a C-contiguous stack ``(n, *shape)`` of ``xp``."""

@@ -226,10 +226,10 @@ def sum_bytes(problem: Problem, exact: bool = True) -> int:
     """Bytes of the state of a sum, and of what is written of it (binned.py, packed.py)."""
     m, p = problem.product_shape
     if not exact:
-        return problem.sum_item * m * p
+        return 2 * problem.sum_item * m * p
     heads = (4 if "complex" in problem.product_dtype else 2) * m * p
-    copies = 2 if m * p < SEVERAL_SUMS else 1
     state = plane_count(problem) * problem.sum_item * m * p
+    copies = 2 if m * p < SEVERAL_SUMS else 1
     return heads + copies * state + partial_bytes(problem, problem.matrices)
 
 
@@ -269,7 +269,7 @@ def slabs_within(
 ) -> tuple[int, int]:
     """Slabs to read into, for each factor, and to write from, within the memory of a task."""
     out = result_bytes(problem, count, keep)
-    most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
+    most = slabs(count * problem.matrix_bytes, READ_SLABS), _write_slabs(out)
     factors = 1 if problem.shared_right or not problem.right else 2
     spare = task_memory(problem, count, keep, cuda) - memory
     if spare <= 0:
@@ -285,7 +285,12 @@ def slab_memory(problem: Problem, count: int, keep: str) -> int:
     right = 0 if problem.shared_right else count * problem.right_bytes
     out = result_bytes(problem, count, keep)
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
-    return (read + slabs(out, WRITE_SLABS)) * (pieces.SLAB_BYTES + MIB)
+    return (read + _write_slabs(out)) * (pieces.SLAB_BYTES + MIB)
+
+
+def _write_slabs(out: int) -> int:
+    """Slabs to write from; two shards share them, so with a single one each could wait for it."""
+    return max(FEWEST_SLABS, slabs(out, WRITE_SLABS))
 
 
 def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:

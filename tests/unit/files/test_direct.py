@@ -115,22 +115,6 @@ def test_any_extents_are_those_of_the_files(files, forget, cuts, packed, cached)
     assert (buffer[needed:] == 7).all()
 
 
-@given(CUTS)
-def test_unpacked_runs_lie_as_in_their_files(files, cuts):
-    """Without packing every run begins at the byte of a page where it begins in its file."""
-    extents = [e for e in drawn(files, cuts) if e.nbytes]
-    runs = []
-    for extent in extents:
-        if not runs or runs[-1][:2] != (extent.path, extent.offset):
-            runs.append((extent.path, extent.offset + extent.nbytes, extent.offset))
-        else:
-            runs[-1] = (extent.path, extent.offset + extent.nbytes, runs[-1][2])
-    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
-    with ExtentReader() as reader:
-        views = reader.read(extents, buffer)
-    assert [v.ctypes.data % 4096 for v in views] == [start % 4096 for _, _, start in runs]
-
-
 @given(CUTS, st.integers(0, 10**6))
 def test_gathered_views_follow_each_other(files, cuts, offset):
     """Runs are moved together, to the byte of a page where they will be written."""
@@ -167,18 +151,6 @@ def test_what_is_cached_is_copied(files, reads):
     direct, buffered = reads
     assert not direct
     assert sum(n for _, n in buffered) == 17 * MIB
-
-
-def test_packed_runs_that_lie_right_are_read_directly(files, reads, monkeypatch):
-    """Of packed files with equal headers whole pages are read directly; shared ones are not."""
-    needs_direct(next(iter(files)))
-    never_cached(monkeypatch)
-    extents = [Extent(path, 128, 2 * MIB) for path in files]
-    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents, packed=True))
-    with ExtentReader() as reader:
-        views = reader.read(extents, buffer, packed=True)
-    assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
-    assert reads[0] == [(4096, 2 * MIB - 4096)] * 2
 
 
 def refusing(monkeypatch, name, number, when):
@@ -287,28 +259,6 @@ def test_few_files_stay_open_and_none_after_the_end(tmp_path):
         assert 0 < open_files() <= direct_io._MOST_OPEN
     assert open_files() == 0
     assert b"".join(v.tobytes() for v in views) == b"".join(i.to_bytes(2) for i in range(200))
-
-
-def test_the_page_cache_is_asked_at_random(files, monkeypatch):
-    """Asking brings a page into the cache: the next reader must not be misled by it."""
-    path, asked = next(iter(files)), []
-    read = os.preadv
-
-    def cold(descriptor, buffers, offset, flags=0):
-        if flags:
-            asked.append(offset)
-            raise BlockingIOError
-        return read(descriptor, buffers, offset)
-
-    monkeypatch.setattr(direct_io.os, "preadv", cold)
-    extents = [Extent(path, 10 * MIB, 2 * MIB)]
-    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
-    needs_direct(path)
-    with ExtentReader() as reader:
-        for _ in range(20):
-            reader.read(extents, buffer)
-    assert len({offset // 4096 for offset in asked}) > 10
-    assert all(10 * MIB <= offset < 12 * MIB for offset in asked)
 
 
 @pytest.mark.parametrize("asked", ["read", "cached"])

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from contextlib import closing
 from itertools import pairwise
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -205,14 +206,17 @@ def drained(lane, path, raw, slab_bytes, slabs, cuts):
     watch, at = Stopwatch(), 0
     with commit(path) as file:
         with StackWriter(file, (raw.nbytes,), np.dtype("u1")) as writer:
-            writer.slab_bytes = slab_bytes
-            with closing(Drain(lane, writer, slabs, watch)) as drain:
+            free = SimpleQueue()
+            for _ in range(slabs):
+                free.put(lane.slab(slab_bytes)[:slab_bytes])
+            with closing(Drain(lane, writer, free, watch)) as drain:
                 for length in cuts:
                     source = raw[at : at + length].copy()
                     drain.write(source)
                     source[:] = 7  # it may be overwritten now
                     at += length
                 drain.finish()
+        assert free.qsize() == slabs
         return writer.checksum(), (writer.row_bytes, writer.piece_bytes), watch
 
 
@@ -242,7 +246,7 @@ FAILURES = {
     "work": (batch.Batches, "work"),
     "download": (HostLane, "download"),
     "fetching a report": (operation.BatchReport, "fetched"),
-    "examining": (batch.Batches, "examine"),
+    "examining": (batch.ShardChecks, "examine"),
     "writing": (StackWriter, "write_at"),
     "handing over a slab": (Drain, "_flush"),
     "the end": (Drain, "finish"),
@@ -279,6 +283,7 @@ def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
     error = BrokenError(where)
     before = set(threading.enumerate())
     with monkeypatch.context() as patch:
+        patch.setattr(Session, "warm", lambda *_: None)  # it would keep the failure to itself
         worked = fail(patch, where, error, 1 if where in ONCE else call)
         with pytest.raises(BrokenError) as caught:
             job.run_shard(made, "00000")
@@ -298,8 +303,8 @@ def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
     """With the least memory the pipeline runs in two slabs each way, to the same bits."""
     monkeypatch.setattr(piecess, "SLAB_BYTES", 1000)
     seen, taken = set(), []
-    slab = HostLane.slab
-    monkeypatch.setattr(HostLane, "slab", lambda self, n: taken.append(n) or slab(self, n))
+    new = HostLane._new_slab
+    monkeypatch.setattr(HostLane, "_new_slab", lambda self, n: taken.append(n) or new(self, n))
     made = copied(factories.plan(tmp_path, noise((40, 8, 8)), shards=1))
     taken.clear()
     counts = []

@@ -296,19 +296,6 @@ def test_a_contiguous_run_keeps_few_nodes():
 # The factory.
 
 
-def test_the_fewest_states_are_made():
-    """Statistics that come together share a state; each statistic can be asked for alone."""
-    first = np.zeros(3, "float32")
-    kinds = {
-        name: [type(s).__name__ for s in statistics.accumulators([name], 3, "float32", first)]
-        for name in STATISTICS
-    }
-    assert all(len(made) == 1 for made in kinds.values())
-    assert len(statistics.accumulators(STATISTICS, 3, "float32", first)) == 6
-    for name in STATISTICS:
-        assert name in of(np.ones((2, 3), "int64"), [name])
-
-
 @pytest.mark.parametrize("name", ["min", "argmax"])
 def test_complex_numbers_have_no_extreme(name):
     """The accumulators refuse what the config should have refused."""
