@@ -69,10 +69,11 @@ class Recorder:
 
     def _risen(self, name: str) -> float | None:
         """By how much a counter has risen; None where a sample lacks it, or it was set back."""
-        points = self._points(name)
-        if len(points) < max(2, len(self._samples)) or points[-1][1] < points[0][1]:
+        values = [value for _, value in self._points(name)]
+        if len(values) < max(2, len(self._samples)):
             return None
-        return round(float(points[-1][1] - points[0][1]), _DIGITS)
+        risen: float = values[-1] - values[0]
+        return round(risen, _DIGITS) if risen >= 0 else None
 
     def _energy(self) -> float | None:
         """By the device's own counter, or by its power where it has none."""
