@@ -151,6 +151,7 @@ class _ShardLoop:
         else:
             log.info("%s written", self._plan.results.receipt(shard))
             left = self._tidy()
+            self._logs.settle(shard)
             self._parent.send("done", shard, device=self._device)
             if left:
                 self._parent.send("spent", reason=left)
@@ -213,6 +214,13 @@ class _Logs:
             logging.getLogger().removeHandler(handler)
             with contextlib.suppress(OSError):  # a full disk: see `_handler`
                 handler.close()
+
+    def settle(self, shard: str) -> None:
+        """Put the log of a shard that went well into the worker's own: a file less per shard."""
+        for message in logss.settle(self._results, shard):
+            words = (log.name, logging.INFO, "", 0, "shard %s: %s", (shard, message), None)
+            with self._own.lock or contextlib.nullcontext():
+                self._own.emit(log.makeRecord(*words))
 
     def _handler(self, path: Path, mode: str) -> logging.Handler:
         # Without room for a log the shard goes on: it will say so itself, where it needs room.

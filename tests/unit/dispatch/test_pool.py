@@ -148,8 +148,8 @@ def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
 def test_each_worker_has_a_device_of_its_own(tmp_path):
     """Two workers on two devices, each one process to its end."""
     wait = (
-        "logs = HERE / 'results' / 'logs' / 'multiply'\n"
-        "until(lambda: len(list(logs.glob('*.starts'))) > 1)\n"  # first shards wait for each other
+        "(HERE / f'at {first}').touch()\n"
+        "until(lambda: len(list(HERE.glob('at *'))) > 1)\n"  # the first two wait for each other
         "assert 'mpi4py' not in sys.modules"
     )
     made = planned(tmp_path, wait)
@@ -162,7 +162,9 @@ def test_each_worker_has_a_device_of_its_own(tmp_path):
 
 
 def starts(made: Plan, number: int) -> list[int]:
-    """The processes that began a shard."""
+    """The processes that began a shard; of one that went well at once the receipt knows."""
+    if not made.results.starts(f"{number:05}").exists():
+        return [receipt(made, number).process]
     lines = made.results.starts(f"{number:05}").read_text().splitlines()
     return [int(line.split("\t")[2]) for line in lines]
 
@@ -177,13 +179,29 @@ def test_the_next_shard_is_read_while_one_is_computed(tmp_path):
     assert done.returncode == 0, done.stderr
     assert receipt(made, 5).started < receipt(made, 4).finished
     assert starts(made, 4) == starts(made, 5)
-    assert "00005" not in log(made, 4)
-    assert "00004" not in log(made, 5)
+    lines = [line for line in done.stderr.splitlines() if " INFO shard 000" in line]
+    assert [line.count("00004") for line in lines if "00004" in line] == [2]
+    assert len(lines) == SHARDS
+
+
+def test_a_shard_that_went_well_leaves_two_files(tmp_path):
+    """What its log said stands in the worker's; a warning, or a second attempt, keeps the files."""
+    trouble = "if first == 2:\n    __import__('logging').warning('odd')\n"
+    trouble += "if first == 4 and once('failed'):\n    raise MemoryError"
+    made = planned(tmp_path, trouble)
+    done = pooled(made)
+    assert done.returncode == 0, done.stderr
+    kept = [path.name for path in made.results.log("multiply").parent.iterdir() if path.is_file()]
+    assert {"00001.log", "00001.starts", "00002.log", "00002.starts"} == set(kept) - {"done"}
+    assert len(starts(made, 2)) == 2
+    for number in set(range(SHARDS)) - {1, 2}:
+        path = made.results.receipt(f"{number:05}")
+        assert f" INFO shard {number:05}: {path} written\n" in done.stderr
 
 
 def test_a_shard_log_is_that_of_a_job(tmp_path):
     """The log of a shard names node, process and the command that does the same by hand."""
-    made = planned(tmp_path, shards=2)
+    made = planned(tmp_path, "__import__('logging').warning('odd')", shards=2)
     assert pooled(made).returncode == 0
     lines = log(made, 1).splitlines()
     assert f"process {starts(made, 1)[0]}" in lines[0]
