@@ -8,7 +8,7 @@ from typing import Any
 import harness
 import numpy as np
 
-FLOATS = ("float16", "float32", "tf32", "float64", "complex64", "complex128")
+FLOATS = ("float16", "float32", "tf32x3", "tf32", "float64", "complex64", "complex128")
 INTEGERS = ("int8", "int16", "int32", "int64")
 KINDS = ("normal", "positive", "constant", "powers of two", "rows", "sparse", "subnormal")
 INTEGER_KINDS = ("uniform", "constant", "sparse")
@@ -28,7 +28,7 @@ RECTANGLES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What is multiplied: its arithmetic (a dtype, or tf32), shapes, and kind of numbers.
+    """What is multiplied: its arithmetic (a dtype, tf32x3 or tf32), shapes, and kind of numbers.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Cell:
     @property
     def dtype(self) -> str:
         """Element type of the factors."""
-        return "float32" if self.arithmetic == "tf32" else self.arithmetic
+        return "float32" if self.arithmetic.startswith("tf32") else self.arithmetic
 
     @property
     def label(self) -> str:
@@ -172,11 +172,12 @@ def multiplication(
         larger[:count] = stack
         return larger
 
-    kernel = gemm.kernel(xp, problem, "tf32" if cell.arithmetic == "tf32" else "ieee")
+    short = cell.arithmetic.startswith("tf32")
+    kernel = gemm.kernel(xp, problem, cell.arithmetic if short else "ieee")
     out = xp.zeros((whole, *problem.product_shape), problem.product_dtype)
     a, b = padded(left), padded(right)
     # NumPy multiplies in float32 there: its products are as good as tf32's and better.
-    compute = "tf32" if cell.arithmetic == "tf32" else kernel.compute
+    compute = cell.arithmetic if short else kernel.compute
     return lambda: kernel.multiply(a, b, out, count), out[:count], compute
 
 

@@ -1,7 +1,8 @@
 """The multiplication alone, slabs already on the device, beside CuPy, cuBLAS and PyTorch.
 
 Each figure is a median over rounds in which all take turns; TFLOP/s count 2 d³ a product, also
-where a kernel needs fewer. Every result is first compared with a product in float64.
+where a kernel needs fewer. Every result is first compared with a product in float64. ``--only
+precision`` takes a few seconds: float32 in each precision, with its errors.
 """
 
 import argparse
@@ -20,14 +21,18 @@ STACK_BYTES = 256 * harness.MIB
 SMALL = 512  # up to here a product moves so few numbers that bytes per second tell more
 LOOP_CALLS = 1024  # calls of a loop that are timed: one per matrix is slow where matrices are small
 ROUNDS = 5
+CALLS = 4  # of a turn, in the table of precisions
 ROUND_SECONDS = 0.02  # of one peer's turn, where one call is shorter
 CELL_SECONDS = 6.0  # not begun with less time left
-ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 5e-3, "tf32": 5e-3}
+PRECISIONS = ("ieee", "tf32x3", "tf32")
+PRECISION_DIMS = (2048, 4096, 8192)
+KINDS = ("normal", "uniform", "wide", "ill-conditioned")
+ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 5e-3, "tf32x3": 1e-4, "tf32": 5e-3}
 """Relative to the norm of a product; standard normal factors, any order of summation."""
 
 # From library_types.h and cublas_api.h: element type, and the type of the accumulation.
 CUDA_R = {"float32": 0, "float64": 1, "float16": 2}
-CUBLAS_COMPUTE = {"float16": 68, "float32": 68, "tf32": 77, "float64": 70}
+CUBLAS_COMPUTE = {"float16": 68, "float32": 68, "tf32x3": 68, "tf32": 77, "float64": 70}
 
 Multiply = Callable[[], Any]
 
@@ -43,8 +48,8 @@ class Cell:
 
     @property
     def arithmetic(self) -> str:
-        """What decides the error: ``tf32``, or the element type."""
-        return "tf32" if self.precision == "tf32" else self.dtype
+        """What decides the error: tf32, tf32x3 (whose peers take float32), or the element type."""
+        return self.dtype if self.precision == "ieee" else self.precision
 
     @property
     def matrix_bytes(self) -> int:
@@ -142,9 +147,10 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
     for dtype in options.dtypes:
         for dim in options.dims:
             yield Cell(dtype, dim, "A @ A", "ieee")
-    if "float32" in options.dtypes and "tf32" in options.precision:
-        for dim in options.dims:
-            yield Cell("float32", dim, "A @ A", "tf32")
+    for precision in ("tf32x3", "tf32"):
+        if "float32" in options.dtypes and precision in options.precision:
+            for dim in options.dims:
+                yield Cell("float32", dim, "A @ A", precision)
     for dtype in options.dtypes:
         for dim in options.dims if options.tiny else SYMMETRIC_DIMS:
             if dtype != "float16" and dim in options.dims:
@@ -226,26 +232,71 @@ def add_row(table: harness.Table, cell: Cell, matrices: int, found: Any) -> None
         table.note(f"{name}: {why}")
 
 
+def factor(xp: Any, kind: str, dim: int) -> Any:
+    """A float32 matrix ``(d, d)``; of the ill-conditioned ones, terms of a product cancel."""
+    if kind == "uniform":
+        return xp.random.default_rng(dim).random((dim, dim), dtype=np.float32)
+    made = harness.normal(xp, (dim, dim), "float32")
+    if kind == "wide":
+        made *= xp.exp2(xp.random.default_rng(dim).integers(-20, 21, (dim, dim)).astype("float32"))
+    if kind == "ill-conditioned":
+        made = 1 + made / 4096
+        made[:, : dim // 2] *= -1
+    return made
+
+
+def worst(xp: Any, a: Any, product: Any) -> float:
+    """The largest error of an element of A @ A, relative to that of ``|A| |A|``."""
+    wide = a.astype("float64")
+    error = abs(product - wide @ wide)
+    return float((error / (abs(wide) @ abs(wide))).max())
+
+
+def precisions(
+    xp: Any, options: argparse.Namespace, stack_bytes: int, budget: harness.Budget
+) -> None:
+    """The table of float32 in each precision: its rate on normal numbers, and its worst errors."""
+    errors = [f"error, {kind}" for kind in KINDS]
+    table = harness.Table("precision", ["precision", "d", "TFLOP/s", *errors], options.json)
+    for dim in options.precision_dims:
+        if budget.left <= (0 if options.tiny else CELL_SECONDS):
+            table.note(f"precision, d = {dim}: skipped, out of time")
+            continue
+        matrices = Cell("float32", dim, "A @ A", "ieee").matrices(stack_bytes)
+        a = harness.normal(xp, (matrices, dim, dim), "float32")
+        out = xp.empty_like(a)
+        names = [name for name in PRECISIONS if name in options.precision]
+        runs = {name: ours(xp, Cell("float32", dim, "A @ A", name), a, out) for name in names}
+        rounds: dict[str, list[float]] = {name: [] for name in runs}
+        for number in range(1 + ROUNDS):  # the first one loads and compiles
+            for name in harness.in_turn(runs, number):
+                multiply, count = runs[name]
+                rounds[name].append(harness.seconds_of(xp, multiply, CALLS) / count)
+        found: dict[str, list[float]] = {name: [] for name in runs}
+        for kind in KINDS:
+            a[0] = factor(xp, kind, dim)
+            for name, (multiply, _) in runs.items():
+                multiply()
+                found[name].append(worst(xp, a[0], out[0]))
+        for name in runs:
+            rate = 2 * dim**3 / float(np.median(rounds[name][1:])) / 1e12
+            table.row([name, dim, rate, *found[name]], {"errors": found[name]})
+    table.end()
+
+
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = harness.parser(__doc__)
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--dims", nargs="+", type=int, default=list(DIMS))
-    parser.add_argument(
-        "--precision", nargs="+", default=["ieee", "tf32"], choices=["ieee", "tf32"]
-    )
+    parser.add_argument("--precision", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
+    parser.add_argument("--only", choices=["kernels", "precision"], help="one of the two tables")
+    parser.set_defaults(precision_dims=PRECISION_DIMS)
     return parser
 
 
-def main() -> None:
-    """Measure cell by cell and print the table."""
-    options = arguments().parse_args()
-    if options.tiny:
-        options.dims, options.precision = [4, 16], ["ieee"]
-    xp = harness.array_module(options.tiny)
-    stack_bytes = 4096 if options.tiny else STACK_BYTES
-    budget = harness.Budget(options.minutes)
-    harness.say(f"Kernels on {harness.device_name(xp)}, {harness.machine()}; TFLOP/s")
+def kernels(xp: Any, options: argparse.Namespace, stack_bytes: int, budget: harness.Budget) -> None:
+    """The table of all kernels beside their peers."""
     headings = ["product", "d", "matrices", *PEERS, "shardwise GB/s", "to the best", "to cuBLAS"]
     table = harness.Table("kernels", headings, options.json)
     for cell in cells(options):
@@ -261,6 +312,21 @@ def main() -> None:
         if xp is not np:
             xp.get_default_memory_pool().free_all_blocks()
     table.end()
+
+
+def main() -> None:
+    """Measure cell by cell and print the table."""
+    options = arguments().parse_args()
+    if options.tiny:
+        options.dims, options.precision, options.precision_dims = [4, 16], ["ieee"], [16]
+    xp = harness.array_module(options.tiny)
+    stack_bytes = 4096 if options.tiny else STACK_BYTES
+    budget = harness.Budget(options.minutes)
+    harness.say(f"Kernels on {harness.device_name(xp)}, {harness.machine()}; TFLOP/s")
+    if options.only != "precision":
+        kernels(xp, options, stack_bytes, budget)
+    if options.only != "kernels":
+        precisions(xp, options, stack_bytes, budget)
 
 
 if __name__ == "__main__":

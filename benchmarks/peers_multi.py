@@ -42,9 +42,28 @@ def run_peer(stack: Path, devices: list[str]) -> tuple[float, float, float]:
 def corner(plan: Path) -> float:
     """The first element of the sum over all shards of a plan."""
     from shardwise.numerics.binned import rounded
+    from shardwise.numerics.packed import unpack
+    from shardwise.records import receipts
 
-    parts = (np.load(path, mmap_mode="r") for path in (plan.parent / "products").glob("*.npy"))
-    return float(sum(rounded(part[:, :1, :1], "float32")[0, 0] for part in parts))
+    total = 0.0
+    for path in (plan.parent / "products").rglob("*.npy"):
+        packing = receipts.read(path.with_suffix(".json"), receipts.ProductReceipt).file.planes
+        part = unpack(np.load(path, mmap_mode="r")[:, :1, :1], packing)
+        total += float(rounded(part, "float32")[0, 0])
+    return total
+
+
+def held(plan: Path) -> str:
+    """What held the shards of a plan up, in seconds a shard, the first one apart."""
+    receipts = [harness.read_json(path) for path in (plan.parent / "products").glob("*.json")]
+    first, *others = sorted(receipts, key=lambda receipt: receipt["started"])
+    words = []
+    for some in ([first], others or [first]):
+        phases = [receipt["timeline"]["held"] for receipt in some]
+        words.append(
+            ", ".join(f"{k} {sum(p[k] for p in phases) / len(some):.2f}" for k in phases[0])
+        )
+    return f"seconds of the first shard: {words[0]}; of the others: {words[1]}"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -95,6 +114,7 @@ def main() -> None:
                     harness.median, zip(*rounds, strict=True)
                 )
                 rates = nbytes / theirs / harness.GB, nbytes / ours / harness.GB
+                table.note(f"{count} GPUs, {held(plan)}")
                 table.row([count, *rates, ratio, their_whole, whole, first], {"rounds": rounds})
     table.note(f"{nbytes / harness.GB:.3g} GB, {cell.matrices(1)} matrices in {shards} shards")
     table.end()

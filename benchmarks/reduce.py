@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,10 @@ class Stack:
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of one product, or of the planes of one sum."""
-        from shardwise.numerics import binned
-
+        """Bytes of one product, or of one sum."""
         if self.keep == "products":
             return self.dim**2 * np.dtype(self.dtype).itemsize
-        return 8 * int(np.prod(binned.plane_shape((self.dim, self.dim), self.dtype)))
+        return self.dim**2 * sum_bytes(self.dtype)
 
     @property
     def arrays(self) -> int:
@@ -139,13 +138,13 @@ def fabricate(plan: Any) -> None:
     from shardwise.records import ledger, receipts
 
     problem, sums = plan.problem, plan.settings.keep == "sum"
-    dtype = np.dtype("int64" if sums else problem.product_dtype)
+    dtype, packing = np.dtype("uint16" if sums else problem.product_dtype), None
     for number, (shard_id, shard) in enumerate(plan.shards.items()):
         started, count = time.time(), shard.stop - shard.start
         path, shape = plan.results.product(shard_id), (count, *problem.product_shape)
         if sums:
-            blocks = iter([planes := random_planes(problem, count, number)])
-            shape = planes.shape
+            rows, packing = random_sum(problem, count, number)
+            blocks, shape = iter([rows]), rows.shape
         else:
             blocks = harness.pieces(dtype.name, int(np.prod(shape)), number)
         with commit.commit(path) as file, npy.StackWriter(file, shape, dtype) as writer:
@@ -153,7 +152,7 @@ def fabricate(plan: Any) -> None:
                 writer.append(block)
             checksum = writer.checksum()
         pieces = writer.row_bytes, writer.piece_bytes
-        facts = receipts.describe_file(path, shape, dtype.name, checksum, *pieces)
+        facts = receipts.describe_file(path, shape, dtype.name, checksum, *pieces, packing)
         receipts.write(
             plan.results.receipt(shard_id),
             {
@@ -173,14 +172,25 @@ def fabricate(plan: Any) -> None:
     ledger.write(plan)
 
 
-def random_planes(problem: Any, terms: int, seed: int) -> np.ndarray:
-    """The planes of a sum of matrices of normal numbers."""
-    from shardwise.numerics import binned
+@cache
+def sum_bytes(dtype: str) -> int:
+    """Bytes of an element of a sum of matrices of normal numbers, of which this is one."""
+    from shardwise.plan.problem import Problem
+
+    rows, _ = random_sum(Problem(TERMS, (256, 256), "A @ A", dtype), TERMS, 0)
+    return int(rows.nbytes) // 256**2
+
+
+def random_sum(problem: Any, terms: int, seed: int) -> tuple[np.ndarray, Any]:
+    """The packed planes of a sum of matrices of normal numbers."""
+    from shardwise.multiply import sinks
+    from shardwise.multiply.lanes import HostLane
 
     shape = (terms, *problem.product_shape)
-    added = binned.BinnedSum(np, problem.product_shape, problem.product_dtype)
-    added.add(harness.normal(np, shape, problem.product_dtype, seed))
-    return added.planes()
+    added = sinks.PlanesOfSum(np, problem, terms)
+    added.allocate()
+    added.take(harness.normal(np, shape, problem.product_dtype, seed))
+    return added.result()(HostLane()), added.packing
 
 
 def expected(plan: Any, most: int | None) -> np.ndarray:

@@ -39,10 +39,13 @@ def files_of(plan: Any, most: int | None = None) -> Files:
 def arrays_in(plan: Any, path: Path) -> Any:
     """What is to be added of a file: its products, mapped, or the one sum that its planes hold."""
     from shardwise.numerics import binned
+    from shardwise.numerics.packed import unpack
+    from shardwise.records import receipts
 
     mapped = np.asarray(np.load(path, mmap_mode="r"))
     if plan.settings.keep == "sum":
-        return binned.rounded(mapped, plan.problem.product_dtype)[np.newaxis]
+        packing = receipts.read(path.with_suffix(".json"), receipts.ProductReceipt).file.planes
+        return binned.rounded(unpack(mapped, packing), plan.problem.product_dtype)[np.newaxis]
     return mapped
 
 

@@ -12,6 +12,7 @@ import pytest
 from shardwise.files import small
 from shardwise.multiply import copy, job, synthetic
 from shardwise.numerics import binned
+from shardwise.numerics.packed import unpack
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
@@ -129,9 +130,13 @@ def rewritten(path: Path, **values: Any) -> None:
 
 
 def products(made: Plan) -> np.ndarray:
-    """What the product files of a plan hold, one after the other."""
+    """What the product files of a plan hold, one after the other; of sums the planes."""
     files = [np.load(made.results.product(shard_id)) for shard_id in made.shards]
-    return np.stack(files) if made.settings.keep == "sum" else np.concatenate(files)
+    if made.settings.keep == "products":
+        return np.concatenate(files)
+    packings = [receipt(made, shard_id).file.planes for shard_id in made.shards]
+    pairs = zip(files, packings, strict=True)
+    return np.stack([unpack(file, packing) if packing else file for file, packing in pairs])
 
 
 def partials(made: Plan) -> np.ndarray:

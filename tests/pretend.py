@@ -292,8 +292,6 @@ class _Writer:
             "memory_bytes": pair(9.1e9, 1.2e10), "memory_total_bytes": MEMORY,
             "power_watts": pair(watts, watts * 1.4), "temperature_celsius": pair(51.0, 58.0),
             "clock_sm_hertz": pair(1.7e9, 1.98e9), "clock_memory_hertz": pair(3.2e9, 3.2e9),
-            "pcie_received_bytes_per_second": pair(3.2e9, 2.4e10),
-            "pcie_sent_bytes_per_second": pair(2.9e9, 2.1e10),
             "throttled_seconds": throttled, "ecc_corrected": 0, "ecc_uncorrected": 0,
             "energy_joules": round(watts * whole, 3),
         }  # fmt: skip
@@ -318,8 +316,7 @@ class _Writer:
         gauge = {
             "utilisation": 0.61, "memory_bytes": 9_400_000_000, "memory_total_bytes": MEMORY,
             "power_watts": 402.5, "temperature_celsius": 54, "clock_sm_hertz": 1_700_000_000,
-            "clock_memory_hertz": 3_200_000_000, "pcie_received_bytes_per_second": 3_100_000_000,
-            "pcie_sent_bytes_per_second": 2_800_000_000, "throttled": [], "ecc_uncorrected": 0,
+            "clock_memory_hertz": 3_200_000_000, "throttled": [], "ecc_uncorrected": 0,
             "processes": 1, "memory_unlisted_bytes": 0,
         }  # fmt: skip
         device = {key: machine.told()[key] for key in ("name", "uuid") if key in machine.told()}
@@ -367,7 +364,8 @@ def _form(plan: Plan, row: Shard) -> tuple[tuple[int, ...], str]:
     if settings.keep == "products":
         return (row.stop - row.start, *shape), problem.product_dtype
     if memory.exact_sum(problem, settings.reproducible):
-        return plane_shape(shape, problem.product_dtype), "int64"
+        words = memory.most_words(problem, row.stop - row.start)
+        return (words, *plane_shape(shape, problem.product_dtype)[1:]), "uint16"
     return shape, problem.sum_dtype
 
 

@@ -1,4 +1,4 @@
-"""What a GPU does of tf32, by NumPy: the split of factors, and the one call of cuBLAS."""
+"""Factors for tf32, and what a GPU does with them, by NumPy: the split, and one call of cuBLAS."""
 
 import ctypes
 from types import SimpleNamespace
@@ -6,8 +6,26 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from tests.factories import noise
+
 FAST_TF32 = 77
 TYPES = {0: np.float32, 4: np.complex64}
+KINDS = ("normal", "uniform", "wide", "ill-conditioned")
+
+
+def numbers(kind, shape, dtype="float32", seed=0):
+    """Factors; of the ill-conditioned ones, products are far below the sums of moduli."""
+    random = np.random.default_rng(seed)
+    made = noise(shape, "complex128" if "complex" in dtype else "float64", seed)
+    if kind == "uniform":
+        made = random.random(shape)
+    if kind == "wide":
+        made = made * np.exp2(random.integers(-20, 21, shape))
+    if kind == "ill-conditioned":
+        side = shape[-1] // 2
+        made = np.ones(shape) + 2.0**-12 * made
+        made[..., :side] *= -1
+    return made.astype(dtype)
 
 
 def rounded(numbers):

@@ -105,10 +105,7 @@ def add_ranks(
 ) -> None:
     """Add ``--ranks`` and ``--launcher``, for a stage that starts its MPI ranks itself.
 
-    Parameters
-    ----------
-    otherwise
-        How many ranks there are where neither the user nor a scheduler says so.
+    ``otherwise`` says how many ranks there are where neither the user nor a scheduler does.
     """
     arguments.add_argument(
         "--ranks",

@@ -53,15 +53,10 @@ def decimal(value: float, unit: str) -> str:
 
 
 def number(value: Any, most: float = sys.float_info.max) -> float | None:
-    """A number from a file that may hold anything, as it is; None for all that is none.
+    """A number of lesser magnitude than ``most``, as it is; None for all that is none.
 
-    Parameters
-    ----------
-    value
-        What was read: JSON has true and false, which Python counts as numbers, not-a-number, and
-        integers that no float holds.
-    most
-        Numbers of this magnitude or a larger one were made up.
+    Of a file that may hold anything: JSON has true and false, which Python counts as numbers,
+    not-a-number, and integers that no float holds.
     """
     # Compared as they are: an integer too large for a float would raise.
     return value if type(value) in (int, float) and -most < value < most else None

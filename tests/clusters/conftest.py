@@ -1,6 +1,6 @@
 """The fixtures of tests on real schedulers: each test runs on every scheduler of `KINDS`."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +9,22 @@ from tests.clusters.cluster import Cluster, session_cluster
 from tests.clusters.grid_engine.cluster import GridEngine
 from tests.clusters.night import ArrayNight, Night
 from tests.clusters.slurm.cluster import Slurm
+from tests.factories import nightly
 
 KINDS: dict[str, type[Cluster]] = {"slurm": Slurm, "grid_engine": GridEngine}
+
+
+def on_each_site(ways: str, night: Container[str] = ()) -> list[object]:
+    """Pairs of a scheduler and one of its ways, by the attribute that names them; some at night."""
+    return [
+        pytest.param(name, way, marks=[getattr(pytest.mark, name)]
+                     + [pytest.mark.nightly] * (way in night))
+        for name, kind in KINDS.items() for way in getattr(kind, ways)
+    ]  # fmt: skip
+
+
+SLURM_FIRST = pytest.mark.parametrize("site", ["slurm", nightly("grid_engine")], indirect=True)
+"""For what does not depend on the scheduler."""
 
 
 @pytest.fixture(

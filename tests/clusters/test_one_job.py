@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from tests import processes
 from tests.clusters.cluster import Cluster
-from tests.clusters.conftest import KINDS
+from tests.clusters.conftest import KINDS, on_each_site
 from tests.clusters.jobs import SpreadJobs
 from tests.clusters.night import Night, sum_of_squares
 from tests.spread import BAD, SHARDS
@@ -22,17 +22,14 @@ DEVICES = {"pool": 1, "mpi": 2}
 """How many GPUs the profiles ask for as they are shipped."""
 
 
-ENOUGH = pytest.mark.parametrize(
-    ("site", "dispatch"),
-    [
-        pytest.param("slurm", "pool", marks=pytest.mark.slurm),
-        pytest.param("slurm", "mpi", marks=pytest.mark.slurm),
-        pytest.param("grid_engine", "mpi", marks=pytest.mark.grid_engine),
-        pytest.param("grid_engine", "pool", marks=[pytest.mark.grid_engine, pytest.mark.nightly]),
-    ],
-    indirect=True,
-)
-"""What a pool does on its one node has little to do with the scheduler."""
+def enough(*pairs: str) -> pytest.MarkDecorator:
+    """Some pairs of a scheduler and a dispatch by day, all at night: enough for what is shown."""
+    cases = [
+        pytest.param(s, d, marks=[getattr(pytest.mark, s)]
+                     + [pytest.mark.nightly] * (f"{s} {d}" not in pairs))
+        for s in KINDS for d in DEVICES
+    ]  # fmt: skip
+    return pytest.mark.parametrize(("site", "dispatch"), cases, indirect=True)
 
 
 @pytest.fixture(params=DEVICES)
@@ -51,7 +48,7 @@ def jobs(
     cluster.cancel_all()
 
 
-@ENOUGH
+@enough("slurm mpi")
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_killed_worker_is_replaced(jobs: SpreadJobs) -> None:
     """Its shard is tried again; the job ends well, and no other shard was begun twice."""
@@ -66,7 +63,7 @@ def test_a_killed_worker_is_replaced(jobs: SpreadJobs) -> None:
     assert sum(starts) <= SHARDS + 2, starts  # its shard, and the one that it was to compute next
 
 
-@ENOUGH
+@enough("slurm mpi")
 @pytest.mark.fault("a rank that is killed")
 def test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest(jobs: SpreadJobs) -> None:
     """What was whole stays as it is, and no process of the first job lives on."""
@@ -84,7 +81,7 @@ def test_a_killed_leader_ends_the_job_and_a_rerun_does_the_rest(jobs: SpreadJobs
     assert {shard: after[shard] for shard in before} == before
 
 
-@ENOUGH
+@enough("grid_engine mpi")
 def test_a_shard_that_always_fails_costs_itself(jobs: SpreadJobs) -> None:
     """All others finish; the job ends with its code, and its last words name it."""
     jobs.spread.put("bad")
@@ -97,6 +94,7 @@ def test_a_shard_that_always_fails_costs_itself(jobs: SpreadJobs) -> None:
     assert f"of {SHARDS} shards 1 failed" in last
 
 
+@enough("slurm mpi", "grid_engine mpi")
 @pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
 @pytest.mark.fault("two runs at once")
 def test_a_cancelled_job_leaves_no_process(jobs: SpreadJobs) -> None:
@@ -117,11 +115,7 @@ def test_a_cancelled_job_leaves_no_process(jobs: SpreadJobs) -> None:
 @pytest.mark.parametrize("dispatch", ["mpi"], indirect=True)
 @pytest.mark.parametrize(
     ("site", "placement"),
-    [
-        pytest.param(name, placement, marks=getattr(pytest.mark, name))
-        for name, kind in KINDS.items()
-        for placement in kind.placements
-    ],
+    on_each_site("placements", night=("a rank a device", "mpiexec", "a rank a node")),
     indirect=["site"],
 )
 def test_every_device_that_was_granted_computes(jobs: SpreadJobs, placement: str) -> None:
@@ -155,7 +149,7 @@ def test_the_digits_have_the_same_bits(night: Night, dispatch: str, tmp_path: Pa
     assert night.workspace.run("--dry-run", profile=night.cluster.profile).jobs == set()
 
 
-@ENOUGH
+@enough("slurm pool")
 @pytest.mark.fault("snakemake killed by -9 and started again")
 @pytest.mark.fault("two runs at once")
 def test_a_killed_snakemake_never_costs_a_shard_twice(night: Night, dispatch: str) -> None:

@@ -12,16 +12,13 @@ from shardwise.dispatch.array import journal
 from shardwise.files.paths import Results
 
 from tests import processes
+from tests.clusters.conftest import SLURM_FIRST
 from tests.clusters.night import MULTIPLY, ArrayNight
 
 pytestmark = pytest.mark.timeout(900)
 
 SHARDS, TASKS = 24, 2
 
-slurm_first = pytest.mark.parametrize(
-    "site", ["slurm", pytest.param("grid_engine", marks=pytest.mark.nightly)], indirect=True
-)
-"""For what does not depend on the scheduler."""
 
 SLOW = """
 import time
@@ -120,7 +117,7 @@ def test_a_task_leaves_before_its_time_is_up(array_night: ArrayNight) -> None:
     assert any("the run time is nearly up" in log.read_text() for log in logs)
 
 
-@slurm_first
+@SLURM_FIRST
 def test_a_task_that_is_warned_finishes_its_shard(array_night: ArrayNight) -> None:
     """SIGUSR1, as schedulers send it before the end: the rest goes back, the task leaves with 0."""
     night = array_night
@@ -132,35 +129,3 @@ def test_a_task_that_is_warned_finishes_its_shard(array_night: ArrayNight) -> No
     assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})
     logs = night.workspace.file("logs/array").glob("*/*.log")
     assert any("the run time is nearly up" in log.read_text() for log in logs)
-
-
-@slurm_first
-@pytest.mark.fault("snakemake killed by -9 and started again")
-def test_the_next_run_joins_tasks_that_pull(array_night: ArrayNight) -> None:
-    """Snakemake dies: its tasks pull on, and the next run waits for the very same."""
-    night = array_night
-    slow(night, 2.0)
-    run = night.start(*MULTIPLY)
-    night.wait_for("a shard is done", night.receipts)
-    run.kill()
-    run.wait()
-    night.wait_for("the job that waits ends", lambda: "has ended; the tasks work on" in night.log())
-    assert night.run("--unlock").code == 0
-    done = night.run(*MULTIPLY)
-    assert done.code == 0, done.output
-    assert "tasks of an earlier run still wait or work" in night.log()
-    assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})
-    assert night.arrays() == 1
-
-
-@slurm_first
-def test_a_shard_that_fails_costs_no_other(array_night: ArrayNight) -> None:
-    """A NaN: its task goes on with the next shard, and the end names the one that failed."""
-    night = array_night
-    night.of(SHARDS, array_tasks=TASKS)
-    np.save(night.matrix(4), np.full((5, 5), np.nan))
-    done = night.run(*MULTIPLY)
-    assert done.code != 0
-    assert "matrix 4 holds NaN or Inf" in done.output
-    assert set(night.receipts()) == {f"{i:05}" for i in range(SHARDS)} - {"00004"}
-    assert night.starts() == Counter({f"{i:05}": 1 for i in range(SHARDS)})

@@ -14,16 +14,13 @@ from shardwise.records import ledger
 
 from tests import factories, processes
 from tests.clusters.cluster import Cluster
-from tests.clusters.conftest import KINDS
+from tests.clusters.conftest import on_each_site
 from tests.clusters.jobs import waiting_ranks
 
 pytestmark = pytest.mark.timeout(600)
 
-WAYS = [
-    pytest.param(name, way, marks=getattr(pytest.mark, name))
-    for name, kind in KINDS.items()
-    for way in kind.reduces
-]
+WAYS = on_each_site("reduces")
+BUT_MPIEXEC = on_each_site("reduces", night=("one node, mpiexec", "two nodes, mpiexec"))
 
 
 @pytest.fixture
@@ -72,7 +69,9 @@ def test_the_ranks_are_where_they_were_granted(
 
 @pytest.mark.fault("a rank that raises")
 @pytest.mark.parametrize(
-    ("site", "way"), [way for way in WAYS if way.values[1].startswith("one ")], indirect=["site"]
+    ("site", "way"),
+    [way for way in BUT_MPIEXEC if way.values[1].startswith("one ")],
+    indirect=["site"],
 )
 def test_the_exit_code_reaches_the_scheduler(
     cluster: Cluster, made: Plan, submit: Callable[[], int]
@@ -91,7 +90,7 @@ def test_the_exit_code_reaches_the_scheduler(
 @pytest.mark.parametrize("how", ["kill", "cancel"])
 @pytest.mark.parametrize(
     ("site", "way"),
-    [way for way in WAYS if not way.values[1].startswith("one ")],
+    [way for way in BUT_MPIEXEC if not way.values[1].startswith("one ")],
     indirect=["site"],
 )
 def test_no_rank_outlives_another_or_its_job(

@@ -198,17 +198,6 @@ def test_many_faults_at_once(night: Night) -> None:
     assert np.array_equal(night.sum(), sum_of_squares(stack))
 
 
-def test_bad_input_in_a_shard_is_tried_once(night: Night) -> None:
-    """Its failure is final: no further try is submitted."""
-    night.folder_of(2)
-    np.save(night.matrix(1), np.full((5, 5), np.nan))
-    night.workspace.configure(input="stack", shards=2, materialize=False)
-    done = night.run()
-    assert done.code != 0
-    assert "matrix 1 holds NaN or Inf" in done.output
-    assert night.starts() == Counter({"multiply 00000": 1, "multiply 00001": 1})
-
-
 WAITING_PRODUCT = """
 import time
 from pathlib import Path

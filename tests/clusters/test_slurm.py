@@ -17,6 +17,7 @@ from tests import factories, processes
 from tests.clusters.jobs import SpreadJobs
 from tests.clusters.night import MULTIPLY, ArrayNight, Night, sum_of_squares
 from tests.clusters.slurm.cluster import Slurm
+from tests.factories import nightly
 
 pytestmark = [
     pytest.mark.slurm,
@@ -99,12 +100,14 @@ def test_a_task_that_can_never_run_ends_with_the_reason(array_night: ArrayNight)
     assert len(night.receipts()) == 8
 
 
-@pytest.mark.parametrize("dispatch", ["pool", "mpi"])
+@pytest.mark.parametrize("dispatch", ["pool", nightly("mpi")])
 @pytest.mark.fault("a job that is requeued")
 def test_a_requeued_job_goes_on(idle: Slurm, dispatch: str, tmp_path: Path) -> None:
     """Started again by Slurm, it computes what is missing; each shard commits once."""
     jobs = SpreadJobs(idle, dispatch, tmp_path)
-    job = jobs.submit(*idle.one_job[dispatch], "--requeue")
+    # Not all devices of a node: one may stay taken after the test that kills the controller.
+    options = ("--gres=gpu:2",) if dispatch == "pool" else idle.one_job[dispatch]
+    job = jobs.submit(*options, "--requeue")
     processes.until(lambda: len(jobs.spread.receipts()) >= 3)
     jobs.spread.put("hold")
     before = jobs.spread.receipts()
@@ -152,6 +155,7 @@ def test_a_launcher_of_another_mpi_is_refused(idle: Slurm, made: Plan, by_srun: 
     assert not made.results.summary.exists()
 
 
+@pytest.mark.nightly  # with two nodes; tests/unit/reduce does the same on one
 @pytest.mark.fault("a reduce killed half-way")
 def test_a_reduce_that_is_killed_half_way_is_continued(
     idle: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,7 +179,8 @@ def test_a_reduce_that_is_killed_half_way_is_continued(
     assert np.array_equal(np.load(made.results.statistic("sum")), (left @ left).sum(axis=0))
 
 
-def test_the_profile_spreads_the_ranks(night: Night) -> None:
+@pytest.mark.parametrize("mpi", ["srun --mpi=pmi2", nightly("mpiexec")])
+def test_the_profile_spreads_the_ranks(night: Night, mpi: str) -> None:
     """Ranks lie evenly on the nodes that it asks for, with either launcher, in a Snakemake job."""
     workspace = night.workspace
     np.save(workspace.root / "stack.npy", LEFT)
@@ -184,16 +189,14 @@ def test_the_profile_spreads_the_ranks(night: Night) -> None:
     profile = workspace.root / "profiles" / "slurm" / "config.yaml"
     shipped = profile.read_text()
     spread = re.sub(r"# (nodes: 2|slurm_extra: )", r"\1", shipped)
-    for mpi in ("srun --mpi=pmi2", "mpiexec"):
-        text = spread.replace('mpi: "srun --mpi=pmi2"', f'mpi: "{mpi}"\n    slurm_partition: gpu')
-        profile.write_text(text)
-        assert workspace.run("--until", "ledger").code == 0  # here: only the reduce is of interest
-        done = night.run()
-        assert done.code == 0, done.output
-        summary = json.loads(workspace.file("summary.json").read_text())
-        assert summary["nodes"] == {"gpu1": 2, "gpu2": 2}
-        assert f"/{mpi} -n 4" in workspace.file("logs/reduce/reduce.log").read_text()
-        workspace.file("summary.json").unlink()
+    text = spread.replace('mpi: "srun --mpi=pmi2"', f'mpi: "{mpi}"\n    slurm_partition: gpu')
+    profile.write_text(text)
+    assert workspace.run("--until", "ledger").code == 0  # here: only the reduce is of interest
+    done = night.run()
+    assert done.code == 0, done.output
+    summary = json.loads(workspace.file("summary.json").read_text())
+    assert summary["nodes"] == {"gpu1": 2, "gpu2": 2}
+    assert f"/{mpi} -n 4" in workspace.file("logs/reduce/reduce.log").read_text()
 
 
 def test_the_doctor_inside_a_job_starts_its_ranks_by_srun(idle: Slurm, tmp_path: Path) -> None:

@@ -13,15 +13,11 @@ from tests import wheel
 from tests.clusters.cluster import Cluster
 from tests.unit.observe.test_audit import finished
 
-pytestmark = pytest.mark.timeout(600)
+# By day tests/workflow/test_command.py runs it without a scheduler.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 
 INPUTS = {"jobs": "stack.h5:/frames", "array": "stack.zarr", "mpi": "stack.h5:/frames"}
 """By dispatch; both are compressed."""
-
-
-def case(site: str, dispatch: str, *marks: pytest.MarkDecorator) -> object:
-    """A scheduler and a dispatch."""
-    return pytest.param(site, dispatch, marks=[getattr(pytest.mark, site), *marks])
 
 
 @pytest.fixture(scope="session")
@@ -30,18 +26,7 @@ def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel.installed(tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.mark.parametrize(
-    ("site", "dispatch"),
-    [
-        case("slurm", "jobs", pytest.mark.nightly),
-        case("slurm", "array"),
-        case("slurm", "mpi", pytest.mark.nightly),
-        case("grid_engine", "jobs", pytest.mark.nightly),
-        case("grid_engine", "array", pytest.mark.nightly),
-        case("grid_engine", "mpi", pytest.mark.nightly),
-    ],
-    indirect=["site"],
-)
+@pytest.mark.parametrize("dispatch", INPUTS)
 def test_a_run_has_the_bits_of_the_same_npy(
     idle: Cluster, dispatch: str, bin_folder: Path, tmp_path: Path
 ) -> None:

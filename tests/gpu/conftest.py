@@ -1,4 +1,7 @@
-"""The same tests on NumPy and on cupy, the latter where there is a GPU."""
+"""The same tests on cupy, where there is a GPU, and at night on NumPy.
+
+By day tests/unit shows of NumPy what is shown of cupy here.
+"""
 
 import os
 
@@ -6,13 +9,13 @@ import pytest
 from shardwise.devices.choose import driver_cuda_version
 from shardwise.multiply.backend import load_backend
 
-from tests.factories import SCRIPTS
+from tests.factories import SCRIPTS, nightly
 
 HAS_DRIVER = driver_cuda_version() is not None
 needs_gpu = pytest.mark.skipif(not HAS_DRIVER, reason="no NVIDIA driver here")
 
 
-@pytest.fixture(params=["numpy", pytest.param("cupy", marks=needs_gpu)])
+@pytest.fixture(params=[nightly("numpy"), pytest.param("cupy", marks=needs_gpu)])
 def backend(request):
     """The name of an array module, as the config's key ``backend`` takes it."""
     return request.param

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from shardwise.numerics.binned import BinnedSum
+from shardwise.numerics.packed import Packing, unpack
 
 KINDS = ("float16", "float32", "float64", "complex64", "complex128", "int64")
 SHAPES = ((19, 7, 37), (1, 33, 31), (8, 1, 1), (3, 128, 129))
@@ -42,3 +43,39 @@ def test_planes_are_those_of_the_cpu(xp, dtype, shape, make):
     for group in (stack[cut:][::-1], stack[:cut]):
         found.add(xp.asarray(np.ascontiguousarray(group)))
     assert on_host(xp, found.planes()).tobytes() == expected.planes().tobytes()
+    assert packed_by(xp, found) == packed_by(np, expected)
+
+
+def packed_by(xp, total):
+    """The packing of a sum, and its words; a device leaves what lies behind them as it was."""
+    planes = total.planes()
+    most = 4 * planes.size + 3
+    out = xp.full(most, 7, np.uint16)
+    packing = Packing.of(on_host(xp, total.pack(out)))
+    rows = on_host(xp, out)
+    end = sum(packing.words) * planes[0].size
+    assert (rows[end:] == 7).all()
+    assert (unpack(rows[:end].reshape(-1, *planes.shape[1:]), packing) == on_host(xp, planes)).all()
+    return packing, rows[:end].tobytes()
+
+
+@pytest.mark.parametrize("numbers", [[0, 0, 0], [-1, -1, -1], [5, 5, 2**62], [-(2**63), 0, 1], [1]])
+def test_integers_of_any_length_are_packed_alike(xp, numbers):
+    """No words where all is zero or equal, one where that is all there is, and up to four."""
+    one = np.array([numbers])
+    totals = BinnedSum(np, (len(numbers),), "int64"), BinnedSum(xp, (len(numbers),), "int64")
+    for total, stack in zip(totals, (one, xp.asarray(one)), strict=True):
+        total.add(stack)
+    assert packed_by(xp, totals[1]) == packed_by(np, totals[0])
+
+
+def test_what_was_packed_outlives_the_sum(xp):
+    """Words are a copy: later additions change the sum, not them."""
+    stack = xp.asarray(similar((3, 700, 700), "float32"))
+    total = BinnedSum(xp, (700, 700), "float32")
+    total.add(stack)
+    out = xp.empty(10 * 700 * 700, np.uint16)
+    total.pack(out)
+    before = on_host(xp, out).copy()
+    total.add(stack)
+    assert (on_host(xp, out) == before).all()

@@ -289,18 +289,21 @@ def test_a_device_lost_in_mid_run_says_try_again(tmp_path):
 @needs_gpu
 @pytest.mark.parametrize("keep", ["products", "sum"])
 @pytest.mark.parametrize(
-    ("dtype", "dim"),
-    [("float16", 65), ("float32", 32), ("float32", 700), ("complex128", 129), ("int16", 40),
-     ("int64", 40), ("float64", 2049)],
+    ("dtype", "dim", "precision"),
+    [("float16", 65, "ieee"), ("float32", 32, "ieee"), ("float32", 700, "ieee"),
+     ("float32", 32, "tf32x3"), ("float32", 2050, "tf32x3"), ("complex64", 701, "tf32x3"),
+     ("complex128", 129, "ieee"), ("int16", 40, "ieee"), ("int64", 40, "ieee"),
+     ("float64", 2049, "ieee")],
 )  # fmt: skip
-def test_device_memory_is_what_the_plan_says(tmp_path, dtype, dim, keep):
+def test_device_memory_is_what_the_plan_says(tmp_path, dtype, dim, precision, keep):
     """All that is ever taken from the device is within the plan's figure."""
     xp, _ = load_backend("cupy")
     pool = xp.get_default_memory_pool()
     pool.free_all_blocks()
     before = pool.total_bytes()
     left, _ = factors("A.T @ A", (5, dim, dim), dtype)
-    made, _ = shards_of(tmp_path, left, 1, backend="cupy", keep=keep, product="A.T @ A")
+    over = {"keep": keep, "product": "A.T @ A", "precision": precision}
+    made, _ = shards_of(tmp_path, left, 1, backend="cupy", **over)
     taken = pool.total_bytes() - before
     assert taken <= made.shards["00000"].device_memory - memory.DEVICE_BYTES
 

@@ -276,19 +276,20 @@ def test_forms_of_sums_and_of_integers(xp, dtype):
 @pytest.mark.parametrize("product", factories.PRODUCTS)
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtype, product, way):
-    """Before any product, and no device is blamed; asked for, tf32 is computed."""
+    """Also where it should be tf32x3; no device is blamed. Asked for, tf32 is computed."""
     honest = gemm.kernel
 
     def lower(xp, problem, precision):
         run = honest(xp, problem, "tf32")
         if precision != "tf32":
-            run.compute = problem.compute_dtype  # as it was asked
+            # As it was asked.
+            run.compute = precision if precision == "tf32x3" else problem.compute_dtype
         return run
 
     monkeypatch.setattr(operation, "kernel", lower)
     left = factories.stack((4, 192, 192), dtype)
     over = {"keep": "sum", "reproducible": False} if way == "sum" else {}
-    for precision in ("ieee", "tf32"):
+    for precision in ("ieee", "tf32x3", "tf32"):
         made = factories.copied(
             factories.plan(
                 tmp_path / precision, left, left[0] if product == "A @ B" else None, shards=1,

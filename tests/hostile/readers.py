@@ -36,7 +36,7 @@ from shardwise.observe import metrics, observation, verdict
 from shardwise.plan import config, sources
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
-from shardwise.records import ledger, missing, receipts
+from shardwise.records import ledger, receipts
 from shardwise.reduce import checkpoint
 from shardwise.workflow import earlier_runs
 
@@ -282,23 +282,6 @@ def _signed(raw: bytes) -> bytes:
     """What stands in a receipt, with a digest of its own."""
     body, mark, _ = raw.rpartition(b',\n "digest"')
     return small.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
-
-
-class Standing(Reader):
-    """A receipt, as the main process looks at it: quickly, with a regular expression."""
-
-    refuses = ()
-
-    def prepare(self) -> None:
-        self.plan = _planned(self.folder)
-        self.file = self.plan.results.receipt("00000")
-        self.seeds = [self.file.read_bytes(), self.plan.results.receipt("00001").read_bytes()]
-
-    def read(self) -> Any:
-        return missing.scan_products(self.plan).missing
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert found == ([] if raw == self.seeds[0] else ["00000"])
 
 
 class Table(Reader):
@@ -675,7 +658,7 @@ class Logged(Live):
 READERS = {
     kind.__name__.lower(): kind
     for kind in (
-        Header, Receipt, Standing, Table, Facts, Forged, Ledger, Sheet, Cache, Record, Config,
+        Header, Receipt, Table, Facts, Forged, Ledger, Sheet, Cache, Record, Config,
         Arrays, Runs, Seen, Live, Summed, Logged,
     )
 }  # fmt: skip

@@ -22,7 +22,7 @@ MORE = {
 TABLES = {
     "accuracy": {"accuracy": 10},
     "dispatch": {"dispatch": 3},
-    "kernels": {"kernels": 10},
+    "kernels": {"kernels": 10, "precision": 1},
     "makespan": {"makespan": 12},
     "many_shards": {"many shards": 4},
     "proof": {"false alarms": 3, "one wrong element": 4, "one wrong element, closely": 4,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import yaml
 from shardwise.files.checksum import PieceChecksum
-from shardwise.numerics.binned import BinnedSum, plane_shape
-from shardwise.plan import config
+from shardwise.numerics.binned import plane_shape
+from shardwise.plan import config, memory
 from shardwise.plan.plan import SETTINGS_THAT_MATTER
-from shardwise.plan.problem import ITEM_BYTES
+from shardwise.plan.problem import Problem
 from shardwise.reduce import collectives
 
 from tests import factories
@@ -126,15 +126,13 @@ def test_the_page_of_results_opens_a_run(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_page_of_sums_reads_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of docs/sums.md read the file that they name."""
     monkeypatch.chdir(tmp_path)
-    stack = np.arange(24, dtype="float32").reshape(4, 2, 3) - 7
-    added = BinnedSum(np, (2, 3), "float32")
-    added.add(stack)
-    folder = tmp_path / "results" / "default" / "products"
-    folder.mkdir(parents=True)
-    np.save(folder / "00000.npy", added.planes())
+    stack = factories.noise((4, 3, 3), "float32")
+    over = {"keep": "sum", "shards": 1, "materialize": False, "results": "results/default"}
+    factories.computed(factories.plan(tmp_path, stack, **over))
     found: dict = {}
     exec(code("sums.md"), found)
-    np.testing.assert_array_equal(found["total"], stack.sum(axis=0))
+    exact = np.einsum("nij,njk->ik", *[stack.astype("f8")] * 2)
+    np.testing.assert_allclose(found["total"], exact, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +149,9 @@ def test_the_page_of_sums_knows_shapes_and_bytes(dtype: str) -> None:
     shape = plane_shape((111, 222), dtype)
     text = str(shape).replace("111", "m").replace("222", "p")
     assert cells[1].startswith(f"`{text}`")
-    assert int(cells[-1]) == ITEM_BYTES["int64"] * np.prod(plane_shape((1, 1), dtype))
+    one = Problem(1, (1, 1), "A @ A", dtype)
+    assert int(cells[-1]) == memory.partial_bytes(one, 2**15 - 1)
+    assert int(cells[-1]) < memory.partial_bytes(one, 2**16)
 
 
 def test_the_example_of_collectives_runs(capsys: pytest.CaptureFixture) -> None:

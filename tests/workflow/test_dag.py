@@ -130,12 +130,6 @@ def test_a_changed_input_file_reruns_its_shard_only(workspace: Workspace) -> Non
     assert workspace.dry_run() == {"plan", "shard 00002", "multiply 00002"} | SUM_UP
 
 
-def test_a_changed_product_keeps_the_shards(workspace: Workspace) -> None:
-    """What each matrix becomes changes the products, not the copies of the matrices."""
-    workspace.configure(input="stack", shards=4, product="A.T @ A")
-    assert workspace.dry_run() == {"plan"} | each("multiply") | SUM_UP
-
-
 def test_a_changed_cut_reruns_everything(workspace: Workspace) -> None:
     """Another number of shards is another plan."""
     workspace.configure(input="stack", shards=2)

@@ -83,7 +83,7 @@ def test_a_product_of_two_stacks(workspace: Workspace, keep: str, materialize: b
     assert int(told[1]) == -(-planned // 2**20)
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_a_failed_shard_costs_that_shard(workspace: Workspace, dispatch: str) -> None:
     """The others finish; the last words say what failed, why, and how to go on; that heals."""
     stack = whole_numbers(6)

@@ -50,7 +50,7 @@ def total(workspace: Workspace, results: str) -> np.ndarray:
     return np.load(workspace.root / results / "sum.npy")
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", "pool"])
+@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
 def test_a_module_from_a_folder(workspace: Workspace, dispatch: str) -> None:
     """The host keeps its own target, though it stands first; a rerun has nothing to do."""
     taken = module("one", X | {"dispatch": dispatch})
@@ -87,7 +87,7 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
     assert workspace.dry_run() == set()
 
 
-@pytest.mark.parametrize("entry", ["workflow/Snakefile", "Snakefile.own"])
+@pytest.mark.parametrize("entry", [nightly("workflow/Snakefile"), "Snakefile.own"])
 def test_a_prefix_moves_the_results(workspace: Workspace, entry: str) -> None:
     """The input stays where it is; through the Snakefile at the root as well."""
     (workspace.root / "Snakefile").rename(workspace.root / "Snakefile.own")

@@ -164,13 +164,10 @@ def largest_memory(backend: str) -> int | None:
 
 
 def take(
-    needed: int,
-    limit: float | None = None,
-    listed: Callable[[], list[Device]] | None = None,
-    environ: MutableMapping[str, str] = os.environ,
-    choice: Choice | None = None,
+    needed: int, limit: float | None = None, listed: Callable[[], list[Device]] | None = None,
+    environ: MutableMapping[str, str] = os.environ, choice: Choice | None = None,
     barred: Callable[[], Mapping[str, str]] = dict,
-) -> Taken:
+) -> Taken:  # fmt: skip
     """Give this process its device, and make CUDA see that one only.
 
     The one that a scheduler has granted, once no other task of the same job has it; else, or where
@@ -182,8 +179,7 @@ def take(
     needed
         Bytes of device memory that the task is going to take.
     limit
-        Seconds to wait for a free device, counted from the last time that a lease changed hands;
-        left out, `wait.wait_seconds`.
+        Seconds to wait since a lease last changed hands; left out, `wait.wait_seconds`.
     listed
         How devices are found; left out, :func:`present`.
     choice
@@ -205,13 +201,9 @@ def take(
 
 
 def _lease_one(
-    needed: int,
-    limit: float | None,
-    listed: Callable[[], list[Device]],
-    environ: Mapping[str, str],
-    choice: Choice | None,
-    barred: Callable[[], Mapping[str, str]],
-) -> Taken:
+    needed: int, limit: float | None, listed: Callable[[], list[Device]],
+    environ: Mapping[str, str], choice: Choice | None, barred: Callable[[], Mapping[str, str]],
+) -> Taken:  # fmt: skip
     """Wait for a device and lease it; arguments as in `take`."""
     grant, devices = grants.read(environ), candidates(listed, environ)
     if not devices:

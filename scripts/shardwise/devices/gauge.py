@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 class Sample:
     """What a device does at one moment, as docs/telemetry.md has it; None where NVML does not tell.
 
-    `utilisation` is a share of 1; traffic is over 20 ms; errors and energy count since the driver
-    was loaded; `processes` compute here, and `memory_unlisted_bytes` belong to none listed.
+    `utilisation` is a share of 1; errors and energy count since the driver was loaded; `processes`
+    compute here, and `memory_unlisted_bytes` belong to none listed.
     """
 
     utilisation: float | None = None
@@ -28,8 +28,6 @@ class Sample:
     temperature_celsius: int | None = None
     clock_sm_hertz: int | None = None
     clock_memory_hertz: int | None = None
-    pcie_received_bytes_per_second: int | None = None
-    pcie_sent_bytes_per_second: int | None = None
     throttled: tuple[str, ...] | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
@@ -53,7 +51,7 @@ THROTTLES = {
 https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 """
 
-_MHZ, _KB = 10**6, 1000
+_MHZ = 10**6
 
 
 def _used(nvml: Any, handle: Any) -> tuple[int, int]:
@@ -101,16 +99,6 @@ def _counted_joules(nvml: Any, handle: Any) -> float:
     return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000)
 
 
-_PCIE: dict[str, Callable[[Any, Any], Any]] = {
-    "pcie_received_bytes_per_second": lambda nvml, gpu: (
-        _KB * nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_RX_BYTES)
-    ),
-    "pcie_sent_bytes_per_second": lambda nvml, gpu: (
-        _KB * nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_TX_BYTES)
-    ),
-}
-
-
 def _holders(nvml: Any, handle: Any) -> tuple[int, int | None]:
     """How many processes compute, and the bytes that none has of all that are listed.
 
@@ -129,7 +117,7 @@ _ANEW_SECONDS, _COUNTER_SECONDS = 0.25, 0.9
 """So long an answer serves, and that of the counter of energy: shards that follow each other fast
 do not each wait for the driver, which takes 0.3 ms, and for the counter 3 to 7."""
 
-_OF_WHOLE_GPUS = ("power_watts", "energy_joules", *_PCIE)
+_OF_WHOLE_GPUS = ("power_watts", "energy_joules")
 """What an instance has no own number of: that of its GPU is the work of others, too."""
 
 
@@ -165,32 +153,25 @@ class Gauge:
             except Exception as error:
                 log.info("no telemetry of %s: %s", self._uuid, error)
 
-    def sample(self, thorough: bool = True) -> Sample:
-        """What the device does now, or did a moment ago where somebody has just asked.
-
-        `thorough` measures the traffic of the link, too, which takes 40 ms, and asks who holds it.
-        """
+    def sample(self) -> Sample:
+        """What the device does now, or did a moment ago where somebody has just asked."""
         if not self._asking.acquire(blocking=False):  # who asked before has no answer yet
             return Sample()
         try:
             self.open()
-            if thorough or monotonic() - self._answered >= _ANEW_SECONDS:
+            if monotonic() - self._answered >= _ANEW_SECONDS:
                 self._last = self._look()
                 self._answered = monotonic()
-            more = self._more() if thorough else {}
-            return replace(self._last, energy_joules=self._energy(self._last.power_watts), **more)
+            return replace(self._last, energy_joules=self._energy(self._last.power_watts))
         finally:
             self._asking.release()
 
     def _look(self) -> Sample:
         answers = {name: self._ask(name, question) for name, question in _QUESTIONS.items()}
         used, total = answers.pop("memory") or (None, None)
-        return Sample(memory_bytes=used, memory_total_bytes=total, **answers)
-
-    def _more(self) -> dict[str, Any]:
-        links = {name: self._ask(name, question) for name, question in _PCIE.items()}
         processes, unlisted = self._ask("holders", _holders) or (None, None)
-        return {**links, "processes": processes, "memory_unlisted_bytes": unlisted}
+        return Sample(memory_bytes=used, memory_total_bytes=total, processes=processes,
+                      memory_unlisted_bytes=unlisted, **answers)  # fmt: skip
 
     def _energy(self, watts: float | None) -> float | None:
         """Joules that the device has taken so far: by its counter, and since then by its power.

@@ -90,10 +90,7 @@ def variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def read(environ: Mapping[str, str]) -> Grant | None:
-    """What the environment says about this task's devices; None where it says nothing.
-
-    Raises TryAgain in a Slurm job that was given no GPU.
-    """
+    """What the environment says of this task's devices; TryAgain: a Slurm job without a GPU."""
     visible = environ.get(VISIBLE)
     if "SLURM_JOB_ID" in environ:
         if visible is None:

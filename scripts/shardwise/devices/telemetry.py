@@ -15,7 +15,7 @@ from shardwise.records.receipts import ProductReceipt
 
 SUMMED = (
     "utilisation", "memory_bytes", "power_watts", "temperature_celsius", "clock_sm_hertz",
-    "clock_memory_hertz", "pcie_received_bytes_per_second", "pcie_sent_bytes_per_second",
+    "clock_memory_hertz",
 )  # fmt: skip
 """What a receipt has mean and maximum of, and a live file the value now."""
 
@@ -77,9 +77,9 @@ class Recorder:
         self._before: tuple[str, ...] = ()
         self._total: int | None = None
 
-    def sample(self, thorough: bool = True) -> Sample:
+    def sample(self) -> Sample:
         """Take a sample, and return it."""
-        sample = self._gauge.sample(thorough)
+        sample = self._gauge.sample()
         at = time.perf_counter() - self._began
         if not self._samples:
             self._first = self._last = at

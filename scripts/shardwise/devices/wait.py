@@ -43,15 +43,10 @@ _FREE_SHARE = 0.1
 
 
 def wait_seconds(job: str | None, holders: Iterable[leases.Holder | None] = ()) -> float:
-    """How long a task waits for a device where nobody says so.
+    """How long a task of a scheduler's job, if any, waits for a device where nobody says so.
 
-    Parameters
-    ----------
-    job
-        The scheduler's job that the task is of, if there is one.
-    holders
-        Who has the devices. Where a task of the same job is among them, this is a run of many
-        tasks within one job, whose own run time is not that of a task.
+    Where a task of the same job is among the holders of the devices, this is a run of many tasks
+    within one job, whose own run time is not that of a task.
     """
     alone = job is not None and all(holder is None or holder.job != job for holder in holders)
     return JOB_WAIT_SECONDS if alone else WAIT_SECONDS
@@ -109,14 +104,10 @@ def lease_granted(device: Device, grant: Grant, job: str | None) -> bool:
 
 
 def for_free_device(
-    usable: Sequence[Device],
-    lease: Callable[[Device], bool],
-    needed: int,
-    limit: float | None,
-    job: str | None,
-    listed: Callable[[], list[Device]],
+    usable: Sequence[Device], lease: Callable[[Device], bool], needed: int, limit: float | None,
+    job: str | None, listed: Callable[[], list[Device]],
     order: Callable[[Sequence[Device]], list[Device]],
-) -> Device:
+) -> Device:  # fmt: skip
     """Wait until one of some devices could be leased to this process; arguments as in `take`.
 
     Raises TryAgain where no lease changed hands for too long; it says what keeps the task from each

@@ -16,10 +16,11 @@ class Event:
         Its number in the crew; who collects events of several crews may use other names.
     kind
         ``ready``: it has its device and wants a shard. ``read``: the last byte of its shard is
-        read, it wants the next one ahead. ``done``, ``failed``: its shard is whole, or is not; a
+        read, it wants the next one ahead. ``queued``: nothing of the shard is left but to write it,
+        and the next one begins. ``done``, ``failed``: its shard is whole, or is not; a
         failure without a shard is one to begin at all. ``spent``: its shard is whole, but left in
         the process what nothing removes: another process has to go on. ``died``: the process is
-        gone, with the shard that it computed, if any; what it was assigned ahead is untouched.
+        gone, with all shards that it had; only the one that it computed is to blame.
     code, reason
         Of a failure: the exit code that a job would have ended with, None where it was killed.
         The reason of ``spent`` as well.

@@ -37,7 +37,10 @@ _CODES = {2: InputError, 1: ShardwiseError}
 
 @dataclass
 class _WorkerState:
-    """A worker: the shard that it computes, since when, one given ahead, if it wants one more."""
+    """A worker: its shards in its order, since when it has the first, if it wants one more.
+
+    It writes the one ``behind``, computes the next, and has begun to read the last.
+    """
 
     where: str
     device: str | None = None
@@ -46,6 +49,13 @@ class _WorkerState:
     deaths: int = 0
     since: float = 0.0
     shards: list[str] = field(default_factory=list)
+    behind: str | None = None
+
+    @property
+    def computed(self) -> str | None:
+        """The shard that it computes, or else writes."""
+        first = (shard for shard in self.shards if shard != self.behind)
+        return next(first, self.shards[0] if self.shards else None)
 
     def __str__(self) -> str:
         return f"{self.device or _NO_DEVICE} of {self.where}"
@@ -152,8 +162,12 @@ class Leader:
             self._dealer.done(event.worker, event.shard, now)
             self._tally.done(event.shard)
             self._next(worker, event.shard)
-        elif event.kind == "read" and worker.shards == [event.shard]:  # else it comes too late
+        elif event.kind == "read" and worker.shards[-1:] == [event.shard]:  # else it comes too late
             worker.wants = True
+        elif event.kind == "queued" and event.shard in worker.shards:
+            worker.behind = event.shard
+            if worker.computed != event.shard:
+                self._tally.began(worker.computed, str(worker))
         return []
 
     def _ready(self, event: Event, worker: _WorkerState) -> list[Order]:
@@ -173,9 +187,9 @@ class Leader:
         return []
 
     def _died(self, event: Event, worker: _WorkerState) -> list[Order]:
-        if worker.shards:
-            again = self._tally.failed(worker.shards[0], event.code, event.reason)
-            return self._replace(replace(event, shard=worker.shards[0]), worker, again)
+        if worker.computed:
+            again = self._tally.failed(worker.computed, event.code, event.reason)
+            return self._replace(replace(event, shard=worker.computed), worker, again)
         worker.deaths += 1
         if worker.deaths < _START_DEATHS:
             return self._replace(event, worker, False)
@@ -185,15 +199,13 @@ class Leader:
 
     def _spent(self, event: Event, worker: _WorkerState) -> list[Order]:
         self._tally.note(f"{event.reason}; a new process takes the next shard")
-        for shard in worker.shards:
-            self._tally.back(shard)
         return self._replace(event, worker, False)
 
     def _next(self, worker: _WorkerState, ended: str) -> None:
         """A worker turns to the shard that it was given ahead, or wants one."""
         worker.shards.remove(ended)
-        if worker.shards:
-            self._tally.began(worker.shards[0], str(worker))
+        if worker.computed:
+            self._tally.began(worker.computed, str(worker))
         else:
             worker.wants = True
 
@@ -220,7 +232,8 @@ class Leader:
         for shard in worker.shards:
             if shard == event.shard:
                 self._return(shard, again)
-            else:  # it was given ahead
+            else:  # it is not to blame
+                self._tally.back(shard)
                 self._dealer.again(shard, last=False)
         if worker.device and event.barred:
             return self._leave_out(event, worker, event.reason)

@@ -1,8 +1,8 @@
 """A worker process: one device, to its end, and shards through it as they are assigned.
 
 It talks to its parent by one pipe: ids of shards come in, events go out. Where the pipe closes the
-parent is dead, and the worker ends at once. One thread computes; another one begins to read the
-next shard meanwhile. It never imports mpi4py.
+parent is dead, and the worker ends at once. One thread computes; meanwhile another one begins to
+read the next shard, and a third one writes what is left of the last. It never imports mpi4py.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ class _ParentPipe:
 
 
 class _ShardLoop:
-    """Computes one shard, while another thread begins with the next.
+    """Computes one shard, while other threads begin with the next and finish the one before.
 
     Parameters
     ----------
@@ -112,19 +112,21 @@ class _ShardLoop:
         self._plan, self._logs, self._parent, self._session = plan, logs, parent, session
         self._begun: SimpleQueue[tuple[str, Future[ShardJob]]] = SimpleQueue()
         self._ahead = ThreadPoolExecutor(1, "ahead")
+        self._behind = ThreadPoolExecutor(1, "behind")
+        self._last: Future[bool] | None = None  # the shard behind; whether the device is usable
         self._device = session.device.get("uuid")
 
     def work(self) -> None:
         """Take shards until a device fails, or for ever."""
         threading.Thread(target=self._begin_all, daemon=True).start()
+        self._session.warm(max(self._plan.shards.values(), key=lambda shard: shard.bytes))
         self._parent.send("ready", device=self._device)
         usable = True
         while usable:
             # The compiler of CUDA kernels leaves SIGTERM such that it interrupts no wait.
             signal.siginterrupt(signal.SIGTERM, True)
             shard, begun = self._begun.get()
-            with self._logs.of(shard):
-                usable = self._finish(shard, begun)
+            usable = self._compute(shard, begun)
 
     def _begin_all(self) -> None:
         while True:
@@ -135,27 +137,54 @@ class _ShardLoop:
         with self._logs.of(shard, new=True):
             return ShardJob(self._session, shard).begin()
 
-    def _finish(self, shard: str, begun: "Future[ShardJob]") -> bool:
-        """Compute a shard and tell the parent; whether the device can still be used."""
-        try:
-            job = begun.result()
-            job.run(lambda: self._ahead.submit(self._release, job))
-        except errors.Terminated as error:
-            errors.explain(error)
-            raise
-        except Exception as error:
-            self._tidy()
-            usable = not isinstance(error, (DeviceFailed, WrongInput, WrongProduct))
-            barred = isinstance(error, Quarantined)
-            code, words = errors.explain(error)
-        else:
+    def _compute(self, shard: str, begun: "Future[ShardJob]") -> bool:
+        """Queue a shard on the device, and leave the rest behind; whether to take another one."""
+        with self._logs.of(shard):
+            try:
+                job = begun.result()
+                steps = job.steps(lambda: self._ahead.submit(self._release, job))
+                next(steps)
+                left = self._tidy()
+                if not self._settled():
+                    return False
+                next(steps)
+            except errors.Terminated as error:
+                errors.explain(error)
+                raise
+            except Exception as error:
+                self._tidy()
+                # The one behind first: its end is told by a process that still counts.
+                return self._settled() and self._failed(shard, error)
+        self._parent.send("queued", shard)
+        self._last = self._behind.submit(self._finish, shard, steps)
+        if not left:
+            return True
+        if self._settled():
+            self._parent.send("spent", reason=left)
+        return False
+
+    def _settled(self) -> bool:
+        """Wait for the shard behind; whether the device can still be used."""
+        return self._last is None or self._last.result()
+
+    def _finish(self, shard: str, steps: Iterator[None]) -> bool:
+        """Write what was computed, and tell the parent; whether the device can still be used."""
+        with self._logs.of(shard):
+            try:
+                for _ in steps:
+                    pass
+            except Exception as error:
+                return self._failed(shard, error)
             log.info("%s written", self._plan.results.receipt(shard))
-            left = self._tidy()
-            self._logs.settle(shard)
-            self._parent.send("done", shard, device=self._device)
-            if left:
-                self._parent.send("spent", reason=left)
-            return not left
+        self._logs.settle(shard)
+        self._parent.send("done", shard, device=self._device)
+        return True
+
+    def _failed(self, shard: str, error: Exception) -> bool:
+        """Tell the parent of a failure; whether the device can still be used."""
+        usable = not isinstance(error, (DeviceFailed, WrongInput, WrongProduct))
+        barred = isinstance(error, Quarantined)
+        code, words = errors.explain(error)
         gc.collect()  # what failed holds memory of the device, by way of its tracebacks
         facts = {"code": code, "reason": words, "device": self._device}
         self._parent.send("failed", shard, suspect=not usable, barred=barred, **facts)

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.doctor import folders, gpus, leftover, mpi, python, schedulers
+from shardwise.doctor import folders, gpus, mpi, python, schedulers
 from shardwise.doctor.findings import Deadline, Finding, fault
 
 SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
@@ -21,7 +21,6 @@ SECTIONS: dict[str, Callable[[dict[str, Any], Deadline], Iterator[Finding]]] = {
     "mpi": lambda options, deadline: mpi.findings(deadline, options["launcher"]),
     "slurm": lambda options, deadline: schedulers.slurm(deadline),
     "grid engine": lambda options, deadline: schedulers.grid_engine(deadline),
-    "leftovers": lambda options, deadline: leftover.findings(),
     "results": lambda options, deadline: folders.findings(Path(options["results"])),
 }
 

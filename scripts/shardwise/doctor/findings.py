@@ -127,10 +127,7 @@ def ask_all(
 ) -> list[Reply]:  # fmt: skip
     """Run several programs side by side, each in a process group, which is ended as a whole.
 
-    Parameters
-    ----------
-    grace
-        Seconds that those that did not answer have to end what they started themselves.
+    Those that do not answer have some seconds of grace to end what they started themselves.
     """
     asked: dict[int, subprocess.Popen[str]] = {}
     replies: dict[int, Reply] = {}

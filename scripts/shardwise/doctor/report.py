@@ -33,7 +33,6 @@ TITLES = {
     "mpi": "MPI",
     "slurm": "Slurm",
     "grid engine": "Grid Engine",
-    "leftovers": "Leftovers",
     "results": "Results folder",
 }
 _MARKS = {OK: ("ok", "green"), NOTE: ("--", "yellow"), FAULT: ("!!", "red")}

@@ -128,7 +128,7 @@ def grid_engine(
     version = (ask(["qstat", "-help"], deadline).out.splitlines() or ["Grid Engine"])[0].strip()
     yield ok("grid engine", f"{version} answers", present=True, answers=True, version=version)
     complexes = gpu_complexes(answer.out)
-    yield from _complexes(complexes, deadline, ask)
+    yield _complexes(complexes)
     yield _environments(deadline, ask)
     if "JOB_ID" not in os.environ:
         counted = [row["name"] for row in complexes if row["consumable"] in _COUNTED]
@@ -146,34 +146,15 @@ def gpu_complexes(printed: str) -> list[dict[str, str]]:
     ]
 
 
-def host_values(printed: str) -> dict[str, dict[str, str]]:
-    """What each host offers, by complex, as ``qhost -F`` prints it; ``global`` holds for all."""
-    hosts: dict[str, dict[str, str]] = {}
-    host = None
-    for line in printed.splitlines():
-        if line[:1].strip():
-            host = line.split()[0]
-        elif host and (match := re.search(r"\w\w:([\w.-]+)=(\S+)", line)):
-            hosts.setdefault(host, {})[match[1]] = re.sub(r"\.0+$", "", match[2])
-    return hosts
-
-
-def _complexes(complexes: list[dict[str, str]], deadline: Deadline, ask: Ask) -> Iterator[Finding]:
-    if not complexes:
-        text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
-        cure = f"ask your site what its GPU jobs ask for; name it in the line uge_gpu of {_PROFILE}"
-        yield note("gpus", text, cure, complexes=[])
-        return
-    names = [row["name"] for row in complexes]
-    hosts = host_values(ask(["qhost", "-F", ",".join(names)], deadline).out)
-    for row in complexes:
-        name, counted = row["name"], _COUNTED.get(row["consumable"], "not counted")
-        free = {host: values[name] for host, values in hosts.items() if name in values}
-        facts = {"complex": row, "hosts": free}
-        where = ", ".join(f"{host} {value}" for host, value in free.items())
-        text = f"{name} ({row['type']}, {counted}); free: {where or 'on no host'}"
-        cure = "ask your site which hosts have GPUs"
-        yield ok("gpus", text, **facts) if free else note("gpus", text, cure, **facts)
+def _complexes(complexes: list[dict[str, str]]) -> Finding:
+    """What jobs can ask for GPUs by."""
+    told = [f"{row['name']} ({row['type']}, {_COUNTED.get(row['consumable'], 'not counted')})"
+            for row in complexes]  # fmt: skip
+    if told:
+        return ok("gpus", "; ".join(told), complexes=complexes)
+    text = "no complex has gpu or cuda in its name: it cannot give GPUs to jobs"
+    cure = f"ask your site what its GPU jobs ask for; name it in the line uge_gpu of {_PROFILE}"
+    return note("gpus", text, cure, complexes=[])
 
 
 def _environments(deadline: Deadline, ask: Ask) -> Finding:

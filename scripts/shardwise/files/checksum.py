@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader, FileIO
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +55,14 @@ class PieceChecksum:
         rows, rest = divmod(total_bytes, row_bytes)
         self._seen = bytearray(rows * self._in_row + -(-rest // piece_bytes))
         self._digest, self._twice, self._appended = 0, False, 0
-        self._fragments: dict[int, list[tuple[int, np.ndarray]]] = {}
-        self._missing: dict[int, int] = {}
+        self._begun: dict[int, _Begun] = {}
         self._lock = threading.Lock()
 
     def update(self, offset: int, views: Iterable[np.ndarray | memoryview]) -> None:
         """Take bytes that begin at byte ``offset`` of the elements and follow each other.
 
-        Whole pieces of a view are hashed where they lie. A fragment at either end is copied, and
-        waits until the rest of its piece has come.
+        All that follows what has come of its piece is hashed where it lies, at once. A fragment
+        from further on is copied, and waits until what lies before it has come.
         """
         for view in views:
             raw = memoryview(view)
@@ -81,7 +79,7 @@ class PieceChecksum:
     def hexdigest(self) -> str:
         """The checksum, in 32 hexadecimal digits; refused where a piece is missing or doubled."""
         missing = self._seen.count(0)
-        if self._twice or (self._fragments and not missing):
+        if self._twice or (self._begun and not missing):
             raise IntegrityError("a piece of the elements came twice")
         if missing:
             raise IntegrityError(f"{missing} of {len(self._seen)} pieces are missing")
@@ -96,7 +94,7 @@ class PieceChecksum:
                 digest ^= piece_digest(part, number)
                 whole.append(number)
             else:
-                self._hold(number, offset + at - low, high - low, part)
+                self._take_part(number, offset + at - low, high - low, part)
             at += len(part)
         if whole:
             self._put(whole[0], len(whole), digest)
@@ -110,30 +108,49 @@ class PieceChecksum:
         high = min(low + self.piece_bytes, start + self.row_bytes, self.total_bytes)
         return row * self._in_row + index, low, high
 
-    def _hold(self, number: int, at: int, length: int, part: memoryview) -> None:
-        """Keep a copy of a part of a piece, and hash the piece once all of it is there."""
-        copy = np.frombuffer(part, np.uint8).copy()
+    def _take_part(self, number: int, at: int, length: int, part: memoryview) -> None:
         with self._lock:
-            fragments = self._fragments.setdefault(number, [])
-            fragments.append((at, copy))
-            missing = self._missing.get(number, length) - len(copy)
-            self._missing[number] = missing
-            if missing > 0:
-                return
-            del self._fragments[number], self._missing[number]
-        piece, end, twice = xxhash.xxh3_128(seed=number), 0, False
-        for begin, fragment in sorted(fragments, key=itemgetter(0)):
-            twice |= begin != end
-            piece.update(fragment)
-            end = begin + len(fragment)
-        self._put(number, 1, piece.intdigest(), twice)
+            piece = self._begun.get(number) or self._begun.setdefault(number, _Begun(number))
+        with piece.lock:
+            twice = piece.take(at, part)
+            whole = piece.reached == length
+        with self._lock:
+            self._twice |= twice
+            if whole:
+                self._begun.pop(number, None)
+        if whole:
+            self._put(number, 1, piece.digest.intdigest())
 
-    def _put(self, first: int, count: int, digest: int, twice: bool = False) -> None:
+    def _put(self, first: int, count: int, digest: int) -> None:
         part = slice(first, first + count)
         with self._lock:
-            self._twice |= twice or 1 in self._seen[part]
+            self._twice |= 1 in self._seen[part]
             self._seen[part] = b"\1" * count
             self._digest ^= digest
+
+
+class _Begun:
+    """A piece of which not all bytes have come: hashed as far as they follow each other."""
+
+    def __init__(self, number: int) -> None:
+        self.digest, self.reached = xxhash.xxh3_128(seed=number), 0
+        self.lock = threading.Lock()
+        self._later: dict[int, np.ndarray] = {}
+
+    def take(self, at: int, part: memoryview) -> bool:
+        """Take the bytes from byte ``at`` of the piece on; whether some of them came twice."""
+        if at > self.reached:
+            twice = at in self._later
+            self._later[at] = np.frombuffer(part, np.uint8).copy()
+            return twice
+        if at < self.reached:
+            return True
+        following: memoryview | np.ndarray | None = part
+        while following is not None:
+            self.digest.update(following)
+            self.reached += len(following)
+            following = self._later.pop(self.reached, None)
+        return any(begin < self.reached for begin in self._later)
 
 
 def _refuse_empty_pieces(row_bytes: int, piece_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Fast bytes: extents of files by several threads at once, around the page cache where that pays.
+"""Fast bytes: extents of files, around the page cache where that pays.
 
 Direct I/O (``O_DIRECT``) moves whole pages between a disk and memory without a copy in the kernel.
 It needs the address, the offset and the length to be multiples of a page. So data that begins at
@@ -24,19 +24,20 @@ from shardwise.errors import FULL, IntegrityError, TryAgain, writing
 from shardwise.units import human_bytes
 
 PAGE = 4096
-PIECE_BYTES = 16 * 1024**2
+PIECE_BYTES = 16 * 1024**2  # what a thread writes at once
 SHORT_BYTES = 1024**2  # whatever is shorter goes through the page cache: direct I/O would not pay
-THREADS = 16  # threads that read, or write: so many copy from the page cache at the speed of memory
+HOT_BYTES = 1024**2  # copied from the page cache at once: they stay in a cache of the core
 # Direct reads, and direct writes, under way at once; more make some disks slower.
 DIRECT_REQUESTS = 4
 _MOST_OPEN = 16
-_BATCH = 64
 _PROBES = 2
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 # Told the path and the status of each file that is opened; it may raise.
 Opened = Callable[[str, os.stat_result], object]
+# Told bytes as soon as they were read.
+Then = Callable[[memoryview], object]
 
 
 class Extent(NamedTuple):
@@ -56,9 +57,8 @@ class _Run(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What one thread reads at a time: a part of a file, to ``at`` in the buffer."""
+    """What is read at once around the page cache: a part of a file, to ``at`` in the buffer."""
 
-    path: str
     start: int
     end: int
     at: int
@@ -102,27 +102,27 @@ def gathered(buffer: np.ndarray, views: Sequence[np.ndarray], offset: int) -> np
 
 
 class ExtentReader(AbstractContextManager["ExtentReader"]):
-    """Reads extents of files by a pool of threads; several reads may go on at once.
+    """Reads extents of files, in the thread that asks for them; several may at the same time.
 
     What the page cache holds is copied from it; the rest is read around it. A file system that
     cannot do that, or cannot tell, is read through the page cache.
     """
 
-    def __init__(self, threads: int = THREADS, opened: Opened = lambda path, status: None) -> None:
-        self._pool, self._opened = ThreadPoolExecutor(threads, "read"), opened
+    def __init__(self, opened: Opened = lambda path, status: None) -> None:
+        self._opened = opened
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._requests = threading.BoundedSemaphore(DIRECT_REQUESTS)
         self._lock = threading.Lock()
 
     def __exit__(self, *error: object) -> None:
-        """End the threads and close all files."""
-        self._pool.shutdown()  # cancelling would leave who waits in `settle` there for ever
+        """Close all files; nobody reads any more."""
         while self._files:
             self._files.popitem()[1].close()
 
     def read(
-        self, extents: Iterable[Extent], buffer: np.ndarray, packed: bool = False
-    ) -> list[np.ndarray]:
+        self, extents: Iterable[Extent], buffer: np.ndarray, packed: bool = False,
+        then: Then = lambda part: None,
+    ) -> list[np.ndarray]:  # fmt: skip
         """Read extents into a buffer; the views returned are its runs, in order.
 
         Parameters
@@ -136,6 +136,9 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
             False: each run begins at the same byte of a page as in its file, on pages of its own.
             True: the runs follow each other without gaps. Then only those are read directly that
             happen to lie right.
+        then
+            Is told the bytes in order, part by part, each before the next is read: what came from
+            the page cache is still in a cache of this core.
 
         Raises
         ------
@@ -147,11 +150,11 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
             return []
         if _address(buffer) % PAGE or buffer.nbytes < _up(runs[-1].at + runs[-1].extent.nbytes):
             raise ValueError("the buffer is too small, or does not begin at a page")
-        batches = _batches(piece for run in runs for piece in _pieces(run))
-        if len(batches) == 1:
-            self._read_batch(batches[0], buffer)
-        else:
-            settle([self._pool.submit(self._read_batch, batch, buffer) for batch in batches])
+        memory = memoryview(buffer)
+        for run in runs:
+            with self._open(run.extent.path) as file:
+                for piece in _pieces(run):
+                    file.read(piece, memory, then)
         return [buffer[run.at : run.at + run.extent.nbytes] for run in runs]
 
     def cached(self, extent: Extent) -> bool:
@@ -171,12 +174,6 @@ class ExtentReader(AbstractContextManager["ExtentReader"]):
                 file.copy(extent.offset, memoryview(view))
                 yield view
                 at += extent.nbytes
-
-    def _read_batch(self, batch: list[_Piece], buffer: np.ndarray) -> None:
-        memory = memoryview(buffer)
-        for piece in batch:
-            with self._open(piece.path) as file:
-                file.read(piece, memory)
 
     @contextmanager
     def _open(self, path: str) -> "Iterator[_File]":
@@ -212,7 +209,7 @@ class _File:
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
 
-    def read(self, piece: _Piece, memory: memoryview) -> None:
+    def read(self, piece: _Piece, memory: memoryview, then: Then) -> None:
         self._open_buffered()
         with self._lock:
             if piece.direct and self._direct is None and not self._refused:
@@ -223,16 +220,19 @@ class _File:
         done = piece.start
         if around is not None and not self._cached(piece.start, piece.end):
             with self._requests:
-                done = self._read_direct(around, piece, memory)
-        self.copy(done, memory[piece.at + done - piece.start : piece.at + piece.end - piece.start])
+                done = min(self._read_direct(around, piece, memory), piece.end)
+            then(memory[piece.at : piece.at + done - piece.start])
+        rest = memory[piece.at + done - piece.start : piece.at + piece.end - piece.start]
+        self.copy(done, rest, then)
 
-    def copy(self, offset: int, memory: memoryview) -> None:
+    def copy(self, offset: int, memory: memoryview, then: Then = lambda part: None) -> None:
         """Read through the page cache."""
         self._open_buffered()
         while memory:
-            got = os.preadv(self._buffered, [memory], offset)
+            got = os.preadv(self._buffered, [memory[:HOT_BYTES]], offset)
             if not got:
                 raise IntegrityError(f"{self._path}: became shorter while it was read")
+            then(memory[:got])
             offset, memory = offset + got, memory[got:]
 
     def _open_buffered(self) -> None:
@@ -307,7 +307,7 @@ class ExtentWriter:
         end = offset + view.nbytes
         direct = view.nbytes >= SHORT_BYTES and (_address(view) - offset) % PAGE == 0
         futures = []
-        for low, high in _cut(offset, end, whole_pages=True):
+        for low, high in _cut(offset, end):
             whole = direct and low % PAGE == 0 and high % PAGE == 0
             part = memory[low - offset : high - offset]
             futures.append(self._pool.submit(self._write, low, part, whole))
@@ -410,33 +410,21 @@ def _layout(extents: Iterable[Extent], packed: bool) -> list[_Run]:
 
 
 def _pieces(run: _Run) -> Iterator[_Piece]:
-    path, offset, nbytes = run.extent
+    _, offset, nbytes = run.extent
     direct = nbytes >= SHORT_BYTES and (run.at - offset) % PAGE == 0
-    for low, high in _cut(offset, offset + nbytes, whole_pages=not run.alone):
-        # Beside a neighbour on the same page of memory, only whole pages may be overwritten.
+    edges = {offset, offset + nbytes}
+    if direct and not run.alone:  # of pages of memory that others share, only what is its own
+        edges |= {_up(offset), _down(offset + nbytes)}
+    for low, high in pairwise(sorted(edges)):
         whole = run.alone or (low % PAGE == 0 and high % PAGE == 0)
-        yield _Piece(path, low, high, run.at + low - offset, direct and whole)
+        yield _Piece(low, high, run.at + low - offset, direct and whole)
 
 
-def _cut(start: int, end: int, whole_pages: bool) -> Iterator[tuple[int, int]]:
-    """Cut a range into pieces at pages; ``whole_pages`` cuts off the fragments at both ends."""
-    low, high = (_up(start), _down(end)) if whole_pages else (_down(start), end)
+def _cut(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cut a range into pieces of whole pages, and the fragments at both ends."""
+    low, high = _up(start), _down(end)
     inner = {*range(low, high, PIECE_BYTES), high} if low < high else set()
     return pairwise(sorted({start, end} | {p for p in inner if start < p < end}))
-
-
-def _batches(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
-    """Pieces in groups that are worth a thread's while: many files may be short."""
-    batches: list[list[_Piece]] = []
-    room = 0
-    for piece in pieces:
-        nbytes = piece.end - piece.start
-        if nbytes > room or len(batches[-1]) == _BATCH:
-            batches.append([])
-            room = PIECE_BYTES
-        batches[-1].append(piece)
-        room -= nbytes
-    return batches
 
 
 def _address(array: np.ndarray) -> int:

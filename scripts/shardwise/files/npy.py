@@ -84,11 +84,6 @@ def read_header_and_status(path: Path) -> tuple[Header, os.stat_result]:
     return _fitting_header(text, offset, path, status.st_size), status
 
 
-def read_embedded(file: BinaryIO, path: Path, size: int) -> Header:
-    """The header of a ``.npy`` file of ``size`` bytes that begins here, within a larger file."""
-    return _fitting_header(*_header_text(file, path), path, size)
-
-
 def _fitting_header(text: str, offset: int, path: Path, size: int) -> Header:
     header = _parse_header(text, offset, path)
     # Python integers: a header that lies cannot overflow.
@@ -250,7 +245,7 @@ def _read_fortran(
 
 
 class StackWriter(AbstractContextManager["StackWriter"]):
-    """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
+    """Writes a ``.npy`` file of a shape known in advance, at most; hashes the elements on the way.
 
     The elements begin at byte :data:`DATA_OFFSET`, so that they can be read and written around the
     page cache. The whole file is given its place on the disk at once: TryAgain where it has none.
@@ -268,10 +263,9 @@ class StackWriter(AbstractContextManager["StackWriter"]):
         self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype,
         cut: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        self.slab_bytes = pieces.SLAB_BYTES  # that are gathered before they are written
         self._file = file
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self.nbytes = math.prod(shape) * self._dtype.itemsize
+        self.shape, self.nbytes = shape, math.prod(shape) * self._dtype.itemsize
         if cut is None:
             item = self._dtype.itemsize
             cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
@@ -289,6 +283,13 @@ class StackWriter(AbstractContextManager["StackWriter"]):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def resize(self, shape: tuple[int, ...]) -> None:
+        """Make the file shorter, before anything is written: of fewer arrays, as it turns out."""
+        self.shape, self.nbytes = shape, math.prod(shape) * self._dtype.itemsize
+        self._checksum = PieceChecksum(self.nbytes, self.row_bytes, self.piece_bytes)
+        self._file.truncate(DATA_OFFSET + self.nbytes)
+        os.pwrite(self._file.fileno(), padded_header(shape, self._dtype), 0)
 
     def append(self, block: np.ndarray) -> None:
         """Append matrices, of any shape that continues the file."""

@@ -55,19 +55,9 @@ def read(
 ) -> bytes | None:
     """The bytes of a file; None where it is gone. A pipe in its place is not waited for.
 
-    Parameters
-    ----------
-    most
-        Bytes that such a file has at most.
-    follow
-        Whether a link may stand for the file.
-    end
-        Whether of a larger one the last bytes are wanted.
-
-    Raises
-    ------
-    IntegrityError
-        Where it is no file, is too large, or cannot be read.
+    Such a file has ``most`` bytes at most; with ``end`` the last ones of a larger one are read. A
+    link may stand for it where ``follow`` says so. Raises IntegrityError where it is no file, is
+    too large, or cannot be read.
     """
     try:
         with opened(path, follow=follow) as (descriptor, status):
@@ -85,11 +75,7 @@ class opened:  # noqa: N801 - used as a function
     """The descriptor and the facts of a file to be read, which need not be one: nothing waits.
 
     A class and no generator, and no file object: of a million files, that takes half of the time.
-
-    Raises
-    ------
-    IntegrityError
-        Where it is no file. OSError where it cannot be opened.
+    Raises IntegrityError where it is no file, OSError where it cannot be opened.
     """
 
     def __init__(self, path: Path | str, *, follow: bool = True) -> None:

@@ -1,9 +1,11 @@
-"""The batches of a shard: the memory they lie in, and the way of each through it.
+"""The batches: the memory they lie in, the way of each through it, and what is said of a shard's.
 
 What is done with the matrices is an operation (operation.py), what becomes of the products a sink
 (sinks.py); the plan says which.
 """
 
+from collections import deque
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from shardwise.errors import InputError, TryAgain, WrongProduct
 from shardwise.files.checksum import raw_bytes
 from shardwise.multiply import operation as operations
 from shardwise.multiply import sinks
-from shardwise.multiply.lanes import Lane
+from shardwise.multiply.lanes import Lane, Mark
 from shardwise.multiply.operation import BatchReport
 from shardwise.numerics import end_to_end, reference
 from shardwise.plan import memory
@@ -23,17 +25,16 @@ from shardwise.units import human_bytes
 
 
 class Batches:
-    """The batches of one shard, from matrix `start` on; of so many `matrices` each.
+    """The memory of batches of so many `matrices` each, for shards of up to `count` matrices.
 
-    Parameters
-    ----------
-    every
-        The tally keeps the numbers of one in so many matrices; None for none.
+    Shards that follow each other share it: the first batches of one are under way while the last
+    ones of the shard before are still being written.
 
     Attributes
     ----------
-    tally
-        The forms of all batches that were examined.
+    under_way
+        Of the last batches, whichever shard's: the mark of their work, and the future of what is
+        done with their products. There are as many as buffers, once the first have been filled.
 
     Raises
     ------
@@ -43,15 +44,14 @@ class Batches:
         Where the device multiplies in a lower precision than was asked for (canary.py).
     """
 
-    def __init__(
-        self, lane: Lane, plan: Plan, start: int, count: int, every: int | None = None
-    ) -> None:
+    def __init__(self, lane: Lane, plan: Plan, count: int) -> None:
         self._lane, self._plan, self._problem = lane, plan, plan.problem
         self._strict = plan.settings.nonfinite == "error"
-        self.tally = reference.ShardForms(start, every)
+        self.count, self.under_way = count, deque[tuple[Mark, Future[None]]]()
         self.operation = operations.choose(lane, plan)
-        self.sink = sinks.choose(lane.xp, plan)
+        self.sink = sinks.choose(lane.xp, plan, count)
         self._right: Any = None
+        self._number = 0  # of the batch that is filled next
         self._allocate(count)
 
     def _allocate(self, count: int) -> None:
@@ -93,8 +93,11 @@ class Batches:
 
     def share(self, right: np.ndarray) -> Span:
         """Take the one B ``(k, p)`` that serves all matrices; when it was on its way."""
-        self._right = self._lane.zeros(right.shape, right.dtype.name)
-        self._try_arithmetic()
+        if self._right is None:
+            self._right = self._lane.zeros(right.shape, right.dtype.name)
+            self._try_arithmetic()
+        if self.under_way:  # the shard before multiplies by it
+            self._lane.reuse(self.under_way[-1][0])
         span = self._lane.upload([raw_bytes(right)], raw_bytes(self._right)).wait()
         if self._strict and not np.isfinite(right).all():
             raise self.operation.refusal("right", BatchReport(0, 1), 0)
@@ -105,22 +108,44 @@ class Batches:
         right = self._rights[number % len(self._rights)] if self._rights else self._right
         return self._lefts[number % len(self._lefts)], right
 
-    def inputs(self, number: int, count: int) -> list[Any]:
-        """Where the bytes of the factors of a batch belong."""
+    def inputs(self, count: int) -> list[Any]:
+        """Where the bytes of the factors of the next batch belong."""
         stacks = [stack for stack in (self._lefts, self._rights) if stack]
-        return [raw_bytes(stack[number % len(stack)][:count]) for stack in stacks]
+        return [raw_bytes(stack[self._number % len(stack)][:count]) for stack in stacks]
 
     @property
-    def under_way(self) -> int:
-        """Batches that are under way at once."""
-        return len(self._lefts)
+    def full(self) -> bool:
+        """Whether the next batch needs the memory of one that is under way."""
+        return len(self.under_way) == len(self._lefts)
 
-    def work(self, number: int, first: int, count: int) -> tuple[BatchReport, Any]:
-        """Multiply a batch on the work track; its report, and the bytes to write, or None."""
+    def work(self, first: int, count: int) -> tuple[BatchReport, Any]:
+        """Multiply the batch that was filled on the work track; its report, and bytes to write."""
         report = BatchReport(first, count)
-        out = self._outs[number % len(self._outs)] if self._outs else None
-        products = self.operation.run(report, *self._factors(number), out)
+        out = self._outs[self._number % len(self._outs)] if self._outs else None
+        products = self.operation.run(report, *self._factors(self._number), out)
+        self._number += 1
         return report, self.sink.take(products)
+
+
+class ShardChecks:
+    """Looks at the reports of one shard's batches, from matrix `start` on.
+
+    Parameters
+    ----------
+    every
+        The tally keeps the numbers of one in so many matrices; None for none.
+
+    Attributes
+    ----------
+    tally
+        The forms of all batches that were examined.
+    """
+
+    def __init__(
+        self, plan: Plan, operation: operations.Operation, start: int, every: int | None
+    ) -> None:
+        self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
+        self.operation, self.tally = operation, reference.ShardForms(start, every)
 
     def examine(self, report: BatchReport) -> None:
         """Refuse what a batch's report says is wrong, and count what it says of the products.

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import WrongInput
-from shardwise.multiply.batch import Batches
+from shardwise.multiply.batch import ShardChecks
 from shardwise.multiply.blame import SUSPECT
 from shardwise.multiply.copy import how_to_repair
 from shardwise.multiply.operation import adds_in_gemm
@@ -14,7 +14,7 @@ from shardwise.plan.plan import Plan, Shard
 from shardwise.records.witness import ShardWitness
 
 
-def compare(plan: Plan, shard: Shard, reading: Reading, batches: Batches) -> dict[str, Any]:
+def compare(plan: Plan, shard: Shard, reading: Reading, checks: ShardChecks) -> dict[str, Any]:
     """What the receipt says of the end-to-end proof, once the device's numbers fit the CPU's.
 
     Raises
@@ -22,13 +22,13 @@ def compare(plan: Plan, shard: Shard, reading: Reading, batches: Batches) -> dic
     WrongInput
         Where they do not: the device has multiplied other matrices than were read.
     """
-    total = batches.witness()
+    total = checks.witness()
     if isinstance(total, str):
         return {"witness": None, "no_witness": total}
     if reading.reference is not None:
-        host = _with_sample(plan, shard, reading, batches)
+        host = _with_sample(plan, shard, reading, checks)
     elif reading.copy is not None and reading.copy.reference is not None:
-        host = _with_copy(plan, shard, total, reading.copy.reference, batches.tally.rows)
+        host = _with_copy(plan, shard, total, reading.copy.reference, checks.tally.rows)
     else:
         host = "none"
     return {"witness": replace(total, host=host).to_json()}
@@ -46,9 +46,9 @@ def _with_copy(plan: Plan, shard: Shard, total: ShardWitness, copied: Any, rows:
     return "all"
 
 
-def _with_sample(plan: Plan, shard: Shard, reading: Reading, batches: Batches) -> str:
+def _with_sample(plan: Plan, shard: Shard, reading: Reading, checks: ShardChecks) -> str:
     """Compare the numbers of some matrices; for how many of how many that is."""
-    reference, tally = reading.reference, batches.tally
+    reference, tally = reading.reference, checks.tally
     for i, number in tally.references.items():
         sampled = reference.values[i // reference.every]
         if end_to_end.differ(plan.problem, number, sampled, tally.masses[i], 1):

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, Self
 
@@ -14,7 +14,7 @@ from shardwise.devices.telemetry import Recorder
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import blame, copy, cross_check, live
-from shardwise.multiply.batch import Batches
+from shardwise.multiply.batch import Batches, ShardChecks
 from shardwise.multiply.pipeline import Drain
 from shardwise.multiply.reading import Reading
 from shardwise.multiply.session import Session
@@ -34,7 +34,9 @@ def run_shard(
 
     Parameters and errors are those of :class:`Session` and :meth:`ShardJob.run`.
     """
-    session = Session(plan, plan.shard(shard_id).device_memory, memory, wait)
+    shard = plan.shard(shard_id)
+    session = Session(plan, shard.device_memory, memory, wait)
+    session.warm(shard)
     ShardJob(session, shard_id).run()
 
 
@@ -65,17 +67,29 @@ class ShardJob:
             The device is busy or full: `DeviceFailed` where it is lost, `Quarantined` or
             `Disproven` where it is put into quarantine, `Misled` for a GPU's `WrongInput`.
         """
+        for _ in self.steps(on_read):
+            pass
+
+    def steps(self, on_read: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """The same in three steps, the last of which any thread may take.
+
+        After the first, all products are queued on the device; before the second, which takes their
+        sum, the shard before this one has to be done. After it the next shard can begin.
+        """
         if self._reading is None:
             self.begin()
-        attempt = receipts.note_start(self._plan.results.starts(self.shard.shard))
-        with self._at_work(attempt, self._session.gauge) as beside:
-            # Overflow is found and named by the checks of a batch.
-            with self._session.blame(self.shard.shard), self._reading, np.errstate(all="ignore"):
-                batches = self._take_memory()
+        session, shard = self._session, self.shard
+        attempt = receipts.note_start(self._plan.results.starts(shard.shard))
+        with self._at_work(attempt, session.gauge) as beside:
+            with session.blame(shard.shard), self._reading:
+                batches = session.batches(shard)
+                reference = self._reading.reference
+                every = reference.every if reference else None
+                checks = ShardChecks(self._plan, batches.operation, shard.start, every)
                 with self._result_file(attempt) as file:
-                    writer = self._stream(batches, file, on_read)
+                    writer = yield from self._stream(batches, checks, file, on_read)
                     beside.release()
-                    proof = self._prove(batches)
+                    proof = self._prove(checks)
                     checksum, identity = writer.checksum(), os.fstat(file.fileno())
             facts = {"file": self._file_facts(batches, writer, checksum), **proof}
             self._write_receipt(attempt, facts | {"telemetry": beside.telemetry()}, identity)
@@ -91,10 +105,7 @@ class ShardJob:
             session.lane.bind()
             self.watch = Stopwatch()
             session.lane.set_clock()
-            slabs, self._write_slabs = plan_memory.slabs_within(
-                plan.problem, shard.stop - shard.start, plan.settings.keep, session.cuda,
-                session.memory or shard.memory,
-            )  # fmt: skip
+            slabs, _ = session.slabs_within(shard)
             copied = self._copied(slabs) if plan.settings.materialize else None
             self._reading = Reading(plan, shard, session.lane, slabs, self.watch, copied)
         return self
@@ -115,13 +126,6 @@ class ShardJob:
             copy.materialize(plan, shard.shard, self._session.lane, slabs, self.watch)
         return copy.existing_copy(plan, shard)
 
-    def _take_memory(self) -> Batches:
-        """Take the memory of the batches on the device."""
-        reference = self._reading.reference
-        every = reference.every if reference else None
-        count = self.shard.stop - self.shard.start
-        return Batches(self._session.lane, self._plan, self.shard.start, count, every)
-
     @contextmanager
     def _result_file(self, attempt: int) -> Iterator[BinaryIO]:
         """The file of the result, which gets its name where all in this context goes well."""
@@ -137,35 +141,48 @@ class ShardJob:
         ):  # fmt: skip
             yield file
 
-    def _stream(self, batches: Batches, file: BinaryIO, on_read: Callable[[], None]) -> StackWriter:
-        """Take slabs through the device into the file."""
+    def _stream(
+        self, batches: Batches, checks: ShardChecks, file: BinaryIO, on_read: Callable[[], None]
+    ) -> Generator[None, None, StackWriter]:
+        """Take slabs through the device into the file; the writer of the file."""
         if self._plan.problem.shared_right:
             self._reading.share_right(batches)
-        lane, sink = self._session.lane, batches.sink
+        session, sink, left = self._session, batches.sink, 2
         shape = sink.shape(self.shard.stop - self.shard.start)
-        with (
-            StackWriter(file, shape, np.dtype(sink.dtype)) as writer,
-            closing(Drain(lane, writer, self._write_slabs, self.watch)) as drain,
-        ):
-            Stream(lane, self.shard, self._reading, batches, drain, self.watch).run(on_read)
+        slabs = session.slabs_to_write(self.shard)
+        try:
+            with (
+                StackWriter(file, shape, np.dtype(sink.dtype)) as writer,
+                closing(Drain(session.lane, writer, slabs, self.watch)) as drain,
+            ):
+                stream = Stream(session.lane, self.shard, self._reading, batches, checks, drain,
+                                self.watch)  # fmt: skip
+                for _ in stream.run(on_read):
+                    left -= 1
+                    yield
+        except BaseException:
+            if left:
+                session.forget_batches()
+            raise
         return writer
 
-    def _prove(self, batches: Batches) -> dict[str, Any]:
+    def _prove(self, checks: ShardChecks) -> dict[str, Any]:
         """Compare what was read with its receipt, and what was multiplied with what was read."""
         right = self._reading.right_checksum
+        with np.errstate(all="ignore"):
+            witness = cross_check.compare(self._plan, self.shard, self._reading, checks)
         return {
             "input_checksum": self._reading.checked_sum(),
             "right_checksum": right and right.hexdigest(),
-            "proof": batches.operation.proof,
-            **cross_check.compare(self._plan, self.shard, self._reading, batches),
-            "compute": batches.operation.compute,
+            "proof": checks.operation.proof,
+            **witness,
+            "compute": checks.operation.compute,
         }
 
     def _file_facts(self, batches: Batches, writer: StackWriter, checksum: str) -> Any:
-        shape = batches.sink.shape(self.shard.stop - self.shard.start)
         return receipts.describe_file(
-            self._plan.results.product(self.shard.shard), shape, batches.sink.dtype,
-            checksum, writer.row_bytes, writer.piece_bytes,
+            self._plan.results.product(self.shard.shard), writer.shape, batches.sink.dtype,
+            checksum, writer.row_bytes, writer.piece_bytes, batches.sink.packing,
         )  # fmt: skip
 
     def _write_receipt(self, attempt: int, facts: dict[str, Any], identity: os.stat_result) -> None:

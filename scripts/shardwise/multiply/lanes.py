@@ -43,8 +43,8 @@ class Lane(Protocol):
     zeros: Callable[[tuple[int, ...], str], Any]
     upload: Callable[[Sequence[np.ndarray], Any], Mark]
     download: Callable[[Any, np.ndarray], Mark]
-    work: Callable[[], AbstractContextManager[None]]
-    worked: Callable[[float], Mark]
+    work: Callable[[], AbstractContextManager[Any]]
+    worked: Callable[[Any], Mark]
     reuse: Callable[[Any], None]
     follow: Callable[[Any], None]
     fetch: Callable[[Any], np.ndarray]
@@ -125,12 +125,15 @@ class HostLane(_Slabs):
         return _Done((began, time.perf_counter()))
 
     @contextmanager
-    def work(self) -> Iterator[None]:
-        """What is called inside runs on the work track, after all uploads so far."""
-        yield
+    def work(self) -> Iterator[float]:
+        """What is called inside runs on the work track, after all uploads so far.
+
+        Yields when it began, for `worked`.
+        """
+        yield time.perf_counter()
 
     def worked(self, began: float) -> Mark:
-        """A mark of all work so far; ``began`` is `time.perf_counter` before it."""
+        """A mark of all work so far, timed from where `work` began."""
         return _Done((began, time.perf_counter()))
 
     def reuse(self, mark: Mark) -> None:
@@ -220,15 +223,13 @@ class CudaLane(_Slabs):
         return _CudaMark(self.xp, *began, self._event(self._down))
 
     @contextmanager
-    def work(self) -> Iterator[None]:
+    def work(self) -> Iterator[tuple["_Zero", Any]]:
         self._work.wait_event(self._event(self._up))
         with self._work:
-            self._began = self._beginning(self._work)
-            yield
+            yield self._beginning(self._work)
 
-    def worked(self, began: float) -> Mark:
-        # Timed from where `work` was entered last.
-        return _CudaMark(self.xp, *self._began, self._event(self._work))
+    def worked(self, began: tuple["_Zero", Any]) -> Mark:
+        return _CudaMark(self.xp, *began, self._event(self._work))
 
     def reuse(self, mark: "_CudaMark") -> None:
         self._up.wait_event(mark.event)
@@ -244,7 +245,7 @@ class CudaLane(_Slabs):
         return zero, self._event(stream)
 
     def _event(self, stream: Any) -> Any:
-        event = self.xp.cuda.Event()
+        event = self.xp.cuda.Event(block=True)  # else who waits for it keeps a core busy
         event.record(stream)
         return event
 

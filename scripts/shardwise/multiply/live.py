@@ -88,8 +88,7 @@ class AtWork(AbstractContextManager):
     def _work(self) -> None:
         ticks, renewal, sampling = 0, 1, self._recorder is not None
         if sampling:
-            # Not thorough: the end of a tiny shard would wait for it.
-            self._gauge = self._recorder.sample(thorough=False)
+            self._gauge = self._recorder.sample()
         while True:
             try:
                 word = self._words.get(timeout=self._until(ticks + 1))
@@ -104,7 +103,7 @@ class AtWork(AbstractContextManager):
             if word == _ENDED:
                 return
             if sampling:
-                self._recorder.sample(thorough=False)
+                self._recorder.sample()
                 self._telemetry = self._recorder.summarize()
                 self._sampled.set()
             sampling, self._gauge = False, None

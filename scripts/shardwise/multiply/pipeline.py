@@ -4,109 +4,160 @@ Reads, uploads, work, downloads and writes of different slabs go on side by side
 slabs is fixed before, so memory is too: whoever is ahead waits for a slab.
 """
 
+import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import Any, Protocol
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.direct import PAGE, ExtentReader
 from shardwise.files.npy import StackWriter
 from shardwise.multiply.lanes import Lane, Mark
+from shardwise.numerics.reference import Reference
+from shardwise.plan import memory
 from shardwise.plan.stack import SPARE_BYTES, StackReader
 from shardwise.records.timeline import Stopwatch
 
 
-class Taker(Protocol):
-    """Whoever takes the bytes of a file on their way."""
+class _Piece(NamedTuple):
+    """Bytes of a stack that fill a slab, on their way through it."""
 
-    def update(self, offset: int, views: Iterable[np.ndarray]) -> None:
-        """Take bytes that begin at byte ``offset`` and follow each other; from any thread."""
+    low: int
+    high: int
+    views: "Future[list[np.ndarray]]"  # where they were read to
+    marks: "Future[list[tuple[Mark, int]]]"  # all copies of them, and the bytes of each
 
 
 class Feed:
     """Bytes ``run`` of a stack on their way from files into batches, once `start` was called.
 
+    Each slab has a thread, which reads the next piece that nobody has claimed as soon as the slab
+    is free. The pieces are handed on in the order of the file.
+
     Parameters
     ----------
-    takers
-        Take the bytes as they come; by what they do, as a stopwatch notes it.
+    checksum
+        Takes the bytes as they are read.
+    witness
+        Takes them once they were handed on.
     """
 
     def __init__(
         self, lane: Lane, stack: StackReader, files: ExtentReader, run: tuple[int, int],
-        slab_bytes: int, slabs: int, takers: Mapping[str, Taker], watch: Stopwatch,
+        slab_bytes: int, slabs: int, checksum: PieceChecksum, witness: Reference | None,
+        watch: Stopwatch,
     ) -> None:  # fmt: skip
         self._lane, self._stack, self._files = lane, stack, files
-        self._takers, self._watch = takers, watch
-        self._begin, end = run
-        self._pieces = ((at, min(at + slab_bytes, end)) for at in range(*run, slab_bytes))
-        self._first = list(islice(self._pieces, slabs))
+        self._checksum, self._witness, self._watch = checksum, witness, watch
+        (self._begin, self._end), self._slab_bytes = run, slab_bytes
+        starts = range(*run, slab_bytes)
+        self._unclaimed, self._slabs = iter(starts), min(slabs, len(starts))
         self._pool = ThreadPoolExecutor(slabs, "slab")
-        self._ahead: deque[tuple[np.ndarray, Future]] = deque()
+        self._readers: list[Future[None]] = []
+        self._claiming = threading.Lock()
+        self._claimed: SimpleQueue[_Piece] = SimpleQueue()
+        self._piece: _Piece | None = None
         self._views: list[np.ndarray] = []
         self._marks: list[tuple[Mark, int]] = []
 
     def start(self) -> None:
         """Take the memory of the slabs and begin to read; from here on `close` is needed."""
-        size = max((high - low for low, high in self._first), default=0)
-        for piece in self._first:  # a page more than needed: so a copy (copy.py) can use them, too
-            self._read_ahead(self._lane.slab(PAGE + size + SPARE_BYTES), [], piece)
-
-    def release(self) -> None:
-        """Give the slabs back, once all bytes were taken and copied."""
-        while self._ahead:
-            slab, future = self._ahead[0]
-            future.result()  # first: `settle` waits for those that are there
-            self._ahead.popleft()
-            self._lane.keep(slab)
+        size = min(self._slab_bytes, self._end - self._begin)
+        for _ in range(self._slabs):
+            slab = self._lane.slab(read_slab_bytes(size))
+            self._readers.append(self._pool.submit(self._read_on, slab))
 
     def settle(self) -> None:
-        """Wait until all bytes were copied, and the stopwatch knows of it."""
-        for _, future in list(self._ahead):
-            future.result()
+        """Wait until all bytes were copied and witnessed, and the slabs given back to the lane."""
+        for reader in self._readers:
+            reader.result()
 
     def close(self) -> None:
-        """Wait for the reads under way; the slabs are free then."""
-        self._pool.shutdown(cancel_futures=True)
+        """End what still reads or waits, and give all slabs back; no copy is under way."""
+        with self._claiming:
+            self._unclaimed = iter(())
+        while not self._claimed.empty():
+            self._claimed.get().marks.cancel()
+        if self._piece is not None:
+            self._piece.marks.cancel()
+        self._pool.shutdown()
 
     def fill(self, target: Any) -> None:
         """Copy the next bytes of the runs into the bytes of a batch, all of it."""
         at = 0
         while at < target.nbytes:
             if not self._views:
-                self._current, future = self._ahead.popleft()
-                self._views = self._watch.timed("waited_for_reads", future.result)
-                self._marks = []
+                self._views, self._marks = self._watch.timed("waited_for_reads", self._next), []
             taken, self._views = _split(self._views, target.nbytes - at)
             size = sum(view.nbytes for view in taken)
             self._marks.append((self._lane.upload(taken, target[at : at + size]), size))
             at += size
             if not self._views:
-                self._read_ahead(self._current, self._marks, next(self._pieces, (0, 0)))
+                self._piece.marks.set_result(self._marks)
 
-    def _read_ahead(
-        self, slab: np.ndarray, marks: list[tuple[Mark, int]], piece: tuple[int, int]
-    ) -> None:
-        """Begin to read a piece, if there is one, once the memory of its slab is free."""
-        self._ahead.append((slab, self._pool.submit(self._read, slab, marks, *piece)))
+    def _next(self) -> list[np.ndarray]:
+        """Where the next piece was read to; an error of the thread that read it, or of another."""
+        self._piece = self._claimed.get()
+        return self._piece.views.result()
 
-    def _read(
-        self, slab: np.ndarray, marks: list[tuple[Mark, int]], low: int, high: int
-    ) -> list[np.ndarray]:
-        self._lane.bind()
-        for mark, nbytes in marks:
-            self._watch.note("upload", mark.wait(), nbytes)
-        if low == high:
-            return []
-        views = self._watch.timed(
-            "read", lambda: self._stack.read_bytes(self._files, slab, low, high), high - low
-        )
-        for what, taker in self._takers.items():
-            self._watch.timed(what, lambda taker=taker: taker.update(low - self._begin, views))
+    def _claim(self) -> _Piece | None:
+        """The next piece, to be read by who calls; None where there is no more."""
+        with self._claiming:
+            low = next(self._unclaimed, None)
+            if low is None:
+                return None
+            high = min(low + self._slab_bytes, self._end)
+            self._claimed.put(piece := _Piece(low, high, Future(), Future()))
+            return piece
+
+    def _read_on(self, slab: np.ndarray) -> None:
+        """Read piece after piece into a slab, and give it back."""
+        piece = None
+        try:
+            self._lane.bind()
+            while (piece := self._claim()) is not None:
+                piece.views.set_result(views := self._read(slab, *piece[:2]))
+                if self._witness is not None:
+                    offset = piece.low - self._begin
+                    take = partial(self._witness.update, offset, views)
+                    self._watch.timed("witness", take)
+                for mark, nbytes in piece.marks.result():
+                    self._watch.note("upload", mark.wait(), nbytes)
+        except BaseException as error:
+            if piece is None or piece.views.done():  # who asks for the next bytes is told
+                self._claimed.put(piece := _Piece(0, 0, Future(), Future()))
+            piece.views.set_exception(error)
+            raise
+        finally:
+            self._lane.keep(slab)
+
+    def _read(self, slab: np.ndarray, low: int, high: int) -> list[np.ndarray]:
+        """Bytes of the stack, each part of them hashed while it is in a cache of the core."""
+        at, hashed, began = low - self._begin, 0.0, time.perf_counter()
+
+        def hash_part(part: memoryview) -> None:
+            nonlocal at, hashed
+            start = time.perf_counter()
+            self._checksum.update(at, [part])
+            at += len(part)
+            hashed += time.perf_counter() - start
+
+        views = self._stack.read_bytes(self._files, slab, low, high, hash_part)
+        ended = time.perf_counter()
+        # As if all had been hashed behind the last read.
+        self._watch.note("read", (began, ended - hashed), high - low)
+        self._watch.note("checksum", (ended - hashed, ended))
         return views
+
+
+def read_slab_bytes(nbytes: int) -> int:
+    """Bytes of a slab to read so many bytes into."""
+    return PAGE + nbytes + SPARE_BYTES  # the page lets a copy (copy.py) use it, too
 
 
 def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -122,24 +173,29 @@ def _split(views: list[np.ndarray], nbytes: int) -> tuple[list[np.ndarray], list
 
 
 class Drain:
-    """Batches on their way into a file, in order, through so many slabs."""
+    """Batches on their way into a file, in order, through slabs that several files may share."""
 
-    def __init__(self, lane: Lane, writer: StackWriter, slabs: int, watch: Stopwatch) -> None:
-        self._lane, self._writer, self._watch = lane, writer, watch
-        slabs = min(slabs, -(-writer.nbytes // writer.slab_bytes))
-        self._pool = ThreadPoolExecutor(max(1, slabs), "write")
-        size = min(writer.slab_bytes, writer.nbytes)
-        self._slabs = [lane.slab(size) for _ in range(slabs)]
-        self._free: deque[tuple[np.ndarray, Future | None]] = deque(
-            (slab[:size], None) for slab in self._slabs
-        )
+    def __init__(
+        self, lane: Lane, writer: StackWriter, slabs: SimpleQueue[np.ndarray], watch: Stopwatch
+    ) -> None:
+        self._lane, self._writer, self._watch, self._slabs = lane, writer, watch, slabs
+        self._pool = ThreadPoolExecutor(memory.WRITE_SLABS, "write")
+        self._writes: deque[Future[None]] = deque()
         self._slab: np.ndarray | None = None
         self._marks: list[tuple[Mark, int]] = []
         self._done = self._filled = 0
 
     def close(self) -> None:
-        """Wait for the writes under way."""
+        """Wait for the writes under way; no slab is held then."""
         self._pool.shutdown(cancel_futures=True)
+        if self._slab is not None:
+            self._slabs.put(self._slab)
+            self._slab = None
+
+    def write_whole(self, array: Any) -> None:
+        """Write all of the file, whose shape is known only now."""
+        self._writer.resize(array.shape)
+        self.write(raw_bytes(array))
 
     def write(self, source: Any) -> None:
         """Write the next bytes of the file; they may be overwritten when this returns."""
@@ -159,25 +215,23 @@ class Drain:
             last.wait()
 
     def finish(self) -> None:
-        """Wait until all is written, and give the slabs back; raise what went wrong."""
-        for _, future in self._free:
-            if future is not None:
-                future.result()
-        while self._slabs:
-            self._lane.keep(self._slabs.pop())
+        """Wait until all is written; raise what went wrong."""
+        for future in self._writes:
+            future.result()
 
     def _slab_to_fill(self) -> np.ndarray:
         if self._slab is None:
-            self._slab, future = self._free.popleft()
-            if future is not None:
-                self._watch.timed("waited_for_writes", future.result)
+            self._slab = self._watch.timed("waited_for_writes", self._slabs.get)
+            while self._writes and self._writes[0].done():
+                self._writes.popleft().result()
         return self._slab
 
     def _flush(self) -> None:
         """Write the part of the slab that was filled; it is free again afterwards."""
-        part = self._slab[: self._filled]
+        slab, part = self._slab, self._slab[: self._filled]
         future = self._pool.submit(self._write_part, part, self._marks, self._done)
-        self._free.append((self._slab, future))
+        future.add_done_callback(lambda _: self._slabs.put(slab))
+        self._writes.append(future)
         self._done += self._filled
         self._slab, self._marks, self._filled = None, [], 0
 

@@ -11,7 +11,7 @@ from shardwise.multiply.batch import Batches
 from shardwise.multiply.copy import Copy, how_to_repair, reference_of
 from shardwise.multiply.lanes import Lane
 from shardwise.multiply.operation import adds_in_gemm
-from shardwise.multiply.pipeline import Feed, Taker
+from shardwise.multiply.pipeline import Feed
 from shardwise.numerics import reference as references
 from shardwise.plan import memory
 from shardwise.plan.identity import InputFiles
@@ -61,22 +61,20 @@ class Reading:
     def _new_feeds(self, slabs: int) -> list[Feed]:
         """The streams of A, and of B where there is one B per matrix."""
         problem = self._plan.problem
-        takers: dict[str, Taker] = {"checksum": self.checksum}
-        if self.reference:
-            takers["witness"] = self.reference
-        feeds = [self._feed(self._left_reader(), problem.matrix_bytes, slabs, takers)]
-        if problem.right and not problem.shared_right:
-            right_takers = {"checksum": self.right_checksum}
-            feeds.append(self._feed(self._right_reader(), problem.right_bytes, slabs, right_takers))
+        feeds = [self._feed(self._left_reader(), slabs, self.checksum, self.reference)]
+        if self.right_checksum is not None and not problem.shared_right:
+            feeds.append(self._feed(self._right_reader(), slabs, self.right_checksum, None))
         return feeds
 
     def _feed(
-        self, reader: StackReader, matrix_bytes: int, slabs: int, takers: dict[str, Taker]
-    ) -> Feed:
-        run = self._shard.start * matrix_bytes, self._shard.stop * matrix_bytes
+        self, reader: StackReader, slabs: int, checksum: PieceChecksum,
+        witness: references.Reference | None,
+    ) -> Feed:  # fmt: skip
+        run = self._shard.start * reader.matrix_bytes, self._shard.stop * reader.matrix_bytes
         return Feed(
-            self._lane, reader, self._files, run, pieces.SLAB_BYTES, slabs, takers, self._watch
-        )
+            self._lane, reader, self._files, run, pieces.SLAB_BYTES, slabs, checksum, witness,
+            self._watch,
+        )  # fmt: skip
 
     def _left_reader(self) -> StackReader:
         plan, shard, sources = self._plan, self._shard, self._plan.sources
@@ -102,15 +100,10 @@ class Reading:
         for feed, target in zip(self._feeds, targets, strict=True):
             feed.fill(target)
 
-    def settle(self) -> None:
-        """Wait until all bytes were copied."""
+    def release(self) -> None:
+        """Wait until all bytes were copied; the next shard can use the slabs from then on."""
         for feed in self._feeds:
             feed.settle()
-
-    def release(self) -> None:
-        """Give the slabs back, once all bytes were read and copied; the next shard can use them."""
-        for feed in self._feeds:
-            feed.release()
 
     def __enter__(self) -> Self:
         """Close it at the end of the block."""

@@ -1,27 +1,37 @@
 """What becomes of the products of a batch: they are written, or added up."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from shardwise.files.checksum import raw_bytes
+from shardwise.multiply.lanes import Lane
 from shardwise.numerics.binned import BinnedSum, plane_shape
+from shardwise.numerics.packed import Packing
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 
 
 class Sink(Protocol):
-    """Takes the products of one batch after another; `dtype` is the element type of the file."""
+    """Takes the products of one batch after another.
+
+    `dtype` is the element type of the file, `packing` that of planes, once they are there.
+    """
 
     dtype: str
+    packing: Packing | None
 
     def shape(self, count: int) -> tuple[int, ...]:
-        """Shape of the file of a shard of ``count`` matrices."""
+        """Shape of the file of a shard of ``count`` matrices; what a sum has may be shorter."""
 
     def buffers(self, batches: int) -> int:
         """How many buffers for products it takes to have so many batches under way."""
 
     def allocate(self) -> None:
-        """Take the memory of the sum, all zeros."""
+        """Take the memory of the sum."""
+
+    def begin(self) -> None:
+        """Begin a sum anew, from zero."""
 
     def release(self) -> None:
         """Give that memory back."""
@@ -29,12 +39,18 @@ class Sink(Protocol):
     def take(self, products: Any) -> Any:
         """Take the products ``(n, m, p)`` of a batch; the bytes to write, or None."""
 
-    def result(self) -> Any:
-        """The bytes of the sum; None where the products themselves are written."""
+    def result(self) -> Callable[[Lane], Any] | None:
+        """Finish the sum; what returns the array to write, once that work is followed by its lane.
+
+        The array holds until the next `result`; the next sum may begin before. None where the
+        products themselves are written.
+        """
 
 
 class Products:
     """``keep: products``: each batch is written as it is."""
+
+    packing = None
 
     def __init__(self, problem: Problem) -> None:
         self._shape, self.dtype = problem.product_shape, problem.product_dtype
@@ -46,6 +62,9 @@ class Products:
         return batches  # products are still being written while the next are computed
 
     def allocate(self) -> None:
+        pass
+
+    def begin(self) -> None:
         pass
 
     def release(self) -> None:
@@ -61,7 +80,9 @@ class Products:
 class _Sum:
     """``keep: sum``: products are added up as they come."""
 
+    packing: Packing | None = None
     _total: Any = None
+    _rows: Any = None  # to be written: apart from the sum, of which the next may begin before
 
     def __init__(self, xp: Any, problem: Problem) -> None:
         self._xp, self._problem = xp, problem
@@ -70,26 +91,42 @@ class _Sum:
         return 1  # products are added at once, so the next batch may overwrite them
 
     def release(self) -> None:
-        self._total = None
+        self._total = self._rows = None
 
 
 class PlanesOfSum(_Sum):
-    """The reproducible sum, as the planes of its bins."""
+    """The reproducible sum, as the packed planes of its bins."""
 
-    dtype = "int64"
+    dtype = "uint16"
+
+    def __init__(self, xp: Any, problem: Problem, count: int) -> None:
+        super().__init__(xp, problem)
+        self._count = count
 
     def shape(self, count: int) -> tuple[int, ...]:
-        return plane_shape(self._problem.product_shape, self._problem.product_dtype)
+        problem = self._problem
+        most = memory.most_words(problem, count)
+        return (most, *plane_shape(problem.product_shape, problem.product_dtype)[1:])
 
     def allocate(self) -> None:
         problem = self._problem
         self._total = BinnedSum(self._xp, problem.product_shape, problem.product_dtype)
+        self._rows = self._xp.empty(self.shape(self._count), self.dtype)
+
+    def begin(self) -> None:
+        self._total.reset()
 
     def take(self, products: Any) -> None:
         self._total.add(products)
 
-    def result(self) -> Any:
-        return raw_bytes(self._total.planes())
+    def result(self) -> Callable[[Lane], Any]:
+        facts, rows = self._total.pack(self._rows.reshape(-1)), self._rows
+
+        def written(lane: Lane) -> Any:
+            self.packing = Packing.of(lane.fetch(facts))
+            return rows[: sum(self.packing.words)]
+
+        return written
 
 
 class PlainSum(_Sum):
@@ -103,19 +140,24 @@ class PlainSum(_Sum):
         return self._problem.product_shape
 
     def allocate(self) -> None:
-        self._total = self._xp.zeros(self._problem.product_shape, self._problem.sum_dtype)
+        shape = self._problem.product_shape
+        self._total, self._rows = (self._xp.empty(shape, self.dtype) for _ in range(2))
+
+    def begin(self) -> None:
+        self._total.fill(0)
 
     def take(self, products: Any) -> None:
         for product in products:
             self._total += product
 
-    def result(self) -> Any:
-        return raw_bytes(self._total)
+    def result(self) -> Callable[[Lane], Any]:
+        self._rows[...] = self._total
+        return lambda lane: self._rows
 
 
-def choose(xp: Any, plan: Plan) -> Sink:
-    """The sink that a plan asks for."""
+def choose(xp: Any, plan: Plan, count: int) -> Sink:
+    """The sink that a plan asks for, of a shard of ``count`` matrices."""
     if plan.settings.keep == "products":
         return Products(plan.problem)
     exact = memory.exact_sum(plan.problem, plan.settings.reproducible)
-    return (PlanesOfSum if exact else PlainSum)(xp, plan.problem)
+    return PlanesOfSum(xp, plan.problem, count) if exact else PlainSum(xp, plan.problem)

@@ -6,6 +6,7 @@
 // planes  (1 + LEVELS, width), the accumulators from the highest level after a plane unused here
 
 typedef long long int64;
+typedef unsigned long long uint64;
 
 constexpr int BATCH = 8;  // loads of one thread in flight: one alone leaves the memory idle
 constexpr int LEVEL_BITS = 0xFF, NAN_SEEN = 0x100, PLUS_SEEN = 0x200, MINUS_SEEN = 0x400;
@@ -121,4 +122,39 @@ extern "C" __global__ void add_int64(
     }
     planes[element] = high;
     planes[width + element] = low;
+}
+
+// What packed.py's `pack` says of planes: facts (count + 2), zeros before. Of each plane the bits
+// that its numbers take in two's complement; the bits in which plane 0 differs; its first number.
+extern "C" __global__ void look(const int64* planes, int64 n, int count, uint64* facts) {
+    const int64 stride = (int64)gridDim.x * blockDim.x;
+    for (int plane = 0; plane <= count; ++plane) {
+        const int64* numbers = planes + (plane < count ? plane * n : 0);
+        uint64 bits = 0;
+        for (int64 i = (int64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+            const int64 number = numbers[i];
+            bits |= plane < count ? (uint64)(number ^ (number >> 63)) << 1 | (number != 0)
+                                  : (uint64)(number ^ numbers[0]);
+        }
+        for (int lane = 16; lane; lane /= 2) bits |= __shfl_xor_sync(~0u, bits, lane);
+        if (threadIdx.x % 32 == 0 && bits) atomicOr(facts + plane, bits);
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) facts[count + 1] = planes[0];
+}
+
+// Writes the words of planes, which follow from their facts as in packed.py, to rows (words, n).
+extern "C" __global__ void pack(
+    const int64* planes, int64 n, int count, const uint64* facts, unsigned short* rows) {
+    const int64 element = (int64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (element >= n) return;
+    bool others = false;
+    for (int plane = 1; plane < count; ++plane) others |= facts[plane] != 0;
+    for (int plane = 0; plane < count; ++plane) {
+        int words = (64 - __clzll(facts[plane]) + 15) / 16;
+        if (plane == 0) words = others && facts[count] == 0 ? 0 : words ? words : 1;
+        if (words == 0) continue;
+        const int64 number = planes[plane * n + element];
+        for (int word = 0; word < words; ++word, rows += n)
+            rows[element] = (unsigned short)(number >> 16 * word);
+    }
 }

@@ -8,12 +8,15 @@ H. D. Nguyen, ACM TOMS 46(3), 2020.
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardwise.errors import InputError
+from shardwise.numerics import packed
+from shardwise.numerics.packed import Packing
 from shardwise.numerics.rows import Rows
 from shardwise.plan import problem
 from shardwise.plan.problem import LEVELS
@@ -25,6 +28,7 @@ _LEVEL_BITS, _NAN, _PLUS, _MINUS = 0xFF, 0x100, 0x200, 0x400
 _LOW = 0xFFFFFFFF
 _THREADS = 256
 _PARALLEL = 2**18  # numbers that keep a large GPU busy
+_MOST_BLOCKS = 2**11  # where each block ends with a few atomic operations
 _LONG = 2**10  # numbers of a row that keep the loops of a CPU busy
 
 
@@ -69,11 +73,17 @@ class BinnedSum:
         most = (_LONG if xp is np else _PARALLEL) // max(1, self._numbers)
         self._sums = 1 << max(0, most.bit_length() - 1)
         width = self._sums * self._numbers
-        self._flat = xp.zeros((planes, width), xp.int64)
-        real = dtype != "int64"
-        self._heads = xp.full(width, LEVELS[dtype] - 1, xp.int16) if real else None
-        self._kernel: Any = None if xp is np else _kernel(xp, self._dtype)
+        self._flat = xp.empty((planes, width), xp.int64)
+        self._heads = None if dtype == "int64" else xp.empty(width, xp.int16)
+        self._kernel: Any = None if xp is np else _kernel(xp, f"add_{_real_name(self._dtype)}")
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, from zero."""
         self.terms = 0
+        self._flat.fill(0)
+        if self._heads is not None:
+            self._heads.fill(LEVELS[self._dtype.name] - 1)
 
     def add(self, stack: Any) -> None:
         """Add the arrays of a C-contiguous stack ``(n, *shape)`` of ``xp``."""
@@ -147,8 +157,47 @@ class BinnedSum:
 
         binned_cpu.merge_reals(others, self._heads, self._flat[1:])
 
+    def merge_packed(self, parts: Sequence[Rows], packing: Packing, terms: int) -> None:
+        """As :meth:`merge`, of planes as they lie in a file: rows of one buffer of uint16."""
+        flat, width = parts[0].flat, parts[0].width
+        starts = [part.start + i * part.stride for part in parts for i in range(part.n)]
+        if flat.dtype != np.uint16 or any(p.flat is not flat or p.width != width for p in parts):
+            raise ValueError(f"parts of {flat.dtype} of several buffers or widths")
+        planes = len(self._flat)
+        if width != self._numbers or not packing.fits(planes, (len(starts),)):
+            raise ValueError(f"{len(starts)} rows of {width} for {packing} of {planes} planes")
+        # The loops look at no bounds.
+        if min(starts) < 0 or max(starts) + width > flat.size:
+            raise ValueError(f"{starts} and {width} do not lie within {flat.size} elements")
+        self._count(terms)
+        if self._heads is None:
+            rows = [flat[start : start + width] for start in starts]
+            self._flat[:, :width] += packed.unpack(rows, packing)
+            return
+        from shardwise.numerics import binned_cpu
+
+        binned_cpu.merge_packed(flat, starts, width, packing, self._heads, self._flat[1:])
+
+    def pack(self, out: Any) -> Any:
+        """Write the planes to an array of uint16 of ``xp`` as :func:`packed.pack` does; its facts.
+
+        ``out`` is one-dimensional, and long enough for `memory.most_words` of each real number.
+        Later additions do not touch it.
+        """
+        planes = self.planes()
+        flat = planes.reshape(len(planes), self._numbers)
+        if self._kernel is None:
+            return packed.pack(flat, out)
+        facts = self._xp.zeros(len(flat) + 2, np.uint64)
+        sizes = np.int64(self._numbers), np.int32(len(flat))
+        blocks = -(-self._numbers // _THREADS)
+        look, pack = (_kernel(self._xp, name) for name in ("look", "pack"))
+        look((min(blocks, _MOST_BLOCKS),), (_THREADS,), (flat, *sizes, facts))
+        pack((blocks,), (_THREADS,), (flat, *sizes, facts, out))
+        return facts
+
     def planes(self) -> Any:
-        """The state, as it goes into a file: the same bits for the same arrays in any order.
+        """The state: the same bits for the same arrays in any order.
 
         Plane 0 of real numbers holds the top in bits 0 to 7 and flags in bit 8 (NaN), 9 (+Inf) and
         10 (-Inf); the other planes hold the sums of the levels, from the top down. Integers: the
@@ -207,13 +256,16 @@ def double_double(planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return high, np.where(np.isfinite(high), low, 0.0)
 
 
-def _kernel(xp: Any, dtype: np.dtype) -> Any:
-    """The kernel of binned.cu that adds arrays of a dtype; cupy compiles it once."""
+def _kernel(xp: Any, name: str) -> Any:
+    """A kernel of binned.cu; cupy compiles them once."""
     source = Path(__file__).with_name("binned.cu").read_text("utf-8")
     # Neither option changes a sum or a difference; the second is there for whoever adds a product.
-    module = xp.RawModule(code=source, options=("-std=c++17", "-fmad=false"))
-    name = f"float{4 * dtype.itemsize}" if dtype.kind == "c" else dtype.name
-    return module.get_function(f"add_{name}")
+    return xp.RawModule(code=source, options=("-std=c++17", "-fmad=false")).get_function(name)
+
+
+def _real_name(dtype: np.dtype) -> str:
+    """The dtype of the parts of a number."""
+    return f"float{4 * dtype.itemsize}" if dtype.kind == "c" else dtype.name
 
 
 def _folded(planes: np.ndarray, sums: int) -> np.ndarray:

@@ -13,7 +13,7 @@ strides that are not known before the run, keep LLVM from vector code.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from llvmlite import ir
 from numba import types, uint64
 
 from shardwise.numerics import compiled
+from shardwise.numerics.packed import Packing
 from shardwise.numerics.rows import Rows
 from shardwise.plan.problem import LEVELS
 
@@ -73,10 +74,20 @@ def add_integers(rows: Rows, sums: np.ndarray) -> None:
 
 def merge_reals(planes: np.ndarray, heads: np.ndarray, sums: np.ndarray) -> None:
     """Add the planes ``(1 + L, numbers)`` of another sum; heads and sums as for `add_reals`."""
-    rows = tuple(np.ascontiguousarray(plane) for plane in planes)
-    for row in rows:
-        row.flags.writeable = False
-    _merging(len(sums))(rows, heads, sums)
+    planes = np.ascontiguousarray(planes).view()
+    planes.flags.writeable = False
+    _merging()(planes, heads, sums)
+
+
+def merge_packed(
+    flat: np.ndarray, starts: Sequence[int], width: int, packing: Packing,
+    heads: np.ndarray, sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Add planes of which rows of ``width`` words begin at ``starts`` of a buffer of uint16."""
+    words = flat.view()
+    words.flags.writeable = False
+    ends = np.cumsum(packing.words)
+    _unpacking()(words, np.array(starts, np.int64), width, ends, packing.first, heads, sums)
 
 
 def round_reals(planes: np.ndarray, out: np.ndarray) -> None:
@@ -115,9 +126,17 @@ def _integers() -> Callable[..., None]:
 
 
 @cache
-def _merging(levels: int) -> Callable[..., None]:
-    rows = types.UniTuple(_array(types.int64, 1, readonly=True), 1 + levels)
-    return compiled.loop(_merge_reals, rows, _array(types.int16, 1), _array(types.int64, 2))
+def _merging() -> Callable[..., None]:
+    planes = _array(types.int64, 2, readonly=True)
+    return compiled.loop(_merge_reals, planes, _array(types.int16, 1), _array(types.int64, 2))
+
+
+@cache
+def _unpacking() -> Callable[..., None]:
+    words, numbers = _array(types.uint16, 1, readonly=True), _array(types.int64, 1)
+    state = _array(types.int16, 1), _array(types.int64, 2)
+    count = types.int64
+    return compiled.loop(_merge_packed, words, numbers, count, numbers, count, *state)
 
 
 @cache
@@ -366,38 +385,98 @@ def _add_integers(
 
 
 @compiled.part
+def _merge_heads(others: np.ndarray, tile: _Tile, heads: np.ndarray) -> bool:
+    """Take the flags of other heads to those of a tile, and say whether a top differs."""
+    differ = np.int16(0)
+    for i in range(uint64(tile[1])):
+        e = uint64(tile[0]) + i
+        # As int16 again: else numba makes int64 of it, and vectors hold a fourth.
+        differ = np.int16(differ | np.int16(others[i] ^ heads[e]))
+        heads[e] = np.int16(heads[e] | np.int16(others[i] & ~_LEVEL_BITS))
+    return bool(differ & _LEVEL_BITS)
+
+
+@compiled.part
 def _merge_apart(
-    planes: tuple[np.ndarray, ...], e: int, heads: np.ndarray, sums: np.ndarray
+    top: int, planes: np.ndarray, at: int, e: int, heads: np.ndarray, sums: np.ndarray
 ) -> None:
     """Add the levels of one element, where the tops may differ: both are seen from the higher."""
-    by = (planes[0][e] & _LEVEL_BITS) - (np.int64(heads[e]) & _LEVEL_BITS)
+    by = int(top & _LEVEL_BITS) - int(heads[e] & _LEVEL_BITS)
     up, down = max(by, 0), max(-by, 0)
     for level in range(len(sums) - 1, -1, -1):
         before = sums[level - up, e] if level >= up else 0
-        more = planes[1 + level - down][e] if level >= down else 0
+        more = planes[1 + level - down, at] if level >= down else 0
         sums[level, e] = before + more
     heads[e] += up
 
 
-def _merge_reals(planes: tuple[np.ndarray, ...], heads: np.ndarray, sums: np.ndarray) -> None:
+def _merge_reals(planes: np.ndarray, heads: np.ndarray, sums: np.ndarray) -> None:
     """Add planes; tile by tile in vectors, where no top differs."""
-    tops = planes[0]
-    for low in range(0, len(tops), _TILE):
-        width = min(_TILE, len(tops) - low)
-        differ = np.int64(0)
-        for i in range(uint64(width)):
-            e = uint64(low) + i
-            differ |= tops[e] ^ heads[e]
-            heads[e] |= tops[e] & ~_LEVEL_BITS
-        if differ & _LEVEL_BITS:
-            for i in range(width):
-                _merge_apart(planes, low + i, heads, sums)
+    others = np.empty(_TILE, np.int16)
+    for low in range(0, planes.shape[1], _TILE):
+        tile = low, min(_TILE, planes.shape[1] - low)
+        for i in range(uint64(tile[1])):
+            others[i] = planes[0, uint64(low) + i]
+        if _merge_heads(others, tile, heads):
+            for e in range(low, low + tile[1]):
+                _merge_apart(others[e - low], planes, e, e, heads, sums)
             continue
         for level in range(len(sums)):
-            more = planes[1 + level]
-            for i in range(uint64(width)):
-                e = uint64(low) + i
-                sums[level, e] += more[e]
+            for i in range(uint64(tile[1])):
+                sums[level, uint64(low) + i] += planes[1 + level, uint64(low) + i]
+
+
+@compiled.part
+def _add_words(
+    words: np.ndarray, starts: np.ndarray, tile: _Tile, numbers: np.ndarray, first: int
+) -> None:
+    """Add to a tile's numbers, from one on, those whose words lie in as many rows as starts."""
+    low, count = uint64(tile[0]), len(starts)
+    a, b = uint64(starts[0]) + low, uint64(starts[count - 1]) + low  # the last has the sign
+    c, d = uint64(starts[count // 2]) + low, uint64(starts[count // 3]) + low
+    if count == 1:
+        for i in range(uint64(tile[1])):
+            numbers[uint64(first) + i] += np.int64(np.int16(words[b + i]))
+    elif count == 2:
+        for i in range(uint64(tile[1])):
+            high = np.int64(np.int16(words[b + i])) << 16
+            numbers[uint64(first) + i] += high | np.int64(words[a + i])
+    elif count == 3:
+        for i in range(uint64(tile[1])):
+            high = np.int64(np.int16(words[b + i])) << 32
+            low_part = np.int64(words[c + i]) << 16 | np.int64(words[a + i])
+            numbers[uint64(first) + i] += high | low_part
+    elif count == 4:
+        for i in range(uint64(tile[1])):
+            high = np.int64(words[b + i]) << 48 | np.int64(words[c + i]) << 32
+            low_part = np.int64(words[d + i]) << 16 | np.int64(words[a + i])
+            numbers[uint64(first) + i] += high | low_part
+
+
+def _merge_packed(
+    words: np.ndarray, starts: np.ndarray, width: int, ends: np.ndarray, first: int,
+    heads: np.ndarray, sums: np.ndarray,
+) -> None:  # fmt: skip
+    """Add planes, of which each has the rows from the end of the one before to its own."""
+    others = np.full(_TILE, first, np.int16)
+    planes = np.empty((len(ends), _TILE), np.int64)
+    for low in range(0, width, _TILE):
+        tile = low, min(_TILE, width - low)
+        if ends[0]:
+            for i in range(uint64(tile[1])):
+                others[i] = words[uint64(starts[0] + low) + i]
+        apart = _merge_heads(others, tile, heads)
+        if apart:
+            planes[:] = 0
+        for level in range(len(sums)):
+            rows = starts[ends[level] : ends[level + 1]]
+            if len(rows) and apart:
+                _add_words(words, rows, tile, planes[1 + level], 0)
+            elif len(rows):
+                _add_words(words, rows, tile, sums[level], low)
+        if apart:
+            for i in range(tile[1]):
+                _merge_apart(others[i], planes, i, low + i, heads, sums)
 
 
 @compiled.part

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.numerics.tolerances import SPLIT_CHUNK
+from shardwise.numerics.tolerances import split_chunk
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
@@ -230,8 +230,9 @@ class CublasKernel:
         )
         self._gemm(low_a, b, out, self._small)
         self._gemm(a, low_b, out, self._small, self._one)
-        for low in range(0, a.shape[-1], SPLIT_CHUNK):
-            part = slice(low, low + SPLIT_CHUNK)
+        chunk = split_chunk(self._problem.factor_shapes[0][1])  # without padding, as in its bound
+        for low in range(0, a.shape[-1], chunk):
+            part = slice(low, low + chunk)
             self._gemm(a[..., part], b[..., part, :], out, self._one, self._one)
 
     def accumulate(self, block: Any, other: Any) -> Any:

@@ -5,14 +5,15 @@ None looks at which products it has got: every product has to come exactly once.
 docs/statistics.md defines each statistic, and derives its error.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Protocol
 
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.numerics.binned import BinnedSum, double_double, plane_shape, rounded
+from shardwise.numerics.binned import BinnedSum, double_double, rounded
+from shardwise.numerics.packed import Packing
 from shardwise.numerics.rows import Rows
 from shardwise.plan.problem import NEEDS_ORDER
 
@@ -82,16 +83,15 @@ class _Total:
     """``sum`` and ``mean``, by binned sums; the mean is the rounded sum, divided by N."""
 
     def __init__(self, width: int, dtype: str) -> None:
-        self._width, self._dtype = width, dtype
+        self._dtype = dtype
         self._sum = BinnedSum(np, (width,), dtype)
 
     def add(self, rows: Rows, first: int) -> None:
         self._sum.add_rows(rows)
 
-    def add_planes(self, rows: Rows, terms: int) -> None:
-        """Add the sum of a shard, ``terms`` products, from rows that are its planes."""
-        planes = rows.array.reshape(plane_shape((self._width,), self._dtype))
-        self._sum.merge(planes, terms)
+    def add_packed(self, parts: Sequence[Rows], packing: Packing, terms: int) -> None:
+        """Add the sum of a shard, ``terms`` products, from parts that hold its words in order."""
+        self._sum.merge_packed(parts, packing, terms)
 
     def dump(self) -> list[np.ndarray]:
         return [self._sum.planes(), np.array([self._sum.terms])]

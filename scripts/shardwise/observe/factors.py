@@ -58,7 +58,6 @@ class Factor:
         with direct.ExtentReader() as files:
             for start in range(low, high, pieces.SLAB_BYTES):
                 stop = min(start + pieces.SLAB_BYTES, high)
-                views = self._stack.read_bytes(files, buffer, start, stop)
-                checksum.update(start - low, views)
+                self._stack.read_bytes(files, buffer, start, stop, checksum.append)
                 self._count(stop - start)
         return checksum.hexdigest()

@@ -33,8 +33,6 @@ _GAUGES = {
     "temperature_celsius": ("", "Temperature of the device."),
     "clock_sm_hertz": ("", "Clock of the multiprocessors."),
     "clock_memory_hertz": ("", "Clock of the memory."),
-    "pcie_received_bytes_per_second": ("", "Bytes that come to the device from the host."),
-    "pcie_sent_bytes_per_second": ("", "Bytes that go from the device to the host."),
     "processes": ("", "Processes that compute on the device."),
     "ecc_uncorrected": ("_errors", "Memory errors not corrected since the driver was loaded."),
 }

@@ -110,10 +110,7 @@ class _LogEnd:
 class Sightings:
     """Looks at the shards of a plan again and again; a file that has not changed is not read twice.
 
-    Attributes
-    ----------
-    problems
-        One line for each of the first shards, in the plan's order, that are damaged.
+    ``problems`` has a line for each of the first shards, in the plan's order, that are damaged.
     """
 
     def __init__(self) -> None:

@@ -5,11 +5,9 @@ folder, and the doctor also runs where a package is missing.
 """
 
 import difflib
-import json
 import re
 import stat
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -25,13 +23,8 @@ from shardwise.units import parse_bytes
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
 PRODUCTS = ("A @ A", "A.T @ A", "A @ A.T", "A @ B")
 DEFAULT_RESULTS = "results/default"  # as the schema has it, for jobs, which do not read the schema
-NO_PLAN = (
-    "reduce",
-    "dispatch",
-    "workers",
-    "array_tasks",
-    "array_limit",
-)  # keys that no plan depends on
+# Keys that no plan depends on.
+NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
 _MOST_NUMBER = 10**40
 _MOST_NAMED = 20
 _MOST_BYTES = 1024**2
@@ -105,17 +98,9 @@ def dispatch_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
     """The results folder for who does something to a run, or judges it: never one that was guessed.
 
-    Parameters
-    ----------
-    files
-        Config files; None: ``config.yaml`` of this folder, where there is one.
-    results
-        A results folder that comes before that of the config.
-
-    Raises
-    ------
-    InputError
-        Where the config has to name the folder, and cannot be read or is wrong.
+    ``results`` comes before that of the config files; where these are None, ``config.yaml`` of this
+    folder counts, if there is one. Raises InputError where a config has to name the folder, and
+    cannot be read or is wrong.
     """
     if results:
         return Path(results)
@@ -162,7 +147,7 @@ def read_files(files: list[Path]) -> dict[str, Any]:
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """The keys and values of a config file, in YAML or JSON: data, each key once, nothing else.
+    """The keys and values of a config file: data, each key once, nothing else.
 
     Snakemake reads the same files with its own loader. That takes the last of two equal keys
     without a word, takes 010 for 8, and runs a file as a template where the file asks for it. So
@@ -178,9 +163,7 @@ def read_file(file: Path) -> dict[str, Any]:
         content = _value(node, "", file) if node else None
         line = f", line {node.start_mark.line + 1}" if node else ""
     except yaml.YAMLError as error:
-        content = _json(text, file)  # JSON may be indented with tabs, as YAML may not
-        if content is None:
-            raise InputError(f"config file {file}, {_yaml_problem(error, text)}") from error
+        raise InputError(f"config file {file}, {_yaml_problem(error, text)}") from error
     return _mapping(content, file, line)
 
 
@@ -329,35 +312,13 @@ def _yaml_problem(error: Any, text: str) -> str:
     return f"line {at}: {what}"
 
 
-def _json(text: str, file: Path) -> Any:
-    """The content of a file in JSON, None where it is none."""
-
-    def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        if twice := sorted(name for name, n in Counter(n for n, _ in pairs).items() if n > 1):
-            raise InputError(f"config file {file}: the key {twice[0]:.80} stands there twice")
-        return dict(pairs)
-
-    try:
-        return json.loads(text, object_pairs_hook=once)
-    except (ValueError, RecursionError):
-        return None
-
-
 # Keys and values.
 
 
 def load(config: Mapping[str, Any]) -> Settings:
-    """Check a configuration and fill in the defaults.
+    """Check a merged configuration and fill in the defaults.
 
-    Parameters
-    ----------
-    config
-        The merged mapping, as Snakemake or :func:`read_files` provides it.
-
-    Raises
-    ------
-    InputError
-        With one line for each key that is unknown, of the wrong type, or out of range.
+    Raises InputError with a line for each key that is unknown, of the wrong type, or out of range.
     """
     _refuse_huge(config)
     schema = _schema()

@@ -34,8 +34,7 @@ def identity_of_array(file: str, status: os.stat_result) -> str:
 def is_as_planned(source: Source, status: os.stat_result) -> bool:
     """Whether a file is the one that was planned, as far as the plan knows it by its identity.
 
-    A plan of an earlier version knows size and time stamp only. The number of the inode is compared
-    where both nodes know it.
+    The number of the inode is compared where both nodes know it.
     """
     if not source.identity[:1].isdigit():
         return True

@@ -17,7 +17,7 @@ from shardwise.units import MIB
 # piece costs its thread a turn with Python's lock: with 1 MiB a shard in the page cache took 8 %
 # longer.
 SHARD_PIECES = pieces.SLAB_BYTES, pieces.SLAB_BYTES
-READ_SLABS, WRITE_SLABS = 12, 8  # slabs under way at most; with fewer, work waits for files sooner
+READ_SLABS, WRITE_SLABS = 16, 8  # slabs under way at most; with fewer, work waits for files sooner
 COPY_SLABS = 8  # slabs under way while a shard is copied
 FEWEST_SLABS = 2  # with one slab, nothing would overlap
 # Matrices, or products, in a batch on a device: enough to make the gaps between calls small.
@@ -223,19 +223,30 @@ def least_bytes(
 
 
 def sum_bytes(problem: Problem, exact: bool = True) -> int:
-    """Bytes of the state of a sum, and of what is written of it, if a copy (binned.py)."""
+    """Bytes of the state of a sum, and of what is written of it (binned.py, packed.py)."""
     m, p = problem.product_shape
     if not exact:
-        return problem.sum_item * m * p
+        return 2 * problem.sum_item * m * p
     heads = (4 if "complex" in problem.product_dtype else 2) * m * p
+    state = plane_count(problem) * problem.sum_item * m * p
     copies = 2 if m * p < SEVERAL_SUMS else 1
-    return heads + copies * partial_bytes(problem)
+    return heads + copies * state + partial_bytes(problem, problem.matrices)
 
 
-def partial_bytes(problem: Problem) -> int:
-    """Bytes of a shard's partial sum on disk, at most: its planes (see binned.py)."""
+def partial_bytes(problem: Problem, count: int) -> int:
+    """Bytes of the partial sum of ``count`` products on disk, at most (see packed.py)."""
     m, p = problem.product_shape
-    return plane_count(problem) * problem.sum_item * m * p
+    return most_words(problem, count) * problem.sum_item // 4 * m * p
+
+
+def most_words(problem: Problem, count: int) -> int:
+    """Words of 16 bits, at most, that a number of the sum of ``count`` products has in a file.
+
+    A product adds 2³¹ to a level at most, or 2³² to the low half of an integer; the sign is a bit.
+    """
+    levels = LEVELS.get(problem.product_dtype)
+    long = -(-((count << 31).bit_length() + 1) // 16)
+    return 1 + levels * long if levels else long + -(-((count << 32).bit_length() + 1) // 16)
 
 
 def plane_count(problem: Problem) -> int:
@@ -245,7 +256,7 @@ def plane_count(problem: Problem) -> int:
 
 def result_bytes(problem: Problem, count: int, keep: str) -> int:
     """Bytes of the file that a shard of ``count`` matrices becomes."""
-    return partial_bytes(problem) if keep == "sum" else count * problem.product_bytes
+    return partial_bytes(problem, count) if keep == "sum" else count * problem.product_bytes
 
 
 def slabs(total_bytes: int, most: int) -> int:
@@ -258,7 +269,7 @@ def slabs_within(
 ) -> tuple[int, int]:
     """Slabs to read into, for each factor, and to write from, within the memory of a task."""
     out = result_bytes(problem, count, keep)
-    most = slabs(count * problem.matrix_bytes, READ_SLABS), slabs(out, WRITE_SLABS)
+    most = slabs(count * problem.matrix_bytes, READ_SLABS), _write_slabs(out)
     factors = 1 if problem.shared_right or not problem.right else 2
     spare = task_memory(problem, count, keep, cuda) - memory
     if spare <= 0:
@@ -274,7 +285,12 @@ def slab_memory(problem: Problem, count: int, keep: str) -> int:
     right = 0 if problem.shared_right else count * problem.right_bytes
     out = result_bytes(problem, count, keep)
     read = slabs(left, READ_SLABS) + slabs(right, READ_SLABS)
-    return (read + slabs(out, WRITE_SLABS)) * (pieces.SLAB_BYTES + MIB)
+    return (read + _write_slabs(out)) * (pieces.SLAB_BYTES + MIB)
+
+
+def _write_slabs(out: int) -> int:
+    """Slabs to write from; two shards share them, so with a single one each could wait for it."""
+    return max(FEWEST_SLABS, slabs(out, WRITE_SLABS))
 
 
 def task_memory(problem: Problem, count: int, keep: str, cuda: bool) -> int:

@@ -32,12 +32,8 @@ def find(
 ) -> Place | None:
     """The first element that is not finite of some matrices, which are read for it.
 
-    Parameters
-    ----------
-    key
-        ``input`` or ``right``, where the only matrix of a B that serves all is matrix 0.
-    inputs
-        Where the files that are read are noted.
+    ``key`` is ``input`` or ``right``, where the only matrix of a B that serves all is matrix 0; the
+    files that are read are noted in ``inputs``.
     """
     dtype = np.dtype(plan.dtype).newbyteorder("<")
     shape = (key == "right" and plan.problem.right) or plan.problem.left

@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, some
+from shardwise.errors import InputError, IntegrityError, short, some
 from shardwise.files.formats.names import file_of
-from shardwise.files.paths import Results, for_bash, id_digits
+from shardwise.files.paths import Results, for_bash
 from shardwise.files.small import checksum, refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Recipe
 
@@ -28,19 +28,8 @@ Part = tuple[int, str]
 """So many lines of ``plan.tsv``: the byte at which they end, and their checksum."""
 
 
-class OldLayout(InputError):  # noqa: N818 - named after what was found
-    """The plan of an earlier version, which laid files of more than 1,000 shards side by side."""
-
-
 def refuse_strangers(results: Results) -> None:
     """Refuse a folder that no run has made, where it holds names that a run would write."""
-    try:
-        load_facts(results.plan)  # an earlier version left no marker
-        return
-    except OldLayout:
-        raise
-    except ShardwiseError:
-        pass
     if results.marker.is_file():
         return
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
@@ -408,19 +397,7 @@ def _checked(path: Path, only: str | int | None = None) -> tuple[bytes, Facts]:
         raise IntegrityError(
             f"{results.plan_facts} is damaged; remove it and run snakemake again"
         ) from None
-    _refuse_old_layout(raw, path)
     return (raw if only is None else _excerpt(raw, only)), facts
-
-
-def _refuse_old_layout(raw: bytes, path: Path) -> None:
-    """Refuse a plan whose ids are not those that plans of so many shards have now."""
-    last = raw[raw.rstrip(b"\n").rfind(b"\n") + 1 :].split(b"\t")[0]
-    if last.isdigit() and len(last) != id_digits(int(last) + 1):
-        raise OldLayout(
-            f"{path}: an earlier version made this plan of {int(last) + 1} shards, whose files lie "
-            "side by side; this version puts those of more than 1000 shards into folders by the "
-            "thousand. Choose another results folder, or go on with the version that made it"
-        )
 
 
 def file_digest(path: Path) -> str:

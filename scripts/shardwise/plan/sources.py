@@ -30,12 +30,8 @@ _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
     """Find and check the input that the config names, from headers alone.
 
-    Parameters
-    ----------
-    synthetic
-        Where the synthetic stack lies or will lie.
-    cache
-        A file that keeps headers by path and identity, for inputs of many files.
+    ``synthetic`` is where the synthetic stack lies or will lie; the file ``cache`` keeps headers by
+    path and identity, for inputs of many files.
     """
     if settings.input is None:
         return _synthetic_stack(settings, synthetic)

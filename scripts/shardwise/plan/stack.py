@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files.direct import PAGE, SHORT_BYTES, Extent, ExtentReader
+from shardwise.files.direct import PAGE, SHORT_BYTES, Extent, ExtentReader, Then
 from shardwise.files.formats import registry
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
@@ -83,7 +83,7 @@ class StackReader:
         self._firsts = [source.first for source in self._sources]
         self._shape = shape
         self._dtype = np.dtype(dtype)
-        self._matrix_bytes = self._dtype.itemsize * shape[0] * shape[1]
+        self.matrix_bytes = self._dtype.itemsize * shape[0] * shape[1]
         self._header: tuple[str, Header] | None = None
         self._converting = threading.Lock()
         self._converted: tuple[int, int, np.ndarray] | None = None
@@ -97,26 +97,28 @@ class StackReader:
         return block
 
     def read_bytes(
-        self, reader: ExtentReader, buffer: np.ndarray, low: int, high: int
-    ) -> list[np.ndarray]:
+        self, reader: ExtentReader, buffer: np.ndarray, low: int, high: int,
+        then: Then = lambda part: None,
+    ) -> list[np.ndarray]:  # fmt: skip
         """Bytes ``low`` to ``high`` of the stack, as little-endian elements in C order.
 
         The buffer begins at a page, and has room for the bytes and :data:`SPARE_BYTES`. Returned
-        are views of it that follow each other in the stack.
+        are views of it that follow each other in the stack; ``then`` is told them part by part, as
+        by `ExtentReader.read`.
         """
-        size = self._matrix_bytes
+        size = self.matrix_bytes
         start, stop = low // size, -(-high // size)
         parts = self._parts(start, stop)
-        if any(header.chunk for _, header, _, _ in parts):
+        chunked = any(header.chunk for _, header, _, _ in parts)
+        if chunked or any(header.fortran or not header.little_endian for _, header, _, _ in parts):
             view = buffer[: high - low]
-            self._decode(view, low)
-            return [view]
-        if not all(not header.fortran and header.little_endian for _, header, _, _ in parts):
-            view = buffer[: high - low]
-            if size > memory.CONVERTED_BYTES:
+            if chunked:
+                self._decode(view, low)
+            elif size > memory.CONVERTED_BYTES:
                 self._convert_rows(view, low)
             else:
                 self._convert(view, low, parts, start, stop)
+            then(memoryview(view))
             return [view]
         extents, at = [], start * size
         for path, header, first, last in parts:
@@ -126,7 +128,7 @@ class StackReader:
             at += (last - first) * size
         # Short ones are not read directly anyway; so a buffer needs little room to spare.
         packed = min(extent.nbytes for extent in extents[1:-1] or extents[:1]) < SHORT_BYTES
-        return reader.read(extents, buffer, packed)
+        return reader.read(extents, buffer, packed, then)
 
     def _convert(
         self, view: np.ndarray, low: int, parts: list[_Part], start: int, stop: int
@@ -147,7 +149,7 @@ class StackReader:
                 if sys.byteorder == "big":
                     block.byteswap(inplace=True)
                 self._converted = (start, stop, block.reshape(-1).view(np.uint8))
-            at = low - start * self._matrix_bytes
+            at = low - start * self.matrix_bytes
             np.copyto(view, self._converted[2][at : at + view.nbytes])
 
     def _convert_rows(self, view: np.ndarray, low: int) -> None:
@@ -156,7 +158,7 @@ class StackReader:
         row = self._dtype.itemsize * columns
         height = max(1, memory.CONVERTED_BYTES // row)
         while done < view.nbytes:
-            matrix, byte = divmod(low + done, self._matrix_bytes)
+            matrix, byte = divmod(low + done, self.matrix_bytes)
             first = byte // row // height * height
             with self._converting:
                 if self._converted is None or self._converted[:2] != (matrix, first):
@@ -186,14 +188,14 @@ class StackReader:
 
     def _block(self, byte: int) -> tuple[int, np.ndarray]:
         """The block that holds a byte of the stack, and the byte at which the block begins."""
-        matrix, within = divmod(byte, self._matrix_bytes)
+        matrix, within = divmod(byte, self.matrix_bytes)
         ((path, header, place, _),) = self._parts(matrix, matrix + 1)
         (rows, columns), item = self._shape, self._dtype.itemsize
         chunk = header.chunk or (1, 1, columns)
         most, height = memory.decoded_block(chunk, self._shape, item)
         first, top = place // most * most, within // (columns * item) // height * height
         last, bottom = min(first + most, (1, *header.shape)[-3]), min(top + height, rows)
-        begin = (matrix - place + first) * self._matrix_bytes + top * columns * item
+        begin = (matrix - place + first) * self.matrix_bytes + top * columns * item
         if begin not in self._decoded:
             while len(self._decoded) > 1:
                 del self._decoded[next(iter(self._decoded))]

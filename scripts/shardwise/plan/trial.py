@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from dataclasses import asdict
 from functools import partial
 from types import FrameType
@@ -19,8 +18,6 @@ from shardwise.errors import InputError, ShardwiseError, Terminated, TryAgain
 from shardwise.processes import contain
 
 _WORDS_LETTERS = 100_000
-
-_JOIN_SECONDS = 0.1
 
 
 def main() -> None:
@@ -56,12 +53,4 @@ def _try(spec: str, matrix: bytes) -> dict[str, Any]:
         return {"code": TryAgain.exit_code, "words": words}
     except ShardwiseError as error:
         return {"code": error.exit_code, "words": str(error)[:_WORDS_LETTERS]}
-    return {"code": 0, "shape": result.shape[1:], "dtype": result.dtype.name, "threads": _threads()}
-
-
-def _threads() -> list[str]:
-    """The names of the threads that the function has left."""
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    for thread in others:
-        thread.join(_JOIN_SECONDS / len(others))
-    return [thread.name for thread in others if thread.is_alive()]
+    return {"code": 0, "shape": result.shape[1:], "dtype": result.dtype.name}

@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import io
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -30,8 +29,6 @@ from shardwise.files.small import refuse_special
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, function_parts, product_dtype
 from shardwise.processes import contain
 from shardwise.processes.contain import Ending
-
-log = logging.getLogger(__name__)
 
 # Element types that a function may return; integers are widened to int64, which holds these.
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
@@ -222,8 +219,6 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
         raise InputError(f"product: your function {spec} {did}")
     if answer["code"]:
         raise of_code(answer["code"], answer["words"])
-    if answer["threads"] or ending.left:
-        log.warning(f"shardwise: {_left(spec, answer['threads'], ending.left)}")
     return tuple(answer["shape"]), answer["dtype"]
 
 
@@ -262,20 +257,6 @@ def _tried(spec: str, matrix: np.ndarray, limit: float) -> Ending:
     if process.returncode < 0:
         return Ending(None, process.returncode)
     return Ending(**json.loads(answer))
-
-
-def _left(spec: str, threads: list[str], processes: int) -> str:
-    """What is said of a function that leaves something behind."""
-    what = []
-    if threads:
-        count = "a thread" if len(threads) == 1 else f"{len(threads)} threads"
-        what.append(f"{count} running ({', '.join(threads)})")
-    if processes:
-        what.append("a process" if processes == 1 else f"{processes} processes")
-    return (
-        f"product: your function {spec} left {' and '.join(what)} when it returned; whatever it "
-        "leaves is ended with each shard"
-    )
 
 
 def _parts(spec: str) -> tuple[str, str]:

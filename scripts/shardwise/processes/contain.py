@@ -33,7 +33,6 @@ class Ending:
 
     result: Any  # of the work; None where the process ended before that
     status: int | None  # exit code, or minus a signal's number; None: killed for being late
-    left: int = 0  # processes that it had started and that were still running
 
 
 def words(status: int | None) -> str:
@@ -51,14 +50,8 @@ def words(status: int | None) -> str:
 def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
     """Run some work in a child process, and end that with all that it has started.
 
-    This process must have no other threads. What the child prints goes to stderr.
-
-    Parameters
-    ----------
-    work
-        Returns what JSON can write in some 4 MiB. It must raise nothing.
-    limit
-        Seconds that it may take; None: for ever.
+    The work must raise nothing and return what JSON can write in some 4 MiB, within the limit in
+    seconds, if any. This process must have no other threads. What the child prints goes to stderr.
     """
     adopt()
     others = children()
@@ -76,11 +69,11 @@ def run(work: Callable[[], Any], limit: float | None = None) -> Ending:
         _wait(child, _GRACE_SECONDS)
         raise
     finally:
-        left = sweep(spare=others) - {child}
+        sweep(spare=others)
     result = None
     with contextlib.suppress(ValueError):
         result = json.loads(board[:].rstrip(b"\0"))
-    return Ending(result, status, len(left))
+    return Ending(result, status)
 
 
 def _work(work: Callable[[], Any], board: mmap.mmap, parent: int) -> None:
@@ -134,11 +127,10 @@ def _prctl(option: int, value: int) -> None:
         libc.prctl(option, value)
 
 
-def sweep(spare: Collection[int] = ()) -> set[int]:
-    """Kill all children but some, and those that become ours when they end; which were running."""
-    killed, end = set(), time.monotonic() + _REAP_SECONDS
-    while doomed := {pid: state for pid, state in _children().items() if pid not in spare}:
-        killed |= {pid for pid, state in doomed.items() if state != "Z"}
+def sweep(spare: Collection[int] = ()) -> None:
+    """Kill all children but some, and those that become ours when they end."""
+    end = time.monotonic() + _REAP_SECONDS
+    while doomed := children().difference(spare):
         for pid in doomed:
             _signal(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
@@ -146,28 +138,21 @@ def sweep(spare: Collection[int] = ()) -> set[int]:
         if time.monotonic() > end:
             break
         time.sleep(_POLL_SECONDS)
-    return killed
 
 
 def children() -> set[int]:
     """The child processes of this one."""
-    return set(_children())
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-def _children() -> dict[int, str]:
-    """The children of this process, each with its state as /proc has it."""
-    states, parent = {}, str(os.getpid())
+    found, parent = set(), str(os.getpid())
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there is none
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 # The program's name, in parentheses, may hold anything.
-                state, ppid = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
-                if ppid == parent:
-                    states[int(path.parent.name)] = state
-    return states
+                if path.read_text(errors="replace").rpartition(")")[2].split()[1] == parent:
+                    found.add(int(path.parent.name))
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

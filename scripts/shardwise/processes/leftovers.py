@@ -2,8 +2,7 @@
 
 Each Snakemake of ours holds a lock on a file in its folder (snakemake_logger_plugin_shardwise). A
 folder whose lock nobody holds, and which no process uses, is removed by the next run. MPI's shared
-memory loses its name while the ranks start, so it goes with the last rank. What still has a name is
-another program's, or of a rank killed in that moment: it is only named.
+memory loses its name while the ranks start, so it goes with the last rank.
 """
 
 import contextlib
@@ -17,8 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 LOCK = ".shardwise.lock"  # in each folder; the file holds what `machine` says
-_SHARED = Path("/dev/shm")
-_SEGMENT = "mpich_shm_*"
 _PROCESSES = Path("/proc")
 _USED = ("cwd", "root", "exe")
 
@@ -42,20 +39,8 @@ def nameless() -> None:
             os.unlink(name)
 
 
-def segments() -> list[Path]:
-    """The segments of this user that no process uses."""
-    mine = [path for path in _SHARED.glob(_SEGMENT) if _is_mine(path, stat.S_ISREG)]
-    return sorted(set(mine) - _used_of(mine))
-
-
-def folders() -> list[Path]:
-    """The temporary folders of Snakemakes that were killed."""
-    with contextlib.ExitStack() as stack:
-        return [path for path, _ in _abandoned(stack)]
-
-
 def remove_folders() -> list[Path]:
-    """Remove them, each under its lock; returns those that are gone."""
+    """Remove the temporary folders of Snakemakes that were killed, and return them."""
     removed = []
     with contextlib.ExitStack() as stack:
         for path, descriptor in _abandoned(stack):

@@ -24,6 +24,7 @@ from shardwise.files.commit import commit, temporary_for
 from shardwise.files.npy import DATA_OFFSET, padded_header
 from shardwise.files.small import open_own
 from shardwise.host import job_number, loaded
+from shardwise.numerics.packed import Packing
 from shardwise.plan.problem import Recipe
 
 SCHEMA = 1
@@ -45,11 +46,12 @@ class ReceiptPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fa
     """A part of a receipt. Its fields are the keys; one with a default need not be there."""
 
 
-class ArrayFile(ReceiptPart, frozen=True):
+class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     """An array file beside a receipt; sizes in bytes.
 
     ``checksum``, ``row_bytes`` and ``piece_bytes`` are of the elements, as
-    :class:`~shardwise.files.checksum.PieceChecksum` defines them.
+    :class:`~shardwise.files.checksum.PieceChecksum` defines them. ``planes`` is how the planes of a
+    sum lie in it.
     """
 
     name: Line
@@ -59,6 +61,7 @@ class ArrayFile(ReceiptPart, frozen=True):
     checksum: Digest
     row_bytes: Whole
     piece_bytes: Whole
+    planes: Packing | None = None
 
 
 class Receipt(ReceiptPart, frozen=True):
@@ -149,8 +152,6 @@ class Telemetry(TypedDict):
     temperature_celsius: MeanAndMax | None
     clock_sm_hertz: MeanAndMax | None
     clock_memory_hertz: MeanAndMax | None
-    pcie_received_bytes_per_second: MeanAndMax | None
-    pcie_sent_bytes_per_second: MeanAndMax | None
     memory_total_bytes: Whole | None
     throttled_seconds: dict[Annotated[str, Meta(pattern=r"\A[a-z_]{1,60}\Z")], Amount] | None
     ecc_corrected: Amount | None
@@ -408,12 +409,12 @@ def _sort(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def describe_file(
     path: Path, shape: tuple[int, ...], dtype: str,
-    checksum: str, row_bytes: int, piece_bytes: int,
+    checksum: str, row_bytes: int, piece_bytes: int, planes: Packing | None = None,
 ) -> ArrayFile:  # fmt: skip
     """What a receipt says of the array file beside it."""
     return ArrayFile(
         name=path.name, shape=shape, dtype=dtype, bytes=path.stat().st_size,
-        checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes,
+        checksum=checksum, row_bytes=row_bytes, piece_bytes=piece_bytes, planes=planes,
     )  # fmt: skip
 
 

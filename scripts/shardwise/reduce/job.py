@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from shardwise.files import small
 from shardwise.files.paths import STATISTICS
 from shardwise.numerics import reference
 from shardwise.numerics.binned import plane_shape, rounded
+from shardwise.numerics.packed import Packing, unpack
 from shardwise.numerics.scalars import Scalars
 from shardwise.plan import memory, nonfinite
 from shardwise.plan import plan as plans
@@ -97,14 +98,13 @@ def _load(plan_file: Path, names: list[str]) -> Plan:
 
 
 def layout_of(plan: Plan) -> Layout:
-    """How the files of a plan's shards are read."""
+    """How the files of a plan's shards are read; how many rows planes have, receipts say."""
     problem = plan.problem
     elements = problem.product_shape[0] * problem.product_shape[1]
     numbers, item, rows = elements, problem.product_item, None
     planes = adds_planes(plan)
     if planes:
-        numbers, item = elements * number_parts(problem.product_dtype), 8
-        rows = memory.plane_count(problem)
+        numbers, item, rows = elements * number_parts(problem.product_dtype), 2, 1
     elif plan.settings.keep == "sum":
         item, rows = problem.sum_item, 1
     counts = [rows or shard.stop - shard.start for shard in plan.shards.values()]
@@ -134,6 +134,11 @@ class _Job:
         # Known on rank 0:
         self._makers, self._energy = receipts.count_makers(found), telemetry.energy(found)
         self._expected = peers.broadcast(own).reshape(-1, 16)
+        if self._layout.planes:
+            packings = np.array([r.file.planes.to_row() for r in found if r.file.planes], np.int64)
+            table = peers.broadcast(packings.reshape(-1).view(np.uint8)).view(np.int64)
+            self._packings = table.reshape(len(self._shards), -1)
+            self._layout = replace(self._layout, rows=self._packings[:, 1:].sum(axis=1).tolist())
         self._accounts = [witness.read(receipt, plan.problem) for receipt in found]
         facts = [
             plan.facts.digest, names, ALGORITHM["reduce"], self._expected.tobytes().hex(),
@@ -172,8 +177,12 @@ class _Job:
     def _refuse_other_arrays(self, found: list[ProductReceipt]) -> None:
         """Refuse what is whole by its receipt, but not what the plan makes."""
         layout, dtype = self._layout, element_type(self._plan)
+        planes = memory.plane_count(self._plan.problem)
         for shard, receipt in enumerate(found):
-            shape, planned = receipt.file.shape, layout.rows[shard] * layout.numbers
+            shape, rows, packing = receipt.file.shape, layout.rows[shard], receipt.file.planes
+            if layout.planes:
+                rows = shape[0] if packing and packing.fits(planes, shape) else -1
+            planned = rows * layout.numbers
             if (math.prod(shape), receipt.file.dtype) != (planned, dtype):
                 raise self._damaged(
                     [shard], f"{receipt.file.name} holds {shape} of {receipt.file.dtype}, which "
@@ -237,7 +246,9 @@ class _Job:
 
     def _reduce(self, stripe: int, team: range, scan: Scan) -> None:
         """Add this rank's part of the rows of a stripe, and merge it with those of its team."""
-        work = StripeSum(self._plan, self._shards, self._names, self._layout, stripe)
+        work = StripeSum(
+            self._plan, self._shards, self._names, self._layout, self._packing_of, stripe
+        )
         if self._peers.rank == team.start:
             for record in self._records:
                 if record.stripe == stripe:
@@ -321,20 +332,24 @@ class _Job:
         """One element of all products of a shard, or of their sum."""
         rows = self._rows(number)
         if adds_planes(self._plan):
-            return self._round(rows, element, element + 1)
+            return self._round(number, rows, element, element + 1)
         return np.array(rows[:, element])
+
+    def _packing_of(self, shard: int) -> Packing:
+        """How the planes of a shard's sum lie in its file."""
+        return Packing.from_row(self._packings[shard].tolist())
 
     def _rows(self, number: int) -> np.ndarray:
         """The rows of a shard's file."""
         array = np.load(self._path(number), "r", allow_pickle=False)
         return array.reshape(self._layout.rows[number], -1)
 
-    def _round(self, planes: np.ndarray, low: int, high: int) -> np.ndarray:
-        """Some elements of the sum that planes hold."""
+    def _round(self, shard: int, rows: np.ndarray, low: int, high: int) -> np.ndarray:
+        """Some elements of the sum of a shard."""
         dtype = self._plan.problem.product_dtype
         parts = number_parts(dtype)
-        part = np.array(planes[:, parts * low : parts * high])
-        return rounded(part.reshape(plane_shape((high - low,), dtype)), dtype)
+        planes = unpack(rows[:, parts * low : parts * high], self._packing_of(shard))
+        return rounded(planes.reshape(plane_shape((high - low,), dtype)), dtype)
 
     def _save(self, work: "StripeSum") -> None:
         """Commit what this rank has: stripes that are finished, and the one it works on."""
@@ -439,11 +454,12 @@ class _Job:
         problem, planes = self._plan.problem, adds_planes(self._plan)
         rows, elements = self._rows(shard), math.prod(problem.product_shape)
         total = reference.SumForm(problem.product_shape, problem.sum_dtype)
-        step = memory.REDUCE_BATCH_BYTES // 8 // max(1, len(rows) if planes else 1)
+        step = memory.REDUCE_BATCH_BYTES // 8 // (memory.plane_count(problem) if planes else 1)
         for row in [rows] if planes else rows:
             for low in range(0, elements, step):
                 high = min(low + step, elements)
-                total.add(self._round(row, low, high) if planes else np.array(row[low:high]), low)
+                part = self._round(shard, row, low, high) if planes else np.array(row[low:high])
+                total.add(part, low)
                 self._peers.beat()
         return total.value()
 

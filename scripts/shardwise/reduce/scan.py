@@ -64,7 +64,7 @@ class Scan(AbstractContextManager):
     ) -> None:
         self._layout, self._batches = layout, iter(batches)
         self._path_of, self._dtype = path_of, np.dtype(dtype)
-        self._reader = ExtentReader(AHEAD)
+        self._reader = ExtentReader()
         self._pool = ThreadPoolExecutor(AHEAD, "scan")
         self._slabs: list[np.ndarray] = []
         self._hot = np.empty(0, np.uint8)  # what was taken last, where it came from the page cache

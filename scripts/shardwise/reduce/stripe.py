@@ -7,7 +7,7 @@ from itertools import chain, islice
 import numpy as np
 
 from shardwise.numerics import statistics
-from shardwise.numerics.rows import Rows
+from shardwise.numerics.packed import Packing
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan, Shard
 from shardwise.reduce.layout import Layout, Run, joined
@@ -25,7 +25,7 @@ def adds_planes(plan: Plan) -> bool:
 def element_type(plan: Plan) -> str:
     """The dtype of the numbers in the shards' files."""
     if adds_planes(plan):
-        return "int64"
+        return "uint16"
     problem = plan.problem
     return problem.sum_dtype if plan.settings.keep == "sum" else problem.product_dtype
 
@@ -39,11 +39,12 @@ class StripeSum:
     """What one rank, or a team, has added of one stripe of the result."""
 
     def __init__(
-        self, plan: Plan, shards: list[Shard], names: list[str], layout: Layout, stripe: int
-    ) -> None:
+        self, plan: Plan, shards: list[Shard], names: list[str], layout: Layout,
+        packing_of: Callable[[int], Packing], stripe: int,
+    ) -> None:  # fmt: skip
         self.stripe, self._shards, self._layout = stripe, shards, layout
         self._matrices = plan.problem.matrices
-        self._planes = adds_planes(plan)
+        self._planes, self._packing_of = adds_planes(plan), packing_of
         dtype = plan.problem.product_dtype if self._planes else element_type(plan)
         parts = number_parts(dtype) if self._planes else 1
         low, high = (number // parts for number in layout.bounds(stripe))
@@ -61,7 +62,8 @@ class StripeSum:
         shard = self._shards[part.batches[0].shard]
         if self._planes:
             (total,) = self._states
-            total.add_planes(_together(part.rows), shard.stop - shard.start)
+            packing = self._packing_of(part.batches[0].shard)
+            total.add_packed(part.rows, packing, shard.stop - shard.start)
         else:
             first = shard.start + part.batches[0].first
             for rows in part.rows:
@@ -103,10 +105,3 @@ class StripeSum:
         for state in self._states:
             found |= state.results(self._matrices)
         return found
-
-
-def _together(parts: list[Rows]) -> Rows:
-    """Rows at equal distances; a copy where they do not lie so."""
-    if len(parts) == 1:
-        return parts[0]
-    return Rows.of(np.concatenate([rows.array for rows in parts]))

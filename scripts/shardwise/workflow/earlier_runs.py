@@ -36,10 +36,7 @@ def remember(results: Results, scheduler: str, name: str) -> None:
 def lock_results(results: Results, joins: str | None = None) -> None:
     """Be the only run on these results until this process ends; end with 75 where that fails.
 
-    Parameters
-    ----------
-    joins
-        Digest of the plan whose arrays this run joins; None where it joins none.
+    ``joins`` is the digest of the plan whose arrays this run joins; None where it joins none.
     """
     try:
         results.running.parent.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,6 @@ import atexit
 import contextlib
 import os
 import re
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise.dispatch.array import follow
 from shardwise.dispatch.schedulers import grid_engine
 from shardwise.dispatch.schedulers.common import UNHEARD_SECONDS
-from shardwise.dispatch.schedulers.grid_engine import AccountingRecord, Job, Queue
+from shardwise.dispatch.schedulers.grid_engine import Job, Queue
 from shardwise.errors import InputError, QueueFull, ShardwiseError, TryAgain
 from shardwise.files.paths import CACHE, Results
 from shardwise.workflow import earlier_runs, recipe
@@ -33,7 +32,6 @@ _PAUSE_SECONDS = 5
 _MESSAGE_SECONDS = 60
 _TRACE_SECONDS = 10  # so long a job's mark or record may take to arrive after it left the queue
 _NEVER_RAN_SECONDS = 3  # the same where not even its output is there, made before a job runs
-_KEPT_SECONDS = 10 * 24 * 3600
 
 _OWN_ERROR = re.compile(r"^[\d-]+ \S+ ERROR (?!ended by SIGTERM)", re.MULTILINE)
 
@@ -55,16 +53,8 @@ exit "$code"
 def begin(results: Results, workflow: Any, needed: Iterable[Any]) -> None:
     """Under ``profiles/uge``, check what the jobs ask for, and have the executor submit them here.
 
-    Parameters
-    ----------
-    needed
-        The jobs of Snakemake's that are to run.
-
-    Raises
-    ------
-    InputError
-        Where no job could be submitted from this working directory, or where Grid Engine does not
-        know what the profile asks for.
+    Raises InputError where no job could be submitted from this working directory, or where Grid
+    Engine does not know what the profile asks for.
     """
     jobs = [job for job in needed if not job.is_local]
     if not jobs or workflow.executor_plugin.name != PLUGIN:
@@ -130,7 +120,7 @@ class Submissions:
         self._unended: set[str] = set()
         self._asked = 0.0
         self._silent: dict[str, float] = {}  # since when nothing is heard of a host
-        self._accounting_answers = True
+        self._accounting = True
         self._last_said: dict[str, float] = {}
 
     def wrapped(self, jobscript: str) -> str:
@@ -146,7 +136,6 @@ class Submissions:
         if not self._folder.exists():
             earlier_runs.remember(self._results, "uge", self._folder.name)
             self._folder.mkdir(parents=True)
-            _forget_old_runs(self._folder)
         asked = {"rule": job.rule.name, "wildcards": job.wildcards_dict, "resources": job.resources}
         name = grid_engine.job_name(self._folder.name, asked, job.attempt)
         begun = self._folder / f"{name}.submitting"
@@ -277,7 +266,10 @@ class Submissions:
         now, ran = time.monotonic(), submission.output.exists()
         submission.gone = submission.gone or now
         waited = now - submission.gone >= (_TRACE_SECONDS if ran else _NEVER_RAN_SECONDS)
-        record = self._record(number, submission.name)
+        try:
+            record = grid_engine.record(number, submission.name) if self._accounting else None
+        except TryAgain:  # one that was too slow once is not asked again
+            self._accounting, record = False, None
         if record is not None and (waited or not record.well):
             return grid_engine.describe(record)
         if not waited:
@@ -285,15 +277,6 @@ class Submissions:
         if ran:
             return "deleted or killed; the accounting does not know it"
         return "deleted while it waited in the queue"
-
-    def _record(self, number: str, name: str) -> AccountingRecord | None:
-        """The accounting's entry; an accounting that was too slow once is not asked again."""
-        if self._accounting_answers:
-            try:
-                return grid_engine.record(number, name)
-            except TryAgain:
-                self._accounting_answers = False
-        return None
 
     def _say(self, subject: str, text: str) -> None:
         """A line on stderr, where the user sees it; at most once per minute on each subject."""
@@ -306,16 +289,4 @@ class Submissions:
         """Have a process of its own delete all jobs of the run, where some were not seen to end."""
         if self._unended:
             self._unended.clear()
-            subprocess.Popen(
-                [sys.executable, "-m", "shardwise.dispatch.array.follow", "uge", self._folder.name],
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
-
-
-def _forget_old_runs(folder: Path) -> None:
-    """Remove the folders of runs that have not been written to for days: nobody follows them."""
-    for other in folder.parent.iterdir():
-        if folder.stat().st_mtime - other.stat().st_mtime > _KEPT_SECONDS:
-            shutil.rmtree(other, ignore_errors=True)
+            follow.cancel_detached("uge", [self._folder.name])

@@ -25,13 +25,7 @@ from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
 from shardwise.processes import leftovers
 from shardwise.records import logs
-from shardwise.workflow import (
-    earlier_runs,
-    grid_engine_executor,
-    progress,
-    recipe,
-    slurm_executor,
-)
+from shardwise.workflow import earlier_runs, grid_engine_executor, progress, recipe, slurm_executor
 
 if TYPE_CHECKING:
     from shardwise.workflow.run import Run

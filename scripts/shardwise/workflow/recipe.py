@@ -19,19 +19,9 @@ _SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 
 
 def write(results: Results, workflow: Any, job: Any) -> None:
-    """Note what the profile says of a task, and have the scheduler look at it.
+    """Note what the profile says of a task of this job of Snakemake's, which submits the arrays.
 
-    Parameters
-    ----------
-    workflow
-        Snakemake's.
-    job
-        The job of Snakemake's that submits the arrays.
-
-    Raises
-    ------
-    InputError
-        Where the scheduler would not take such tasks.
+    Raises InputError where the scheduler, which looks at it, would not take such tasks.
     """
     scheduler = _scheduler(workflow)
     attempts = range(1, workflow.execution_settings.retries + 2)
@@ -107,15 +97,8 @@ def verify(
 ) -> None:
     """Have the scheduler look at what jobs of a rule ask for; one that is away is waited for later.
 
-    Parameters
-    ----------
-    words
-        For sbatch; those for qsub follow from the resources.
-
-    Raises
-    ------
-    InputError
-        Where the scheduler would not take such jobs.
+    The words are for sbatch; those for qsub follow from the resources. Raises InputError where the
+    scheduler would not take such jobs.
     """
     try:
         with contextlib.suppress(TryAgain):

@@ -329,14 +329,9 @@ class Run:
     def _for_each(self, name: Callable[[str], Path], files: Any) -> Any:
         """The input of the job of each shard: of those whose output fits, no time stamp counts.
 
-        Plain names where that is the same for all shards, which Snakemake handles ten times faster.
-
-        Parameters
-        ----------
-        name
-            Of the job's output, by the shard.
-        files
-            A name, a list of names or patterns, or a function of the wildcards.
+        ``name`` gives the job's output by the shard; ``files`` are a name, names or patterns, or a
+        function of the wildcards. Plain names come back where that is the same for all shards:
+        Snakemake handles them ten times faster.
         """
         if self.rule_for_all:
             return files  # no shard has a job

@@ -403,7 +403,7 @@ def test_a_device_that_does_not_even_begin(tmp_path, monkeypatch):
 DISPROVE = """
 from shardwise.multiply import batch
 from shardwise.errors import WrongProduct
-honest = batch.Batches.examine
+honest = batch.ShardChecks.examine
 
 def examine(self, *words):
     if os.environ['CUDA_VISIBLE_DEVICES'] in (HERE / 'bad').read_text():
@@ -411,7 +411,7 @@ def examine(self, *words):
     honest(self, *words)
 
 if honest.__name__ == 'examine' and honest.__module__ == batch.__name__:
-    batch.Batches.examine = examine
+    batch.ShardChecks.examine = examine
 """
 
 

@@ -24,8 +24,7 @@ WHOLE, INSTANCE = "GPU-11111111-2222-3333-4444-555555555555", "MIG-11111111"
 TOLD = {
     "utilisation": 0.5, "memory_bytes": 3000, "memory_total_bytes": 9000, "power_watts": 250.5,
     "temperature_celsius": 60, "clock_sm_hertz": 1_500_000_000,
-    "clock_memory_hertz": 2_600_000_000, "pcie_received_bytes_per_second": 7_000_000,
-    "pcie_sent_bytes_per_second": 8_000_000, "throttled": ("power_cap", "hw_thermal"),
+    "clock_memory_hertz": 2_600_000_000, "throttled": ("power_cap", "hw_thermal"),
     "ecc_corrected": 4, "ecc_uncorrected": 1, "energy_joules": 5000.25, "processes": 2,
     "memory_unlisted_bytes": 500,
 }  # fmt: skip
@@ -43,7 +42,6 @@ ANSWERS = {
     "GetComputeRunningProcesses": lambda gpu: [
         SimpleNamespace(pid=pid, usedGpuMemory=taken) for pid, taken in ((7, 1000), (8, 1500))
     ],
-    "GetPcieThroughput": lambda gpu, way: {0: 8000, 1: 7000}[way],
 }
 
 
@@ -113,7 +111,6 @@ def test_an_instance_has_no_power_of_its_own(driver):
     """What the whole GPU draws and moves is the work of others, too."""
     found = Gauge(INSTANCE).sample()
     assert found.power_watts is found.energy_joules is None
-    assert found.pcie_received_bytes_per_second is found.pcie_sent_bytes_per_second is None
     assert found.memory_bytes == 3000
 
 
@@ -128,13 +125,12 @@ def test_memory_that_no_process_has_is_told(driver):
 
 
 def test_an_answer_serves_for_a_moment(driver, monkeypatch):
-    """Two shards that follow each other fast ask once; who wants the link asks anew."""
+    """Two shards that follow each other fast ask once."""
     gauge = Gauge(WHOLE)
-    for at, thorough, times in ((5.0, False, 1), (5.2, False, 1), (5.26, False, 2), (5.3, True, 3)):
+    for at, times in ((5.0, 1), (5.2, 1), (5.26, 2)):
         monkeypatch.setattr(gauges, "monotonic", lambda at=at: at)
-        assert gauge.sample(thorough).utilisation == 0.5
+        assert gauge.sample().utilisation == 0.5
         assert driver.asked.count("GetUtilizationRates") == times
-    assert gauge.sample(thorough=False).pcie_sent_bytes_per_second is None
 
 
 def test_the_counter_of_energy_is_asked_once_a_second(driver, monkeypatch):
@@ -188,7 +184,7 @@ def test_a_driver_that_does_not_start_costs_no_shard(monkeypatch, error):
 
 def recorded(monkeypatch, samples: list[tuple[float, Sample]], began: float = 100.0) -> Recorder:
     """A recorder that took these samples at these seconds from its beginning."""
-    source = SimpleNamespace(sample=lambda thorough: samples[len(taken) - 1][1])
+    source = SimpleNamespace(sample=lambda: samples[len(taken) - 1][1])
     taken: list[None] = []
 
     def clock() -> float:
@@ -287,11 +283,11 @@ def test_a_longer_shard_is_sampled_now_and_then(tmp_path, monkeypatch, driver):
     """Within its own seconds; products and receipt are the only files that it leaves."""
     on_a_device(monkeypatch, driver)
     monkeypatch.setattr(live, "_EVERY", 0.01)
-    work, links = batch.Batches.work, driver.asked
+    work, asked = batch.Batches.work, driver.asked
 
     def until_sampled(*arguments):
-        before = links.count("GetPcieThroughput")
-        while links.count("GetPcieThroughput") < before + 2:
+        before = asked.count("GetPowerUsage")
+        while asked.count("GetPowerUsage") < before + 2:
             time.sleep(0.005)
         return work(*arguments)
 
@@ -302,7 +298,7 @@ def test_a_longer_shard_is_sampled_now_and_then(tmp_path, monkeypatch, driver):
     told = receipt.telemetry
     assert told["samples"] >= 3
     assert 0 < told["seconds"] <= receipt.finished - receipt.started + 1e-3
-    assert told["pcie_sent_bytes_per_second"] == {"mean": 8e6, "max": 8e6}
+    assert told["power_watts"] == {"mean": 250.5, "max": 250.5}
     names = {path.name for path in made.results.products.iterdir()}
     assert names == {"00000.npy", "00000.json"}
 
@@ -336,7 +332,7 @@ def test_the_summary_has_the_energy_of_the_run(tmp_path, monkeypatch, driver):
 def test_a_sampler_that_dies_costs_no_shard(tmp_path, monkeypatch, driver):
     """The product is whole, and nothing is said of the device."""
 
-    def broken(self, pcie=True):
+    def broken(self):
         raise RuntimeError("nobody expected this")
 
     monkeypatch.setattr(Gauge, "sample", broken)

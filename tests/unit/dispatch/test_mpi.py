@@ -18,10 +18,9 @@ from shardwise.dispatch.events import Event, Order
 from shardwise.dispatch.run_time import RunTime
 from shardwise.dispatch.seats import View, seated, shown
 from shardwise.errors import TryAgain
-from shardwise.reduce import launch
 
 from tests import factories, processes
-from tests.spread import BAD, Spread
+from tests.spread import Spread
 
 ALL = ["a", "b", "c", "d"]
 
@@ -98,15 +97,6 @@ def test_every_granted_device_has_one_worker_wherever_ranks_are(
         assert {node: sorted(found) for node, found in first.items()} == {
             node: list(range(min(counts[node], len(ALL)))) for node in set(ranks)
         }
-
-
-def test_workers_see_nothing_that_makes_a_rank() -> None:
-    """What a launcher has told is away for a while, and back afterwards; all else stays."""
-    told = {"PMI_RANK": "1", "PMI_FD": "9", "SHARDWISE_RANKS": "2", "SLURM_PROCID": "1"}
-    environ = {**told, "SLURM_JOB_ID": "7", "HOME": "/home"}
-    with launch.hide_rank_variables(environ):
-        assert environ == {"SLURM_JOB_ID": "7", "HOME": "/home"}
-    assert environ == {**told, "SLURM_JOB_ID": "7", "HOME": "/home"}
 
 
 @pytest.mark.parametrize(
@@ -271,16 +261,6 @@ def test_no_worker_is_a_rank(spread: Spread) -> None:
     spread.take_away("hold")
     assert run.wait() == 0, said(spread)
     spread.check()
-
-
-def test_a_shard_that_always_fails_is_named_at_the_end(spread: Spread) -> None:
-    """All others are whole, and the launcher returns the code."""
-    spread.put("bad")
-    run = start(spread, "--ranks", "2")
-    assert run.wait() == 2, said(spread)
-    spread.check(without=[BAD])
-    assert said(spread).count(" ERROR ") == 2
-    assert f"ERROR shard {BAD:05}: " in said(spread)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, factories.nightly(signal.SIGINT)])

@@ -346,7 +346,7 @@ def test_children_of_a_function_end_with_its_shard(tmp_path):
     done = pooled(made, devices=1)
     assert done.returncode == 0, done.stderr
     children = [int(path.stem) for path in tmp_path.glob("*.child")]
-    assert len(children) == SHARDS + 1
+    assert SHARDS < len(children) <= SHARDS + 2  # the shard before was perhaps still being written
     assert not processes.living(children)
 
 
@@ -394,7 +394,10 @@ def test_a_worker_that_hangs_is_named_and_then_replaced(tmp_path, trouble, how, 
     done = pooled(made, "--time-limit", 3, devices=devices)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(factories.products(made), expected(made))
-    assert [receipt(made, n).attempt for n in range(SHARDS)] == [1] * 2 + [2] + [1] * 9
+    attempts = [receipt(made, n).attempt for n in range(SHARDS)]
+    before = attempts.pop(1)  # it was perhaps still being written
+    assert before in (1, 2)
+    assert attempts == [1, 2] + [1] * 9
     pid = starts(made, 2)[0]
     (warned,) = [line for line in done.stderr.splitlines() if f"WARNING process {pid} on " in line]
     assert f"which computes shard 00002 on GPU-{fake_uuid(0)[:4]}" in warned or devices == 2
@@ -610,6 +613,20 @@ def test_a_shard_given_ahead_is_dealt_again_untouched(tmp_path):
     assert stage.turn(died(0, "00001"))[0].kind == "restart"
     assert list(stage.tally.lost) == ["00001"]
     assert stage.turn(ready(1))[0].shard == "00002"
+
+
+def test_a_worker_that_dies_blames_the_shard_that_it_computed(tmp_path):
+    """Not the one that it was still writing, nor the one that it had begun to read."""
+    stage = Stage(tmp_path, 1, retries=0)
+    (first,) = stage.turn(ready(0))
+    (second,) = stage.turn(Event(0, "done", first.shard))
+    (third,) = stage.turn(Event(0, "read", second.shard))
+    (fourth,) = stage.turn(Event(0, "queued", second.shard), Event(0, "read", third.shard))
+    assert set(stage.tally.running) == {second.shard, third.shard}
+    assert stage.turn(died(0, second.shard))[0].kind == "restart"
+    assert list(stage.tally.lost) == [third.shard]
+    assert {second.shard, fourth.shard} <= set(stage.tally.waiting)
+    assert not stage.tally.running
 
 
 def test_a_worker_that_cannot_go_on_loses_no_shard(tmp_path):

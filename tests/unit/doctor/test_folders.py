@@ -97,27 +97,19 @@ def _refused(*_: object, error: int = errno.ENOLCK, **__: object) -> None:
     raise OSError(error, os.strerror(error))
 
 
-def test_a_disk_without_locks(tmp_path: Path) -> None:
-    """A note that says what follows from it."""
-    found = folders.locks(tmp_path, flock=_refused)
-    assert (found.level, found.facts["works"]) == (NOTE, False)
-    assert "No locks available" in found.text
-    assert "would not be noticed" in found.text
-
-
 @pytest.mark.parametrize(
-    ("free", "words"), [((True, True), "same lock"), ((False, False), "not given back")]
+    ("flock", "words"),
+    [(_refused, "No locks available"), (lambda *_: None, "two got the same lock")],
 )
-def test_locks_that_do_not_hold(tmp_path: Path, free: tuple[bool, bool], words: str) -> None:
-    """What the second try got while the lock was held, and after it."""
-    answers = iter((True, free[0], True, free[1]))
-
-    def flock(descriptor: int, operation: int) -> None:
-        if not next(answers):
-            raise BlockingIOError
-
-    found = folders.locks(tmp_path, flock=flock)
-    assert (found.level, words in found.text) == (NOTE, True)
+def test_a_disk_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flock: Callable[..., None], words: str
+) -> None:
+    """None at all, or some that keep nobody out: a note that says what follows from it."""
+    monkeypatch.setattr(folders.fcntl, "flock", flock)
+    found = folders.locks(tmp_path)
+    assert (found.level, found.facts["works"]) == (NOTE, False)
+    assert words in found.text
+    assert "would not be noticed" in found.text
 
 
 @pytest.mark.parametrize("call", ["fsync", "mkdir"])
@@ -131,15 +123,3 @@ def test_a_full_disk_and_a_spent_quota(
     assert (last.name, last.level, last.code) == ("writing", FAULT, 2)
     assert os.strerror(error) in last.text
     assert last.cure.startswith("make room")
-
-
-def test_a_rename_that_changes_what_is_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy over the old file is no rename: who reads it would see both."""
-    monkeypatch.setattr(
-        folders.os, "replace", lambda new, path: Path(path).write_bytes(Path(new).read_bytes())
-    )
-    found = folders.renames(tmp_path)
-    assert found.level == FAULT
-    assert "b'new' where it was open" in found.text

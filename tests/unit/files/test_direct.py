@@ -2,7 +2,6 @@
 
 import errno
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -96,35 +95,24 @@ def drawn(files, cuts):
 @settings(max_examples=60)
 @given(CUTS, st.booleans(), st.booleans())
 def test_any_extents_are_those_of_the_files(files, forget, cuts, packed, cached):
-    """Places, lengths and layout never change a byte, cached or not; the buffer's end stays."""
+    """Places, lengths and layout never change a byte, cached or not; the buffer's end stays.
+
+    Who is told the bytes as they are read is told the same.
+    """
+    told = []
     extents = drawn(files, cuts)
     needed = direct_io.buffer_bytes(extents, packed)
     buffer = direct_io.aligned_empty(needed + 100)
     buffer[needed:] = 7
-    with pytest.MonkeyPatch.context() as patch, ExtentReader(3) as reader:
+    with pytest.MonkeyPatch.context() as patch, ExtentReader() as reader:
         if not cached:
             forget()
             never_cached(patch)
-        views = reader.read(extents, buffer, packed)
+        views = reader.read(extents, buffer, packed, lambda part: told.append(bytes(part)))
     assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
+    assert b"".join(told) == of_file(files, extents)
     assert needed <= sum(e.nbytes for e in extents) + 2 * direct_io.PAGE * max(1, len(extents))
     assert (buffer[needed:] == 7).all()
-
-
-@given(CUTS)
-def test_unpacked_runs_lie_as_in_their_files(files, cuts):
-    """Without packing every run begins at the byte of a page where it begins in its file."""
-    extents = [e for e in drawn(files, cuts) if e.nbytes]
-    runs = []
-    for extent in extents:
-        if not runs or runs[-1][:2] != (extent.path, extent.offset):
-            runs.append((extent.path, extent.offset + extent.nbytes, extent.offset))
-        else:
-            runs[-1] = (extent.path, extent.offset + extent.nbytes, runs[-1][2])
-    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
-    with ExtentReader(2) as reader:
-        views = reader.read(extents, buffer)
-    assert [v.ctypes.data % 4096 for v in views] == [start % 4096 for _, _, start in runs]
 
 
 @given(CUTS, st.integers(0, 10**6))
@@ -134,23 +122,22 @@ def test_gathered_views_follow_each_other(files, cuts, offset):
     if not extents:
         return
     buffer = direct_io.aligned_empty(direct_io.PAGE + direct_io.buffer_bytes(extents))
-    with ExtentReader(2) as reader:
+    with ExtentReader() as reader:
         whole = direct_io.gathered(buffer, reader.read(extents, buffer[direct_io.PAGE :]), offset)
     assert whole.ctypes.data % 4096 == offset % 4096
     assert whole.tobytes() == of_file(files, extents)
 
 
 def test_what_is_not_cached_is_read_directly(files, reads, monkeypatch):
-    """A large cold extent is read by whole pages around it, in pieces, and never buffered."""
+    """A large cold extent is read by whole pages around it, at once, and never buffered."""
     path = next(iter(files))
     needs_direct(path)
     never_cached(monkeypatch)
-    monkeypatch.setattr(direct_io, "PIECE_BYTES", 8 * MIB)
     extents = [Extent(path, 128, 17 * MIB)]
-    with ExtentReader(4) as reader:
+    with ExtentReader() as reader:
         reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     direct, buffered = reads
-    assert sorted(direct) == [(0, 8 * MIB), (8 * MIB, 8 * MIB), (16 * MIB, MIB + 4096)]
+    assert direct == [(0, 17 * MIB + 4096)]
     assert not buffered
 
 
@@ -159,23 +146,11 @@ def test_what_is_cached_is_copied(files, reads):
     path, raw = next(iter(files.items()))
     raw.tofile(path)
     extents = [Extent(path, 128, 17 * MIB)]
-    with ExtentReader(4) as reader:
+    with ExtentReader() as reader:
         reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     direct, buffered = reads
     assert not direct
     assert sum(n for _, n in buffered) == 17 * MIB
-
-
-def test_packed_runs_that_lie_right_are_read_directly(files, reads, monkeypatch):
-    """Of packed files with equal headers whole pages are read directly; shared ones are not."""
-    needs_direct(next(iter(files)))
-    never_cached(monkeypatch)
-    extents = [Extent(path, 128, 2 * MIB) for path in files]
-    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents, packed=True))
-    with ExtentReader(4) as reader:
-        views = reader.read(extents, buffer, packed=True)
-    assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
-    assert reads[0] == [(4096, 2 * MIB - 4096)] * 2
 
 
 def refusing(monkeypatch, name, number, when):
@@ -212,7 +187,7 @@ def test_a_file_system_without_direct_reads(files, forget, monkeypatch, where):
         refused = refusing(monkeypatch, "preadv", errno.EOPNOTSUPP, lambda *a: len(a) == 4)
     extents = [Extent(path, 3, 9 * MIB)]
     buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
-    with ExtentReader(1) as reader:
+    with ExtentReader() as reader:
         for _ in range(3):
             buffer[:] = 0
             (view,) = reader.read(extents, buffer)
@@ -231,7 +206,7 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path, monkeypatch, cold, kep
     extents = [Extent(str(path), 0, 16 * MIB)]
     buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
     with (
-        ExtentReader(3) as reader,
+        ExtentReader() as reader,
         pytest.raises(IntegrityError, match="a: became shorter while it was read"),
     ):
         reader.read(extents, buffer)
@@ -248,7 +223,7 @@ def test_reads_that_return_less_than_asked_for_are_continued(files, monkeypatch)
 
     monkeypatch.setattr(direct_io.os, "preadv", short)
     extents = [Extent(path, 55, 12 * MIB) for path in files]
-    with ExtentReader(2) as reader:
+    with ExtentReader() as reader:
         views = reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
     assert b"".join(view.tobytes() for view in views) == of_file(files, extents)
 
@@ -263,7 +238,7 @@ def test_several_slabs_at_once(files, monkeypatch):
         views = reader.read(extents, direct_io.aligned_empty(direct_io.buffer_bytes(extents)))
         return b"".join(view.tobytes() for view in views) == of_file(files, extents)
 
-    with ExtentReader(3) as reader, ThreadPoolExecutor(6) as pool:
+    with ExtentReader() as reader, ThreadPoolExecutor(6) as pool:
         assert all(pool.map(bytes_at, starts))
 
 
@@ -279,33 +254,11 @@ def test_few_files_stay_open_and_none_after_the_end(tmp_path):
         return sum(os.path.realpath(link).startswith(str(tmp_path)) for link in links)
 
     buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents, packed=True))
-    with ExtentReader(4) as reader:
+    with ExtentReader() as reader:
         views = reader.read(extents, buffer, packed=True)
         assert 0 < open_files() <= direct_io._MOST_OPEN
     assert open_files() == 0
     assert b"".join(v.tobytes() for v in views) == b"".join(i.to_bytes(2) for i in range(200))
-
-
-def test_the_page_cache_is_asked_at_random(files, monkeypatch):
-    """Asking brings a page into the cache: the next reader must not be misled by it."""
-    path, asked = next(iter(files)), []
-    read = os.preadv
-
-    def cold(descriptor, buffers, offset, flags=0):
-        if flags:
-            asked.append(offset)
-            raise BlockingIOError
-        return read(descriptor, buffers, offset)
-
-    monkeypatch.setattr(direct_io.os, "preadv", cold)
-    extents = [Extent(path, 10 * MIB, 2 * MIB)]
-    buffer = direct_io.aligned_empty(direct_io.buffer_bytes(extents))
-    needs_direct(path)
-    with ExtentReader(1) as reader:
-        for _ in range(20):
-            reader.read(extents, buffer)
-    assert len({offset // 4096 for offset in asked}) > 10
-    assert all(10 * MIB <= offset < 12 * MIB for offset in asked)
 
 
 @pytest.mark.parametrize("asked", ["read", "cached"])
@@ -320,34 +273,8 @@ def test_a_read_that_fails_names_its_file(tmp_path, files, monkeypatch, asked):
     monkeypatch.setattr(direct_io.os, "preadv", broken)
     with (
         pytest.raises(OSError, match="Input/output error") as error,
-        ExtentReader(2) as reader,
+        ExtentReader() as reader,
         commit.commit(tmp_path / "output.npy"),
     ):
         reader.read([extent], buffer) if asked == "read" else reader.cached(extent)
     assert error.value.filename == extent.path
-
-
-def test_closing_a_reader_lets_go_of_who_waits_for_it(files, monkeypatch):
-    """A read that is under way when the reader is closed ends; it does not wait for ever."""
-    reading, go_on, read = threading.Event(), threading.Event(), os.preadv
-
-    def held(*arguments):
-        reading.set()
-        go_on.wait(60)
-        return read(*arguments)
-
-    monkeypatch.setattr(direct_io.os, "preadv", held)
-    extents = [Extent(next(iter(files)), 0, SIZE)]
-    buffer, reader = direct_io.aligned_empty(direct_io.buffer_bytes(extents)), ExtentReader(1)
-    waiting = threading.Thread(target=reader.read, args=(extents, buffer), daemon=True)
-    closing = threading.Thread(target=reader.__exit__, daemon=True)
-    waiting.start()
-    reading.wait(60)
-    closing.start()
-    while not reader._pool._shutdown:
-        closing.join(0.001)
-    go_on.set()
-    for thread in (waiting, closing):
-        thread.join(60)
-        assert not thread.is_alive()
-    np.testing.assert_array_equal(buffer[:SIZE], files[extents[0].path])

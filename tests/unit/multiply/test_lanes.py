@@ -17,6 +17,9 @@ class Event:
 
     now = 0.0  # seconds of the host
 
+    def __init__(self, block):
+        assert block, "who waits for it would keep a core busy"
+
     def record(self, stream):
         """Note the device's time."""
         self.at, self.done = Event.now + AHEAD, False
@@ -87,19 +90,19 @@ def test_a_mark_of_a_device_speaks_the_time_of_the_host(clock):
     lane = CudaLane(fake_cupy())
     assert copied(lane, clock, 103.0, 103.5).wait() == pytest.approx((103.0, 103.5), abs=1e-4)
     clock(110.0)
-    with lane.work():
+    with lane.work() as began:
         clock(112.0)
-    assert lane.worked(0.0).wait() == pytest.approx((110.0, 112.0), abs=1e-4)
+    assert lane.worked(began).wait() == pytest.approx((110.0, 112.0), abs=1e-4)
 
 
 def test_a_mark_keeps_the_clock_that_it_was_made_by(clock):
     """A shard that is begun meanwhile sets the clock for its own marks."""
     lane = CudaLane(fake_cupy())
     mark = copied(lane, clock, 101.0, 102.0)
-    with lane.work():
+    with lane.work() as began:
         clock(200.0)
         lane.set_clock()
-    later = lane.worked(0.0)
+    later = lane.worked(began)
     assert mark.wait() == pytest.approx((101.0, 102.0), abs=1e-4)
     assert later.wait() == pytest.approx((102.0, 200.0), abs=1e-3)
     assert copied(lane, clock, 201.0, 202.0).wait() == pytest.approx((201.0, 202.0), abs=1e-4)

@@ -72,8 +72,8 @@ def test_neither_the_cut_nor_slabs_change_a_bit(tmp_path, monkeypatch, dtype):
         products.add(results(made).tobytes())
         made = factories.computed(factories.plan(folder / "s", left, keep="sum", **over))
         total = BinnedSum(np, made.problem.product_shape, made.problem.product_dtype)
-        for row in made.shards.values():
-            total.merge(np.load(made.results.product(row.shard)), row.stop - row.start)
+        for row, planes in zip(made.shards.values(), factories.products(made), strict=True):
+            total.merge(planes, row.stop - row.start)
         sums.add(total.planes().tobytes())
     assert len(products) == len(sums) == 1
 
@@ -110,9 +110,9 @@ def test_a_real_process_stays_within_the_model(tmp_path, dtype, keep):
     assert int(done.stdout) <= allowed + 64 * 2**20
 
 
-@pytest.mark.parametrize(("keep", "gib"), [("products", 12), ("sum", 63)], ids=["products", "sum"])
+@pytest.mark.parametrize(("keep", "gib"), [("products", 12), ("sum", 93)], ids=["products", "sum"])
 def test_40_000_rows_of_float32_fit_a_large_gpu(keep, gib):
-    """A matrix and its product are 12 GiB, the planes of the sum 51 more; and as much on a CPU."""
+    """A matrix and its product are 12 GiB, the sum 51 more, what is written of it 30."""
     own = Problem(1, (40_000, 40_000), "A @ A", "float32")
     assert gib * GIB < plan_memory.least_bytes(own, keep, True, True) < (gib + 1) * GIB
     assert plan_memory.device_memory(own, 1, keep) < (gib + 1) * GIB

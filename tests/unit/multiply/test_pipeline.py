@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from contextlib import closing
 from itertools import pairwise
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -65,6 +66,10 @@ class LateMark:
         return 1.0, 1.25
 
 
+class BrokenError(Exception):
+    """Something that nobody expected."""
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A stack of 37 matrices of 60 bytes over three files, and its bytes."""
@@ -77,19 +82,24 @@ def files(tmp_path_factory):
     return parts, np.concatenate(arrays_).reshape(-1).view(np.uint8)
 
 
-def fed(lane, parts, run, slab_bytes, slabs, cuts, checksum=None):
-    """Batches of these lengths, filled one after the other; and the stopwatch."""
-    takers = {"checksum": checksum} if checksum else {}
+def fed(lane, parts, run, slab_bytes, slabs, cuts, witness=None):
+    """Batches of these lengths, filled one after the other; the checksum, and the stopwatch."""
+    checksum = PieceChecksum(run[1] - run[0], 60, 25)
     watch, reader = Stopwatch(), StackReader(parts, (3, 5), "float32")
     targets = [np.full(n, 7, np.uint8) for n in cuts]
     with (
-        ExtentReader(2) as threads,
-        closing(Feed(lane, reader, threads, run, slab_bytes, slabs, takers, watch)) as feed,
+        ExtentReader() as threads,
+        closing(
+            Feed(lane, reader, threads, run, slab_bytes, slabs, checksum, witness, watch)
+        ) as feed,
     ):
         feed.start()
         for target in targets:
             feed.fill(target)
-    return targets, watch
+        if witness:
+            witness.all_handed_on.set()
+        feed.settle()
+    return targets, checksum, watch
 
 
 @given(st.data(), st.integers(1, 700), st.integers(1, 5))
@@ -101,8 +111,7 @@ def test_bytes_are_fed_in_order(files, data, slab_bytes, slabs):
     marks = data.draw(st.lists(st.integers(0, high - low), max_size=4))
     edges = [0, *sorted(marks), high - low]
     cuts = [b - a for a, b in pairwise(edges)]
-    checksum = PieceChecksum(high - low, 60, 25)
-    targets, watch = fed(HostLane(), parts, (low, high), slab_bytes, slabs, cuts, checksum)
+    targets, checksum, watch = fed(HostLane(), parts, (low, high), slab_bytes, slabs, cuts)
     np.testing.assert_array_equal(np.concatenate(targets), whole[low:high])
     expected = PieceChecksum(high - low, 60, 25)
     expected.append(memoryview(whole[low:high]))
@@ -115,10 +124,81 @@ def test_a_slab_is_not_read_into_while_it_is_copied_from(files, slab_bytes, slab
     """Its memory is used again only after the mark of its last copy was waited for."""
     parts, whole = files
     lane = LateLane()
-    targets, watch = fed(lane, parts, (0, whole.nbytes), slab_bytes, slabs, [1000, 1220])
+    targets, _, watch = fed(lane, parts, (0, whole.nbytes), slab_bytes, slabs, [1000, 1220])
     lane.finish()
     np.testing.assert_array_equal(np.concatenate(targets), whole)
     assert watch.seconds["upload"] > 0
+
+
+class LateWitness:
+    """Looks at bytes once all were handed on, those of the first piece that it sees."""
+
+    def __init__(self, fails_at=None):
+        self.all_handed_on, self.seen = threading.Event(), {}
+        self._fails_at = fails_at
+        if fails_at is not None:
+            self.all_handed_on.set()
+
+    def update(self, offset, views):
+        """Take the bytes of a piece."""
+        if offset == self._fails_at:
+            raise BrokenError
+        if not offset:
+            assert self.all_handed_on.wait(60)
+        self.seen[offset] = b"".join(view.tobytes() for view in views)
+
+
+@given(st.integers(1, 500), st.integers(2, 4))
+def test_a_slow_witness_holds_up_neither_the_device_nor_other_slabs(files, slab_bytes, slabs):
+    """Pieces go on before they are witnessed, and are there until they were."""
+    (parts, whole), witness = files, LateWitness()
+    fed(HostLane(), parts, (0, whole.nbytes), slab_bytes, slabs, [whole.nbytes], witness)
+    assert b"".join(part for _, part in sorted(witness.seen.items())) == whole.tobytes()
+
+
+class CountedLane(HostLane):
+    """Knows how many of its slabs are out."""
+
+    out = 0
+
+    def slab(self, nbytes):
+        """One more."""
+        self.out += 1
+        return super().slab(nbytes)
+
+    def keep(self, slab):
+        """One fewer."""
+        super().keep(slab)
+        self.out -= 1
+
+
+@pytest.mark.parametrize("slabs", [1, 3])
+@pytest.mark.parametrize("piece", [0, 4, 22])
+def test_a_witness_that_fails_is_heard_of(files, slabs, piece):
+    """With the next bytes, or at the end at the latest; no thread and no slab is left out."""
+    (parts, whole), lane, before = files, CountedLane(), set(threading.enumerate())
+    with pytest.raises(BrokenError):
+        fed(
+            lane, parts, (0, whole.nbytes), 100, slabs, [whole.nbytes // 20] * 20,
+            LateWitness(fails_at=100 * piece),
+        )  # fmt: skip
+    assert set(threading.enumerate()) <= before
+    assert lane.out == 0
+
+
+@pytest.mark.parametrize("taken", [0, 60, 500])
+def test_bytes_that_nobody_wants_any_more_leave_no_slab_out(files, taken):
+    """Wherever its shard is given up, and whether or not it was begun."""
+    (parts, _), lane, before = files, CountedLane(), set(threading.enumerate())
+    checksum = PieceChecksum(1500, 60, 25)
+    with ExtentReader() as threads:
+        reader = StackReader(parts, (3, 5), "float32")
+        feed = Feed(lane, reader, threads, (0, 1500), 100, 4, checksum, None, Stopwatch())
+        with closing(feed):
+            feed.start()
+            feed.fill(np.zeros(taken, np.uint8))
+    assert set(threading.enumerate()) <= before
+    assert lane.out == 0
 
 
 def drained(lane, path, raw, slab_bytes, slabs, cuts):
@@ -126,14 +206,17 @@ def drained(lane, path, raw, slab_bytes, slabs, cuts):
     watch, at = Stopwatch(), 0
     with commit(path) as file:
         with StackWriter(file, (raw.nbytes,), np.dtype("u1")) as writer:
-            writer.slab_bytes = slab_bytes
-            with closing(Drain(lane, writer, slabs, watch)) as drain:
+            free = SimpleQueue()
+            for _ in range(slabs):
+                free.put(lane.slab(slab_bytes)[:slab_bytes])
+            with closing(Drain(lane, writer, free, watch)) as drain:
                 for length in cuts:
                     source = raw[at : at + length].copy()
                     drain.write(source)
                     source[:] = 7  # it may be overwritten now
                     at += length
                 drain.finish()
+        assert free.qsize() == slabs
         return writer.checksum(), (writer.row_bytes, writer.piece_bytes), watch
 
 
@@ -155,10 +238,6 @@ def test_bytes_are_drained_in_order(tmp_path, data, total, slab_bytes, slabs):
 # Whole shards that fail.
 
 
-class BrokenError(Exception):
-    """Something that nobody expected."""
-
-
 FAILURES = {
     "reading": (StackReader, "read_bytes"),
     "hashing what is read": (PieceChecksum, "update"),
@@ -167,7 +246,7 @@ FAILURES = {
     "work": (batch.Batches, "work"),
     "download": (HostLane, "download"),
     "fetching a report": (operation.BatchReport, "fetched"),
-    "examining": (batch.Batches, "examine"),
+    "examining": (batch.ShardChecks, "examine"),
     "writing": (StackWriter, "write_at"),
     "handing over a slab": (Drain, "_flush"),
     "the end": (Drain, "finish"),
@@ -204,6 +283,7 @@ def test_a_failure_anywhere_ends_the_shard(tmp_path, monkeypatch, where, call):
     error = BrokenError(where)
     before = set(threading.enumerate())
     with monkeypatch.context() as patch:
+        patch.setattr(Session, "warm", lambda *_: None)  # it would keep the failure to itself
         worked = fail(patch, where, error, 1 if where in ONCE else call)
         with pytest.raises(BrokenError) as caught:
             job.run_shard(made, "00000")
@@ -223,8 +303,8 @@ def test_few_slabs_change_no_byte(tmp_path, monkeypatch):
     """With the least memory the pipeline runs in two slabs each way, to the same bits."""
     monkeypatch.setattr(piecess, "SLAB_BYTES", 1000)
     seen, taken = set(), []
-    slab = HostLane.slab
-    monkeypatch.setattr(HostLane, "slab", lambda self, n: taken.append(n) or slab(self, n))
+    new = HostLane._new_slab
+    monkeypatch.setattr(HostLane, "_new_slab", lambda self, n: taken.append(n) or new(self, n))
     made = copied(factories.plan(tmp_path, noise((40, 8, 8)), shards=1))
     taken.clear()
     counts = []

@@ -7,13 +7,14 @@ import subprocess
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, TryAgain
 from shardwise.files import pieces as piecess
 from shardwise.files.checksum import file_checksum
 from shardwise.multiply import copy, job, lanes
 from shardwise.multiply.session import Session
 from shardwise.numerics import binned, gemm
 from shardwise.plan import memory
+from shardwise.records import receipts
 
 from tests import factories
 from tests.factories import (
@@ -114,7 +115,10 @@ def test_a_kept_sum_is_the_sum_of_the_products(tmp_path, dtype):
     for row, planes in zip(made.shards.values(), files, strict=True):
         facts = factories.receipt(made, row.shard)
         assert facts.keep == "sum"
-        assert facts.file.bytes == 4096 + row.product_bytes == 4096 + planes.nbytes
+        words = sum(facts.file.planes.words)
+        assert facts.file.shape == (words, *planes.shape[1:])
+        assert facts.file.bytes == 4096 + 2 * words * planes[0].size <= 4096 + row.product_bytes
+        assert made.results.product(row.shard).stat().st_size == facts.file.bytes
     found = partials(made)
     assert found.dtype == wide
     np.testing.assert_array_equal(found, [whole[:3].sum(axis=0), whole[3:].sum(axis=0)])
@@ -312,7 +316,65 @@ def test_a_copy_that_is_made_ahead_takes_no_slab_of_its_own(tmp_path, monkeypatc
 
     first.run(ahead)
     second.run()
-    assert len(taken) == 2  # one to read into, one to write from
+    assert len(taken) == 3  # one to read into, two to write from
+
+
+def overlapped(made):
+    """Compute all shards of a plan, each begun before the one before it is written."""
+    session, behind = Session(made, 0), None
+    for shard in made.shards:
+        shard_job = job.ShardJob(session, shard)
+        steps = shard_job.steps(shard_job.release)
+        next(steps)
+        if behind is not None:
+            list(behind)
+        next(steps)
+        assert not made.results.receipt(shard).exists()
+        behind = steps
+    list(behind)
+
+
+@pytest.mark.parametrize("over", [
+    {"keep": "products"}, {"keep": "sum"}, {"keep": "sum", "reproducible": False},
+    {"keep": "sum", "product": "A @ B"},
+])  # fmt: skip
+def test_a_shard_that_begins_before_another_is_written_changes_no_bit(tmp_path, monkeypatch, over):
+    """Memory of batches, and of sums, goes from one shard to the next."""
+    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", 2 * 4 * 36)
+    left = noise((33, 6, 6), "float32")
+    right = left[0] if "product" in over else None
+    expected = computed(factories.plan(tmp_path / "a", left, right, shards=5, **over))
+    made = copied(factories.plan(tmp_path / "b", left, right, shards=5, **over))
+    overlapped(made)
+    for shard in made.shards:
+        one, same = (m.results.product(shard).read_bytes() for m in (made, expected))
+        assert one == same
+
+
+def test_a_shard_that_fails_behind_another_costs_no_other(tmp_path, monkeypatch):
+    """The one that has begun meanwhile is right, and so is the next."""
+    left, write = stack((9, 4, 4), "float64"), receipts.write_for
+
+    def broken(path, *words):
+        if path == made.results.receipt("00000"):
+            raise TryAgain("no room")
+        write(path, *words)
+
+    monkeypatch.setattr(receipts, "write_for", broken)
+    made = factories.plan(tmp_path, left, shards=3, materialize=False)
+    session = Session(made, 0)
+    steps = {shard: job.ShardJob(session, shard).steps() for shard in made.shards}
+    next(steps["00000"])
+    next(steps["00000"])
+    next(steps["00001"])
+    with pytest.raises(TryAgain, match="no room"):
+        list(steps["00000"])
+    for shard in ("00001", "00002"):
+        list(steps[shard])
+        row = made.shard(shard)
+        part = left[row.start : row.stop]
+        np.testing.assert_array_equal(np.load(made.results.product(shard)), part @ part)
+    assert not made.results.receipt("00000").exists()
 
 
 @pytest.mark.parametrize("lost", ["copy", "receipt", "damaged receipt", "of other matrices"])

@@ -45,7 +45,7 @@ def trial(tmp_path):
             tmp_path, stack(shape, dtype), right if product == "A @ B" else None,
             product=product, **keep,
         )  # fmt: skip
-        own = Batches(HostLane(), made, 0, shape[0])
+        own = Batches(HostLane(), made, shape[0])
         if shared:
             own.share(right)
         operation = own.operation

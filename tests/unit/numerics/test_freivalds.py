@@ -67,20 +67,6 @@ def test_products_near_the_largest_number_pass(dtype, value):
         assert (ratio(left, left, product, compute, seed) <= 1.0).all()
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, "int64"])
-def test_one_wrong_element_is_found(dtype):
-    """A single element that is off by a thousandth of the largest is found, and its matrix."""
-    for seed in range(5):
-        left, right = stack((3, 16, 16), dtype, seed), stack((3, 16, 16), dtype, seed + 1)
-        product, compute = honest(left, right)
-        i, j = seed % 16, (seed * 7) % 16
-        product[1, i, j] += 64 if dtype == "float16" else 1
-        found = ratio(left, right, product, compute, seed)
-        assert found[0] <= 1.0
-        assert found[1] > 1.0
-        assert found[2] <= 1.0
-
-
 def test_tf32_passes_its_own_tolerance():
     """Factors cut to 11 bits pass as tf32; an error of three times its bound does not."""
     left, right = noise((4, 64, 64), "float32", 5), noise((4, 64, 64), "float32", 6)
@@ -214,14 +200,3 @@ def test_large_products_hide_no_ordinary_error():
     assert relative * (abs(left[0, i]) @ abs(right[0]).sum(axis=1)) > 32
     product[0, i, j] = 0
     assert not ratio(left, right, product, "float32")[0] <= 1.0
-
-
-@pytest.mark.parametrize(("compute", "wrong"), [("float32", "tf32"), ("tf32", "tile")])
-def test_less_precision_and_a_lost_tile_are_found_in_large_products(compute, wrong):
-    """float32 computed as tf32, and a tile of tf32, though a row's tolerance is wider by far."""
-    left, right = (noise((1, 1024, 1024), "float32", seed) for seed in (3, 4))
-    product = truncated(left) @ truncated(right)
-    assert ratio(left, right, product, "tf32")[0] <= 1.0
-    if wrong == "tile":
-        product[0, 300:332, 500:532] = 0
-    assert not ratio(left, right, product, compute)[0] <= 1.0

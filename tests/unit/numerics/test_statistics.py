@@ -13,6 +13,7 @@ from shardwise.errors import InputError
 from shardwise.files.paths import STATISTICS
 from shardwise.numerics import statistics
 from shardwise.numerics.binned import BinnedSum
+from shardwise.numerics.packed import Packing
 from shardwise.numerics.rows import Rows
 from shardwise.plan.problem import NEEDS_ORDER, statistic_dtype
 
@@ -167,9 +168,14 @@ def test_planes_of_shards_make_the_same_sum(dtype):
         shard.add(part)
         planes = shard.planes()
         each = planes[0].size // 6  # complex numbers have two each
-        flat = np.ascontiguousarray(planes).reshape(-1)
-        rows = Rows(flat, 2 * each, 6 * each, len(planes), 4 * each)
-        total.add_planes(rows, len(part))
+        flat = np.empty(17 * 6 * each, np.uint16)
+        packing = Packing.of(shard.pack(flat))
+        rows = sum(packing.words)
+        parts = [
+            Rows(flat, (2 + 6 * low) * each, 6 * each, high - low, 4 * each)
+            for low, high in ((0, 1), (1, rows))
+        ]
+        total.add_packed(parts, packing, len(part))
     assert bits(total.results(9)) == bits(of(made[:, 2:].copy(), ["sum"]))
 
 
@@ -288,19 +294,6 @@ def test_a_contiguous_run_keeps_few_nodes():
 
 
 # The factory.
-
-
-def test_the_fewest_states_are_made():
-    """Statistics that come together share a state; each statistic can be asked for alone."""
-    first = np.zeros(3, "float32")
-    kinds = {
-        name: [type(s).__name__ for s in statistics.accumulators([name], 3, "float32", first)]
-        for name in STATISTICS
-    }
-    assert all(len(made) == 1 for made in kinds.values())
-    assert len(statistics.accumulators(STATISTICS, 3, "float32", first)) == 6
-    for name in STATISTICS:
-        assert name in of(np.ones((2, 3), "int64"), [name])
 
 
 @pytest.mark.parametrize("name", ["min", "argmax"])

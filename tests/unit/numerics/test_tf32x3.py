@@ -13,25 +13,9 @@ from shardwise.plan.problem import Problem
 
 from tests import factories
 from tests.factories import noise
-from tests.tensor_cores import FAST_TF32, Array, Cupy, halves
+from tests.tensor_cores import FAST_TF32, KINDS, Array, Cupy, halves, numbers
 
 LARGEST = float(np.finfo("float32").max)
-KINDS = ("normal", "uniform", "wide", "ill-conditioned")
-
-
-def numbers(kind, shape, dtype="float32", seed=0):
-    """Factors; of the ill-conditioned ones, products are far below the sums of moduli."""
-    random = np.random.default_rng(seed)
-    made = noise(shape, "complex128" if "complex" in dtype else "float64", seed)
-    if kind == "uniform":
-        made = random.random(shape)
-    if kind == "wide":
-        made = made * np.exp2(random.integers(-20, 21, shape))
-    if kind == "ill-conditioned":
-        side = shape[-1] // 2
-        made = np.ones(shape) + 2.0**-12 * made
-        made[..., :side] *= -1
-    return made.astype(dtype)
 
 
 def multiplied(problem, left, right=None, precision="tf32x3", xp=None):
@@ -90,12 +74,15 @@ def test_what_is_not_finite_stays_so():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("product", "shape"),
-    [("A @ A", (600, 600)), ("A.T @ A", (1036, 40)), ("A @ A.T", (40, 1036)),
-     ("A @ B", (40, 1036))],
+    ("product", "shape", "calls"),
+    [("A @ A", (600, 600), [600] * 2 + [128] * 4 + [88]),
+     ("A.T @ A", (1036, 40), [1036] * 2 + [256] * 4 + [12]),
+     ("A @ A.T", (40, 1036), [1036] * 2 + [256] * 4 + [12]),
+     ("A @ B", (40, 2046), [2048] * 2 + [256] * 8),  # padded, which changes no chunk
+     ("A @ B", (40, 2052), [2052] * 2 + [512] * 4 + [4])],
 )  # fmt: skip
-def test_the_error_is_that_of_float32(product, shape, kind):
-    """The largest of all elements, relative to the sums of moduli; chunks are of 512 at most."""
+def test_the_error_is_that_of_float32(product, shape, calls, kind):
+    """The largest of all elements, relative to the sums of moduli; long products in chunks."""
     right = (shape[1], 8) if product == "A @ B" else None
     problem = Problem(1, shape, product, "float32", right)
     left, other = numbers(kind, (1, *shape)), right and numbers(kind, (1, *right), seed=1)
@@ -103,7 +90,7 @@ def test_the_error_is_that_of_float32(product, shape, kind):
     found, compute = multiplied(problem, left, other, xp=xp)
     inner, columns = problem.factor_shapes[0][1], problem.product_shape[1]
     assert compute == "tf32x3"
-    assert xp.calls == [inner, inner, *[512] * (inner // 512), inner % 512]
+    assert xp.calls == calls
     reference = factories.REFERENCES[product]
     wide = [None if x is None else x.astype("float64") for x in (left, other)]
     exact, moduli = reference(*wide), reference(*(None if x is None else abs(x) for x in wide))

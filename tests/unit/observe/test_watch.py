@@ -15,9 +15,9 @@ from shardwise.files.paths import Results
 from shardwise.observe import observation as observations
 from shardwise.observe import status
 from shardwise.observe import watch as watchs
-from shardwise.observe.drawing import draw, when_done
 from shardwise.observe.observation import DeviceOfNode, FailureReason, Observation, Sighting
 from shardwise.observe.status import Look
+from shardwise.observe.watch import draw, when_done
 
 AT = 1_795_000_000.0
 GIB = 2**30

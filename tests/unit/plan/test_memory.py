@@ -1,8 +1,8 @@
 """Slabs, batches, calls and the memory model, against brute force and array by array."""
 
+import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,7 +121,8 @@ def test_slabs_stay_within_the_memory_given(own, count, keep, cuda, share):
     read, write = memory.slabs_within(own, count, keep, cuda, given_)
     out = memory.result_bytes(own, count, keep)
     assert 1 <= read <= memory.slabs(count * own.matrix_bytes, memory.READ_SLABS)
-    assert 1 <= write <= memory.slabs(out, memory.WRITE_SLABS)
+    assert write >= memory.FEWEST_SLABS
+    assert write <= max(memory.FEWEST_SLABS, memory.slabs(out, memory.WRITE_SLABS))
     least = read <= memory.FEWEST_SLABS and write <= memory.FEWEST_SLABS
     assert others + slabs_of(own, count, read, write) <= given_ or least
 
@@ -160,11 +161,18 @@ def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("product", FACTORS)
 def test_partial_sums_are_the_planes(product, dtype):
-    """The plan, which loads no NumPy, counts the bytes of the planes that are written."""
+    """The plan, which loads no NumPy, knows the most bytes that planes of some terms are packed in.
+
+    A level of n terms is at most n 2³¹, and the low half of integers n 2³².
+    """
     own = problem(product, dtype)
-    planes = binned.plane_shape(own.product_shape, own.product_dtype)
-    assert memory.partial_bytes(own) == 8 * np.prod(planes)
-    assert memory.result_bytes(own, 13, "sum") == memory.partial_bytes(own)
+    planes, *numbers = binned.plane_shape(own.product_shape, own.product_dtype)
+    for count in (1, 13, 2**15, 2**16, 2**31):
+        most = [count * 2**31] * planes
+        most[0], most[-1] = (most[0], 2 * most[0]) if planes == 2 else (0x7FF, most[0])
+        words = sum(-(-(number.bit_length() + 1) // 16) for number in most)
+        assert memory.partial_bytes(own, count) == 2 * words * math.prod(numbers)
+    assert memory.result_bytes(own, 13, "sum") == memory.partial_bytes(own, 13)
     assert memory.result_bytes(own, 13, "products") == 13 * own.product_bytes
 
 
@@ -184,6 +192,7 @@ def held_by_work(own, batch, keep):
     held = shared * own.item
     if keep == "sum":
         held += binned.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
+        held += memory.partial_bytes(own, N)
     if own.result:
         return held + batch * (left * own.item + out * own.product_item)
     if "int" in own.dtype:
@@ -211,7 +220,7 @@ def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
         batch = min(N, memory.batch_matrices(own, cuda=False))
         left, right, _, out = shapes_of(own)
         one = left * own.item + right * own.item + out * own.product_item
-        whole = memory.partial_bytes(own) if keep == "sum" else N * out * own.product_item
+        whole = memory.partial_bytes(own, N) if keep == "sum" else N * out * own.product_item
         slabs = [
             (N * left * own.item, memory.READ_SLABS),
             (N * right * own.item, memory.READ_SLABS),
@@ -241,6 +250,7 @@ def test_a_device_is_asked_for_what_it_holds(monkeypatch, product, dtype, keep):
         held += memory.proof_matrices(own, batch) * 4 * (m + k + p) * 8
         if keep == "sum":
             held += binned.plane_shape((out,), own.product_dtype)[0] * own.sum_item * out
+            held += memory.partial_bytes(own, own.matrices)
         asked = memory.device_memory(own, own.matrices, keep)
         assert asked - memory.DEVICE_BYTES >= held
 

@@ -429,7 +429,7 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
         first += count
     stacked = StackReader(parts, (3, 5), "float32")
     whole = np.concatenate([np.load(part.path) for part in parts]).astype("<f4")
-    with direct.ExtentReader(1) as reader:
+    with direct.ExtentReader() as reader:
         for _ in range(3):  # one after the other, as matrices that were converted are kept
             low = data.draw(st.integers(0, whole.nbytes - 1))
             high = data.draw(st.integers(low + 1, whole.nbytes))
@@ -481,5 +481,5 @@ def test_a_reader_refuses_another_file_than_planned(tmp_path, change):
     with pytest.raises(IntegrityError, match="run snakemake again"):
         everything(made)
     reader = StackReader(made.sources, made.shape, made.dtype)
-    with direct.ExtentReader(1) as threads, pytest.raises(IntegrityError, match="snakemake again"):
+    with direct.ExtentReader() as threads, pytest.raises(IntegrityError, match="snakemake again"):
         reader.read_bytes(threads, direct.aligned_empty(10**6), 0, made.matrices * 16)

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -10,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from shardwise.doctor import leftover
 from shardwise.processes import leftovers
 
 from tests import factories, processes
@@ -78,26 +76,11 @@ def folder(temporary: Path, name: str = "snakemakeab12", content: str | None = N
 
 
 def test_an_abandoned_folder_is_removed(temporary: Path) -> None:
-    """The doctor names it and leaves it; the next run removes it, once."""
+    """By the next run, once."""
     made = folder(temporary)
-    assert leftovers.folders() == [made]
-    told = {finding.name: finding for finding in leftover.findings()}["folders"]
-    assert (told.level, str(made) in told.text) == ("note", True)
-    assert made.is_dir()
     assert leftovers.remove_folders() == [made]
     assert not made.exists()
     assert leftovers.remove_folders() == []
-
-
-def test_a_segment_that_goes_while_the_doctor_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank that starts takes its names away at any moment; the doctor counts what is left."""
-    stays, goes = tmp_path / "stays", tmp_path / "goes"
-    stays.write_bytes(bytes(10))
-    monkeypatch.setattr(leftovers, "segments", lambda: [goes, stays])
-    (finding,) = [each for each in leftover.findings() if each.name == "shared memory"]
-    assert finding.facts == {"segments": [str(stays)], "bytes": 10}
 
 
 def locked(temporary: Path) -> int:
@@ -137,7 +120,6 @@ def test_what_is_not_ours_or_not_dead_is_kept(temporary: Path, kind: str) -> Non
     """A name alone proves nothing."""
     made = KEPT[kind](temporary)
     before = sorted(temporary.rglob("*"))
-    assert leftovers.folders() == []
     assert leftovers.remove_folders() == []
     assert sorted(temporary.rglob("*")) == before
     if isinstance(made, subprocess.Popen):
@@ -154,22 +136,3 @@ def test_a_folder_of_another_user_is_kept(temporary: Path, monkeypatch: pytest.M
     folder(temporary)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert leftovers.remove_folders() == []
-
-
-def test_segments_that_nobody_uses_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the command that removes them; those in use are not, and nothing is removed."""
-    monkeypatch.setattr(leftovers, "_SHARED", tmp_path)
-    used, left = tmp_path / "mpich_shm_1_0", tmp_path / "mpich_shm_2_0"
-    for path in (used, left):
-        path.write_bytes(bytes(4096))
-    (tmp_path / "mpich_shm_3_0").symlink_to(left)
-    with open(used, "rb") as file, subprocess.Popen(["sleep", "100"], stdin=file) as run:
-        processes.until(lambda: leftovers.segments() == [left], 20)
-        told = {finding.name: finding for finding in leftover.findings()}["shared memory"]
-        run.send_signal(signal.SIGKILL)
-    assert told.level == "note"
-    assert told.cure.endswith(f"rm {left}")
-    assert used.exists()
-    assert left.exists()

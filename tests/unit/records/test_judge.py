@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 from shardwise.errors import IntegrityError
-from shardwise.multiply import copy, job
 from shardwise.observe import audit, observation
 from shardwise.observe import folder as folders
 from shardwise.plan import plan
@@ -139,18 +138,6 @@ def test_what_nobody_may_take_nobody_takes(made, data):
     assert took == (list(TAKERS) if changed == raw else [])
 
 
-def test_a_disarmed_proof_is_refused(made):
-    """A tolerance that lets any sum pass was not written by a task: no sum is made with it."""
-    path = made.results.receipt(SHARD)
-    raw = path.read_bytes()
-    tolerance = json.dumps(json.loads(raw)["witness"]["tolerance"]).encode()
-    assert raw.count(tolerance) == 1
-    path.write_bytes(raw.replace(tolerance, b"1e30"))
-    took = [name for name, takes in TAKERS.items() if takes(made)]
-    place(path, raw)
-    assert took == []
-
-
 def leaves(said, *keys):
     """Where each value of a receipt stands."""
     for key, value in said.items():
@@ -232,20 +219,6 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(model, tmp_path):
             path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
             assert not is_taken(look), (path, at)
         place(path, raw)
-
-
-def test_a_copy_whose_receipt_is_damaged_is_made_anew(model, tmp_path):
-    """A task takes the copy of its matrices by the same judge."""
-    shutil.copytree(model.results.root, tmp_path / "results")
-    made = plan.load(tmp_path / "results" / "plan.tsv")
-    row, path = made.shards[SHARD], made.results.shard_receipt(SHARD)
-    raw, before = path.read_bytes(), judge.check_copy(made, SHARD)
-    assert copy.existing_copy(made, row) is not None
-    for changed in list(changes(raw))[::97]:
-        place(path, changed)
-        assert copy.existing_copy(made, row) is None
-    job.run_shard(made, SHARD)
-    assert judge.check_copy(made, SHARD).file == before.file
 
 
 def test_an_answer_names_what_is_wrong(model, tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardwise.errors import InputError
 from shardwise.reduce.collectives import shard_indices
 
-from tests.factories import ROOT, SCRIPTS
+from tests.factories import ROOT, SCRIPTS, nightly
 from tests.unit.reduce import collective_checks
 
 PROGRAM = Path(collective_checks.__file__)
@@ -35,7 +35,7 @@ def launched(ranks, folder, *names):
     return done.stdout + done.stderr, passed
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 4], ids="{} ranks".format)
+@pytest.fixture(scope="module", params=[1, nightly(2), 3, nightly(4)], ids="{} ranks".format)
 def outcome(request, tmp_path_factory):
     """All checks on so many ranks, started once."""
     return launched(request.param, tmp_path_factory.mktemp("checks"))

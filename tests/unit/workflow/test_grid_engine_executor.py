@@ -111,15 +111,6 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
     return made
 
 
-def test_old_runs_are_forgotten(grid: Grid) -> None:
-    """What earlier runs have left goes after days; nothing of a run that is still followed."""
-    for name in ("aaaaaa", "bbbbbb"):
-        grid.run.with_name(name).mkdir(parents=True)
-    os.utime(grid.run.with_name("aaaaaa"), (1e9, 1e9))
-    grid.submit()
-    assert sorted(path.name for path in grid.run.parent.iterdir()) == ["3f2a1b", "bbbbbb"]
-
-
 def test_a_refusal_fails_at_once_with_qsubs_words(grid: Grid) -> None:
     """It stands in the log of the job, too; and no such job is deleted at the end."""
     grid.once("qsub", "echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1")
@@ -224,22 +215,6 @@ def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
     assert grid.look(jobs=5) == "running"
     assert len(grid.asked("qstat")) == 1
     assert grid.asked("qdel") == []
-
-
-def test_a_job_that_cannot_start_fails_and_leaves(
-    grid: Grid, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Eqw is the end, once it is deleted; where qdel gets no answer, the next look asks again."""
-    grid.submit()
-    grid.queue("Eqw")
-    (grid.bin / "reason").write_text("error reason  1:  1/2/26 3:04:05 [0:1]: error: no folder\n")
-    grid.once("qdel", SILENT)
-    assert grid.look() == "running"
-    assert "job 11 cannot be deleted now (error: unable" in capsys.readouterr().err
-    assert grid.log() == ""
-    assert grid.look() == "failed"
-    assert "ERROR the scheduler says: it cannot start, state Eqw: error: no folder" in grid.log()
-    assert grid.asked("qdel") == ["qdel 11"] * 2
 
 
 @pytest.mark.parametrize("between", ["", "heard", "away"])

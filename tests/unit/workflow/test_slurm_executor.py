@@ -49,13 +49,6 @@ def left(executor: Executor, jobs: list[list[str]]) -> list[list[str]]:
     return asyncio.run(collected())
 
 
-def test_the_plugin_drops_jobs_when_nobody_answers() -> None:
-    """What is mended here: without it the jobs are gone."""
-    executor = Executor()
-    executor.answer = None
-    assert left(executor, [["1"], ["2"]]) == []
-
-
 def test_jobs_are_kept_until_somebody_answers(caplog) -> None:
     """Jobs that end are reported once, others stay, and an outage is told of once."""
     jobs = [["1"], ["2"], ["3"]]

@@ -101,7 +101,7 @@ def run(
             if not isinstance(error, Exception):
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_IGN)  # no second one cuts this short
-                dispatch.cancel_detached()
+                dispatch.cancel()
             raise
         tally.finish()
 
@@ -656,8 +656,8 @@ class ArrayDispatch:
 
     # Leaving.
 
-    def cancel_detached(self) -> None:
-        """Have a process of its own cancel all tasks: snakemake gives this one little time."""
+    def cancel(self) -> None:
+        """Cancel all tasks, those of dispatches that were to be joined as well."""
         runs = self._runs
         if not self._joined:
             noted = journal.noted(self._plan.results)
@@ -668,14 +668,7 @@ class ArrayDispatch:
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / _CANCELLED).touch()
         log.warning("cancelling all tasks of this run")
-        subprocess.Popen(
-            [sys.executable, "-m", __name__, self._request.scheduler, *runs],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        cancel_detached(self._request.scheduler, runs)
 
 
 class _Refused(TryAgain):
@@ -700,6 +693,16 @@ def guardian(lock: Path) -> int | None:
             return None
         pid = int(stat.rpartition(")")[2].split()[1])
     return None
+
+
+def cancel_detached(scheduler: str, runs: Iterable[str]) -> None:
+    """Have a process of its own cancel all tasks: snakemake gives this one little time."""
+    subprocess.Popen(
+        [sys.executable, "-m", __name__, scheduler, *runs],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 def cancel(scheduler: Scheduler, runs: Iterable[str]) -> None:

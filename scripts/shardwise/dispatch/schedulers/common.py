@@ -89,20 +89,12 @@ class Scheduler(Protocol):
     client: str
 
     def limits(self) -> tuple[int, int]:
-        """How far the indices of an array may reach, and how many tasks it may have.
-
-        Raises InputError where the scheduler takes no arrays.
-        """
+        """How far indices may reach, and the most tasks of an array; InputError: it takes none."""
 
     def cut(self, wanted: Sequence[int], reach: int, limit: int) -> tuple[int, tuple[int, ...]]:
         """The next array: its ``first``, and the numbers of its shards (see `Array`).
 
-        Parameters
-        ----------
-        wanted
-            Ascending numbers in the plan.
-        reach, limit
-            How far indices may reach, and how many tasks this array may have.
+        ``wanted`` are ascending numbers of the plan. Indices reach so far, and tasks are so many.
         """
 
     def indices(self, array: Array) -> list[int]:
@@ -114,19 +106,8 @@ class Scheduler(Protocol):
     def submit(self, array: Array, words: Sequence[str], script: Path, throttle: int | None) -> str:
         """Submit an array and return its number; the scheduler may take it and not answer.
 
-        Parameters
-        ----------
-        words
-            What a task asks for, from the recipe.
-        throttle
-            Tasks that run at once; None: as many as the scheduler lets.
-
-        Raises
-        ------
-        QueueFull
-            Where the scheduler takes no more tasks now.
-        InputError
-            Where it refuses.
+        A task asks for these words, of the recipe; ``throttle`` tasks run at once, or as many as
+        the scheduler lets. Raises QueueFull where it takes no more now; InputError: it refuses.
         """
 
     def tasks(self, runs: Iterable[str]) -> list[Tasks]:
@@ -137,17 +118,11 @@ class Scheduler(Protocol):
     ) -> dict[tuple[str, int], Fate]:
         """How tasks ended that have left the queue, by array and index, as far as it is known.
 
-        Parameters
-        ----------
-        gone
-            By the name of each array: its number, and the indices of the tasks.
+        ``gone`` has, by the name of each array, its number and the indices of the tasks.
         """
 
     def throttle(self, number: str, tasks_at_once: int) -> None:
-        """Let so many tasks of an array run at once; 0: all.
-
-        Raises InputError where the array has ended.
-        """
+        """Let so many tasks of an array run at once; 0: all. InputError: the array has ended."""
 
     def cancel_tasks(self, number: str, which: Sequence[int]) -> None:
         """Cancel tasks of an array, by index; those that are gone already are as good."""
@@ -162,12 +137,9 @@ class Scheduler(Protocol):
         """Seconds that a task with these words may run, where a task cannot ask for that itself."""
 
     def end_of_task(self, run_time: float | None) -> float | None:
-        """When this process's task is ended, in seconds since 1970; None where that is not known.
+        """When this task, which begins now, is ended, in seconds since 1970; None: not known.
 
-        Parameters
-        ----------
-        run_time
-            As :meth:`run_time` had it; the task begins now.
+        ``run_time`` is as :meth:`run_time` had it.
         """
 
     def commands(self, runs: Iterable[str], numbers: Iterable[str]) -> tuple[str, str]:
@@ -175,27 +147,14 @@ class Scheduler(Protocol):
 
 
 def ask(
-    words: Sequence[str],
-    seconds: float,
-    advice: str,
-    refusal: Callable[[str, int], Exception],
+    words: Sequence[str], seconds: float, advice: str, refusal: Callable[[str, int], Exception],
     env: Mapping[str, str] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """What a command of a scheduler prints.
 
-    Parameters
-    ----------
-    advice
-        What to do where the command is not on PATH.
-    refusal
-        Makes the error to raise of what a failed command has printed, and of its exit code.
-
-    Raises
-    ------
-    TryAgain
-        Where it does not answer in so many seconds.
-    InputError
-        Where there is no such command.
+    ``refusal`` makes the error to raise of what a failed command has printed, and of its exit code.
+    Raises TryAgain where it does not answer in so many seconds; InputError, with the advice, where
+    there is no such command.
     """
     try:
         done = subprocess.run(

@@ -42,10 +42,7 @@ _FULL = 25
 _UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|is not on PATH|invalid option')
 """What is wrong with the words for qsub themselves, whatever hosts there are."""
 
-_REASONS = {
-    37: "it passed its limit of run time or memory",
-    100: "deleted or killed",
-}
+_REASONS = {37: "it passed its limit of run time or memory", 100: "deleted or killed"}
 
 
 @dataclass(frozen=True)

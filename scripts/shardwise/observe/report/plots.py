@@ -40,7 +40,7 @@ MOST_DEVICES = 50
 WIDE, NARROW = 780, 350
 """Widths in CSS pixels, for a desk (and paper) and a phone."""
 
-_MOST_LANES, _LEAST_GAP = 8, 1 / 500  # a shorter pause, as a share of the run, is not drawn
+_MOST_LANES, _LEAST_GAP = 8, 1 / 200  # a shorter pause, as a share of the run, is not drawn
 _ROW, _LABEL = 38, 16  # pixels of a device's row, and of the label in it
 _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour scale
 _BENT = 30.0  # times the typical cell, from which the end of the scale bends it

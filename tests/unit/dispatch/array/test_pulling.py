@@ -14,7 +14,7 @@ from shardwise.dispatch.array import follow, journal, puller, task
 from shardwise.dispatch.array.claims import Claims, cut_blocks
 from shardwise.dispatch.events import Event
 from shardwise.dispatch.leader import Leader
-from shardwise.dispatch.schedulers.common import Array, Fate, Tasks
+from shardwise.dispatch.schedulers.common import Array, Tasks
 from shardwise.dispatch.schedulers.grid_engine import GridEngine
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
@@ -123,15 +123,6 @@ class OneTask:
             self.tell("read", shard)
         self.clock.now += seconds
         self.tell("done", shard)
-
-
-def test_a_task_without_a_limit_computes_all(plan: Plan) -> None:
-    """It claims block after block, and none twice."""
-    one = OneTask(plan, None)
-    for shard in plan.shards:
-        one.compute(shard, 9.0)
-    assert one.dealt == list(plan.shards)
-    assert one.leader.ended
 
 
 def test_a_task_takes_no_shard_that_it_cannot_finish(plan: Plan) -> None:
@@ -362,18 +353,6 @@ def test_a_next_run_joins_them(pulling: Pulling) -> None:
     assert Counter(pulling.starts) == Counter(plan.shards.keys())
     again = [a for a in journal.noted(plan.results) if a.run != old.run]
     assert sorted(number for a in again for number in a.numbers) == sorted(dead.numbers)
-
-
-def test_fates_are_asked_of_the_killed_only(pulling: Pulling) -> None:
-    """A task that gave up in order needs no verdict of the scheduler."""
-    asked = []
-    pulling.ends = {1: "gives up"}
-    pulling.fates = lambda runs, gone: (
-        asked.append(gone)
-        or {(name, index): Fate("gone", True) for name, (_, some) in gone.items() for index in some}
-    )
-    follow_to_the_end(pulling, tasks=2)
-    assert not asked
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,136 @@
+"""float32 products by three products in tf32, on a GPU: the split, the error, the bits."""
+
+import json
+
+import numpy as np
+import pytest
+from shardwise.multiply.backend import load_backend
+from shardwise.numerics import freivalds, gemm, tolerances
+from shardwise.numerics.tolerances import CheckSpec
+from shardwise.plan import memory
+from shardwise.plan.problem import Problem
+
+from tests import factories
+from tests.gpu.conftest import needs_gpu
+from tests.tensor_cores import KINDS, halves, numbers
+
+pytestmark = needs_gpu
+
+
+@pytest.fixture
+def cupy():
+    """The array module, on a device of ours."""
+    return load_backend("cupy")[0]
+
+
+def products(cupy, product, left, right, precision):
+    """Products of a stack by the kernel, and its arithmetic."""
+    shape = None if right is None else right.shape[1:]
+    problem = Problem(len(left), left.shape[1:], product, left.dtype.name, shape)
+    call = memory.call_matrices(problem)
+    count = -(-len(left) // call) * call
+
+    def batch(stack):
+        there = cupy.zeros((count, *stack.shape[1:]), stack.dtype)
+        there[: len(stack)] = cupy.asarray(stack)
+        return there
+
+    run = gemm.kernel(cupy, problem, precision)
+    out = cupy.full((count, *problem.product_shape), np.nan, left.dtype)
+    run.multiply(batch(left), None if right is None else batch(right), out, len(left))
+    return out[: len(left)].get(), run.compute
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (31, 33), (3, 1)])
+def test_the_parts_are_those_of_the_model_for_any_bits(cupy, shape):
+    """Subnormal numbers, numbers near the largest and none at all; any length, any address."""
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 2**32, shape, dtype=np.uint64).astype(np.uint32)
+    bits.flat[::5] = 0x7F7FFFFF - (bits.flat[::5] & 0x1FFF)
+    bits.flat[1::5] &= 0x80FFFFFF
+    whole = bits.view(np.float32)
+    run = gemm.kernel(cupy, Problem(1, (8, shape[0]), "A @ B", "float32", shape, True), "tf32x3")
+    found = run._prepared("right", cupy.asarray(whole)).get()
+    with np.errstate(all="ignore"):
+        expected = halves(whole.ravel())
+    np.testing.assert_array_equal(found.reshape(2, -1), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize(
+    ("product", "shape"),
+    [("A @ A", (128, 128)), ("A @ A", (515, 515)), ("A.T @ A", (1100, 1030)),
+     ("A @ A.T", (1030, 1100)), ("A @ A", (2048, 2048)), ("A @ B", (2050, 4100))],
+)  # fmt: skip
+def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
+    """The largest over the sums of moduli: 1.5 times that of float32 at most, within the bound."""
+    left = numbers(kind, (2, *shape), dtype)
+    right = numbers(kind, (2, *shape[::-1]), dtype, 1) if product == "A @ B" else None
+    wide = [None if x is None else cupy.asarray(x).astype("complex128") for x in (left, right)]
+    reference = factories.REFERENCES[product]
+    exact = reference(*wide).get()
+    moduli = reference(*(x if x is None else abs(x.real) + abs(x.imag) for x in wide)).real.get()
+    errors = {}
+    for precision in ("ieee", "tf32x3", "tf32"):
+        found, compute = products(cupy, product, left, right, precision)
+        assert compute == (dtype if precision == "ieee" else precision)
+        errors[precision] = float((abs(found - exact) / moduli).max())
+    k = shape[0] if product == "A.T @ A" else shape[1]
+    assert errors["tf32x3"] <= tolerances.product_tolerance(k, 1, dtype, "tf32x3")[0], errors
+    assert errors["tf32x3"] <= max(1.5 * errors["ieee"], 2.0**-20), errors
+    assert errors["tf32x3"] < errors["tf32"] / 2, errors
+
+
+@pytest.mark.parametrize(("one", "other"), [(-112, 100), (-124, 120), (-140, 120), (126, -120)])
+def test_honest_products_pass_at_the_ends_of_the_range(cupy, one, other):
+    """Low parts are subnormal, then the numbers: tensor cores must not take them as 0."""
+    left, right = (
+        (np.clip(factories.noise((3, 96, 96), seed=seed), -3, 3) * 2.0**e).astype("float32")
+        for seed, e in ((1, one), (2, other))
+    )
+    found, compute = products(cupy, "A @ B", left, right, "tf32x3")
+    assert np.isfinite(found).all()
+    spec = CheckSpec("A @ B", (96, 96), (96, 96), "float32", compute, 0, group=3)
+    check = freivalds.Checker(cupy, spec).check(*(cupy.asarray(x) for x in (left, right, found)))
+    assert (check.get() <= 1.0).all(), check
+
+
+def test_numbers_near_the_largest_do_not_overflow(cupy):
+    """Rounded up to 11 bits they would be infinite."""
+    left = np.diag(np.full(64, np.finfo("float32").max, "float32"))[np.newaxis]
+    found, _ = products(cupy, "A @ B", left, np.eye(64, dtype="float32")[np.newaxis], "tf32x3")
+    np.testing.assert_allclose(found, left, rtol=2.0**-21)
+
+
+def computed(folder, left, right=None, **over):
+    """A plan whose shards were multiplied, and what their receipts call the arithmetic."""
+    made = factories.plan(folder, left, right, precision="tf32x3", backend="cupy", **over)
+    factories.computed(made)
+    receipts = [json.loads(made.results.receipt(shard).read_bytes()) for shard in made.shards]
+    return made, {receipt["compute"] for receipt in receipts}
+
+
+@pytest.mark.parametrize(("product", "shape"), [("A @ A", (70, 24, 24)), ("A @ B", (5, 300, 1100))])
+def test_bits_do_not_depend_on_the_cut(tmp_path, product, shape):
+    """One shard or five; the receipt says how products were computed."""
+    left = factories.noise(shape, "float32")
+    right = factories.noise((shape[2], 9), "float32", 1) if product == "A @ B" else None
+    whole = set()
+    for shards in (1, 5):
+        over = {"shards": shards, "product": product}
+        made, compute = computed(tmp_path / str(shards), left, right, **over)
+        assert compute == {"tf32x3"}
+        whole.add(factories.products(made).tobytes())
+    assert len(whole) == 1
+
+
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_sums_are_those_of_the_products(tmp_path, reproducible):
+    """Of whole numbers they are exact, whoever adds them."""
+    left = factories.stack((40, 33, 33), "float32")
+    over = {"shards": 1, "keep": "sum", "reproducible": reproducible}
+    made, compute = computed(tmp_path, left, **over)
+    found = factories.partials(made) if reproducible else factories.products(made)
+    assert compute == {"tf32x3"}
+    np.testing.assert_array_equal(found[0], (left.astype("float64") @ left).sum(axis=0))
