@@ -1,12 +1,12 @@
 """The pool: one worker process a device, whatever becomes of it, and the leader that feeds them."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import uuid
-from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -232,7 +232,9 @@ def test_a_killed_worker_is_replaced(tmp_path):
     done = pooled(made, devices=1)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(factories.products(made), expected(made))
-    assert [receipt(made, n).attempt for n in range(SHARDS)] == [1] * 4 + [2] + [1] * 7
+    attempts = [receipt(made, n).attempt for n in range(SHARDS)]
+    assert attempts.pop(3) in (1, 2)  # it was perhaps still being written
+    assert attempts == [1] * 3 + [2] + [1] * 7
     assert len(set(starts(made, 4))) == 2
     assert "shard 00004: its process, which runs your function " in done.stderr
     assert "was ended by SIGKILL" in done.stderr
@@ -400,7 +402,9 @@ def test_a_worker_that_hangs_is_named_and_then_replaced(tmp_path, trouble, how, 
     assert attempts == [1, 2] + [1] * 9
     pid = starts(made, 2)[0]
     (warned,) = [line for line in done.stderr.splitlines() if f"WARNING process {pid} on " in line]
-    assert f"which computes shard 00002 on GPU-{fake_uuid(0)[:4]}" in warned or devices == 2
+    # Or the one before, where that is still being written.
+    computes = f"which computes shard 0000[12] on GPU-{fake_uuid(0)[:4]}"
+    assert re.search(computes, warned) or devices == 2
     assert f"{how}" in warned
     assert "after 3 s it is killed, and its shard is tried again" in warned
     assert f"shard 00002: its process {pid} {how}" in done.stderr
@@ -563,10 +567,8 @@ def test_what_makes_a_device_suspect(tmp_path, error, code, suspect):
     said = []
     session = SimpleNamespace(device={"uuid": "GPU-0"}, finish=None)
     wire = SimpleNamespace(send=lambda *words, **facts: said.append((words, facts)))
-    begun: Future = Future()
-    begun.set_exception(error)
     own = _ShardLoop(planned(tmp_path), None, wire, session)
-    assert own._finish("00000", begun) is not suspect
+    assert own._failed("00000", error) is not suspect
     ((words, facts),) = said
     assert words == ("failed", "00000")
     assert (facts["code"], facts["suspect"], facts["device"]) == (code, suspect, "GPU-0")
