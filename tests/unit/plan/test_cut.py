@@ -14,12 +14,7 @@ SUM_ITEM = {
     **{"float16": 8, "float32": 8, "float64": 8},
     **{"complex64": 16, "complex128": 16, "int8": 8},
 }
-FACTORS = {
-    "A @ A": (K, K, K),
-    "A.T @ A": (K, M, K),
-    "A @ A.T": (M, K, M),
-    "A @ B": (M, K, P),
-}
+FACTORS = {"A @ A": (K, K, K), "A.T @ A": (K, M, K), "A @ A.T": (M, K, M), "A @ B": (M, K, P)}
 
 
 def problem(product, dtype="float32", shared=False, matrices=N):
