@@ -362,6 +362,8 @@ class GridEngine(Cluster):
 
 def what(job: Job | Record) -> str:
     """What a job computes, as ``rule`` or ``rule shard``."""
+    if job.name == "shardwise":
+        return "controller"
     match = _JOB_NAME.fullmatch(job.name)
     assert match, f"not a job of ours: {job}"
     return " ".join(filter(None, match.groups()))
