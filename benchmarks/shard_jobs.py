@@ -6,7 +6,6 @@ same round. Seconds are medians over the rounds; ratios are medians of the ratio
 """
 
 import argparse
-import json
 import math
 import os
 import re
