@@ -1,4 +1,5 @@
 # make run    set up .venv and run the main job; ARGS="--configfile mine.yaml" goes to snakemake
+# make submit   the same in the background; PROFILE=profiles/slurm ARGS="--job='--time=7-0'" as a job of the scheduler
 # make test   set up .venv and run all tests; ARGS="tests/unit -k plan" goes to pytest
 # make test-fast  the inner loop: unit tests that take no scheduler and no network, and one whole local run
 # make data-parallel  train examples/data_parallel; ARGS="--ranks 4" goes to its train.py
@@ -49,7 +50,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run data-parallel $(LOOKERS) test test-fast nightly faults errors fuzz histories gallery lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run submit data-parallel $(LOOKERS) test test-fast nightly faults errors fuzz histories gallery lint bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -58,6 +59,9 @@ install: .venv/.run-$(CUDA)
 
 run: .venv/.run-$(CUDA) $(example)
 	$(BIN)/snakemake --profile $(PROFILE) $(ARGS)
+
+submit: .venv/.run-$(CUDA) $(example)
+	PYTHONPATH=$(CURDIR)/scripts $(BIN)/python -m shardwise.command submit --profile $(PROFILE) $(ARGS)
 
 data-parallel: .venv/.examples-$(CUDA)
 	$(BIN)/python examples/data_parallel/train.py $(ARGS)

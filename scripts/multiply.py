@@ -12,6 +12,7 @@ from shardwise.dispatch.array import task
 from shardwise.errors import InputError
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
+from shardwise.records import logs
 
 
 def main(options: Namespace) -> int | None:
@@ -36,6 +37,8 @@ def _compute(shard: str, options: Namespace, plan: Plan) -> None:
     from shardwise.multiply.job import run_shard
 
     run_shard(plan, shard, options.memory, options.device_wait)
+    if options.array_task:  # its log goes: what is said from here on, nobody reads
+        logs.settle(plan.results, shard)
 
 
 if __name__ == "__main__":
@@ -47,11 +50,8 @@ if __name__ == "__main__":
     cli.add_plan(arguments)
     which = arguments.add_mutually_exclusive_group(required=True)
     which.add_argument("--shard", help="id of the shard, such as 00007")
-    words = "the shard of this task of an array job: in the plan, number SLURM_ARRAY_TASK_ID "
-    words += "from 0, or SGE_TASK_ID - 1, as Grid Engine counts from 1"
-    which.add_argument("--array-task", action="store_true", help=words)
-    words = "all missing shards: the same as dispatch.py, with its options"
-    which.add_argument("--all", action="store_true", help=words)
+    which.add_argument("--array-task", action="store_true", help="that of this task of an array")
+    which.add_argument("--all", action="store_true", help="all missing shards: as dispatch.py")
     words = "with --array-task: the shard of task 0 (of task 1 under Grid Engine); default: 0"
     arguments.add_argument("--array-first", type=cli.natural, metavar="N", help=words)
     cli.add_digest(arguments)

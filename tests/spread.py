@@ -82,9 +82,10 @@ class Spread:
         return {path.stem: json.loads(path.read_text()) for path in found}
 
     def starts(self) -> dict[str, int]:
-        """How often each shard was begun."""
+        """How often each shard was begun; the journal of one begun once goes when it is done."""
         found = self.plan.results.starts("0").parent.glob("*.starts")
-        return {path.stem: path.read_text().count("\n") for path in found}
+        once = dict.fromkeys(self.receipts(), 1)
+        return once | {path.stem: path.read_text().count("\n") for path in found}
 
     def devices_at_work(self) -> list[str]:
         """The devices that have begun to compute, each with its node in front."""

@@ -32,16 +32,10 @@ class InputError(ShardwiseError):
 
 
 class BadMatrix(InputError):  # noqa: N818 - named after what was found
-    """A matrix is not finite, or its product cannot be kept.
+    """A matrix is not finite, or its product cannot be kept: what was found, and the cure.
 
-    Parameters
-    ----------
-    what, cure
-        What was found, and what to do.
-    key
-        What is to blame: ``input``, ``right``, or the ``product`` of finite factors.
-    first, count
-        The matrices, by their index in the whole stack.
+    ``key`` is what is to blame: ``input``, ``right``, or the ``product`` of finite factors;
+    ``first`` and ``count`` are the matrices, by their index in the whole stack.
     """
 
     def __init__(self, what: str, cure: str, key: str, first: int, count: int = 1) -> None:

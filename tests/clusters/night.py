@@ -186,9 +186,10 @@ class Night:
         return "faulty.py:square"
 
     def journal(self) -> Counter[str]:
-        """How often each shard was begun."""
+        """How often each shard was begun; a journal of one attempt goes when that succeeds."""
         journals = self.workspace.file("logs/multiply").glob("*.starts")
-        return Counter({path.stem: path.read_text().count("\n") for path in journals})
+        begun = {path.stem: path.read_text().count("\n") for path in journals}
+        return Counter(dict.fromkeys(self.receipts(), 1) | begun)
 
     def shim(self) -> Path:
         """Put scripts in front of the scheduler's commands, and return the folder that steers them.

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -37,15 +38,23 @@ def init(words: list[str]) -> int:
 
 def run(words: list[str]) -> NoReturn:
     """Run the workflow in this folder: snakemake --profile PROFILE -s SNAKEFILE OPTIONS."""
-    line = _snakemake("run", run.__doc__, words)
+    line, _ = _snakemake(_parser("run", run.__doc__), words)
     os.execv(line[0], line)
 
 
 def submit(words: list[str]) -> int:
     """Make a dry run, then run the workflow in the background, where it outlives this shell."""
-    line = _snakemake("submit", submit.__doc__, words)
+    parser = _parser("submit", submit.__doc__)
+    parser.add_argument(
+        "--job", metavar="WORDS",
+        help="run Snakemake itself as a job of the scheduler, which submits the others; WORDS are "
+        "its options of sbatch or qsub: --job='--time=7-0 --mem=8G'",
+    )  # fmt: skip
+    line, options = _snakemake(parser, words)
     if code := subprocess.run([*line, "-n"], check=False).returncode:
         return code
+    if options.job is not None:
+        return _submit_job(line, _profile(options.profile), shlex.split(options.job))
     with _LOG.open("ab") as log:
         started = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -57,15 +66,50 @@ def submit(words: list[str]) -> int:
     return 0
 
 
+_JOBS = {
+    "slurm": (
+        f"sbatch --parsable --job-name=shardwise --requeue --open-mode=append --output={_LOG} "
+        "--signal=B:USR1@120",
+        "scancel",
+    ),
+    "shardwise-grid-engine": (
+        f"qsub -terse -N shardwise -cwd -V -r y -notify -j y -o {_LOG} -S /bin/bash",
+        "qdel",
+    ),
+}
+"""By executor of the profile: what submits the job of a controller, and what cancels it."""
+
+
+def _submit_job(line: list[str], profile: str, words: list[str]) -> int:
+    """Submit a job that starts Snakemake and looks after it, see `controller`."""
+    text = Path(profile, "config.yaml").read_text(encoding="utf-8")
+    executor = re.search(r"^executor:\s*(\S+)", text, re.MULTILINE)
+    if executor is None or executor[1] not in _JOBS:
+        return _refuse(InputError(f"--job: {profile} names no scheduler that could run the job"))
+    submits, cancels = _JOBS[executor[1]]
+    script = shlex.join([sys.executable, "-m", "shardwise.command.controller", *line])
+    done = subprocess.run(
+        [*submits.split(), *words], input=f"#!/bin/bash\nexec {script}\n", text=True,
+        stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        job = re.split(r"\W", done.stdout.strip())[0]
+        sys.stdout.write(
+            f"job {job} runs it, and submits the others; its messages: {_LOG}\n"
+            f"Look at it: shardwise watch. Stop it with its jobs: {cancels} {job}\n"
+        )
+    return done.returncode
+
+
 RUNS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "init": ("write config.yaml and a profile into this folder", init),
     "run": ("run the workflow here: snakemake with a profile", run),
-    "submit": ("the same in the background, after a dry run", submit),
+    "submit": ("the same in the background, or as a job", submit),
 }
 
 
-def _snakemake(name: str, description: str | None, words: list[str]) -> list[str]:
-    """The command line that starts Snakemake, printed; exit with 2 where something is missing."""
+def _parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """The options of a command that starts Snakemake."""
     parser = argparse.ArgumentParser(
         f"shardwise {name}", usage="%(prog)s [--profile PROFILE] [OPTIONS OF SNAKEMAKE]",
         description=description, allow_abbrev=False,
@@ -75,6 +119,13 @@ def _snakemake(name: str, description: str | None, words: list[str]) -> list[str
     parser.add_argument(
         "--profile", help="a folder, or its name in profiles/; left out: the only one in profiles/"
     )
+    return parser
+
+
+def _snakemake(
+    parser: argparse.ArgumentParser, words: list[str]
+) -> tuple[list[str], argparse.Namespace]:
+    """The command line that starts Snakemake, printed; exit with 2 where something is missing."""
     options, others = parser.parse_known_args(words)
     given = any(word.split("=")[0] in ("--configfile", "--configfiles") for word in others)
     try:
@@ -85,13 +136,17 @@ def _snakemake(name: str, description: str | None, words: list[str]) -> list[str
             )
         profile = _profile(options.profile)
     except InputError as error:
-        say(error.exit_code, str(error))
-        sys.exit(error.exit_code)
+        sys.exit(_refuse(error))
     words = ["--profile", profile, "-s", str(PROJECT / "Snakefile"), *others]
     line = [sys.executable, "-m", "snakemake", *words]
     sys.stderr.write(f"{shlex.join(line)}\n")
     sys.stderr.flush()
-    return line
+    return line, options
+
+
+def _refuse(error: InputError) -> int:
+    say(error.exit_code, str(error))
+    return error.exit_code
 
 
 def _profile(name: str | None) -> str:

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from shardwise.devices.gauge import Gauge, Sample
@@ -19,51 +20,10 @@ SUMMED = (
 )  # fmt: skip
 """What a receipt has mean and maximum of, and a live file the value now."""
 
-_COUNTED = ("ecc_corrected", "ecc_uncorrected", "energy_joules")
 _DIGITS = 4
 
-
-class _Trace:
-    """One quantity: what it came to so far, by the rule of trapezoids."""
-
-    def __init__(self) -> None:
-        self.area = self.seconds = self._sum = 0.0
-        self.top, self._count = -math.inf, 0
-        self.first: float | None = None
-        self.last: float | None = None
-        self._at = 0.0
-        self._missed = False
-
-    def add(self, at: float, value: float | None) -> None:
-        """Take a sample."""
-        if value is None:
-            self._missed = True
-            return
-        if self.last is None:
-            self.first = value
-        else:
-            self.area += (at - self._at) * (value + self.last) / 2
-            self.seconds += at - self._at
-        self._at, self.last, self.top = at, value, max(self.top, value)
-        self._sum, self._count = self._sum + value, self._count + 1
-
-    def mean_and_max(self) -> dict[str, float] | None:
-        """Its mean and its maximum; None where nothing is known."""
-        if self.last is None:
-            return None
-        mean = self.area / self.seconds if self.seconds else self._sum / self._count
-        return {"mean": round(mean, _DIGITS), "max": self.top}
-
-    def risen(self) -> float | None:
-        """By how much a counter has risen; None where a sample lacks it, or it was set back."""
-        if self._missed or self._count < 2 or self.first is None or self.last is None:
-            return None
-        risen = self.last - self.first
-        return round(risen, _DIGITS) if risen >= 0 else None
-
-    def integral(self) -> float | None:
-        """The area of all samples; None where one lacks a value."""
-        return round(self.area, _DIGITS) if self.seconds and not self._missed else None
+_Points = list[tuple[float, float]]
+"""Seconds since the shard began, each with the value then."""
 
 
 class Recorder:
@@ -71,56 +31,71 @@ class Recorder:
 
     def __init__(self, gauge: Gauge, began: float) -> None:
         self._gauge, self._began = gauge, began
-        self._traces = {name: _Trace() for name in (*SUMMED, *_COUNTED)}
-        self._throttled: Counter[str] | None = None
-        self._samples, self._first, self._last = 0, 0.0, 0.0
-        self._before: tuple[str, ...] = ()
-        self._total: int | None = None
+        self._samples: list[tuple[float, Sample]] = []
 
     def sample(self) -> Sample:
         """Take a sample, and return it."""
         sample = self._gauge.sample()
-        at = time.perf_counter() - self._began
-        if not self._samples:
-            self._first = self._last = at
-        for name, trace in self._traces.items():
-            trace.add(at, getattr(sample, name))
-        self._note_throttles(at - self._last, sample.throttled)
-        self._total = sample.memory_total_bytes or self._total
-        self._samples, self._last = self._samples + 1, at
+        self._samples.append((time.perf_counter() - self._began, sample))
         return sample
-
-    def _note_throttles(self, seconds: float, reasons: tuple[str, ...] | None) -> None:
-        """Half of the time between two samples is as the first of them, half as the second."""
-        if reasons is None:
-            return
-        if self._throttled is None:
-            self._throttled = Counter()
-        for names in (self._before, reasons) if seconds else ():
-            self._throttled.update(dict.fromkeys(names, seconds / 2))
-        self._before = reasons
 
     def summarize(self) -> dict[str, Any]:
         """What the receipt says."""
-        throttled = None
-        if self._throttled is not None:
-            throttled = {name: round(s, _DIGITS) for name, s in sorted(self._throttled.items())}
+        moments = [at for at, _ in self._samples]
+        total = [size for _, size in self._points("memory_total_bytes")]
         return {
-            "samples": self._samples,
-            "seconds": round(self._last - self._first, _DIGITS),
-            **{name: self._traces[name].mean_and_max() for name in SUMMED},
-            "memory_total_bytes": self._total,
-            "throttled_seconds": throttled,
-            "ecc_corrected": self._traces["ecc_corrected"].risen(),
-            "ecc_uncorrected": self._traces["ecc_uncorrected"].risen(),
+            "samples": len(moments),
+            "seconds": round(moments[-1] - moments[0], _DIGITS) if moments else 0.0,
+            **{name: _mean_and_max(self._points(name)) for name in SUMMED},
+            "memory_total_bytes": total[-1] if total else None,
+            "throttled_seconds": self._throttled(),
+            "ecc_corrected": self._risen("ecc_corrected"),
+            "ecc_uncorrected": self._risen("ecc_uncorrected"),
             "energy_joules": self._energy(),
         }
 
+    def _points(self, name: str) -> list[tuple[float, Any]]:
+        """The values of a quantity, where the samples have one."""
+        pairs = ((at, getattr(sample, name)) for at, sample in self._samples)
+        return [(at, value) for at, value in pairs if value is not None]
+
+    def _throttled(self) -> dict[str, float] | None:
+        """Half of the time between two samples is as the first of them, half as the second."""
+        told, seconds = self._points("throttled"), Counter[str]()
+        for (at, before), (then, after) in pairwise(told):
+            for name in (*before, *after):
+                seconds[name] += (then - at) / 2  # type: ignore[assignment]
+        return {name: round(seconds[name], _DIGITS) for name in sorted(seconds)} if told else None
+
+    def _risen(self, name: str) -> float | None:
+        """By how much a counter has risen; None where a sample lacks it, or it was set back."""
+        values = [value for _, value in self._points(name)]
+        if len(values) < max(2, len(self._samples)):
+            return None
+        risen: float = values[-1] - values[0]
+        return round(risen, _DIGITS) if risen >= 0 else None
+
     def _energy(self) -> float | None:
         """By the device's own counter, or by its power where it has none."""
-        if self._traces["energy_joules"].first is not None:
-            return self._traces["energy_joules"].risen()
-        return self._traces["power_watts"].integral()
+        if self._points("energy_joules"):
+            return self._risen("energy_joules")
+        points = self._points("power_watts")
+        known = len(points) > 1 and len(points) == len(self._samples)
+        return round(_area(points), _DIGITS) if known else None
+
+
+def _area(points: _Points) -> float:
+    """By the rule of trapezoids."""
+    return sum((then - at) * (one + two) / 2 for (at, one), (then, two) in pairwise(points))
+
+
+def _mean_and_max(points: _Points) -> dict[str, float] | None:
+    """The mean over time and the maximum; None where nothing is known."""
+    if not points:
+        return None
+    values, seconds = [value for _, value in points], points[-1][0] - points[0][0]
+    mean = _area(points) / seconds if seconds else math.fsum(values) / len(values)
+    return {"mean": round(mean, _DIGITS), "max": max(values)}
 
 
 def energy(receipts: Iterable[ProductReceipt]) -> dict[str, float | None]:

@@ -62,25 +62,12 @@ def ranks(options: Namespace) -> Any:
 
 
 def run(comm: Any, plan: Plan, workers: str, retries: int, limits: Limits) -> None:
-    """Compute all shards that are missing, over the ranks of a communicator.
+    """Compute all shards that are missing, over the ranks of a communicator; each rank calls this.
 
-    Parameters
-    ----------
-    comm
-        An MPI communicator; each of its ranks calls this.
-    workers
-        ``device`` or ``node``, as :func:`seats.seated` has it.
-    retries
-        Tries after the first of one shard.
-    limits
-        The memory is that of all workers of a node together.
-
-    Raises
-    ------
-    ShardwiseError
-        On every rank, where a shard is not whole in the end: see `Tally.finish`.
-    TryAgain
-        Where another dispatcher works on these results, or no device is left.
+    ``workers`` is ``device`` or ``node``, as :func:`seats.seated` has it; a shard has so many
+    retries after its first try; the memory in ``limits`` is that of all workers of a node together.
+    Raises ShardwiseError on every rank, where a shard is not whole in the end (see `Tally.finish`);
+    TryAgain where another dispatcher works on these results, or no device is left.
     """
     views = _views(comm, plan)
     seats = seated(views, workers)

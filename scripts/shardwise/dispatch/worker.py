@@ -176,6 +176,7 @@ class _ShardLoop:
             except Exception as error:
                 return self._failed(shard, error)
             log.info("%s written", self._plan.results.receipt(shard))
+        self._logs.settle(shard)
         self._parent.send("done", shard, device=self._device)
         return True
 
@@ -242,6 +243,13 @@ class _Logs:
             logging.getLogger().removeHandler(handler)
             with contextlib.suppress(OSError):  # a full disk: see `_handler`
                 handler.close()
+
+    def settle(self, shard: str) -> None:
+        """Put the log of a shard that went well into the worker's own: a file less per shard."""
+        for message in logss.settle(self._results, shard):
+            words = (log.name, logging.INFO, "", 0, "shard %s: %s", (shard, message), None)
+            with self._own.lock or contextlib.nullcontext():
+                self._own.emit(log.makeRecord(*words))
 
     def _handler(self, path: Path, mode: str) -> logging.Handler:
         # Without room for a log the shard goes on: it will say so itself, where it needs room.

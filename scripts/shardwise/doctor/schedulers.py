@@ -5,7 +5,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from shardwise.doctor.findings import Ask, Deadline, Finding, Reply, ask, note, ok, on_a_node
 from shardwise.units import count
@@ -38,67 +37,33 @@ def _silent(scheduler: str, answer: Reply) -> Finding:
     return note(scheduler, text.format(answer.reason), cure, present=present, answers=False)
 
 
-class Node(NamedTuple):
-    """A node with its resources and its state, as ``sinfo --format=%N|%G|%T`` prints them."""
-
-    name: str
-    gres: str
-    state: str
-
-    @property
-    def gpus(self) -> str:
-        """What it has of GPUs, such as ``gpu:a100:4``."""
-        return ",".join(_ENTRY.findall(self.gres))
-
-    @property
-    def up(self) -> bool:
-        """Whether it takes jobs, now or when others end; flags such as ``~`` say no more."""
-        return re.sub(r"\W", "", self.state) in {"idle", "mixed", "allocated", "planned"}
-
-
 def slurm(deadline: Deadline, ask: Ask = ask, which: Which = shutil.which) -> Iterator[Finding]:
     """Whether Slurm is here and answers; GPUs; MPI types."""
     if which("sbatch") is None:
         yield note("slurm", "none here: sbatch is not on PATH", present=False)
         return
-    answer = ask(["sinfo", "--Node", "--noheader", "--format=%N|%G|%T"], deadline)
+    answer = ask(["sinfo", "--Node", "--noheader", "--format=%N|%G"], deadline)
     if answer.code != 0:
         yield _silent("slurm", answer)
         return
     version = ask(["sinfo", "--version"], deadline).out.strip()
     yield ok("slurm", f"{version} answers", present=True, answers=True, version=version)
-    yield _nodes_with_gpus(nodes(answer.out))
+    yield _gpus(answer.out)
     yield _mpi(ask(["srun", "--mpi=list"], deadline))
     if "SLURM_JOB_ID" not in os.environ:
         yield on_a_node("srun --gres=gpu:1")
 
 
-def nodes(printed: str) -> list[Node]:
-    """The nodes that ``sinfo --Node`` lists, each of them once for every partition it is in."""
-    rows = (line.strip().split("|") for line in printed.splitlines())
-    return list({row[0]: Node(*row) for row in rows if len(row) == 3}.values())
-
-
-def _nodes_with_gpus(nodes: list[Node]) -> Finding:
-    """The GPUs, by kind, and the states of their nodes."""
-    having = [node for node in nodes if node.gpus]
-    facts = [node._asdict() for node in having]
-    states: dict[str, Counter[str]] = {}
-    for node in having:
-        states.setdefault(node.gpus, Counter())[node.state] += 1
-    text = "; ".join(
-        f"{gpus} on {count(by.total(), 'node')} ({', '.join(f'{n} {s}' for s, n in by.items())})"
-        for gpus, by in states.items()
-    )
-    if not having:
-        text = "Slurm offers no gpu: its nodes have no such gres"
+def _gpus(printed: str) -> Finding:
+    """The GPUs, by kind, of the nodes that ``sinfo`` lists, each once for every partition."""
+    nodes = dict(line.strip().split("|", 1) for line in printed.splitlines() if "|" in line)
+    kinds = Counter(",".join(_ENTRY.findall(gres)) for gres in nodes.values())
+    kinds.pop("", None)
+    if not kinds:
         cure = "ask your site; or set backend: numpy, and remove gres in profiles/slurm/config.yaml"
-    elif not any(node.up for node in having):
-        text = f"{text}: none takes jobs now"
-        cure = "jobs wait until one is back; sinfo -R tells why they are away"
-    else:
-        return ok("gpus", text, nodes=facts)
-    return note("gpus", text, cure, nodes=facts)
+        return note("gpus", "Slurm offers no gpu: its nodes have no such gres", cure, kinds={})
+    text = "; ".join(f"{gpus} on {count(number, 'node')}" for gpus, number in kinds.items())
+    return ok("gpus", text, kinds=kinds)
 
 
 def _mpi(answer: Reply) -> Finding:

@@ -175,20 +175,10 @@ def look(
 ) -> Audit:  # fmt: skip
     """Audit a results folder.
 
-    Parameters
-    ----------
-    threads
-        Threads that read; each takes about 8 MiB of memory, with ``inputs`` 40.
-    inputs
-        Read the input files as well, where they were planned, and compare them with what the
-        receipts say was read of them. They then count as files of the results.
-    progress
-        Told now and then how far it is.
-
-    Raises
-    ------
-    InputError
-        Where there is no such folder, or no plan in it.
+    Each of the threads that read takes about 8 MiB of memory, with ``inputs`` 40: the input files
+    are then read as well, where they were planned, compared with what the receipts say was read of
+    them, and count as files of the results. ``progress`` is told now and then how far it is. Raises
+    InputError where there is no such folder, or no plan in it.
     """
     results = Results(root)
     if not root.is_dir():

@@ -126,16 +126,18 @@ class Sightings:
             self._devices: dict[DeviceOfNode, DeviceOfNode] = {}
         self._plan, self._facts, self._at, results = plan, plan.facts, at, plan.results
         self._planned = (plan.facts.made.time if plan.facts.made else 0.0) - SKEW_SECONDS
-        listed = _listed(results.products)
         self._folders = {name: _Folder(results.root / "logs" / name)
                          for name in ("live", "multiply", "shard")}  # fmt: skip
+        # Before the products: a shard that is done has a receipt before its journal goes.
+        begun = self._folders["multiply"].names
+        listed = _listed(results.products)
         sightings, flaws = {}, []
         for shard, row in plan.shards.items():
             name = place(shard)
             product = self._product(row, listed.get(f"{name}.json"), listed.get(f"{name}.npy"))
             sighting = product.whole or self._unfinished(row, product)
-            if sighting.attempts and sighting.state not in (DONE, RUNNING):
-                # Done after the folder was listed, it has no live file any more.
+            if f"{name}.starts" in begun and sighting.state not in (DONE, RUNNING):
+                # Done after the folder was listed, it has no live file and no journal any more.
                 late = self._product(row, stamped(results.receipt(shard)), None)
                 sighting = late.whole or sighting
             if sighting.state == DAMAGED:
@@ -308,7 +310,8 @@ class _Folder:
         self._path = path
 
     @cached_property
-    def _names(self) -> set[str]:
+    def names(self) -> set[str]:
+        """All of them, by `place` and suffix."""
         names: set[str] = set()
         with suppress(OSError):
             for folder in folders(self._path):
@@ -319,7 +322,7 @@ class _Folder:
     def get(self, name: str) -> os.stat_result | None:
         """The facts of a file, named by `place`; None where there is none."""
         try:
-            return os.stat(self._path / name) if name in self._names else None
+            return os.stat(self._path / name) if name in self.names else None
         except OSError:
             return None
 

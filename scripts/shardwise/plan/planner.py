@@ -57,19 +57,9 @@ def make(
 ) -> tuple[Plan, list[Source]]:
     """The plan for a config, from headers alone; nothing is written but the cache.
 
-    A user's function is tried on the first matrix, to learn what it returns.
-
-    Parameters
-    ----------
-    cache
-        A folder that keeps the headers of inputs of many files, and what functions returned.
-    log
-        Where to say that a function is tried.
-
-    Raises
-    ------
-    InputError
-        Where the input, or its fit with the config, is bad.
+    A user's function is tried on the first matrix, to learn what it returns, and ``log`` told so.
+    The folder ``cache`` keeps the headers of inputs of many files, and what functions returned.
+    Raises InputError where the input, or its fit with the config, is bad.
     """
     results = Results(Path(settings.results))
     _refuse_path(results.root)

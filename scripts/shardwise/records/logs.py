@@ -7,10 +7,12 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from shardwise.errors import IntegrityError
 from shardwise.files import small
+from shardwise.files.paths import Results
 
 _LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ ([A-Z]+) (.*)")
 _OF_A_SHARD = re.compile(r"shard (\d+): (.*) \(log: (.*)\)")
@@ -70,6 +72,32 @@ def ended_well(text: str, shard: str) -> bool:
     """Whether the last words in a shard's log are that its receipt was written."""
     last = parse_lines(text)[-1:]
     return bool(last) and last[0][1].endswith(f"{shard}.json written")
+
+
+def settle(results: Results, shard: str) -> list[str]:
+    """Remove what a shard has left beside its product and receipt, where it just went well.
+
+    A journal of several attempts stays, and so does a log that says more than the receipt: a
+    warning, or words that are not ours. Nothing is removed where one of them stays.
+
+    Returns
+    -------
+    list of str
+        The messages of the log that is gone, without those of `log_start`.
+    """
+    log, starts = results.log("multiply", shard), results.starts(shard)
+    try:
+        text, journal = ((small.read(path) or b"").decode() for path in (log, starts))
+    except (IntegrityError, UnicodeDecodeError):
+        return []
+    lines = parse_lines(text)
+    quiet = all(level == "INFO" for level, _ in lines) and len(lines) == len(text.splitlines())
+    if not quiet or journal.count("\n") > 1:
+        return []
+    for path in (log, starts):
+        with suppress(OSError):  # a full disk, or nothing is there
+            path.unlink()
+    return [message for _, message in lines if not message.startswith(("on ", "by hand: "))]
 
 
 _STATUS = re.compile(r"status is: '?([A-Z_]+)")

@@ -41,25 +41,12 @@ Growing = Callable[[Any, int], int]
 
 
 class Run:
-    """One run of the workflow, as its rules see it.
+    """One run of the workflow, as its rules see it, from Snakemake's config and workflow.
 
-    Parameters
-    ----------
-    config
-        The merged config of Snakemake.
-    workflow
-        Snakemake's.
-
-    Attributes
-    ----------
-    dispatch, workers, array_tasks, array_limit
-        As the config has them.
-    standing : RemainingWork or None
-        What is left to do; None in a job.
-    name_of : callable
-        What a rule is called here, as a host may rename the rules of a module.
-    began, succeeded, interrupted
-        Whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
+    ``dispatch``, ``workers``, ``array_tasks`` and ``array_limit`` are as the config has them.
+    ``standing`` is what is left to do; None in a job. ``name_of`` says what a rule is called here,
+    as a host may rename the rules of a module. ``began``, ``succeeded`` and ``interrupted``:
+    whether a job was to run, whether all did that were to, whether the user pressed Ctrl-C.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:

@@ -219,11 +219,9 @@ class GridEngine(Cluster):
         self._await(lambda: not self.jobs(), timeout_s)
 
     def check_doctor(self, findings: list[dict[str, Any]]) -> None:
-        gpus = {f["facts"]["complex"]["name"]: f for f in findings if f["name"] == "gpus"}
-        assert gpus["gpu"]["text"].startswith("gpu (INT, counted once per job); free: ")
-        assert list(gpus["gpu"]["facts"]["hosts"].values()) == ["4"]
-        assert "counted for each slot" in gpus["gpuslot"]["text"]
         found = {finding["name"]: finding for finding in findings}
+        assert "gpu (INT, counted once per job)" in found["gpus"]["text"]
+        assert "gpuslot (INT, counted for each slot)" in found["gpus"]["text"]
         assert set(found["environments"]["facts"]["names"]) == set(config.PARALLEL)
         assert found["environments"]["level"] == "ok"
         assert found["grid engine"]["facts"]["version"].startswith("SGE ")
@@ -364,6 +362,8 @@ class GridEngine(Cluster):
 
 def what(job: Job | Record) -> str:
     """What a job computes, as ``rule`` or ``rule shard``."""
+    if job.name == "shardwise":
+        return "controller"
     match = _JOB_NAME.fullmatch(job.name)
     assert match, f"not a job of ours: {job}"
     return " ".join(filter(None, match.groups()))

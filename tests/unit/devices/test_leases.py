@@ -66,10 +66,7 @@ def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
     records = tmp_path / "records"
     records.touch()
     tasks = [
-        {
-            "hold": chance.uniform(0, 0.02),
-            "end": chance.choice(["exit", "kill", "kill", "orphan"]),
-        }
+        {"hold": chance.uniform(0, 0.02), "end": chance.choice(["exit", "kill", "kill", "orphan"])}
         for _ in range(64)
     ]
     said = start(uuids=uuids, records=str(records), tasks=tasks).communicate()[0]

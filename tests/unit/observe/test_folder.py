@@ -235,6 +235,21 @@ def test_a_shard_that_is_done_during_a_look_is_done(tmp_path, monkeypatch):
     assert state(look(made)) == DONE
 
 
+def test_a_shard_whose_journal_goes_during_a_look_is_done(tmp_path, monkeypatch):
+    """It succeeded at once, after the products were listed: a receipt came, its journal went."""
+    made = pretend.run(tmp_path, shards=2, devices=1)
+    journal, listed = made.plan.results.starts("00000"), shards._listed
+    touch(journal, f"{NOW - 9}\n", NOW - 9)
+
+    def late(folder):
+        journal.unlink(missing_ok=True)
+        stamps = listed(folder)
+        return {name: stamp for name, stamp in stamps.items() if not name.startswith("00000.")}
+
+    monkeypatch.setattr(shards, "_listed", late)
+    assert state(look(made)) == DONE
+
+
 def test_attempts_under_an_earlier_plan_do_not_count(tmp_path):
     """The journal of a shard outlives its plan: a new plan is no failure."""
     made = pretend.run(tmp_path, shards=2, devices=1)

@@ -15,12 +15,7 @@ from shardwise.units import MIB
 # Distinct primes: a lost or swapped dimension changes every count.
 M, K, P, N = 3, 5, 7, 11
 DTYPES = tuple(ITEM_BYTES)
-FACTORS = {
-    "A @ A": (K, K, K),
-    "A.T @ A": (K, M, K),
-    "A @ A.T": (M, K, M),
-    "A @ B": (M, K, P),
-}
+FACTORS = {"A @ A": (K, K, K), "A.T @ A": (K, M, K), "A @ A.T": (M, K, M), "A @ B": (M, K, P)}
 KEEPS = ("products", "sum")
 
 

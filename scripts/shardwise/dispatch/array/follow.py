@@ -70,8 +70,7 @@ def run(
     Parameters
     ----------
     file
-        What a task asks the scheduler for (:mod:`shardwise.dispatch.array.recipe`); None for what
-        snakemake wrote last for these results.
+        What a task asks the scheduler for (`recipe`); None: what snakemake wrote last for this.
     limit
         Tasks that run at once, over all arrays; None: as many as the scheduler lets.
     retries

@@ -61,6 +61,7 @@ def test_a_task_computes_its_shard(plan):
     assert done.returncode == 0, done.stderr
     expected = factories.stack((8, 3, 3))[4:6]
     assert np.array_equal(np.load(plan.results.product("00002")), expected @ expected)
+    assert not plan.results.starts("00002").exists()
     assert plan.results.living_array.exists()
     assert not plan.results.living.exists()
 
