@@ -8,38 +8,26 @@ from shardwise.plan.memory import REDUCE_LIMIT_SECONDS
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a worker.
+    """What happened to a worker."""
 
-    Attributes
-    ----------
-    worker
-        Its number in the crew; who collects events of several crews may use other names.
-    kind
-        ``ready``: it has its device and wants a shard. ``read``: the last byte of its shard is
-        read, it wants the next one ahead. ``queued``: nothing of the shard is left but to write it,
-        and the next one begins. ``done``, ``failed``: its shard is whole, or is not; a
-        failure without a shard is one to begin at all. ``spent``: its shard is whole, but left in
-        the process what nothing removes: another process has to go on. ``died``: the process is
-        gone, with all shards that it had; only the one that it computed is to blame.
-    code, reason
-        Of a failure: the exit code that a job would have ended with, None where it was killed.
-        The reason of ``spent`` as well.
-    device
-        UUID of its device; None on NumPy, and before it has one.
-    suspect
-        Whether the device may be at fault. The process is not to be used any more.
-    barred
-        Whether the device is in quarantine by now.
-    """
-
+    # Its number in the crew; who collects events of several crews may use other names.
     worker: Hashable
+    # ``ready``: it has its device and wants a shard. ``read``: the last byte of its shard is
+    # read, it wants the next one ahead. ``queued``: nothing of the shard is left but to write it,
+    # and the next one begins. ``done``, ``failed``: its shard is whole, or is not; a failure
+    # without a shard is one to begin at all. ``spent``: its shard is whole, but left in the
+    # process what nothing removes: another process has to go on. ``died``: the process is gone,
+    # with all shards that it had; only the one that it computed is to blame.
     kind: str
     shard: str | None = None
+    # Of a failure: the exit code that a job would have ended with, None where it was killed; and
+    # the reason, of ``spent`` as well.
     code: int | None = None
     reason: str = ""
-    device: str | None = None
+    device: str | None = None  # UUID of its device; None on NumPy, and before it has one
+    # Whether the device may be at fault. The process is not to be used any more.
     suspect: bool = False
-    barred: bool = False
+    barred: bool = False  # whether the device is in quarantine by now
 
 
 @dataclass(frozen=True)
@@ -58,28 +46,17 @@ class Order:
 
 @dataclass(frozen=True)
 class Limits:
-    """What worker processes may take.
+    """What worker processes may take."""
 
-    Attributes
-    ----------
-    memory
-        Host bytes of each; None: what the plan says.
-    wait
-        Seconds to wait for a free device, as :func:`shardwise.devices.choose.take` has it.
-    hang
-        Seconds after which a worker that hangs is killed, as `hangs` defines it, and a rank without
-        a sign of life counts as lost.
-    run_time
-        Seconds that the scheduler was asked for, from the start of the job, if that is known.
-    array
-        Whether they belong to a task of an array, which a next run may join.
-    """
-
-    memory: int | None = None
+    memory: int | None = None  # host bytes of each; None: what the plan says
+    # Seconds to wait for a free device, as :func:`shardwise.devices.choose.take` has it.
     wait: float | None = None
+    # Seconds after which a worker that hangs is killed, as `hangs` defines it, and a rank without
+    # a sign of life counts as lost.
     hang: float = REDUCE_LIMIT_SECONDS
+    # Seconds that the scheduler was asked for, from the start of the job, if that is known.
     run_time: float | None = None
-    array: bool = False
+    array: bool = False  # whether they belong to a task of an array, which a next run may join
 
     def shared(self, workers: int) -> "Limits":
         """The limits of each of several workers, where the memory is that of all."""

@@ -29,10 +29,7 @@ _OWNERS = {
 def check(options: Namespace) -> None:
     """Refuse options that would do nothing.
 
-    Raises
-    ------
-    InputError
-        With the ways in which the option means something.
+    Raises InputError with the ways in which the option means something.
     """
     for name, ways in _OWNERS.items():
         if getattr(options, name) is not None and options.dispatch not in ways:

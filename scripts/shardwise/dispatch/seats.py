@@ -12,23 +12,14 @@ from shardwise.errors import TryAgain
 
 @dataclass(frozen=True)
 class View:
-    """What a rank sees of its node: a number that its ranks share, its name, and its devices.
-
-    Attributes
-    ----------
-    devices
-        UUIDs of those that it may take, in the node's order; None where it computes on the CPU.
-    granted
-        Whether a scheduler has granted them, all of them.
-    trouble
-        Why there is none, where there should be.
-    """
+    """What a rank sees of its node: a number that its ranks share, its name, and its devices."""
 
     node: int
     host: str
+    # UUIDs of those that it may take, in the node's order; None where it computes on the CPU.
     devices: list[str] | None = None
-    granted: bool = False
-    trouble: str | None = None
+    granted: bool = False  # whether a scheduler has granted them, all of them
+    trouble: str | None = None  # why there is none, where there should be
 
 
 @dataclass(frozen=True)

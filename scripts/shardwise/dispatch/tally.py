@@ -166,10 +166,8 @@ class Tally:
     def finish(self) -> None:
         """Return where all shards are whole.
 
-        Raises
-        ------
-        IntegrityError, InputError, ShardwiseError, TryAgain
-            After a line on each shard that failed: the first of these that any of them ended with.
+        After a line on each shard that failed, the first of these that any of them ended with is
+        raised: IntegrityError, InputError, ShardwiseError, TryAgain.
         """
         self.report()
         left = len(self._waiting) + len(self.running)
@@ -190,10 +188,7 @@ class Tally:
 def holding(results: Results) -> Iterator[None]:
     """Be the only dispatcher on these results.
 
-    Raises
-    ------
-    TryAgain
-        Where another one is at work, with what it said of itself.
+    Raises TryAgain where another one is at work, with what it said of itself.
     """
     path = results.dispatching
     path.parent.mkdir(parents=True, exist_ok=True)

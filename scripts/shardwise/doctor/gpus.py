@@ -235,16 +235,14 @@ def _trouble(folder: Path) -> tuple[str, str] | None:
     """What keeps a task from leasing in this folder, and the cure."""
     try:
         leases.check_folder(folder)
-        place, cure = folder, "its owner has to do: chmod 1777"
     except ShardwiseError as error:
         text, cure = re.split(r"[.;] ", str(error), maxsplit=1)
         return text, cure
     except OSError:  # the first task makes it
-        place, cure = folder.parent, "mkdir -p -m 1777"
-    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+        folder = folder.parent
+    if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
         return None
-    text = f"leases lie in {folder}, but this user cannot write to {place}"
-    return text, f"{cure} {shlex.quote(str(folder))}"
+    return f"this user cannot write leases to {folder}", "have its owner do: chmod 1777"
 
 
 def _hindrance(device: Device, ours: bool, alone: bool, leased: bool, computes: bool) -> str | None:

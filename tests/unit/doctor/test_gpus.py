@@ -355,6 +355,6 @@ def test_a_folder_of_leases_that_cannot_be_made(
     monkeypatch.setenv("SHARDWISE_LEASES", str(tmp_path / "a b" / "leases"))
     (told,) = named(look(device(0)), "leases")
     assert (told.level, told.code) == (FAULT, 75)
-    assert told.cure == f"mkdir -p -m 1777 '{tmp_path}/a b/leases'"
+    assert told.text == f"this user cannot write leases to {tmp_path}/a b"
     (tmp_path / "a b").mkdir()
     assert named(look(device(0)), "leases")[0].level == OK

@@ -188,16 +188,16 @@ def test_more_shards_than_matrices_are_refused(folder):
 
 
 def test_bytes_on_disk_are_foretold(tmp_path):
-    """The plan states what it will write: input, copies and products."""
+    """The plan states what it will write: input, copies and products, or sums at most."""
     recipe = {"matrices": 5, "dim": 7, "dtype": "int8"}
     made, _ = planner.make(settings(synthetic=recipe))
     assert made.facts.bytes == Written(5 * 49, 5 * 49, 5 * 49 * 8)
     path = save(tmp_path / "a.npy", stack((5, 7, 7), "float32"))
     over = {"input": str(path), "materialize": False, "keep": "sum", "shards": 2}
     made, _ = planner.make(settings(**over))
-    assert made.facts.bytes == Written(0, 0, 2 * 4 * 49 * 8)
+    assert made.facts.bytes == Written(0, 0, 2 * 10 * 49 * 2)
     made, _ = planner.make(settings(synthetic=recipe, keep="sum", shards=3))
-    assert made.facts.bytes.products == 3 * 2 * 49 * 8
+    assert made.facts.bytes.products == 3 * 6 * 49 * 2
 
 
 def test_a_full_disk_is_told_before_any_job(tmp_path, monkeypatch):

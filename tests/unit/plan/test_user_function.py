@@ -344,8 +344,8 @@ def test_the_plan_counts_what_the_function_returns(tmp_path, write, keep, dtype)
     assert own.product_shape == (1, columns)
     assert own.matrix_bytes == 15 * left.itemsize
     size = columns * np.dtype(stored).itemsize
-    planes = 2 if wide == "int64" else 1 + LEVELS[stored]
-    whole = 2 * planes * columns * np.dtype(wide).itemsize if keep == "sum" else 7 * size
+    words = 6 if wide == "int64" else 1 + 3 * LEVELS[stored]  # of 16 bits, for 8 of a sum
+    whole = 2 * words * columns * np.dtype(wide).itemsize // 4 if keep == "sum" else 7 * size
     assert made.facts.bytes.products == whole
 
 

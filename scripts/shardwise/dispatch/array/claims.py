@@ -35,10 +35,7 @@ class Claim:
 def cut_blocks(count: int, tasks: int) -> Iterator[range]:
     """Cut ``count`` places into blocks for so many tasks, the largest first.
 
-    Raises
-    ------
-    ValueError
-        Where there is no task.
+    Raises ValueError where there is no task.
     """
     if tasks < 1:
         raise ValueError(f"{tasks} tasks cannot share {count} shards")
@@ -67,10 +64,7 @@ class Claims:
     def claim(self, index: int) -> Claim | None:
         """Claim the next block for a task; None where all are claimed.
 
-        Raises
-        ------
-        ShardwiseError
-            Where the disk takes no file.
+        Raises ShardwiseError where the disk takes no file.
         """
         token = f"{index} {socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}\n"
         temporary = self._folder / f".{secrets.token_hex(8)}"

@@ -40,10 +40,7 @@ def append(path: Path, line: str, head: str = "") -> None:
 def noted(results: Results) -> list[Array]:
     """All arrays that were noted, in order; a line that was cut off speaks of none.
 
-    Raises
-    ------
-    IntegrityError
-        Where a whole line says what no dispatch has noted: tasks of it may live.
+    Raises IntegrityError where a whole line says what no dispatch has noted: tasks of it may live.
     """
     try:
         lines = results.arrays.read_bytes().split(b"\n")

@@ -21,22 +21,12 @@ RULE = "multiply"
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """What tasks ask for.
+    """What tasks ask for."""
 
-    Attributes
-    ----------
-    scheduler
-        ``slurm`` or ``uge``; empty where this machine has neither.
-    words, memory
-        For sbatch or qsub, and MiB of host memory (or None), at the first and each further try.
-    setup
-        The site's set-up line, which each task runs first; empty where there is none.
-    """
-
-    scheduler: str
-    words: list[list[str]]
-    memory: list[int | None]
-    setup: str
+    scheduler: str  # ``slurm`` or ``uge``; empty where this machine has neither
+    words: list[list[str]]  # for sbatch or qsub, at the first and each further try
+    memory: list[int | None]  # MiB of the host's, likewise
+    setup: str  # the site's set-up line, which each task runs first; empty where there is none
 
     @property
     def retries(self) -> int:
@@ -57,10 +47,7 @@ def path(results: Results) -> Path:
 def load(file: Path) -> TaskRequest:
     """Read a recipe.
 
-    Raises
-    ------
-    InputError
-        Where there is none, or this machine has no scheduler.
+    Raises InputError where there is none, or this machine has no scheduler.
     """
     try:
         recipe = TaskRequest(**json.loads(file.read_text()))

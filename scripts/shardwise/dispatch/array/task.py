@@ -20,10 +20,7 @@ _FIRST = {"SLURM_ARRAY_TASK_ID": 0, "SGE_TASK_ID": 1}
 def number(first: int, environ: Mapping[str, str] = os.environ) -> int:
     """The number in the plan, from 0 on, of the shard of this task: first + index.
 
-    Raises
-    ------
-    InputError
-        Outside of an array job.
+    Raises InputError outside of an array job.
     """
     own, lowest = _index(environ)
     return first + own - lowest
@@ -32,10 +29,7 @@ def number(first: int, environ: Mapping[str, str] = os.environ) -> int:
 def shard(plan: Plan, number: int) -> str:
     """The shard of a number; the plan may hold no other rows but the first and the last.
 
-    Raises
-    ------
-    InputError
-        Where the plan has no such shard.
+    Raises InputError where the plan has no such shard.
     """
     ids = list(plan.shards)
     last = int(ids[-1])
@@ -51,10 +45,7 @@ def shard(plan: Plan, number: int) -> str:
 def index(environ: Mapping[str, str]) -> int:
     """The index of this task, as its scheduler counts.
 
-    Raises
-    ------
-    InputError
-        Outside of an array job.
+    Raises InputError outside of an array job.
     """
     return _index(environ)[0]
 

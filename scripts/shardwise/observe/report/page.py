@@ -79,7 +79,9 @@ def _copies(seen: Observation) -> list[Span]:
 def _total(seen: Observation) -> tuple[Matrix | None, str]:
     """The sum with its name, or why it is not shown: it fits no plan, or not these products."""
     if not seen.summary_fits:
-        return None, _no_sum(seen)
+        if not seen.results.summary.exists():
+            return None, "Nothing is summed yet."
+        return None, "A sum lies here, but nothing says that it is of this plan and these products."
     found = seen.summary.files if seen.summary else {}
     named = next((name for name in ("sum", "mean") if name in found), None)
     if named is None:
@@ -88,17 +90,6 @@ def _total(seen: Observation) -> tuple[Matrix | None, str]:
         return matrix.read(seen.results.statistic(named)), f"{named}.npy"
     except InputError as error:
         return None, plain(f"The sum cannot be shown: {error}")
-
-
-def _no_sum(seen: Observation) -> str:
-    """Why there is no sum of this plan and these products."""
-    if seen.summary is None and seen.results.summary.exists():
-        return "The receipt of the sum cannot be read, so no sum is shown."
-    if seen.summary is None:
-        return "Nothing is summed yet."
-    if seen.plan is None:
-        return "A sum lies here, but no plan says what it is of, so it is not shown."
-    return "A sum lies here, but of another plan or other products, so it is not shown."
 
 
 def render(
