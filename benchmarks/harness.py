@@ -231,6 +231,15 @@ def pieces(dtype: str, numbers: int, seed: int = 0) -> Iterator[np.ndarray]:
         numbers -= count
 
 
+def setting(text: str) -> tuple[str, Any]:
+    """One ``KEY=VALUE`` of the command line; values as in JSON, or plain words."""
+    key, _, value = text.partition("=")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
 def settings(**over: Any) -> Any:
     """A config with its defaults; the schema's checks need a package that a bare machine lacks."""
     import yaml

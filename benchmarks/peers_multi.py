@@ -75,6 +75,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--shard-gib", type=float, default=16.0, help="GiB of a shard")
     parser.add_argument("--dim", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--set", nargs="+", type=harness.setting, default=[], help="KEY=VALUE for ours"
+    )
     return parser
 
 
@@ -89,7 +92,7 @@ def main() -> None:
     budget = harness.Budget(options.minutes)
     with harness.working_folder(options) as folder:
         xp = harness.array_module(False)
-        bench = scaling.Bench(folder, xp, options.gib, transfers.ring(xp))
+        bench = scaling.Bench(folder, xp, options.gib, transfers.ring(xp), tuple(options.set))
         shards = max(1, round(options.stack_gib / options.shard_gib))
         cell = scaling.Cell(options.dim, "cached", options.shard_gib, shards)
         plan = bench.plan(cell, 1)

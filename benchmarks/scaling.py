@@ -94,6 +94,7 @@ class Bench:
     xp: Any
     gib: float
     memory: np.ndarray
+    own: tuple[tuple[str, Any], ...] = ()  # keys of the config, with their values
 
     def base(self, cell: Cell) -> list[Path]:
         """The files of one matrix each; those of other sizes go, as disks are small."""
@@ -112,7 +113,7 @@ class Bench:
         base, stack = self.base(cell), Path(tempfile.mkdtemp(dir=self.folder, prefix="stack-"))
         for i in range(cell.matrices(devices)):
             os.link(base[i % len(base)], stack / f"{i:06}.npy")
-        over: dict[str, Any] = {"keep": "sum", "shards": cell.per_device * devices}
+        over = {"keep": "sum", "shards": cell.per_device * devices, **dict(self.own)}
         if cell.products > 1:
             own = stack.with_suffix(".py")
             own.write_text(POWERS.format(products=cell.products))

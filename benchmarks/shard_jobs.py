@@ -6,7 +6,6 @@ same round. Seconds are medians over the rounds; ratios are medians of the ratio
 """
 
 import argparse
-import json
 import math
 import os
 import re
@@ -273,15 +272,6 @@ def add_row(
         table.note(f"{name}: {why}")
 
 
-def setting(text: str) -> tuple[str, Any]:
-    """One ``KEY=VALUE`` of the command line; values as in JSON, or plain words."""
-    key, _, value = text.partition("=")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
-
-
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = harness.parser(__doc__)
@@ -290,7 +280,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--scale", type=float, default=1.0, help="of the files' sizes")
     parser.add_argument("--only", default="", help="regular expression that a row's label matches")
     parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
-    parser.add_argument("--set", nargs="+", type=setting, default=[], help="KEY=VALUE for ours")
+    parser.add_argument(
+        "--set", nargs="+", type=harness.setting, default=[], help="KEY=VALUE for ours"
+    )
     parser.add_argument(
         "--verify", choices=["true", "both"], default="true", help="both: what the proof costs"
     )

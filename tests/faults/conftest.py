@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ class Program:
 
     def __call__(self, name: str, *words: object) -> dict[str, Any]:
         """What the program reports."""
+        folder = tempfile.mkdtemp(dir=self._folder)
         # Libraries that start threads would keep it from forking.
         own = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            [sys.executable, "-m", f"tests.faults.{name}", str(self._folder), *map(str, words)],
+            [sys.executable, "-m", f"tests.faults.{name}", folder, *map(str, words)],
             env=os.environ | own | {"PYTHONPATH": f"{SCRIPTS}:{ROOT}"},
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -31,7 +34,9 @@ class Program:
         return json.loads(done.stdout)
 
 
-@pytest.fixture
-def program(tmp_path) -> Program:
-    """A program with a folder of the test."""
-    return Program(tmp_path)
+@pytest.fixture(scope="module")
+def program() -> Iterator[Program]:
+    """A program with a folder in memory: tens of thousands of fsyncs would take a disk minutes."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as folder:
+        yield Program(Path(folder))

@@ -11,7 +11,6 @@ from shardwise.plan import planner
 
 from tests import factories
 from tests.faults import error_program
-from tests.faults.conftest import Program
 
 EVERY = 3
 """At one call of so many the disk turns read-only; `make nightly` takes all."""
@@ -33,9 +32,9 @@ FAULTS = [
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory) -> dict:
+def report(program) -> dict:
     """Each stage with each fault at each call where it can happen, or at some."""
-    return Program(tmp_path_factory.mktemp("errors"))("error_program", EVERY)
+    return program("error_program", EVERY)
 
 
 @pytest.mark.timeout(600)

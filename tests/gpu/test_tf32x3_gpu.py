@@ -64,7 +64,10 @@ def test_the_parts_are_those_of_the_model_for_any_bits(cupy, shape):
      ("A @ A.T", (1030, 1100)), ("A @ A", (2048, 2048)), ("A @ B", (2050, 4100))],
 )  # fmt: skip
 def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
-    """The largest over the sums of moduli: 1.5 times that of float32 at most, within the bound."""
+    """The largest over the sums of moduli: 1.5 times that of float32 at most, within the bound.
+
+    Of long and narrow products cuBLAS adds up parts apart in float32, which is more exact.
+    """
     left = numbers(kind, (2, *shape), dtype)
     right = numbers(kind, (2, *shape[::-1]), dtype, 1) if product == "A @ B" else None
     wide = [None if x is None else cupy.asarray(x).astype("complex128") for x in (left, right)]
@@ -78,7 +81,8 @@ def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
         errors[precision] = float((abs(found - exact) / moduli).max())
     k = shape[0] if product == "A.T @ A" else shape[1]
     assert errors["tf32x3"] <= tolerances.product_tolerance(k, 1, dtype, "tf32x3")[0], errors
-    assert errors["tf32x3"] <= max(1.5 * errors["ieee"], 2.0**-20), errors
+    floor = 2.0**-18 if product == "A @ B" else 2.0**-20
+    assert errors["tf32x3"] <= max(1.5 * errors["ieee"], floor), errors
     assert errors["tf32x3"] < errors["tf32"] / 2, errors
 
 

@@ -230,7 +230,8 @@ class CublasKernel:
         )
         self._gemm(low_a, b, out, self._small)
         self._gemm(a, low_b, out, self._small, self._one)
-        chunk = split_chunk(self._problem.factor_shapes[0][1])  # without padding, as in its bound
+        # Without padding, as in its bound.
+        chunk = split_chunk(self._problem.factor_shapes[0][1], self._dtype.itemsize // 4)
         for low in range(0, a.shape[-1], chunk):
             part = slice(low, low + chunk)
             self._gemm(a[..., part], b[..., part, :], out, self._one, self._one)

@@ -14,7 +14,7 @@ from shardwise.plan import memory as plan_memory
 from shardwise.plan.problem import Problem
 
 from tests import factories
-from tests.factories import PRODUCTS, REFERENCES, leftovers, noise, results, stack
+from tests.factories import PRODUCTS, REFERENCES, leftovers, nightly, noise, results, stack
 
 DTYPES = ("float16", "float32", "float64", "complex64", "int32", "int8")
 GIB = 2**30
@@ -94,7 +94,7 @@ print(own() - before)
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+@pytest.mark.parametrize("dtype", [nightly("float16"), "float32", nightly("int8")])
 def test_a_real_process_stays_within_the_model(tmp_path, dtype, keep):
     """Matrices of which one is a batch: its copies, proof and sum are counted."""
     left = stack((2, 2503, 2503), dtype)

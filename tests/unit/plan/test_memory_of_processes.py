@@ -12,7 +12,7 @@ from shardwise.records import ledger
 from shardwise.units import MIB
 
 from tests import factories
-from tests.factories import command, copied, save
+from tests.factories import command, copied, nightly, save
 
 # A process of its own starts the command: what the kernel reports of a child is never less than
 # what its parent has held, and this one is small.
@@ -87,7 +87,7 @@ while begun:
 """
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("order", [nightly("C"), "F"])
 def test_copies_that_a_worker_makes_stay_within_its_model(tmp_path, order):
     """A task that copies its shards itself, the next while one is computed, takes no more."""
     path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
@@ -124,7 +124,7 @@ def test_many_tiny_matrices_stay_within_their_model(tmp_path):
     assert peak(multiply(made)) <= made.shards["00000"].memory - GENEROUS
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("order", [nightly("C"), "F"])
 def test_copying_stays_within_its_model(tmp_path, order):
     """shard.py of 300 MB takes no more than its stage asks for, in either order of the file."""
     path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
@@ -148,7 +148,7 @@ def loops(tmp_path_factory):
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize(
     ("dtype", "names"),
-    [("float32", ["sum"]), ("float16", [*STATISTICS]), ("float64", [*STATISTICS])],
+    [nightly("float32", ["sum"]), nightly("float16", [*STATISTICS]), ("float64", [*STATISTICS])],
 )
 def test_ranks_that_merge_stay_within_their_model(tmp_path, dtype, names):
     """Two ranks that share the products of one stripe, and pass on all states there are."""
@@ -170,7 +170,7 @@ def most(names: list[str]) -> int:
 @pytest.mark.parametrize(
     ("keep", "dim", "matrices", "names"),
     [
-        ("products", 2500, 24, ["sum"]),  # a result of 50 MB, however many are added
+        nightly("products", 2500, 24, ["sum"]),  # a result of 50 MB, however many are added
         ("products", 8, 1_000_000, ["sum"]),
         ("products", 2500, 4, ["sum", "std", "min", "argmax", "prod", "any"]),
         ("sum", 2500, 2, ["sum"]),
