@@ -33,13 +33,14 @@ def square(xp, block):
 
 # A device does not compute alone: its first shard waits until the others have begun one, too.
 TOGETHER = """
-import pathlib, time
+import os, pathlib, time
 
 def square(xp, block):
     here = pathlib.Path(__file__).parent
     if (here / "devices").exists():
         wanted, end = int((here / "devices").read_text()), time.monotonic() + 60
-        while len(list((here / "results" / "logs" / "multiply").glob("*.starts"))) < wanted:
+        (here / f"met.{os.getpid()}").touch()  # one process a device
+        while len(list(here.glob("met.*"))) < wanted:
             assert time.monotonic() < end, "a device stays away"
             time.sleep(0.01)
     return block @ block
@@ -80,7 +81,9 @@ def written(made):
 
 
 def pids(made, shard):
-    """The processes that began a shard."""
+    """The processes that began a shard; of one that went well at once the receipt knows."""
+    if not made.results.starts(shard).exists():
+        return [factories.receipt(made, shard).process]
     lines = made.results.starts(shard).read_text().splitlines()
     return [int(line.split("\t")[2]) for line in lines]
 

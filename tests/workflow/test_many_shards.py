@@ -45,7 +45,7 @@ def test_a_run_by_a_pool(tmp_path, monkeypatch):
     assert names(workspace.file("products")) == {"000", "001"}
     assert len(names(workspace.file("products/000"))) == 2000
     assert names(workspace.file("products/001")) == {"0001000.npy", "0001000.json"}
-    assert "0001000.log" in names(workspace.file("logs/multiply/001"))
+    assert not names(workspace.file("logs/multiply/001"))
     assert not factories.leftovers(workspace.file("."))
     verify = factories.run("verify", workspace.file("."), cwd=workspace.root)
     assert verify.returncode == 0, verify.stdout

@@ -1,0 +1,67 @@
+"""The controller as a job: what becomes of Snakemake, here a script that notes its calls."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from shardwise.command import controller, folder
+
+from tests import processes
+from tests.factories import SCRIPTS
+
+SNAKEMAKE = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+with open(folder / "calls", "a") as calls:
+    calls.write(" ".join(sys.argv[2:]) + "\\n")
+codes = (folder / "codes").read_text().split()
+if codes:
+    (folder / "codes").write_text(" ".join(codes[1:]))
+    sys.exit(int(codes[0]))
+try:
+    (folder / "runs").touch()
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def line(tmp_path):
+    """The command line of the script."""
+    (tmp_path / "own.py").write_text(SNAKEMAKE)
+    (tmp_path / "codes").touch()
+    return [sys.executable, str(tmp_path / "own.py"), str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 7), (signal.SIGUSR2, 7), (signal.SIGUSR1, 99), (signal.SIGKILL, -9)],
+)
+def test_a_signal_ends_snakemake_in_its_way(tmp_path, line, number, code):
+    """Cancelled: by Ctrl-C. Out of time: at once, and the job goes back. Nothing lives on."""
+    env = {key: value for key, value in os.environ.items() if key[:6] != "SLURM_"}
+    words = [sys.executable, "-m", "shardwise.command.controller", *line]
+    job = subprocess.Popen(words, env=env | {"PYTHONPATH": str(SCRIPTS)})
+    processes.until((tmp_path / "runs").exists)
+    job.send_signal(number)
+    assert job.wait(timeout=30) == code
+    processes.until(lambda: not [p for p in processes.running() if line[1] in processes.words(p)])
+
+
+def test_it_unlocks_and_waits_where_it_is_started_again(tmp_path, line, monkeypatch):
+    """75 says that jobs of the run before still live; any other code is the end."""
+    monkeypatch.setattr(controller, "_LOOK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    (tmp_path / "codes").write_text("0 75 75 1 0")
+    assert controller._Controller([*line, "-n"]).run() == 1
+    assert (tmp_path / "calls").read_text().splitlines() == ["-n --unlock", "-n", "-n", "-n"]
+
+
+def test_a_profile_without_a_scheduler_is_refused(caplog):
+    """It says so with 2, and submits nothing."""
+    assert folder._submit_job([], folder._profile("local"), []) == 2
+    assert "names no scheduler" in caplog.text
