@@ -331,6 +331,16 @@ def test_what_cannot_be_proven_says_why(tmp_path, over, names, change, why):
     assert why in found["no_end_to_end"]
 
 
+@pytest.mark.parametrize("value", ["x", None, float("nan"), True, 10**400])
+def test_a_damaged_witness_is_refused(tmp_path, value):
+    """It is damage of a receipt, named with its shard."""
+    made = computed(tmp_path)
+    damage = {"mass": value}
+    rewrite(made.results.receipt("00001"), lambda content: content["witness"].update(damage))
+    with pytest.raises(IntegrityError, match="is damaged"):
+        reduced(made)
+
+
 def test_a_copy_whose_receipt_has_no_number_is_used_all_the_same(tmp_path):
     """Copies of older versions: some of their matrices are looked at, and the copy stays."""
     made = factories.copied(factories.plan(tmp_path, noise((4, 3, 3)), shards=1))
