@@ -63,7 +63,7 @@ def _gpus(printed: str) -> Finding:
         cure = "ask your site; or set backend: numpy, and remove gres in profiles/slurm/config.yaml"
         return note("gpus", "Slurm offers no gpu: its nodes have no such gres", cure, kinds={})
     text = "; ".join(f"{gpus} on {count(number, 'node')}" for gpus, number in kinds.items())
-    return ok("gpus", text, kinds=kinds)
+    return ok("gpus", text, kinds=dict(kinds))
 
 
 def _mpi(answer: Reply) -> Finding:

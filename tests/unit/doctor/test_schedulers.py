@@ -1,7 +1,9 @@
 """The doctor's questions to schedulers: real and pretended answers, and silence."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,8 @@ def test_the_gpus_of_slurm() -> None:
     found = ask_slurm({})
     assert [f.level for f in found.values()] == [OK, OK, OK, NOTE]
     assert found["gpus"].text == "gpu:a100:4 on 2 nodes; gpu:h200:2,gpu:mig:7 on 1 node"
+    kinds = asdict(found["gpus"])["facts"]["kinds"]  # as the section hands it on
+    assert json.loads(json.dumps(kinds)) == {"gpu:a100:4": 2, "gpu:h200:2,gpu:mig:7": 1}
     assert found["mpi types"].facts["types"] == ["pmix", "none", "pmi2"]
     assert found["slurm"].facts["answers"]
 
